@@ -1,0 +1,41 @@
+# Everything a newcomer needs: `make quickstart`, `make test`. Each installs what it uses into .venv first.
+
+ROOT := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
+RUN := cd $(ROOT) && .venv/bin/python
+INSTALLED := $(ROOT).venv/installed
+OLDEST := $(ROOT).venv-oldest/installed
+UV := 0.13.8
+
+.PHONY: quickstart quickstart-far test test-all test-oldest lint clean
+
+quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
+	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
+	$(RUN) -m bam_jax.report runs/quickstart
+
+test: $(INSTALLED)  ## the suite of a contributor
+	$(RUN) -m pytest -n auto
+
+test-all: $(INSTALLED) lint test-oldest  ## the full products and long runs, static checks, the oldest supported jax
+	$(RUN) -m pytest -n auto -m full
+
+test-oldest: $(OLDEST)  ## what users import into their own models, with the oldest supported versions
+	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention
+
+lint: $(INSTALLED)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+clean:
+	cd $(ROOT) && rm -rf .venv .venv-oldest
+
+$(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
+	cd $(ROOT) && python3 -c 'import sys; assert sys.version_info >= (3, 12), f"bam_jax needs Python 3.12, python3 is {sys.version}"'
+	cd $(ROOT) && python3 -m venv .venv && .venv/bin/python -m pip install --quiet uv==$(UV)
+	cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --quiet --locked --inexact --extra dev
+	touch $@
+
+$(OLDEST): $(INSTALLED)
+	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-oldest
+	cd $(ROOT) && .venv/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
+	touch $@
