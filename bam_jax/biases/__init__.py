@@ -1,0 +1,53 @@
+"""Positional biases as scalar formulas of two coordinates.
+
+Each bias is a small frozen pytree: its leaves are parameters per head, its call is the formula for one head, elementwise in
+broadcastable coordinates `i` (query side) and `j` (key side). Nothing here knows of tensors, batches or kernels; `table`
+spreads a formula over heads, queries and keys.
+
+>>> import jax.numpy as jnp
+>>> from bam_jax import biases
+>>> i, j = jnp.arange(3.)[:, None], jnp.arange(3.)[None, :]
+>>> biases.ALiBi(slope=0.5)(i, j)
+Array([[-0. , -0.5, -1. ],
+       [-0.5, -0. , -0.5],
+       [-1. , -0.5, -0. ]], dtype=float32, weak_type=True)
+"""
+
+from bam_jax.biases.base import Bias, bias, head_axes, shared, static, table
+from bam_jax.biases.context import CABLE, KCABLE, Difference
+from bam_jax.biases.prior import (
+    CAP,
+    FIRE,
+    T5,
+    ALiBi,
+    GeneralisedGaussian,
+    KerpleLog,
+    KerplePower,
+    T5Distance,
+    Uniform,
+    alibi_slopes,
+    t5_starts,
+)
+
+__all__ = [
+    "CABLE",
+    "CAP",
+    "FIRE",
+    "KCABLE",
+    "T5",
+    "ALiBi",
+    "Bias",
+    "Difference",
+    "GeneralisedGaussian",
+    "KerpleLog",
+    "KerplePower",
+    "T5Distance",
+    "Uniform",
+    "alibi_slopes",
+    "bias",
+    "head_axes",
+    "shared",
+    "static",
+    "t5_starts",
+    "table",
+]

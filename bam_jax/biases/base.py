@@ -1,0 +1,94 @@
+"""What a bias is, and how a formula for one head becomes a table over heads, queries and keys."""
+
+import dataclasses
+from typing import Any, dataclass_transform
+
+import jax
+from jaxtyping import Array, Float
+
+# A coordinate is an array [#B, #H, T], or a tuple of such arrays.
+type Coordinate = Any
+
+
+class Bias:
+    """A positional bias: parameters of one or all heads, and the formula `bias(i, j)` of one head.
+
+    Subclasses are decorated with `bias`. `__call__` takes scalar parameters (or vectors, for tables and small networks) in
+    the fields and coordinates of any broadcastable shapes, and returns the bias in nats, finite for finite coordinates. It
+    is built of exp, log, abs, min, max, where and arithmetic only, so that every kernel compiler accepts it.
+    """
+
+    def __call__(self, i: Coordinate, j: Coordinate) -> Array:
+        """Bias between a query with coordinate `i` and a key with coordinate `j`, in nats."""
+        raise NotImplementedError(f"{type(self).__name__} has no formula: define __call__(self, i, j)")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def bias[T: type](cls: T) -> T:
+    """Class decorator: make a `Bias` subclass a frozen dataclass and a JAX pytree.
+
+    Args:
+      cls: a class with annotated fields, each a parameter of shape [H] or [H, n]; fields made by `shared()` are common to all
+        heads, fields made by `static()` are Python values known to the compiler.
+
+    Example:
+      >>> @bias
+      ... class Gaussian(Bias):
+      ...     precision: jax.Array
+      ...     def __call__(self, i, j):
+      ...         return -self.precision * (i - j) ** 2
+      >>> Gaussian(2.0)(3.0, 1.0)
+      -8.0
+    """
+    jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    return cls
+
+
+def shared() -> Any:
+    """A field whose parameter is common to all heads (FIRE's hidden layer)."""
+    return dataclasses.field(metadata={"shared": True})
+
+
+def static(default: Any = dataclasses.MISSING) -> Any:
+    """A field that is a hashable Python value, not an array."""
+    return dataclasses.field(default=default, metadata={"static": True})
+
+
+def head_axes(bias: Bias) -> Bias:
+    """The bias with 0 in place of each per-head leaf and None in place of each shared one: `in_axes` of `jax.vmap`."""
+    axes = {}
+    for field in dataclasses.fields(bias):  # type: ignore[arg-type]
+        value = getattr(bias, field.name)
+        if not field.metadata.get("static"):
+            axis = None if field.metadata.get("shared") else 0
+            value = jax.tree.map(lambda _, axis=axis: axis, value)
+        axes[field.name] = value
+    return dataclasses.replace(bias, **axes)  # type: ignore[type-var]
+
+
+def table(bias: Bias, i: Coordinate, j: Coordinate) -> Float[Array, "#B #H T S"]:
+    """Evaluate a bias between all queries and all keys.
+
+        table[b, h, t, s] = bias_h(i[b, h, t], j[b, h, s])
+
+    Args:
+      bias: parameters with a leading head axis, [H] or [H, n] (shared ones without).
+      i: query coordinate, [#B, #H, T] or a tuple of such.
+      j: key coordinate, [#B, #H, S] or a tuple of such.
+
+    Returns:
+      [#B, #H, T, S] in nats; an axis that nothing depends on has length 1.
+    """
+
+    def one_head(bias: Bias, i: Coordinate, j: Coordinate) -> Array:
+        columns = jax.tree.map(lambda x: x[:, :, None], i)
+        rows = jax.tree.map(lambda x: x[:, None, :], j)
+        return bias(columns, rows)
+
+    # A head axis of length one is common to all heads: it is not mapped.
+    axis = lambda tree: jax.tree.map(lambda x: None if x.shape[1] == 1 else 1, tree)
+    value = lambda tree: jax.tree.map(lambda x: x[:, 0] if x.shape[1] == 1 else x, tree)
+    axes = (head_axes(bias), axis(i), axis(j))
+    if not jax.tree.leaves(axes):
+        return one_head(bias, value(i), value(j))[:, None]
+    return jax.vmap(one_head, axes, 1)(bias, value(i), value(j))

@@ -1,0 +1,65 @@
+"""Biases of learned coordinates: running sums along the text, made by `encodings.context`.
+
+A running sum comes as a pair (high, low) whose sum is its value: at 500k tokens it is near 3e5, where one float32 has a
+spacing of 0.03 and the difference between neighbours would be lost.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bam_jax.biases.base import Bias, bias
+
+type Sum = tuple[Array, Array]
+
+
+def _difference(i: Sum, j: Sum) -> Array:
+    return (i[0] - j[0]) + (i[1] - j[1])
+
+
+@bias
+class Difference(Bias):
+    """Difference of two running sums: the Forgetting Transformer, and CABLE without its weight.
+
+        b(i, j) = c_i - c_j
+
+    Coordinates: c, in nats; it falls along the text, so that keys before the query are penalised.
+
+    Source: Lin et al. 2025 (FoX), section 3: c = cumsum(log sigmoid(x w + b)). CABLE equation 5 (CABLE_NW): c = -S.
+    """
+
+    def __call__(self, i: Sum, j: Sum) -> Array:
+        return _difference(i, j)
+
+
+@bias
+class CABLE(Bias):
+    """CABLE: the distance between two tokens is what the text between them weighs, times the query's own weight.
+
+        b(i, j) = -g_i * abs(S_i - S_j),   S = cumsum(relu(x w)),   g = softplus(x w')
+
+    Coordinates: i = (g, (S, low)) and j = (S, low). For j <= i it is the paper's equation 7 with the sign its text
+    describes (a penalty); the absolute value is the form for encoders.
+
+    Source: CABLE section 3.
+    """
+
+    def __call__(self, i: tuple[Array, Sum], j: Sum) -> Array:
+        weight, total = i
+        return -weight * jnp.abs(_difference(total, j))
+
+
+@bias
+class KCABLE(Bias):
+    """K-CABLE: CABLE through Kerple's logarithm, for long tails.
+
+        b(i, j) = -log(r ** 2 + 1),   r = g_i * (S_i - S_j)
+
+    Coordinates as in `CABLE`.
+
+    Source: CABLE section 5.5 (the reading of r is ours: the paper names the relative bias without its weight).
+    """
+
+    def __call__(self, i: tuple[Array, Sum], j: Sum) -> Array:
+        weight, total = i
+        relative = weight * _difference(total, j)
+        return -jnp.log(relative * relative + 1)

@@ -1,0 +1,244 @@
+"""Biases of the token index: each is the logarithm of a positional prior, up to its normalisation."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bam_jax.biases.base import Bias, bias, shared, static
+
+CAP = 9.0
+"""Largest exponent of a power: a bias is never below -exp(CAP) = -8103 nats.
+
+eps = 1e-5 to a power below about -7.5 overflows float32, and the first row, whose only key is the query itself, becomes NaN.
+The cap stands inside the exponential, since outside it the gradient would still be inf * 0.
+"""
+
+
+def _power(log_scale: Any, shape: Any, distance: Array) -> Array:
+    """exp(log_scale) * distance ** shape, capped; distance > 0. (`pow` costs twice as much on a TPU, and has no cap.)"""
+    return jnp.exp(jnp.minimum(log_scale + shape * jnp.log(distance), CAP))
+
+
+@bias
+class Uniform(Bias):
+    """NoPE: the uniform prior over visible positions.
+
+        b(i, j) = 0
+
+    Source: BAM Lemma 1; Kazemnejad et al. 2023.
+    """
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        return jnp.zeros(jnp.broadcast_shapes(jnp.shape(i), jnp.shape(j)), jnp.result_type(i, j))
+
+
+@bias
+class ALiBi(Bias):
+    """ALiBi: a Laplace prior, whose scale is 1 / slope tokens. The symmetric form serves encoders.
+
+        b(i, j) = -slope * abs(i - j)
+
+    Args:
+      slope: [H], in nats per token; `alibi_slopes` gives the published ones.
+
+    Source: Press et al. 2022, section 3; BAM Lemma 2.
+    """
+
+    slope: Float[Array, "*H"]
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        return -self.slope * jnp.abs(i - j)
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """Slopes of ALiBi for any number of heads, in nats per token, [H].
+
+        slope_h = 2 ** (-8 h / H),  h = 1 ... H,  when H is a power of two;
+
+    otherwise those of the next lower power of two, then every other one of the next higher.
+
+    Args:
+      heads: number of heads, at least 1.
+
+    Source: Press et al. 2022, section 3, and the authors' code for other head counts.
+
+    >>> alibi_slopes(3)
+    array([0.0625    , 0.00390625, 0.25      ])
+    """
+    if heads < 1:
+        raise ValueError(f"ALiBi needs at least one head, got heads={heads}")
+    lower = 2 ** math.floor(math.log2(heads))
+    ladder = lambda n: 2.0 ** (-8.0 * np.arange(1, n + 1) / n)
+    return np.concatenate([ladder(lower), ladder(2 * lower)[::2][: heads - lower]])
+
+
+@bias
+class GeneralisedGaussian(Bias):
+    """BAM: a generalised Gaussian prior over relative positions; shape 1 is ALiBi, shape 0 is uniform, shape < 0 looks far.
+
+        b(i, j) = -exp(log_scale) * (abs(j - i - mu) + eps) ** shape,   mu = exp(loc) - exp(-loc),   eps = 1e-5
+
+    capped at -exp(CAP); wherever it lies above the cap it is the paper's formula.
+
+    Args:
+      shape: [H], theta_beta, the exponent beta.
+      log_scale: [H], theta_alpha; alpha = exp(-theta_alpha / theta_beta) tokens.
+      loc: [H], theta_mu; the mode is mu tokens after the query.
+
+    Source: BAM section 2.3 and appendix C (training code; their plain inference file holds another prior).
+    """
+
+    shape: Float[Array, "*H"]
+    log_scale: Float[Array, "*H"]
+    loc: Float[Array, "*H"]
+    eps: float = static(1e-5)
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        mu = jnp.exp(self.loc) - jnp.exp(-self.loc)
+        return -_power(self.log_scale, self.shape, jnp.abs(j - i - mu) + self.eps)
+
+
+@bias
+class KerpleLog(Bias):
+    """Kerple, logarithmic form: a power-law prior.
+
+        b(i, j) = -r1 * log(1 + r2 * abs(i - j))
+
+    Args:
+      r1, r2: [H], positive.
+
+    Source: Chi et al. 2022, equation 5; CABLE section 2.
+    """
+
+    r1: Float[Array, "*H"]
+    r2: Float[Array, "*H"]
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        return -self.r1 * jnp.log(1 + self.r2 * jnp.abs(i - j))
+
+
+@bias
+class KerplePower(Bias):
+    """Kerple, power form: BAM's prior without eps, its exponent in (0, 2].
+
+        b(i, j) = -r1 * abs(i - j) ** r2
+
+    Args:
+      r1: [H], positive.
+      r2: [H], in (0, 2].
+
+    Source: Chi et al. 2022, equation 5; CABLE section 2.
+    """
+
+    r1: Float[Array, "*H"]
+    r2: Float[Array, "*H"]
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        distance = jnp.abs(i - j)
+        apart = distance > 0  # log(0) must not reach the gradient
+        return jnp.where(apart, -_power(jnp.log(self.r1), self.r2, jnp.where(apart, distance, 1.0)), 0.0)
+
+
+@bias
+class FIRE(Bias):
+    """FIRE: a small network of the progress along the query's context, so that every length looks alike.
+
+        b(i, j) = f(psi(abs(i - j)) / psi(max(L, i))),   psi(x) = log(c x + 1),   f(x) = w2 . relu(w1 x + b1) + b2
+
+    Args:
+      w1, b1: [n], the hidden layer, shared by all heads (n = 32 in the paper).
+      w2: [H, n]; b2: [H].
+      c: [], positive, shared; length: [], L in tokens, positive, shared.
+
+    Source: Li et al. 2023, equation 4 and section 3.3; CABLE section 2.
+    """
+
+    w2: Float[Array, "*H n"]
+    b2: Float[Array, "*H"]
+    w1: Float[Array, " n"] = shared()
+    b1: Float[Array, " n"] = shared()
+    c: Float[Array, ""] = shared()
+    length: Float[Array, ""] = shared()
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        psi = lambda x: jnp.log(self.c * x + 1)
+        progress = psi(jnp.abs(i - j)) / psi(jnp.maximum(self.length, i))
+        total = self.b2 + jnp.zeros_like(progress)
+        for n in range(self.w1.shape[-1]):
+            total = total + self.w2[n] * jnp.maximum(self.w1[n] * progress + self.b1[n], 0)
+        return total
+
+
+def t5_starts(buckets: int = 32, max_distance: int = 128) -> tuple[int, ...]:
+    """Smallest distance, in tokens, of each of T5's buckets: half of them exact, the rest logarithmic up to `max_distance`.
+
+        bucket(d) = d                                                          for d < n / 2
+                  = n/2 + floor(log(d / (n/2)) / log(max_distance / (n/2)) * n/2)   beyond, at most n - 1
+
+    Source: Raffel et al. 2020, section 2.1, and the authors' code.
+
+    >>> t5_starts(8, 16)
+    (0, 1, 2, 3, 4, 6, 8, 12)
+    """
+    exact = buckets // 2
+    if exact < 1 or max_distance <= exact:
+        raise ValueError(f"T5 needs buckets >= 2 and max_distance > buckets / 2, got {buckets} and {max_distance}")
+    distance = np.arange(exact, max_distance + 1)
+    log_bucket = exact + np.floor(
+        np.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact) + 1e-9
+    ).astype(int)
+    return (*range(exact), *(int(distance[np.argmax(log_bucket >= n)]) for n in range(exact, buckets)))
+
+
+@bias
+class T5(Bias):
+    """T5's buckets: one learned value for each range of distances, an empirical prior.
+
+        b(i, j) = table[bucket(i - j)],   bucket(d) = the last one with starts[bucket] <= d
+
+    Args:
+      table: [H, n], or [H, 2 n] for the bidirectional form, whose second half serves keys after the query.
+      starts: smallest distance of each bucket, in tokens, ascending from 0, n of them; see `t5_starts`.
+      bidirectional: whether keys after the query have values of their own; else they share bucket 0.
+
+    Source: Raffel et al. 2020, section 2.1.
+    """
+
+    table: Float[Array, "*H n"]
+    starts: tuple[int, ...] = static()
+    bidirectional: bool = static(False)
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        def side(distance: Array, offset: int) -> Array:
+            value = self.table[offset] + jnp.zeros_like(distance)
+            for n, start in enumerate(self.starts[1:], 1):
+                value = jnp.where(distance >= start, self.table[offset + n], value)
+            return value
+
+        if not self.bidirectional:
+            return side(i - j, 0)
+        return jnp.where(j > i, side(j - i, len(self.starts)), side(i - j, 0))
+
+
+@bias
+class T5Distance(Bias):
+    """T5 bias as the CABLE paper has it: one learned value per distance, clipped, no logarithmic buckets.
+
+        b(i, j) = table[min(abs(i - j), K)]
+
+    A lookup, which kernels do not evaluate elementwise.
+
+    Args:
+      table: [H, K + 1].
+
+    Source: CABLE section 2.
+    """
+
+    table: Float[Array, "*H n"]
+
+    def __call__(self, i: Array, j: Array) -> Array:
+        clip = self.table.shape[-1] - 1
+        return self.table[jnp.minimum(jnp.abs(i - j), clip).astype(jnp.int32)]
