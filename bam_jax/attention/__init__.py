@@ -1,0 +1,27 @@
+"""Attention with a positional bias evaluated where it is needed, and differentiated with it.
+
+>>> import jax.numpy as jnp
+>>> from bam_jax import biases
+>>> from bam_jax.attention import Scoring, Tokens, attention
+>>> x = jnp.ones((1, 5, 2, 8))                                     # [B, T, H, D]
+>>> tokens = Tokens(jnp.arange(5)[None])
+>>> attention(x, x, x, Scoring(biases.ALiBi(biases.alibi_slopes(2)), tokens, tokens)).shape
+(1, 5, 2, 8)
+"""
+
+from bam_jax.attention.cache import Cache
+from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention
+from bam_jax.attention.scoring import EMPTY, Mask, Scoring, Tokens, document_count
+
+__all__ = [
+    "BACKENDS",
+    "EMPTY",
+    "Backend",
+    "Cache",
+    "Mask",
+    "Scoring",
+    "Tokens",
+    "Unsupported",
+    "attention",
+    "document_count",
+]

@@ -1,0 +1,342 @@
+"""The backend for every machine: tile by tile in O(T + S) memory, only the tiles that a query block can see.
+
+Rows are cut into query blocks; each walks over the key blocks between the first and the last one that it can see, found
+from the blocks' ranges of positions and documents, so that causal, windowed, packed and cached rows cost what they show.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bam_jax.attention.scoring import (
+    EMPTY,
+    HIDDEN,
+    Mask,
+    Scoring,
+    Tokens,
+    bias_table,
+    coordinate,
+    cotangent,
+    visible,
+)
+from bam_jax.biases.base import Bias, Coordinate
+
+_FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
+_TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
+
+
+def forward(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
+) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
+    """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
+    cut = _Cut.of(q, k, v, scoring)
+    heads = (cut.q.shape[0], cut.kv_heads, cut.groups, cut.block_q)
+
+    def query_block(_: None, n: Array) -> tuple[None, tuple[Array, Array]]:
+        queries = cut.query_block(n)
+
+        def key_block(m: Array, carry: tuple) -> tuple:
+            out, top, total = carry
+            keys = cut.key_block(m)
+            logits, _ = cut.logits(queries, keys, cut.scoring.bias)
+            higher = jnp.maximum(top, logits.max(-1))
+            weights = jnp.exp(logits - higher[..., None])
+            shrink = jnp.exp(top - higher)
+            out = out * shrink[..., None] + cut.dot("bkgqs,bskd->bkgqd", weights, keys.v)
+            return out, higher, total * shrink + weights.sum(-1)
+
+        zero = jnp.zeros((*heads, q.shape[-1]), cut.dtype)
+        start = (zero, jnp.full(heads, _FLOOR, cut.dtype), jnp.zeros(heads, cut.dtype))
+        out, top, total = cut.over_keys(n, key_block, start)
+        some = total > 0
+        out = jnp.where(some[..., None], out / jnp.where(some, total, 1)[..., None], 0)
+        return None, (out, jnp.where(some, top + jnp.log(jnp.where(some, total, 1)), HIDDEN))
+
+    _, (out, lse) = _scan(query_block, None, cut.query_blocks)
+    return cut.rows(out).astype(q.dtype), cut.row_scalars(lse)
+
+
+def backward(
+    q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
+) -> tuple[Array, Array, Array, Scoring]:
+    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    cut = _Cut.of(q, k, v, scoring)
+    bias, temperature = scoring.bias, scoring.temperature
+    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=cut.dtype)
+    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
+    lse, delta = (_pad(x, -1, cut.block_q) for x in (jnp.where(lse > _FLOOR, lse, 0), delta))
+    d_out = _pad(d_out, 1, cut.block_q)
+    scale = 1 / math.sqrt(q.shape[-1])
+    zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))
+
+    def query_block(carry: tuple, n: Array) -> tuple[tuple, tuple]:
+        queries = cut.query_block(n)
+        d_rows = cut.split_heads(_block(d_out, 1, n, cut.block_q))
+        row_lse, row_delta = (cut.split_scalars(_block(x, -1, n, cut.block_q)) for x in (lse, delta))
+
+        def key_block(m: Array, carry: tuple) -> tuple:
+            (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = carry
+            keys = cut.key_block(m)
+            tile = lambda bias, i, j: cut.logits(
+                dataclasses.replace(queries, coordinate=i), dataclasses.replace(keys, coordinate=j), bias
+            )
+            logits, raw = tile(bias, queries.coordinate, keys.coordinate)
+            weights = jnp.exp(logits - row_lse[..., None])
+            d_weights = cut.dot("bkgqd,bskd->bkgqs", d_rows, keys.v)
+            d_logits = weights * (d_weights - row_delta[..., None])
+            if queries.temperature is not None:
+                d_temperature = d_temperature + (d_logits * raw).sum(-1)
+                d_logits = d_logits * queries.temperature[..., None]
+            dq = dq + cut.dot("bkgqs,bskd->bkgqd", d_logits, keys.k)
+            dk = _add(dk, cut.dot("bkgqs,bkgqd->bskd", d_logits, queries.q), 1, m)
+            dv = _add(dv, cut.dot("bkgqs,bkgqd->bskd", weights, d_rows), 1, m)
+            of_tile, vjp = jax.vjp(cut.bias, bias, queries.coordinate, keys.coordinate)
+            b, i, j = vjp(_sum_to(d_logits, of_tile))
+            d_bias, d_i = jax.tree.map(jnp.add, (d_bias, d_i), (b, i))
+            d_j = jax.tree.map(lambda total, part: _add(total, part, -1, m), d_j, j)
+            return (dk, dv, d_bias, d_j), (dq, d_temperature, d_i)
+
+        start = (zeros(queries.q), zeros(row_lse), zeros(queries.coordinate))
+        carry, (dq, d_temperature, d_i) = cut.over_keys(n, key_block, (carry, start))
+        return carry, (dq * scale, d_temperature, d_i)
+
+    start = (zeros(cut.k), zeros(cut.v), zeros(bias), zeros(cut.keys.coordinate))
+    (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = _scan(query_block, start, cut.query_blocks)
+
+    narrow = lambda x, like: x.astype(like.dtype)
+    own_i, own_j = scoring.queries.coordinate, scoring.keys.coordinate
+    parts = (
+        jax.tree.map(narrow, d_bias, bias),
+        None if temperature is None else _sum_to(cut.row_scalars(d_temperature), temperature),
+        None if own_i is None else jax.tree.map(lambda x, like: narrow(cut.join(x), like), d_i, own_i),
+        None if own_j is None else jax.tree.map(lambda x, like: narrow(x[..., : k.shape[1]], like), d_j, own_j),
+    )
+    dk, dv = dk[:, : k.shape[1]], dv[:, : k.shape[1]]
+    return narrow(cut.rows(dq), q), narrow(dk, k), narrow(dv, v), cotangent(scoring, parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Queries:
+    """One query block: q [B, K, G, block, D] (already divided by sqrt(D)), temperature [#B, K, G, block]."""
+
+    q: Array
+    tokens: Tokens
+    coordinate: Coordinate
+    temperature: Array | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Keys:
+    """One key block: k and v [B, block, K, D]."""
+
+    k: Array
+    v: Array
+    tokens: Tokens
+    coordinate: Coordinate
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+    """The operands padded to whole blocks, and which blocks see which."""
+
+    q: Array
+    k: Array
+    v: Array
+    scoring: Scoring
+    queries: Tokens
+    keys: Tokens
+    temperature: Array | None
+    first: Array  # [query blocks], first visible key block
+    last: Array  # [query blocks], one past the last
+    block_q: int
+    block_k: int
+    length: int  # T before padding
+    dtype: jnp.dtype
+
+    @classmethod
+    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring) -> "_Cut":
+        dtype = jnp.promote_types(q.dtype, jnp.float32)
+        block_q, block_k = _block_sizes(q.shape, k.shape)
+        queries, keys = (
+            Tokens(
+                position=_pad(tokens.position, -1, block, EMPTY),
+                segment=None if tokens.segment is None else _pad(tokens.segment, -1, block),
+                coordinate=jax.tree.map(functools.partial(_pad, axis=-1, block=block), coordinate(tokens, dtype)),
+            )
+            for tokens, block in ((scoring.queries, block_q), (scoring.keys, block_k))
+        )
+        first, last = _visible_blocks(queries, keys, scoring.mask, block_q, block_k)
+        temperature = scoring.temperature
+        return cls(
+            q=_pad(q, 1, block_q),
+            k=_pad(k, 1, block_k),
+            v=_pad(v, 1, block_k),
+            scoring=scoring,
+            queries=queries,
+            keys=keys,
+            temperature=None if temperature is None else _pad(temperature, -1, block_q),
+            first=first,
+            last=last,
+            block_q=block_q,
+            block_k=block_k,
+            length=q.shape[1],
+            dtype=dtype,
+        )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def groups(self) -> int:
+        return self.q.shape[2] // self.k.shape[2]
+
+    @property
+    def query_blocks(self) -> int:
+        return self.q.shape[1] // self.block_q
+
+    @property
+    def key_blocks(self) -> int:
+        return self.k.shape[1] // self.block_k
+
+    def over_keys(self, n: Array, body: Callable, start: tuple) -> tuple:
+        """Run `body` over the key blocks that query block `n` can see."""
+        if self.key_blocks == 1:
+            return body(jnp.zeros((), jnp.int32), start)
+        return jax.lax.fori_loop(self.first[n], self.last[n], body, start)
+
+    def query_block(self, n: Array) -> _Queries:
+        take = lambda x: _block(x, -1, n, self.block_q)
+        tokens = jax.tree.map(take, self.queries)
+        rows = self.split_heads(_block(self.q, 1, n, self.block_q)) / math.sqrt(self.q.shape[-1])
+        temperature = None if self.temperature is None else self.split_scalars(take(self.temperature))
+        return _Queries(rows.astype(self.q.dtype), tokens, tokens.coordinate, temperature)
+
+    def key_block(self, m: Array) -> _Keys:
+        tokens = jax.tree.map(lambda x: _block(x, -1, m, self.block_k), self.keys)
+        k, v = (_block(x, 1, m, self.block_k) for x in (self.k, self.v))
+        return _Keys(k, v, tokens, tokens.coordinate)
+
+    def bias(self, bias: Bias, i: Coordinate, j: Coordinate) -> Array:
+        """The bias of a tile, [#B, #K, #G, block_q, block_k]."""
+        scoring = dataclasses.replace(
+            self.scoring,
+            bias=bias,
+            queries=dataclasses.replace(self.queries, coordinate=i),
+            keys=dataclasses.replace(self.keys, coordinate=j),
+        )
+        return self.split_scalars(bias_table(scoring, self.dtype))
+
+    def logits(self, queries: _Queries, keys: _Keys, bias: Bias) -> tuple[Array, Array]:
+        """The logits of a tile [B, K, G, block_q, block_k], and those before temperature and mask."""
+        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k) + self.bias(bias, queries.coordinate, keys.coordinate)
+        logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
+        seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
+        return logits + jnp.where(seen, 0, HIDDEN).astype(self.dtype)[:, None, None], raw
+
+    def dot(self, equation: str, a: Array, b: Array) -> Array:
+        """A product in the operands' narrower type, summed in `dtype`."""
+        narrow = jnp.promote_types(self.q.dtype, self.k.dtype)
+        return jnp.einsum(equation, a.astype(narrow), b.astype(narrow), preferred_element_type=self.dtype)
+
+    def split_heads(self, x: Array) -> Array:
+        """[B, block, H, D] -> [B, K, G, block, D]."""
+        x = x.reshape(*x.shape[:2], self.kv_heads, self.groups, x.shape[-1])
+        return x.transpose(0, 2, 3, 1, 4)
+
+    def split_scalars(self, x: Array) -> Array:
+        """[#B, #H, ...] -> [#B, #K, #G, ...]."""
+        heads = (1, 1) if x.shape[1] == 1 else (self.kv_heads, self.groups)
+        return x.reshape(x.shape[0], *heads, *x.shape[2:])
+
+    def rows(self, x: Array) -> Array:
+        """[query blocks, B, K, G, block, D] -> [B, T, H, D]."""
+        blocks, batch, _, _, block, width = x.shape
+        return x.transpose(1, 0, 4, 2, 3, 5).reshape(batch, blocks * block, -1, width)[:, : self.length]
+
+    def join(self, x: Array) -> Array:
+        """[query blocks, #B, #H, block] -> [#B, #H, T]."""
+        return jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)[..., : self.length]
+
+    def row_scalars(self, x: Array) -> Array:
+        """[query blocks, B, K, G, block] -> [B, H, T]."""
+        x = self.join(x)
+        return x.reshape(x.shape[0], -1, x.shape[-1])
+
+
+def _scan(body: Callable, start: Any, length: int) -> tuple[Any, Any]:
+    """`lax.scan` over block numbers, without a loop for one block: XLA copies what a loop carries."""
+    if length > 1:
+        return jax.lax.scan(body, start, jnp.arange(length))
+    carry, out = body(start, jnp.zeros((), jnp.int32))
+    return carry, jax.tree.map(lambda x: x[None], out)
+
+
+def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
+    """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
+    area = max(_TILE // (q[0] * q[2]), 1)
+    side = 2 ** min(max(round(math.log2(area) / 2), 5), 8)
+    block_q = min(q[1], side)
+    return block_q, min(k[1], max(side, min(area // block_q, 2048)))
+
+
+def _visible_blocks(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> tuple[Array, Array]:
+    """First and one past the last key block that each query block can see, from the blocks' ranges."""
+
+    def extents(i: Array, j: Array, least: int) -> tuple[Array, Array, Array, Array]:
+        """Smallest and largest number in each query block [n, 1] and key block [1, m], of those from `least` to EMPTY - 1."""
+
+        def extent(x: Array, block: int) -> tuple[Array, Array]:
+            x = x.reshape(x.shape[0], -1, block)
+            counts = (x >= least) & (x < EMPTY)
+            return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
+
+        (i_low, i_high), (j_low, j_high) = extent(i, block_q), extent(j, block_k)
+        return i_low[:, None], i_high[:, None], j_low[None], j_high[None]
+
+    i_low, i_high, j_low, j_high = extents(queries.position, keys.position, 0)
+    seen = (i_high >= 0) & (j_high >= 0)
+    if mask.causal:
+        seen = seen & (j_low <= i_high)
+    if mask.window is not None:
+        seen = seen & (j_high > i_low - mask.window) & (j_low < i_high + mask.window)
+    if queries.segment is not None and keys.segment is not None:
+        i_low, i_high, j_low, j_high = extents(queries.segment, keys.segment, 1)
+        seen = seen & (j_low <= i_high) & (j_high >= i_low)
+    first = jnp.argmax(seen, axis=1)
+    last = seen.shape[1] - jnp.argmax(seen[:, ::-1], axis=1)
+    return first, jnp.where(seen.any(1), last, first)
+
+
+def _pad(x: Array, axis: int, block: int, value: int = 0) -> Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, -x.shape[axis] % block)
+    return jnp.pad(x, widths, constant_values=value)
+
+
+def _block(x: Array, axis: int, n: Array, size: int) -> Array:
+    return jax.lax.dynamic_slice_in_dim(x, n * size, size, axis)
+
+
+def _add(total: Array, part: Array, axis: int, n: Array) -> Array:
+    """Add `part` to the n-th block of `total`."""
+    size = part.shape[axis]
+    part = part.astype(total.dtype) + _block(total, axis, n, size)
+    return jax.lax.dynamic_update_slice_in_dim(total, part, n * size, axis)
+
+
+def _sum_to(x: Array, like: Array) -> Array:
+    """Sum over the leading axes that have length 1 in `like`.
+
+    The batch axis is summed by a product with ones, which XLA's CPU backend does many times faster than a reduction.
+    """
+    if like.shape[0] == 1 < x.shape[0]:
+        x = (jnp.ones((1, x.shape[0]), x.dtype) @ x.reshape(x.shape[0], -1)).reshape(1, *x.shape[1:])
+    axes = tuple(n for n in range(1, x.ndim) if like.shape[n] == 1 < x.shape[n])
+    return x.sum(axes, keepdims=True).astype(like.dtype)

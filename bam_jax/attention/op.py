@@ -1,0 +1,123 @@
+"""The one public operation: checks, padding of batch axes, the choice of a backend, and the only custom gradient."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bam_jax.attention import chunked, reference
+from bam_jax.attention.scoring import Scoring
+
+
+class Unsupported(ValueError):
+    """A named backend cannot do what is asked of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """One way to compute attention, as a pair of pure functions.
+
+    Args:
+      forward: (q, k, v, scoring) -> (out [B, T, H, D], lse [B, H, T]); lse is the logarithm of the row's normaliser, and
+        `HIDDEN` where the row sees nothing (its output is 0).
+      backward: (q, k, v, scoring, out, lse, d_out) -> (dq, dk, dv, d_scoring), the cotangent of scoring having None for
+        each array of integers.
+      refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
+    """
+
+    forward: Callable
+    backward: Callable
+    refuses: Callable
+
+
+def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
+    return None
+
+
+BACKENDS: dict[str, Backend] = {
+    "reference": Backend(reference.forward, reference.backward, _nothing_refused),
+    "chunked": Backend(chunked.forward, chunked.backward, _nothing_refused),
+}
+
+
+def attention(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K D"],
+    scoring: Scoring,
+    *,
+    backend: str = "auto",
+) -> Float[Array, "B T H D"]:
+    """Softmax attention with a positional bias.
+
+        out_i = sum_j softmax_j(temperature_i * (q_i . k_j / sqrt(D) + bias(u_i, u_j))) v_j,   j visible from i
+
+    A row that sees no key gives 0. Gradients flow to q, k, v, the bias's parameters, the temperature and the coordinates.
+    Logits and softmax are float32 (float64 for float64 inputs); the output has q's dtype.
+
+    Args:
+      q: queries of H heads.
+      k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
+      scoring: bias, temperature, tokens and mask.
+      backend: a name in `BACKENDS`, or "auto".
+
+    Raises:
+      ValueError: shapes do not fit together; the message holds them.
+      Unsupported: the named backend cannot do it, or there is none of that name.
+
+    Source: BAM definition 1 and theorem 1.
+    """
+    _check(q, k, v, scoring)
+    if backend == "auto":
+        backend = "chunked"
+        _announce(backend, jax.default_backend())
+    if backend not in BACKENDS:
+        raise Unsupported(f"no attention backend {backend!r}: there are auto, {', '.join(BACKENDS)}")
+    reason = BACKENDS[backend].refuses(q, k, v, scoring)
+    if reason is not None:
+        raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
+    return _attention(backend, q, k, v, scoring)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(backend: str, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
+    return BACKENDS[backend].forward(q, k, v, scoring)[0]
+
+
+def _forward(backend: str, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, tuple]:
+    out, lse = BACKENDS[backend].forward(q, k, v, scoring)
+    return out, (q, k, v, scoring, out, lse)
+
+
+def _backward(backend: str, residuals: tuple, d_out: Array) -> tuple:
+    return BACKENDS[backend].backward(*residuals, d_out)
+
+
+_attention.defvjp(_forward, _backward)
+
+
+@functools.cache
+def _announce(backend: str, platform: str) -> None:
+    logging.getLogger(__name__).info("attention: auto chose the backend %r on %s", backend, platform)
+
+
+def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
+    shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
+    if not (q.ndim == k.ndim == v.ndim == 4):
+        raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
+    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[2] % k.shape[2]:
+        raise ValueError(
+            f"k and v must be alike, share B and D with q, and have a head count that divides q's: {shapes}"
+        )
+    for side, tokens, length in (("queries", scoring.queries, q.shape[1]), ("keys", scoring.keys, k.shape[1])):
+        arrays = [x for x in (tokens.position, tokens.segment) if x is not None]
+        for x in [*arrays, *jax.tree.leaves(tokens.coordinate)]:
+            if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
+                raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
+    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature)):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"a bias's parameters are floating-point numbers, got {leaf.dtype} in {scoring.bias}")
