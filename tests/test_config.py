@@ -1,0 +1,214 @@
+"""The configuration: files, overrides, checks, JSON and hash; and how commands end."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bam_jax import config, errors
+from bam_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
+from bam_jax.data import TOKENIZERS
+from bam_jax.errors import UserError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def test_known_tokenizers_are_those_that_exist():
+    assert set(config.TOKENIZERS) == set(TOKENIZERS)
+
+
+def test_file_and_overrides(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import ml_collections\n"
+        "def get_config():\n"
+        "    options = {'encoding_options': {'a': 'b'}}\n"
+        "    return ml_collections.ConfigDict({'steps': 7, 'model': {'heads': 2}, **options})\n"
+    )
+    loaded = config.load(
+        path,
+        [
+            "--config.model.width=32",
+            "--config.optimizer.rate=1",
+            "--config.tensorboard=true",
+            "--config.data.source=2024",
+            "--config.encoding_options.window=64",
+            "--config.encoding_options.name=a=b",
+        ],
+    )
+    assert loaded == Config(
+        steps=7,
+        model=ModelConfig(heads=2, width=32),
+        optimizer=OptimizerConfig(rate=1.0),
+        tensorboard=True,
+        data=DataConfig(source="2024"),
+        encoding_options={"a": "b", "window": 64, "name": "a=b"},
+    )
+    assert type(loaded.optimizer.rate) is float
+
+
+@pytest.mark.parametrize("name", [path.stem for path in CONFIGS.glob("*.py")])
+def test_every_config_file_loads_and_says_how_to_run_it(name):
+    path = CONFIGS / f"{name}.py"
+    config.load(path)
+    docstring = path.read_text().split('"""')[1]
+    assert (
+        f"--config=configs/{name}.py" in docstring and "Hardware:" in docstring and "Expected:" in docstring
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width", "heads", "hidden", "rate"),
+    [
+        ("lm_120m", 12, 768, 16, 1536, 1e-3),
+        ("lm_432m", 14, 1536, 24, 3072, 5e-4),
+        ("lm_1b", 15, 2048, 32, 8192, 3e-4),
+    ],
+)
+def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
+    made = config.load(CONFIGS / f"{name}.py")
+    size = made.model
+    assert (size.layers, size.width, size.heads, size.hidden) == (layers, width, heads, hidden)
+    assert made.batch * made.context == 589_824 and made.steps == 19_251
+    assert (made.optimizer.name, made.optimizer.rate, made.optimizer.warmup) == ("radam", rate, 0)
+    assert (made.optimizer.b1, made.optimizer.b2, made.optimizer.decay, made.optimizer.clip) == (
+        0.9,
+        0.95,
+        0.1,
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--config.modle.heads=3", "unknown config key config.modle; did you mean 'model'?"),
+        ("--config.model.headz=3", "unknown config key config.model.headz; did you mean 'heads'?"),
+        ("--config.model=3", "config.model is a group; name one of its keys: dtype"),
+        ("--config.steps.x=3", "write config.steps=value"),
+        ("--config.steps", "not of the form --config.name=value"),
+        ("--config.steps=many", "config.steps='many' must be of type int, not str"),
+        ("--config.steps=1.5", "must be of type int, not float"),
+        ("--config.steps=True", "must be of type int, not bool"),
+        ("--config.tensorboard=1", "must be of type bool, not int"),
+        ("--config.optimizer.rate=1e999", "must be finite"),
+        ("--config.encoding_options=3", "must be of type dict"),
+        ("--config.encoding_options.x={1}", "JSON values only"),
+        ("--config.model.heads=7", "config.model.heads=7 must be a divisor of the width 64"),
+        ("--config.model.kv_heads=3", "config.model.kv_heads=3 must be 0 or a divisor of the heads, 4"),
+        ("--config.context=-1", "config.context=-1 must be 1 or more"),
+        ("--config.data.holdout=1", "config.data.holdout=1.0 must be at least 0 and below 1"),
+        ("--config.data.task=passkeys", "did you mean 'passkey'?"),
+        ("--config.data.tokenizer=chars", "did you mean 'char'?"),
+        ("--config.optimizer.name=adamw2", "did you mean 'adamw'?"),
+        (
+            "--config.optimizer.accumulate=5",
+            "config.batch=32 must be a multiple of config.optimizer.accumulate=5",
+        ),
+        ("--config.ssmax=yes", "config.ssmax='yes' is unknown"),
+    ],
+)
+def test_bad_overrides_are_one_clear_line(argument, says):
+    with pytest.raises(UserError) as error:
+        config.override(Config(), [argument])
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_passkeys_need_characters():
+    with pytest.raises(UserError, match="'char' for the task 'passkey'"):
+        DataConfig(task="passkey", tokenizer="byte")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no config file"),
+        ("x = 1", "has no get_config"),
+        ("def get_config(): return {}", "returned dict"),
+        ("def get_config(:", "is not Python"),
+    ],
+)
+def test_bad_files(tmp_path, content, says):
+    path = tmp_path / "bad.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=says):
+        config.load(path)
+
+
+@st.composite
+def configs(draw):
+    heads = draw(st.integers(1, 8))
+    return Config(
+        encoding_options=draw(
+            st.dictionaries(
+                st.text(), st.none() | st.booleans() | st.integers() | st.lists(st.text()), max_size=3
+            )
+        ),
+        model=ModelConfig(heads=heads, width=heads * draw(st.integers(1, 64))),
+        optimizer=OptimizerConfig(rate=draw(st.floats(1e-12, 1e3))),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+@given(configs())
+def test_json_gives_the_same_back(made):
+    assert config.from_json(config.to_json(made)) == made
+    assert config.digest(config.from_json(config.to_json(made))) == config.digest(made)
+
+
+def test_hash_is_fixed_and_tells_apart():
+    # Runs on disk carry this: a new field or default changes it knowingly.
+    assert config.digest(Config()) == "7c85830338f5"
+    assert config.digest(Config(optimizer=OptimizerConfig(rate=1))) == config.digest(
+        Config(optimizer=OptimizerConfig(rate=1.0))
+    )
+    assert len({config.digest(Config(seed=seed)) for seed in range(5)}) == 5
+
+
+def test_options_are_a_copy():
+    options = {"a": [1]}
+    made = Config(encoding_options=options)
+    options["a"].append(2)
+    assert made.encoding_options == {"a": [1]}
+
+
+def test_parse_splits_overrides_and_names_the_nearest():
+    parser = errors.Parser()
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--workdir")
+    namespace, overrides = config.parse(["--config=a.py", "--config.steps=3", "--workdir", "w"], parser)
+    assert namespace == argparse.Namespace(config="a.py", workdir="w") and overrides == ["--config.steps=3"]
+    with pytest.raises(UserError, match="unknown argument --workdri=w; did you mean '--workdir'"):
+        config.parse(["--config=a.py", "--workdri=w"], parser)
+    with pytest.raises(UserError, match="required: --config"):
+        config.parse([], parser)
+
+
+def raises(error):
+    def main(argv):
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "says"),
+    [
+        (raises(UserError("bad")), 2, "error: bad\n"),
+        (raises(KeyboardInterrupt()), 130, "interrupted\n"),
+        (lambda argv: None, None, ""),
+        (lambda argv: len(argv), 1, ""),
+    ],
+)
+def test_exit_codes(main, code, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        errors.run(main, ["x"])
+    assert ended.value.code == code and capsys.readouterr().err == says
+
+
+def test_other_errors_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        errors.run(lambda argv: 1 // 0, [])
