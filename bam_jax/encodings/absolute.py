@@ -1,0 +1,60 @@
+"""Encodings that add a vector per position to the token embeddings."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.encodings.base import Dims, Encoding
+
+
+class SinusoidalTable(nnx.Module):
+    """Sines and cosines of the position, in geometric steps of wavelength.
+
+        x_t[2 n] += sin(t / base ** (2 n / E)),   x_t[2 n + 1] += cos(t / base ** (2 n / E))
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
+
+    limit = None
+
+    def __init__(self, dims: Dims, *, base: float = 10_000.0, rngs: nnx.Rngs):
+        self.base = base
+
+    def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
+        width = x.shape[-1]
+        rate = self.base ** (-jnp.arange(0, width, 2) / width)
+        angle = position[..., None].astype(jnp.float32) * rate
+        table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(*angle.shape[:-1], -1)
+        return x + table[..., :width].astype(x.dtype)
+
+
+class Sinusoidal(Encoding):
+    """Sinusoidal absolute encoding. Options: base, 10,000 in both papers. Source: Vaswani et al. 2017, section 3.5."""
+
+    embedding = SinusoidalTable
+
+    def __init__(self, dims: Dims, *, base: float = 10_000.0, rngs: nnx.Rngs):
+        pass
+
+
+class LearnedTable(nnx.Module):
+    """A trained vector for each position of the training context; there is none beyond it."""
+
+    def __init__(self, dims: Dims, *, length: int | None = None, rngs: nnx.Rngs):
+        self.limit = dims.context if length is None else length
+        self.embedding = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (self.limit, dims.width)))
+
+    def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
+        return x + self.embedding[...].astype(x.dtype).at[position].get(mode="clip")
+
+
+class Learned(Encoding):
+    """Learned absolute encoding. Options: length of the table in tokens, the training context by default.
+
+    A longer text is an error. Source: Gehring et al. 2017; CABLE section 4.3.
+    """
+
+    embedding = LearnedTable
+
+    def __init__(self, dims: Dims, *, length: int | None = None, rngs: nnx.Rngs):
+        pass

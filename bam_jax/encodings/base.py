@@ -1,0 +1,87 @@
+"""The hooks of a positional encoding, all identities by default."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.biases import Bias, Uniform
+from bam_jax.biases.base import Coordinate
+
+
+@dataclasses.dataclass(frozen=True)
+class Dims:
+    """What an encoding may need to know of its model.
+
+    Args:
+      heads: query heads.
+      width: of the residual stream.
+      context: training context in tokens.
+    """
+
+    heads: int
+    width: int
+    context: int
+
+
+class Frozen(nnx.Variable):
+    """A prior parameter that is not trained: counted and saved, without a gradient."""
+
+
+class Encoding(nnx.Module):
+    """One layer's positional encoding. Override the hooks that it needs; options are keyword arguments of `__init__`.
+
+    Class attributes:
+      embedding: a module made once per model, `embedding(dims, rngs=rngs, **options)`, that adds positions to the token
+        embeddings (`__call__(x [B, T, E], position [#B, T])`), and whose `limit` is the longest context, or None.
+      ssmax_prior: where the authors put the prior when Scalable Softmax is on, "inside" or "outside" its factor.
+      window: tokens that a query may see, itself included, or None.
+    """
+
+    embedding: ClassVar[type[nnx.Module] | None] = None
+    ssmax_prior: ClassVar[str] = "outside"
+    window: int | None = None
+
+    def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
+        pass
+
+    def rotate(self, x: Float[Array, "B T N D"], position: Int[Array, "#B T"]) -> Float[Array, "B T N D"]:
+        """Turn queries or keys by their positions (RoPE)."""
+        return x
+
+    def coordinate(self, x: Float[Array, "B T E"], filled: Array, before: Coordinate) -> tuple[Coordinate, Coordinate]:
+        """Coordinates of the layer's input as queries and as keys (CABLE, FoX); None: the token's position.
+
+        Args:
+          x: the layer's normalised input, the same that q, k and v are made of.
+          filled: [#B, T], false where the row is padded.
+          before: the key coordinate of the token before the first, [B, #H, 1], when decoding with a cache; else None.
+        """
+        return None, None
+
+    def bias(self) -> Bias:
+        """The bias with this layer's parameters."""
+        return Uniform()
+
+
+def learned(formula: type[Bias], **initial: Any) -> type[Encoding]:
+    """An encoding that trains every parameter of a bias.
+
+    Args:
+      formula: a class made by `biases.bias`.
+      initial: for each of its parameters a number, the initial value in every head, or a vector [n] for a parameter [H, n].
+    """
+
+    class Learned(Encoding):
+        def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
+            for name, value in initial.items():
+                value = jnp.asarray(value, jnp.float32)
+                setattr(self, name, nnx.Param(jnp.broadcast_to(value, (dims.heads, *value.shape))))
+
+        def bias(self) -> Bias:
+            return formula(**{name: getattr(self, name)[...] for name in initial})
+
+    Learned.__name__ = Learned.__qualname__ = formula.__name__
+    return Learned

@@ -1,0 +1,151 @@
+"""Encodings whose bias compares token positions: the priors of BAM and what the papers compare them with."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bam_jax import biases
+from bam_jax.encodings.base import Dims, Encoding, Frozen
+from bam_jax.errors import UserError, nearest
+
+
+class NoPE(Encoding):
+    """No positional encoding: a uniform prior. Source: BAM Lemma 1; Kazemnejad et al. 2023."""
+
+
+class ALiBi(Encoding):
+    """ALiBi: a Laplace prior with fixed scales. Source: Press et al. 2022, section 3; BAM Lemma 2."""
+
+    def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
+        self.heads = dims.heads
+
+    def bias(self) -> biases.Bias:
+        return biases.ALiBi(jnp.asarray(biases.alibi_slopes(self.heads), jnp.float32))
+
+
+class BAM(Encoding):
+    """GGD-BAM: a generalised Gaussian prior for each head of each layer; with SSMax, inside its factor.
+
+    Options:
+      init: initial shape theta_beta and log_scale theta_alpha of the H heads of a layer:
+        "uniform": 0 and 0, the paper's choice;  "alibi": 1 and log(slope);  "sampled": standard normal and 0;
+        "linspace": from 0 to 1 and 0;  "spread": from -spread to spread and 0 (ours: with negative shapes from the
+        start, some head becomes a retrieval head at any depth and seed, at the common learning rate).
+      spread: the largest shape of "spread".
+      train_shape, train_scale, train_loc: which parameters train; the paper fixes loc at 0.
+
+    Source: BAM section 2.3, appendices C and H.1; one prior per head per layer.
+    """
+
+    ssmax_prior = "inside"
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        init: str = "uniform",
+        spread: float = 1.0,
+        train_shape: bool = True,
+        train_scale: bool = True,
+        train_loc: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        heads, zeros = dims.heads, jnp.zeros(dims.heads)
+        inits = {
+            "uniform": lambda: (zeros, zeros),
+            "alibi": lambda: (zeros + 1, jnp.log(jnp.asarray(biases.alibi_slopes(heads), jnp.float32))),
+            "sampled": lambda: (jax.random.normal(rngs.params(), (heads,)), zeros),
+            "linspace": lambda: (jnp.linspace(0.0, 1.0, heads), zeros),
+            "spread": lambda: (jnp.linspace(-spread, spread, heads), zeros),
+        }
+        if init not in inits:
+            raise UserError(f"BAM has no init {init!r}: {nearest(init, inits)}")
+        shape, log_scale = inits[init]()
+        variable = lambda value, train: (nnx.Param if train else Frozen)(value)
+        self.shape = variable(shape, train_shape)
+        self.log_scale = variable(log_scale, train_scale)
+        self.loc = variable(zeros, train_loc)
+
+    def bias(self) -> biases.Bias:
+        return biases.GeneralisedGaussian(self.shape[...], self.log_scale[...], self.loc[...])
+
+
+class KerpleLog(Encoding):
+    """Kerple, logarithmic form; r1 in (0, 2) and r2 in (0, 1) at first, kept positive by their logarithms.
+
+    Source: Chi et al. 2022, section 4; CABLE section 2.
+    """
+
+    def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
+        draw = lambda top: jnp.log(jax.random.uniform(rngs.params(), (dims.heads,), minval=0.01, maxval=top))
+        self.log_r1, self.log_r2 = nnx.Param(draw(2.0)), nnx.Param(draw(1.0))
+
+    def bias(self) -> biases.Bias:
+        return biases.KerpleLog(jnp.exp(self.log_r1[...]), jnp.exp(self.log_r2[...]))
+
+
+class KerplePower(Encoding):
+    """Kerple, power form; r1 in (0, 2) at first, r2 = 2 sigmoid(logit_r2) stays in (0, 2).
+
+    Source: Chi et al. 2022, section 4; CABLE section 2.
+    """
+
+    def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
+        draw = lambda low, top: jax.random.uniform(rngs.params(), (dims.heads,), minval=low, maxval=top)
+        self.log_r1 = nnx.Param(jnp.log(draw(0.01, 2.0)))
+        self.logit_r2 = nnx.Param(jax.scipy.special.logit(draw(0.01, 0.99)))
+
+    def bias(self) -> biases.Bias:
+        return biases.KerplePower(jnp.exp(self.log_r1[...]), 2 * jax.nn.sigmoid(self.logit_r2[...]))
+
+
+class FIRE(Encoding):
+    """FIRE: a network of one hidden layer of the relative progress; c and L stay positive by their absolute values.
+
+    Options: hidden units, 32 in the paper.  Source: Li et al. 2023, section 3.3 and appendix B (c = 0.1 at first).
+    """
+
+    def __init__(self, dims: Dims, *, hidden: int = 32, rngs: nnx.Rngs):
+        self.length = dims.context
+        uniform = lambda shape, fan_in: jax.random.uniform(
+            rngs.params(), shape, minval=-(fan_in**-0.5), maxval=fan_in**-0.5
+        )
+        self.w1, self.b1 = nnx.Param(uniform((hidden,), 1)), nnx.Param(uniform((hidden,), 1))
+        self.w2, self.b2 = nnx.Param(uniform((dims.heads, hidden), hidden)), nnx.Param(uniform((dims.heads,), hidden))
+        self.c, self.length_scale = nnx.Param(jnp.array(0.1)), nnx.Param(jnp.array(1.0))
+
+    def bias(self) -> biases.Bias:
+        return biases.FIRE(
+            w1=self.w1[...],
+            b1=self.b1[...],
+            w2=self.w2[...],
+            b2=self.b2[...],
+            c=jnp.abs(self.c[...]),
+            length=jnp.abs(self.length_scale[...]) * self.length,
+        )
+
+
+class T5(Encoding):
+    """T5's logarithmic buckets. Options: buckets (32), max_distance in tokens (128). Source: Raffel et al. 2020."""
+
+    def __init__(self, dims: Dims, *, buckets: int = 32, max_distance: int = 128, rngs: nnx.Rngs):
+        self.starts = biases.t5_starts(buckets, max_distance)
+        init = nnx.initializers.normal(dims.width**-0.5)
+        self.table = nnx.Param(init(rngs.params(), (dims.heads, buckets)))
+
+    def bias(self) -> biases.Bias:
+        return biases.T5(self.table[...], starts=self.starts)
+
+
+class T5Distance(Encoding):
+    """T5 bias with one value per distance, clipped. Options: clip in tokens, the training context by default.
+
+    Source: CABLE section 2.
+    """
+
+    def __init__(self, dims: Dims, *, clip: int | None = None, rngs: nnx.Rngs):
+        init = nnx.initializers.normal(dims.width**-0.5)
+        self.table = nnx.Param(init(rngs.params(), (dims.heads, (clip or dims.context) + 1)))
+
+    def bias(self) -> biases.Bias:
+        return biases.T5Distance(self.table[...])

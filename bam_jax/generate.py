@@ -1,0 +1,79 @@
+"""Reading long texts in pieces, and writing greedily: both through the cache."""
+
+import collections
+import functools
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.attention import EMPTY
+from bam_jax.model import Caches, Decoder
+
+
+def pieces(
+    model: Decoder, tokens: Int[Array, "B T"], *, chunk: int = 4096, read: int = 1, slots: int = 0
+) -> Iterator[tuple[Float[Array, "B R V"], Caches]]:
+    """Read a text chunk by chunk, in O(T) memory, and give the logits of each chunk's last rows.
+
+    The text is padded to whole chunks on the left. Texts of different lengths share one compiled program as long as their
+    batch, `chunk`, `read` and `slots` are the same.
+
+    Args:
+      tokens: a text of the same length in each row.
+      chunk: tokens read at once.
+      read: number of last rows R of each chunk whose logits are wanted, at most a chunk.
+      slots: room in the caches, in tokens; at least the text's length.
+
+    Yields:
+      The logits and the caches after each chunk, the caches being gone once the next chunk is read.
+    """
+    batch, length = tokens.shape
+    model.check_length(length)
+    pad = -length % chunk
+    tokens = jnp.pad(tokens, ((0, 0), (pad, 0)))
+    position = jnp.pad(jnp.arange(length, dtype=jnp.int32), (pad, 0), constant_values=EMPTY)[None]
+    slots = -(-max(slots, length) // chunk) * chunk
+    graph, state = nnx.split(model)
+    caches = _empty(graph, state, batch, slots)
+    for start in range(0, length + pad, chunk):
+        piece = slice(start, start + chunk)
+        logits, caches = _read(graph, state, tokens[:, piece], position[:, piece], caches, read)
+        yield logits, caches
+
+
+def prefill(
+    model: Decoder, tokens: Int[Array, "B T"], *, chunk: int = 4096, read: int = 1, slots: int = 0
+) -> tuple[Float[Array, "B R V"], Caches]:
+    """Logits of a prompt's last `read` rows, and the caches filled with it; arguments as in `pieces`."""
+    chunk = min(chunk, max(slots, tokens.shape[1]))
+    (last,) = collections.deque(pieces(model, tokens, chunk=chunk, read=read, slots=slots), maxlen=1)
+    return last
+
+
+def greedy(model: Decoder, tokens: Int[Array, "B T"], steps: int, *, chunk: int = 4096) -> Int[Array, "B N"]:
+    """The `steps` most likely tokens after a prompt, one after another."""
+    length = tokens.shape[1]
+    model.check_length(length + steps - 1)
+    logits, caches = prefill(model, tokens, chunk=min(chunk, length), slots=length + min(chunk, length) + steps)
+    graph, state = nnx.split(model)
+    written = [jnp.argmax(logits[:, -1:], axis=-1)]
+    for n in range(steps - 1):
+        position = jnp.full((1, 1), length + n, jnp.int32)
+        logits, caches = _read(graph, state, written[-1], position, caches, 1)
+        written.append(jnp.argmax(logits, axis=-1))
+    return jnp.concatenate(written, axis=1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _empty(graph: nnx.GraphDef, state: nnx.State, batch: int, slots: int) -> Caches:
+    return nnx.merge(graph, state).caches(batch, slots)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=(4,))
+def _read(
+    graph: nnx.GraphDef, state: nnx.State, tokens: Array, position: Array, caches: Caches, read: int
+) -> tuple[Array, Caches]:
+    return nnx.merge(graph, state)(tokens, position=position, caches=caches, read=read)

@@ -1,0 +1,23 @@
+"""The process that XLA's CPU backend runs in."""
+
+import ctypes
+import functools
+import sys
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt's parameters, malloc.h
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next step instead of giving it back to the kernel.
+
+    XLA's CPU backend allocates its temporaries anew in each call, and glibc maps and unmaps any block of 32 MiB or more: the
+    page faults cost a small model more than its arithmetic. Does nothing where the C library is another one.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_TOP_PAD, 2**26)

@@ -1,0 +1,266 @@
+"""The Llama-style decoder of BAM: pre-norm, RMSNorm, SwiGLU, no biases in linear maps, an untied head.
+
+Source: BAM appendix C, table 1; Touvron et al. 2023.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tokens, attention, document_count
+from bam_jax.config import Config, ModelConfig
+from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
+from bam_jax.errors import UserError
+
+type Caches = tuple[Cache, ...]
+"""One cache for each layer."""
+
+
+def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
+    """The decoder that a config describes.
+
+    Args:
+      config: its model, encoding, ssmax and context are read.
+      vocab: size of the vocabulary, unless config.model.vocab states one.
+    """
+    encoding = spec(config.encoding, config.encoding_options, config.ssmax)
+    return Decoder(config.model, encoding, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
+
+
+def count(model: nnx.Module) -> int:
+    """Parameters of a model, frozen ones included."""
+    return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Variable)) if jnp.issubdtype(x.dtype, jnp.floating))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """What all layers know of the tokens at hand: positions, documents, visible keys."""
+
+    tokens: Tokens
+    count: Int[Array, "#B T"]
+
+
+class Attention(nnx.Module):
+    """Multi-head attention with a positional encoding, and Scalable Softmax if the spec says so."""
+
+    def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
+        head_width = config.width // config.heads
+        self.query = _linear(config.width, self.heads * head_width, dtype, rngs)
+        self.key = _linear(config.width, self.kv_heads * head_width, dtype, rngs)
+        self.value = _linear(config.width, self.kv_heads * head_width, dtype, rngs)
+        self.out = _linear(self.heads * head_width, config.width, dtype, rngs)
+        self.encoding: Encoding = encoding.build(dims, rngs)
+        self.ssmax_prior = encoding.ssmax
+        self.ssmax = None if encoding.ssmax is None else SSMax(config.heads, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None, read: int | None
+    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
+        position = rows.tokens.position
+        filled = position < EMPTY
+        before = None if cache is None else cache.last_coordinate()
+        i, j = self.encoding.coordinate(x, filled, before)
+        split = lambda y, heads: y.reshape(*y.shape[:2], heads, -1)
+        k = self.encoding.rotate(split(self.key(x), self.kv_heads), position)
+        v = split(self.value(x), self.kv_heads)
+        keys = dataclasses.replace(rows.tokens, coordinate=j)
+        if cache is not None:
+            cache = cache.append(k, v, keys)
+            k, v, keys = cache.k, cache.v, cache.tokens
+
+        if read == 0:
+            return x[:, :0], cache
+        if read is not None:
+            last = lambda y, axis: jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
+            x, i = last(x, 1), jax.tree.map(lambda y: last(y, 2), i)
+            rows = _Rows(jax.tree.map(lambda y: last(y, 1), rows.tokens), last(rows.count, 1))
+        q = self.encoding.rotate(split(self.query(x), self.heads), rows.tokens.position)
+        temperature = None
+        if self.ssmax is not None:
+            temperature = self.ssmax(rows.count)
+            if self.ssmax_prior == "outside":
+                q, temperature = (q * temperature.transpose(0, 2, 1)[..., None]).astype(q.dtype), None
+        scoring = Scoring(
+            bias=self.encoding.bias(),
+            queries=dataclasses.replace(rows.tokens, coordinate=i),
+            keys=keys,
+            temperature=temperature,
+            mask=Mask(causal=True, window=self.encoding.window),
+        )
+        out = attention(q, k.astype(q.dtype), v.astype(q.dtype), scoring)
+        return self.out(out.reshape(*out.shape[:2], -1)), cache
+
+
+class MLP(nnx.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x)). Source: Shazeer 2020."""
+
+    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.gate = _linear(config.width, config.hidden, dtype, rngs)
+        self.up = _linear(config.width, config.hidden, dtype, rngs)
+        self.down = _linear(config.hidden, config.width, dtype, rngs)
+
+    def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
+        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nnx.Module):
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.attention_norm = _norm(config.width, dtype, rngs)
+        self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs)
+        self.mlp_norm = _norm(config.width, dtype, rngs)
+        self.mlp = MLP(config, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        """The rows after this layer; only the last `read` of them, if it is given."""
+        attended, cache = self.attention(self.attention_norm(x), rows, cache, read)
+        x = x[:, x.shape[1] - attended.shape[1] :] + attended
+        return x + self.mlp(self.mlp_norm(x)), cache
+
+
+class Decoder(nnx.Module):
+    """A causal language model over token ids; its layers are one stacked block, scanned.
+
+    Args:
+      config: sizes.
+      encoding: the positional encoding of every layer.
+      vocab: token ids.
+      context: training context in tokens, which some encodings need to know.
+    """
+
+    def __init__(self, config: ModelConfig, encoding: Spec, *, vocab: int, context: int, rngs: nnx.Rngs):
+        dtype = _dtype(config.dtype)
+        dims = Dims(config.heads, config.width, context)
+        self.config = config
+        self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=nnx.initializers.normal(1.0), rngs=rngs)
+        self.position = encoding.build_embedding(dims, rngs)
+
+        @nnx.split_rngs(splits=config.layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stack(rngs: nnx.Rngs) -> Block:
+            return Block(config, encoding, dims, dtype=dtype, rngs=rngs)
+
+        self.layers = stack(rngs)
+        self.norm = _norm(config.width, dtype, rngs)
+        self.head = _linear(config.width, vocab, dtype, rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        segment: Int[Array, "B T"] | None = None,
+        position: Int[Array, "#B T"] | None = None,
+        caches: Caches | None = None,
+        read: int | None = None,
+    ) -> tuple[Float[Array, "B R V"], Caches | None]:
+        """Logits of the next token, float32.
+
+        Args:
+          tokens: ids.
+          segment: document numbers of packed rows, from 1; 0 pads. Not together with caches.
+          position: index of each token in its text (`EMPTY`: no token); None: 0 ... T - 1.
+          caches: of the tokens that came before; given back with these behind them.
+          read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
+
+        Raises:
+          UserError: a row longer than a learned position table.
+        """
+        x, caches = self.hidden(tokens, segment=segment, position=position, caches=caches, read=read)
+        return self.head(x).astype(jnp.float32), caches
+
+    def hidden(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        segment: Int[Array, "B T"] | None = None,
+        position: Int[Array, "#B T"] | None = None,
+        caches: Caches | None = None,
+        read: int | None = None,
+    ) -> tuple[Float[Array, "B R E"], Caches | None]:
+        """The rows after the final norm, before the head; arguments as in `__call__`."""
+        if position is None:
+            self.check_length(tokens.shape[1])
+            position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        at = Tokens(position, segment)
+        rows = _Rows(at, document_count(at, Mask(window=self.layers.attention.encoding.window)))
+        x = self.embed(tokens)
+        if self.position is not None:
+            x = self.position(x, position)
+
+        graph, stacked = nnx.split(self.layers)
+        layer = lambda state: nnx.merge(graph, state)
+        if self.config.scan and caches is None and read is None:
+            step = lambda x, state: (layer(state)(x, rows)[0], None)
+            if self.config.remat:
+                step = jax.checkpoint(step)  # type: ignore[assignment]
+            x, _ = jax.lax.scan(step, x, stacked)
+        else:  # unrolled: the last layer computes only the rows that are read, and each cache is updated in place
+            updated: list[Cache] = []
+            for n in range(self.config.layers):
+                state = jax.tree.map(lambda s, n=n: s[n], stacked)
+                cache = None if caches is None else caches[n]
+                wanted = read if n == self.config.layers - 1 else None
+                run = lambda state, x, cache, wanted=wanted: layer(state)(x, rows, cache, wanted)
+                x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
+                if cache is not None:
+                    updated.append(cache)
+            caches = tuple(updated) or None
+        return self.norm(x), caches
+
+    def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
+        """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
+
+        graph, stacked = nnx.split(self.layers)
+        x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
+
+        def of_layer(n: int) -> Cache:
+            attend = nnx.merge(graph, jax.tree.map(lambda s: s[n], stacked)).attention
+            _, coordinate = attend.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
+            k = attend.key(x).reshape(batch, 1, attend.kv_heads, -1)
+            position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
+            return Cache.empty(k, Tokens(position, coordinate=coordinate), slots)
+
+        return tuple(of_layer(n) for n in range(self.config.layers))
+
+    def check_length(self, length: int) -> None:
+        """Raise UserError where the encoding has no positions for `length` tokens."""
+        limit = getattr(self.position, "limit", None)
+        if limit is not None and length > limit:
+            raise UserError(
+                f"{length} tokens are more than the learned position table holds ({limit}): "
+                "use shorter texts, or train with encoding_options.length or another encoding"
+            )
+
+
+def _dtype(name: str) -> jnp.dtype:
+    if name == "auto":
+        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return jnp.dtype(name)
+
+
+def _linear(inputs: int, outputs: int, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.Linear:
+    return nnx.Linear(inputs, outputs, use_bias=False, dtype=dtype, dot_general=_rows_dot_general, rngs=rngs)
+
+
+def _rows_dot_general(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:
+    """`lax.dot_general` of [..., E] and [E, F], as one matrix product on a CPU.
+
+    XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
+    y = jax.lax.dot_general(x.reshape(-1, x.shape[-1]), kernel, (((1,), (0,)), ((), ())), **options)
+    return y.reshape(*x.shape[:-1], kernel.shape[1])
+
+
+def _norm(width: int, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.RMSNorm:
+    return nnx.RMSNorm(width, epsilon=1e-5, dtype=dtype, rngs=rngs)
