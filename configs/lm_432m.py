@@ -1,0 +1,47 @@
+"""The paper's 432M model: 11.4 billion tokens at context 512 (BAM, Table 1 and section 4).
+
+    python -m bam_jax.train --config=configs/lm_432m.py --config.data.source=FOLDER --workdir=runs/lm_432m
+
+FOLDER holds your own text, .txt (a document each) or .jsonl (one a line; its field:
+--config.data.text_field=NAME); the paper trained on FineWeb. Without it the documentation that comes
+with Python is read: enough to try the run, not to learn from. The tokenizer needs pip install
+'bam_jax[tokenizers]'.
+
+Hardware: one accelerator of 80 GB or more; a step of 589,824 tokens is cut into 24 micro-batches of 48 x
+512. 19,251 steps are 11.4 billion tokens, about 3.6e+19 floating-point operations: some 62 hours at 40%
+of 400 Tflop/s (an estimate, not a measurement).
+
+Expected: passkey accuracy 1 at the training length and, with SSMax, far beyond it (the paper's Figure
+2). Other contexts of the paper: --config.context=1024 --config.batch=576, or 2048 and 288.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """What differs from the defaults of `bam_jax.config.Config`."""
+    return ml_collections.ConfigDict(
+        {
+            "encoding": "bam",
+            "ssmax": "on",
+            "model": {
+                "layers": 14,
+                "width": 1536,
+                "heads": 24,
+                "hidden": 3072,
+                "remat": True,
+            },
+            "data": {"source": "stdlib", "tokenizer": "mistral", "holdout": 0.001},
+            "optimizer": {
+                "name": "radam",
+                "rate": 0.0005,
+                "warmup": 0,
+                "accumulate": 24,
+            },
+            "context": 512,
+            "batch": 1152,
+            "steps": 19251,
+            "log_every": 10,
+            "checkpoint_every": 500,
+        }
+    )

@@ -1,0 +1,179 @@
+"""Batches: what is in them, and that any place in them can be resumed bit for bit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from bam_jax.config import Config, DataConfig
+from bam_jax.data import batches, held_out, tokenizer
+from bam_jax.errors import UserError
+
+TEXTS = [
+    "the quick brown fox\n" * 3,
+    "jumps over the lazy dog.\n" * 5,
+    "a",
+    "pack my box with jugs\n" * 9,
+    "bcd efg",
+]
+
+
+@pytest.fixture
+def make(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number, text in enumerate(TEXTS):
+        (folder / f"{number}.txt").write_text(text)
+
+    def config(context=32, batch=4, seed=0, **data):
+        settings = DataConfig(**{"source": str(folder), "holdout": 0.0} | data)
+        return Config(data=settings, context=context, batch=batch, seed=seed)
+
+    return config
+
+
+def take(iterator, count):
+    return [next(iterator) for _ in range(count)]
+
+
+def open_(config, split="train"):
+    return batches(config, tokenizer(config.data.tokenizer), split)
+
+
+def assert_same(left, right):
+    for one, other in zip(left, right, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("task", ["packed", "passkey"])
+def test_resume_is_exact(make, tmp_path, task, workers):
+    config = make(task=task, workers=workers)
+    unbroken = take(open_(config), 12)
+    iterator = open_(config)
+    assert_same(take(iterator, 5), unbroken[:5])
+    state = iterator.get_state()
+    with ocp.training.Checkpointer(tmp_path / "checkpoints") as saver:
+        saver.save_checkpointables(5, {"data": iterator})
+    take(iterator, 3)  # what is read after saving must not be in the checkpoint
+    again = open_(config)
+    again.set_state(state)
+    assert_same(take(again, 7), unbroken[5:])
+    restored = open_(config)
+    with ocp.training.Checkpointer(tmp_path / "checkpoints") as loader:
+        loader.load_checkpointables(None, {"data": restored})
+    assert_same(take(restored, 7), unbroken[5:])
+
+
+@pytest.mark.parametrize("task", ["packed", "passkey"])
+def test_shapes_and_seeds(make, task):
+    first = next(open_(make(task=task)))
+    assert {name: (array.shape, array.dtype.name) for name, array in first.items()} == {
+        "tokens": ((4, 32), "int32"),
+        "targets": ((4, 32), "int32"),
+        "weights": ((4, 32), "float32"),
+        "segment": ((4, 32), "int32"),
+    }
+    np.testing.assert_array_equal(first["tokens"][:, 1:], first["targets"][:, :-1])
+    assert not np.array_equal(next(open_(make(task=task, seed=1)))["tokens"], first["tokens"])
+
+
+@pytest.mark.parametrize("task", ["packed", "passkey"])
+def test_batches_differ(make, task):
+    assert (
+        len({batch["tokens"].tobytes() for batch in take(open_(make(task=task, batch=1, context=20)), 12)})
+        == 12
+    )
+
+
+def test_text_that_rows_divide_leaves_the_last_target_inside(make):
+    total = sum(map(len, TEXTS))
+    assert total % 17 == 0
+    assert len(take(open_(make(context=17, batch=total // 17)), 3)) == 3
+
+
+@pytest.mark.parametrize("name", ["byte", "char"])
+def test_packed_rows_follow_the_documents(make, name):
+    """Segments cut an epoch's stream into the documents themselves, each once, in a new order every epoch."""
+    config = make(batch=1, context=8, tokenizer=name)
+    made = tokenizer(name)
+    ending = [] if made.eos is None else [made.eos]
+    documents = {tuple([*made.encode(text), *ending]) for text in TEXTS}
+    total = sum(map(len, documents))
+    rows = (total - 1) // 8
+    orders = []
+    iterator = open_(config)
+    for _ in range(2):
+        epoch = take(iterator, rows)
+        stream = np.concatenate([row["tokens"][0] for row in epoch])
+        # A target in another document weighs 0: there a new document starts.
+        starts = np.flatnonzero(np.concatenate([[0], *(row["weights"][0] == 0 for row in epoch)])[:-1])
+        parts = [tuple(part) for part in np.split(stream, starts)]
+        assert set(parts[:-1]) <= documents and len(set(parts)) == len(parts)
+        assert total - len(stream) <= 8 + 1
+        orders.append(parts)
+        for row in epoch:
+            segment, weights = row["segment"][0], row["weights"][0]
+            assert segment[0] == 1
+            np.testing.assert_array_equal(np.diff(segment), weights[:-1] == 0)
+    assert orders[0] != orders[1]
+
+
+def test_packed_batches_do_not_depend_on_how_rows_are_grouped(make):
+    """A batch may begin in one epoch and end in the next."""
+    wide = np.concatenate([batch["tokens"] for batch in take(open_(make(batch=12)), 5)])
+    narrow = np.concatenate([batch["tokens"] for batch in take(open_(make(batch=1)), 60)])
+    np.testing.assert_array_equal(wide, narrow)
+
+
+def test_without_the_document_mask_rows_are_whole(make):
+    batch = next(open_(make(document_mask=False)))
+    assert (batch["segment"] == 1).all() and (batch["weights"] == 1).all()
+
+
+def test_passkey_batches_carry_keys_and_weights(make):
+    made = tokenizer("char")
+    batch = next(open_(make(task="passkey", batch=64, passkey_fraction=1.0, answer_weight=4.0)))
+    assert (batch["segment"] == 1).all()
+    digits = np.isin(batch["targets"], made.digits)
+    assert ((batch["tokens"] == made.key).sum(1) >= 1).all()
+    assert set(np.unique(batch["weights"][digits])) == {0, 4} and (batch["weights"][~digits] == 1).all()
+
+
+def test_held_out_is_not_trained_on(make):
+    config = make(holdout=0.3, tokenizer="byte", batch=1, context=8, document_mask=False)
+    stream = held_out(config, tokenizer("byte"))
+    assert (
+        stream.dtype == np.int32 and len(stream) == round(0.3 * sum(map(len, TEXTS))) and stream.max() < 256
+    )
+    rows = (sum(map(len, TEXTS)) - len(stream)) // 8
+    other = np.concatenate([row["tokens"][0] for row in take(open_(config, "held_out"), len(stream) // 8)])
+    trained = np.concatenate([row["tokens"][0] for row in take(open_(config), rows)])
+    assert not np.array_equal(other[:8], trained[:8])
+
+
+@pytest.mark.parametrize(
+    ("change", "split", "says"),
+    [
+        ({}, "test", "unknown split 'test'"),
+        ({"context": 10_000}, "train", "fewer than config.context=10000"),
+        ({"task": "passkey", "context": 12}, "train", "context 12 is too short for passkeys"),
+    ],
+)
+def test_bad_input(make, change, split, says):
+    with pytest.raises(UserError, match=says):
+        next(open_(make(**change), split))
+
+
+def test_nothing_held_out(make):
+    with pytest.raises(UserError, match="config.data.holdout=0.0 holds no text out"):
+        held_out(make(), tokenizer("char"))
+
+
+def test_passkeys_want_the_tokenizer_that_has_them(make):
+    config = make(task="passkey")
+    with pytest.raises(UserError, match="needs the tokenizer 'char', not 'byte'"):
+        batches(dataclasses.replace(config), tokenizer("byte"))
