@@ -1,0 +1,135 @@
+"""What a run writes and shows: JSON lines, TensorBoard if wanted, a progress bar."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tqdm import tqdm
+
+from bam_jax.errors import UserError
+
+
+class Writer:
+    """Appends records to a JSON-lines file, one flushed line each, and to TensorBoard if asked.
+
+    Args:
+        path: the file; it is made if it is missing and its folder must exist.
+        tensorboard: also write every number of a record that has a 'step' to event files beside it.
+
+    Raises:
+        UserError: TensorBoard is wanted and tensorboardX is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike, *, tensorboard: bool = False):
+        self.path = Path(path)
+        self._events = _events(self.path.parent / "tensorboard") if tensorboard else None
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record.
+
+        Args:
+            record: names to JSON values; units belong into the names or beside them.
+        """
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+        if self._events is not None:
+            for name, value in record.items():
+                if name != "step" and isinstance(value, (int, float)):
+                    self._events.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The records of a JSON-lines file; a last line torn by a killed writer is left out.
+
+    Args:
+        path: the file; a missing one has no records.
+
+    Raises:
+        UserError: a line before the last is not JSON.
+    """
+    path = Path(path)
+    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline was never finished
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {number} is not JSON ({error.msg}); remove that line") from error
+
+
+def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Rewrite a JSON-lines file with only the wanted records, all at once or not at all.
+
+    Args:
+        path: the file; a missing one stays missing.
+        wanted: says of a record whether it stays.
+    """
+    path = Path(path)
+    if path.exists():
+        replace(path, "".join(json.dumps(record) + "\n" for record in read(path) if wanted(record)))
+
+
+def replace(path: str | os.PathLike, text: str) -> None:
+    """Write a whole file, all at once or not at all, even when the process is killed.
+
+    Args:
+        path: the file; its folder must exist.
+        text: the new contents.
+    """
+    path = Path(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> tqdm:
+    """A progress bar on stderr with rate and time left.
+
+    Args:
+        total: units of the whole job.
+        done: units done before, by an earlier process.
+        unit: what is counted.
+        label: what stands before the bar.
+        show: whether to show it; None means only on a terminal.
+    """
+    shown = sys.stderr.isatty() if show is None else show
+    return tqdm(
+        total=total,
+        initial=done,
+        unit=unit,
+        desc=label,
+        disable=not shown,
+        file=sys.stderr,
+        dynamic_ncols=True,
+    )
+
+
+def _events(folder):
+    try:
+        from tensorboardX import SummaryWriter
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "tensorboard=True needs tensorboardX; install bam_jax[tensorboard] or set tensorboard to False"
+        ) from error
+    return SummaryWriter(str(folder))

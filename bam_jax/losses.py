@@ -1,0 +1,67 @@
+"""Next-token losses as a sum and a weight, never as a mean of means."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def cross_entropy(
+    hidden: Float[Array, "*B E"],
+    kernel: Float[Array, "E V"],
+    targets: Int[Array, "*B"],
+    weights: Float[Array, "*B"],
+    *,
+    chunk: int,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Weighted cross-entropy of a linear head, without the logits of the whole batch in memory.
+
+    sum_n w_n (logsumexp_v(h_n . K_v) - h_n . K_(target_n)), in nats, and sum_n w_n.
+
+    Rows go through the head `chunk` at a time and are recomputed in the backward pass, so that at most
+    [chunk, V] logits exist. Matrices keep the dtype of `hidden`; logits and the loss are float32.
+
+    Args:
+        hidden: [..., E] final hidden states.
+        kernel: [E, V] the head's kernel.
+        targets: [...] ids of the next tokens, from 0 to V - 1.
+        weights: [...] weight of every target in the loss; 0 leaves it out.
+        chunk: rows per chunk; `chunk_rows` suggests one.
+
+    Returns:
+        (sum, weight): float32 scalars in nats and in tokens; their quotient is the mean loss. Add several
+        batches before dividing.
+
+    >>> total, weight = cross_entropy(
+    ...     jnp.zeros((3, 4)), jnp.ones((4, 8)), jnp.array([1, 2, 3]), jnp.array([1.0, 1.0, 0.0]), chunk=2)
+    >>> float(weight), round(float(total / weight), 4)  # uniform over 8 tokens: log 8
+    (2.0, 2.0794)
+    """
+    rows = targets.size
+    flat = hidden.reshape(rows, -1), targets.reshape(rows), weights.reshape(rows).astype(jnp.float32)
+    kernel = kernel.astype(hidden.dtype)
+    if rows <= chunk:
+        return _rows(kernel, *flat), flat[2].sum()
+    pad = -rows % chunk
+    blocks = [jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:]) for x in flat]
+    step = jax.checkpoint(lambda total, block: (total + _rows(kernel, *block), None))
+    total, _ = jax.lax.scan(step, jnp.float32(0), blocks)
+    return total, flat[2].sum()
+
+
+def chunk_rows(vocab: int, elements: int = 2**25) -> int:
+    """Rows per chunk of `cross_entropy` that keep its float32 logits within 128 MiB.
+
+    Args:
+        vocab: V, entries of the vocabulary.
+        elements: logits that may live at once.
+
+    >>> chunk_rows(32_768)
+    1024
+    """
+    return max(1, elements // vocab)
+
+
+def _rows(kernel, hidden, targets, weights):
+    logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
+    chosen = jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+    return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - chosen))

@@ -1,0 +1,86 @@
+"""RAdam and AdamW with the papers' parameter groups, which go by parameter name and never by rank."""
+
+import jax
+import optax
+
+from bam_jax.config import OptimizerConfig
+
+DECAYED = ("kernel", "embedding")  # a scanned stack makes vectors two-dimensional: the rank says nothing
+PRIOR = "encoding"
+
+
+def path(keys) -> str:
+    """The name of a leaf, 'a/b/c', from its key path in any pytree (dict or `nnx.State`).
+
+    >>> [path(keys) for keys, _ in jax.tree.leaves_with_path({"norm": {"scale": 1.0}})]
+    ['norm/scale']
+    """
+    return jax.tree_util.keystr(keys, simple=True, separator="/").removesuffix("/value")
+
+
+def decays(name: str) -> bool:
+    """Whether the parameter `name` decays: kernels and embeddings do, everything else does not.
+
+    >>> decays("layers/mlp/up/kernel"), decays("norm/scale"), decays("layers/attention/encoding/shape")
+    (True, False, False)
+    """
+    return name.split("/")[-1] in DECAYED
+
+
+def group(name: str) -> str:
+    """The learning-rate group of the parameter `name`: 'prior' or 'rest'.
+
+    The prior's parameters are those of an encoding that do not decay; a kernel in an encoding (CABLE's w,
+    FIRE's MLP) is a matrix like any other.
+
+    >>> group("attention/encoding/shape"), group("attention/encoding/kernel"), group("norm/scale")
+    ('prior', 'rest', 'rest')
+    """
+    return "prior" if PRIOR in name.split("/")[:-1] and not decays(name) else "rest"
+
+
+def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Linear warm-up to `config.rate`, then a cosine down to `config.final` times it.
+
+    rate(t) = peak t / warmup for t < warmup, then peak (final + (1 - final) (1 + cos(pi u)) / 2) with
+    u = (t - warmup) / (steps - warmup).
+
+    Args:
+        config: peak rate, `warmup` in steps, `final` as a fraction of the peak.
+        steps: optimiser steps of the whole run, warm-up included.
+
+    Source: BAM section 5 and the authors' code (cosine to 0.1 x peak, warm-up 0).
+    """
+    cosine = optax.cosine_decay_schedule(config.rate, max(1, steps - config.warmup), alpha=config.final)
+    if config.warmup == 0:
+        return cosine
+    return optax.join_schedules([optax.linear_schedule(0.0, config.rate, config.warmup), cosine], [config.warmup])
+
+
+def make(config: OptimizerConfig, steps: int, params) -> optax.GradientTransformation:
+    """The optimiser of a run: clip, (R)Adam, decoupled decay by name, schedule, rate of the group.
+
+    p <- p - rate(t) m_g (u + decay [p decays] p), with u the (R)Adam direction of the gradient clipped by its
+    global norm and m_g the multiplier of the group, `config.prior_rate` for 'prior' and 1 for 'rest'.
+    RAdam takes plain momentum while its rho is at most 5, as PyTorch does; of PyTorch's it differs only in
+    adding epsilon (1e-8) after the bias correction of the second moment, as Adam does.
+
+    Args:
+        config: the optimiser's part of the configuration.
+        steps: optimiser steps of the whole run.
+        params: a pytree like the trainable parameters, for their names only.
+
+    Source: BAM section 5 and the authors' code; Liu et al. 2020, "On the variance of the adaptive learning
+    rate and beyond" (RAdam).
+    """
+    scale = {"adamw": optax.scale_by_adam, "radam": optax.scale_by_radam}[config.name]
+    names = jax.tree.map_with_path(lambda keys, _: path(keys), params)
+    rate = schedule(config, steps)
+    rates = {"rest": 1.0, "prior": config.prior_rate}
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        scale(b1=config.b1, b2=config.b2),
+        optax.add_decayed_weights(config.decay, mask=jax.tree.map(decays, names)),
+        optax.scale_by_learning_rate(rate),
+        optax.stateless(lambda updates, _: jax.tree.map(lambda name, u: rates[group(name)] * u, names, updates)),
+    )

@@ -1,0 +1,216 @@
+"""Training: `python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] --workdir=runs/x`.
+
+The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone.
+"""
+
+import argparse
+import functools
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from bam_jax import checkpoint, errors, log, losses, model, optimizer
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.data import loader, tokenizers
+from bam_jax.errors import UserError
+from bam_jax.host import keep_freed_memory
+
+METRICS = "metrics.jsonl"
+
+State = dict[str, Any]
+"""{'model': {'params': ..., 'frozen': ...}, 'optimizer': ...}, plain pytrees of arrays."""
+
+
+def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = None) -> list[dict[str, Any]]:
+    """Train to the end, from the newest checkpoint in `workdir` if there is one.
+
+    Writes `config.json`, `metrics.jsonl` and `checkpoints/`. A record of the metrics holds the step, its mean
+    loss (nats a token, as weighted), the norm of its gradient before clipping, its learning rate, the tokens
+    and seconds of training so far and the tokens per second since the record before.
+
+    Args:
+        config: what to train, on what, for how long.
+        workdir: the run's folder; made if it is not there.
+        progress: whether to show a progress bar on stderr; None means only on a terminal.
+
+    Returns:
+        The records of the metrics.
+
+    Raises:
+        UserError: the configuration or the folder will not do, or loss or gradient are not finite.
+    """
+    keep_freed_memory()
+    run = Path(workdir)
+    tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+    graph, init, tx = _parts(config, checkpoint.vocabulary(config, tokenizer))
+    data = loader.batches(config, tokenizer)
+    checkpoint.claim(run, config)  # last of what may refuse, so that a mistake leaves no folder behind
+    done = checkpoint.latest(run)
+    if done == config.steps:
+        return list(log.read(run / METRICS))
+    log.keep(run / METRICS, lambda record: record["step"] <= done)
+    history = list(log.read(run / METRICS))
+    with (
+        log.Writer(run / METRICS, tensorboard=config.tensorboard) as writer,
+        log.progress(config.steps, done=done, label=run.name, show=progress) as bar,
+        checkpoint.Checkpoints(run) as checkpoints,
+    ):
+        state = checkpoints.load(jax.eval_shape(init), data) if done else _jit_once(init)()
+        update = make_step(config, graph, tx)
+        meter = _Meter(config, writer, bar, history[-1]["seconds"] if history else 0.0)
+        late = None
+        for step in range(done + 1, config.steps + 1):
+            state, metrics = update(state, next(data))
+            if late is not None:
+                meter(*late)  # one step late: the device is busy with this step meanwhile
+            late = step, metrics
+            if step % config.checkpoint_every == 0 or step == config.steps:
+                meter(*late)  # a checkpoint is never made of numbers that are not finite
+                late = None
+                checkpoints.save(step, state, data)
+    return list(log.read(run / METRICS))
+
+
+def make_step(
+    config: Config, graph: nnx.GraphDef, tx: optax.GradientTransformation
+) -> Callable[[State, dict[str, Any]], tuple[State, jax.Array]]:
+    """The jitted optimiser step `(state, batch) -> (state, [loss, gradient norm])`; it donates the state.
+
+    The loss is sum_n w_n nll_n / sum_n w_n over the whole batch, also when `config.optimizer.accumulate` cuts
+    the batch into micro-batches whose gradients are added up.
+
+    Args:
+        config: the run's configuration.
+        graph: the decoder's structure, from `checkpoint.split`.
+        tx: the optimiser, from `optimizer.make`.
+    """
+    count = config.optimizer.accumulate
+
+    def loss(params, frozen, part, weight):
+        decoder = nnx.merge(graph, params, frozen)
+        hidden, _ = decoder.hidden(part["tokens"], segment=part["segment"])
+        kernel = decoder.head.kernel[...]
+        chunk = losses.chunk_rows(kernel.shape[1])
+        total, _ = losses.cross_entropy(hidden, kernel, part["targets"], part["weights"], chunk=chunk)
+        return total / weight
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state, batch):
+        params, frozen = state["model"]["params"], state["model"]["frozen"]
+        weight = jnp.maximum(batch["weights"].sum(), 1e-6)  # a batch of pads only teaches nothing
+        value_and_gradient = jax.value_and_grad(loss)
+        if count == 1:
+            value, gradient = value_and_gradient(params, frozen, batch, weight)
+        else:
+            parts = jax.tree.map(lambda x: jnp.reshape(x, (count, -1, *x.shape[1:])), batch)
+            zeros = jax.tree.map(jnp.zeros_like, (jnp.float32(0), params))
+            (value, gradient), _ = jax.lax.scan(
+                lambda total, part: (
+                    jax.tree.map(jnp.add, total, value_and_gradient(params, frozen, part, weight)),
+                    None,
+                ),
+                zeros,
+                parts,
+            )
+        updates, moments = tx.update(gradient, state["optimizer"], params)
+        new = {
+            "model": {"params": optax.apply_updates(params, updates), "frozen": frozen},
+            "optimizer": moments,
+        }
+        return new, jnp.stack([value, optax.tree.norm(gradient)])
+
+    return step
+
+
+class _Meter:
+    """Looks at the metrics of every step, stops at numbers that are not finite, writes and shows the rest."""
+
+    def __init__(self, config, writer, bar, seconds):
+        self.config, self.writer, self.bar = config, writer, bar
+        self.rate = optimizer.schedule(config.optimizer, config.steps)
+        self.tokens = config.batch * config.context
+        self.start = time.perf_counter() - seconds
+        self.mark: tuple[int, float] | None = None
+        self.speed = 0.0
+
+    def __call__(self, step: int, metrics: jax.Array) -> None:
+        loss, norm = metrics.tolist()
+        if not math.isfinite(loss + norm):
+            raise UserError(
+                f"step {step}: the loss is {loss}, the norm of its gradient {norm}; lower config.optimizer.rate "
+                "or look at the data (the last checkpoint is from before)"
+            )
+        now = time.perf_counter()
+        if self.mark is None:  # the first step compiles: its time says nothing
+            self.mark = step, now
+        before, then = self.mark
+        speed = (step - before) * self.tokens / (now - then) if step > before else 0.0
+        self.bar.set_postfix_str(f"loss {loss:.4f}, {self.speed or speed:,.0f} tokens/s", refresh=False)
+        self.bar.update()
+        if step % self.config.log_every == 0 or step == self.config.steps:
+            record = {
+                "step": step,
+                "loss": loss,
+                "gradient_norm": norm,
+                "rate": float(self.rate(step - 1)),
+                "tokens": step * self.tokens,
+                "seconds": round(now - self.start, 3),
+                "tokens_per_second": round(speed),
+            }
+            self.writer.write(record)
+            self.mark, self.speed = (step, now), speed
+
+
+def _parts(config: Config, vocab: int) -> tuple[nnx.GraphDef, Callable[[], State], optax.GradientTransformation]:
+    """The structure of the decoder, a function that makes the initial state, the optimiser."""
+
+    def build():
+        return model.build(config, vocab=vocab, rngs=nnx.Rngs(config.seed))
+
+    graph, tree = checkpoint.split(nnx.eval_shape(build))
+    tx = optimizer.make(config.optimizer, config.steps, tree["params"])
+
+    def init():
+        _, tree = checkpoint.split(build())
+        return {"model": tree, "optimizer": tx.init(tree["params"])}
+
+    return graph, init, tx
+
+
+def _jit_once(function: Callable[[], State]) -> Callable[[], State]:
+    """Jitted for a single call; XLA for CPUs would optimise the initialisers for ten times as long."""
+    quick = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=quick)
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring.
+
+    Args:
+        argv: the arguments.
+
+    Raises:
+        UserError: see `fit`.
+    """
+    parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
+    parser.add_argument("--config", required=True, help="a Python file with get_config()")
+    parser.add_argument("--workdir", required=True, help="the folder of the run")
+    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
+    arguments, overrides = configs.parse(argv, parser)
+    config = configs.load(arguments.config, overrides)
+    finished = checkpoint.latest(arguments.workdir) == config.steps
+    fit(config, arguments.workdir, progress=arguments.progress)
+    print(f"{arguments.workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")
+
+
+if __name__ == "__main__":
+    errors.run(main)

@@ -1,0 +1,153 @@
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bam_jax import checkpoint, train
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
+    config = configs.from_dict(
+        {
+            "encoding": "bam",
+            "ssmax": "on",
+            "steps": 4,
+            "checkpoint_every": 2,
+            "log_every": 1,
+            "batch": 2,
+            "context": 16,
+            "model": {"width": 16, "heads": 2, "hidden": 16},
+            "data": {"source": str(folder / "text.txt")},
+        }
+    )
+    train.fit(config, folder / "run")
+    return config, folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained[1], tmp_path / "run")
+
+
+def test_claim_writes_the_configuration_once(tmp_path):
+    run = tmp_path / "a" / "run"
+    checkpoint.claim(run, Config(seed=3))
+    assert checkpoint.read_config(run) == Config(seed=3)
+    before = (run / "config.json").stat()
+    checkpoint.claim(run, Config(seed=3))
+    assert (run / "config.json").stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])
+def test_claim_refuses_another_configuration(tmp_path, changed):
+    checkpoint.claim(tmp_path / "run", Config(seed=3))
+    with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options)"):
+        checkpoint.claim(tmp_path / "run", changed)
+    assert checkpoint.read_config(tmp_path / "run") == Config(seed=3)
+
+
+def test_claim_refuses_what_is_not_a_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="not a run"):
+        checkpoint.claim(tmp_path, Config())
+    with pytest.raises(UserError, match="not a run"):
+        checkpoint.claim(tmp_path / "thesis.tex", Config())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_restored_model_is_the_trained_one(trained):
+    config, run = trained
+    assert checkpoint.latest(run) == 4
+    loaded, tokenizer, decoder = checkpoint.restore_model(run)
+    assert loaded == config and tokenizer.name == "char"
+    logits, _ = decoder(np.zeros((1, 8), np.int32))
+    assert logits.shape == (1, 8, tokenizer.size)
+    _, tree = checkpoint.split(decoder)
+    fresh = train._parts(config, tokenizer.size)[1]()["model"]
+    assert not np.array_equal(tree["params"]["head"]["kernel"], fresh["params"]["head"]["kernel"])
+    np.testing.assert_array_equal(
+        *(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh))
+    )
+
+
+def test_overrides_apply_and_must_fit(trained):
+    config, *_ = checkpoint.restore_model(trained[1], overrides=["--config.context=32"])
+    assert config.context == 32
+    with pytest.raises(UserError, match="--config.model.width=32"):
+        checkpoint.restore_model(trained[1], overrides=["--config.model.width=32"])
+    with pytest.raises(UserError, match="did you mean 'context'"):
+        checkpoint.restore_model(trained[1], overrides=["--config.contest=32"])
+
+
+def test_missing_run_or_checkpoint(tmp_path, run):
+    with pytest.raises(UserError, match="not a run"):
+        checkpoint.restore_model(tmp_path / "none")
+    assert not (tmp_path / "none").exists() and checkpoint.latest(tmp_path / "none") == 0
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match="no checkpoint"):
+        checkpoint.restore_model(run)
+    (run / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not JSON"):
+        checkpoint.restore_model(run)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("part", ["model/_METADATA", "model/ocdbt.process_0/d/*", "model"])
+def test_a_corrupt_checkpoint_is_named(run, part, sealed):
+    (path,) = (run / "checkpoints" / "4").glob(part)
+    if not sealed:
+        (run / "checkpoints" / "4" / "sums.json").unlink()
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match="checkpoints/4 cannot be read"):
+        checkpoint.restore_model(run)
+
+
+@pytest.mark.parametrize("part", ["model/ocdbt.process_0/d/*", "sums.json"])
+def test_a_flipped_byte_is_noticed(run, part):
+    (path,) = (run / "checkpoints" / "4").glob(part)
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 255
+    path.write_bytes(contents)
+    with pytest.raises(UserError, match="checkpoints/4 cannot be read"):
+        checkpoint.restore_model(run)
+
+
+def test_the_state_may_be_donated_while_it_is_saved(tmp_path):
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    state = {"model": {"x": jax.numpy.zeros(2**20)}, "optimizer": {"n": jax.numpy.zeros(3)}}
+
+    class Data:
+        """Stands still."""
+
+        async def save(self, directory):
+            async def write():
+                (await directory.await_creation() / "state").write_text(json.dumps(0))
+
+            return write()
+
+        async def load(self, directory):
+            async def read():
+                assert (directory / "state").read_text() == "0"
+
+            return read()
+
+    abstract = jax.eval_shape(lambda: state)
+    with checkpoint.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, Data())
+        for _ in range(20):
+            state["model"]["x"] = step(state["model"]["x"])
+    with checkpoint.Checkpoints(tmp_path) as checkpoints:
+        restored = checkpoints.load(abstract, Data())
+    assert restored.keys() == state.keys()
+    assert (np.asarray(restored["model"]["x"]) == 0).all()

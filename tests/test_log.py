@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+from bam_jax import log
+from bam_jax.errors import UserError
+
+
+def test_records_are_there_as_soon_as_they_are_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with log.Writer(path) as writer:
+        writer.write({"step": 1, "loss": 2.5})
+        assert list(log.read(path)) == [{"step": 1, "loss": 2.5}]
+    with log.Writer(path) as writer:
+        writer.write({"step": 2, "loss": 2.0})
+    assert [record["step"] for record in log.read(path)] == [1, 2]
+
+
+def test_a_torn_last_line_is_left_out_and_mended(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3')
+    assert [record["step"] for record in log.read(path)] == [1, 2]
+    log.keep(path, lambda record: record["step"] <= 1)
+    assert path.read_text() == '{"step": 1}\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_bad_line_is_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(UserError, match="line 2"):
+        list(log.read(path))
+
+
+def test_a_missing_file_has_no_records_and_stays_missing(tmp_path):
+    log.keep(tmp_path / "none.jsonl", lambda record: True)
+    assert list(log.read(tmp_path / "none.jsonl")) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_gets_the_numbers(tmp_path):
+    pytest.importorskip("tensorboardX")
+    with log.Writer(tmp_path / "metrics.jsonl", tensorboard=True) as writer:
+        writer.write({"step": 1, "loss": 2.5})
+    assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_progress_is_silent_without_a_terminal(capsys):
+    for show in (None, True):
+        with log.progress(3, done=1, show=show) as bar:
+            bar.update(2)
+        shown = capsys.readouterr().err
+        assert ("3/3" in shown) == bool(show)
+
+
+def test_lines_are_json(tmp_path):
+    with log.Writer(tmp_path / "a.jsonl") as writer:
+        writer.write({"text": "line\nbreak"})
+    assert json.loads((tmp_path / "a.jsonl").read_text()) == {"text": "line\nbreak"}

@@ -1,0 +1,160 @@
+import random
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import checkpoint, errors, log, train
+from bam_jax import config as configs
+from bam_jax.errors import UserError
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+    return ml_collections.ConfigDict(dict(
+        encoding="bam", ssmax="on", steps=90, checkpoint_every=5, log_every=7, batch=4, context=16,
+        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}),
+        optimizer=dict(warmup=5),
+    ))
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    words = np.random.default_rng(0).integers(100, 999, 3000)
+    (tmp_path / "text.txt").write_text(" ".join(np.base_repr(w, 30).lower() for w in words))
+    (tmp_path / "tiny.py").write_text(CONFIG.format(source=str(tmp_path / "text.txt")))
+    return tmp_path
+
+
+def tiny(path, *overrides):
+    return configs.load(path / "tiny.py", overrides)
+
+
+def final(run):
+    return checkpoint.split(checkpoint.restore_model(run)[2])[1]
+
+
+def same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def lasting(records):
+    return [
+        {name: value for name, value in record.items() if "seconds" not in name and "second" not in name}
+        for record in records
+    ]
+
+
+def test_killed_at_any_moment_and_started_again_ends_bitwise_the_same(path):
+    unbroken = train.fit(tiny(path), path / "unbroken")
+    command = [
+        sys.executable,
+        "-m",
+        "bam_jax.train",
+        f"--config={path / 'tiny.py'}",
+        f"--workdir={path / 'killed'}",
+    ]
+    for threshold in (5, 40):
+        process = subprocess.Popen(command)
+        while checkpoint.latest(path / "killed") < threshold:
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.2))
+        process.kill()  # SIGKILL
+        process.wait()
+        assert 0 < checkpoint.latest(path / "killed") < 90
+    resumed = train.fit(tiny(path), path / "killed")
+    same(final(path / "unbroken"), final(path / "killed"))
+    assert lasting(resumed) == lasting(unbroken)
+    assert unbroken[-1]["step"] == 90 and len(unbroken) == 13
+    assert unbroken[-1]["loss"] < unbroken[0]["loss"]
+
+
+def test_command_line_finishes_once_and_refuses_another_configuration(path, capsys):
+    arguments = [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}", "--config.steps=3"]
+
+    def run(*more):
+        with pytest.raises(SystemExit) as exit:
+            errors.run(train.main, [*arguments, *more])
+        return exit.value.code, capsys.readouterr()
+
+    assert not run()[0]
+    files = {file: file.read_bytes() for file in (path / "run").rglob("*") if file.is_file()}
+    code, output = run()
+    assert not code and "nothing to do" in output.out
+    code, output = run("--config.seed=1")
+    assert code == 2 and output.err.startswith("error: ") and output.err.count("\n") == 1
+    assert "config.seed=0, not 1" in output.err
+    assert files == {file: file.read_bytes() for file in (path / "run").rglob("*") if file.is_file()}
+    assert run("--config.sead=1")[0] == 2
+
+
+def test_a_mistake_leaves_no_folder_behind(path):
+    with pytest.raises(UserError, match="vocab=5"):
+        train.fit(tiny(path, "--config.model.vocab=5"), path / "run")
+    with pytest.raises(UserError, match="no-such-folder"):
+        train.fit(tiny(path, "--config.data.source=no-such-folder"), path / "run")
+    assert not (path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_with_its_step(path, monkeypatch):
+    make_step = train.make_step
+
+    def poisoned(*arguments):
+        step, calls = make_step(*arguments), []
+
+        def update(state, batch):
+            calls.append(None)
+            state, metrics = step(state, batch)
+            return state, metrics * (jnp.nan if len(calls) == 7 else 1)
+
+        return update
+
+    monkeypatch.setattr(train, "make_step", poisoned)
+    with pytest.raises(UserError, match="^step 7: "):
+        train.fit(tiny(path, "--config.log_every=1"), path / "run")
+    assert checkpoint.latest(path / "run") == 5  # the next would have been at 10
+    assert [record["step"] for record in log.read(path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def one_step(config):
+    graph, init, tx = train._parts(config, 11)
+    state = train._jit_once(init)()
+    before = jax.tree.map(np.asarray, state)
+    rng = np.random.default_rng(0)
+    shape = config.batch, config.context
+    batch = {
+        "tokens": rng.integers(0, 11, shape, np.int32),
+        "targets": rng.integers(0, 11, shape, np.int32),
+        "weights": rng.choice([0, 1, 1.5], shape, p=[0.5, 0.3, 0.2]).astype(np.float32),
+        "segment": np.ones(shape, np.int32),
+    }
+    return before, *train.make_step(config, graph, tx)(state, batch)
+
+
+def test_accumulation_is_exact_where_micro_batches_weigh_differently(path):
+    whole = one_step(tiny(path, "--config.optimizer.warmup=0"))
+    parts = one_step(tiny(path, "--config.optimizer.warmup=0", "--config.optimizer.accumulate=4"))
+    np.testing.assert_allclose(whole[2], parts[2], rtol=1e-5)
+    second = lambda state: (
+        state["optimizer"][1].mu
+    )  # the mean of the gradients: the update itself has unit scale
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), second(whole[1]), second(parts[1]))
+
+
+def test_a_step_trains_everything_but_the_frozen_prior(path):
+    before, after, _ = one_step(tiny(path, "--config.optimizer.warmup=0"))
+    same(before["model"]["frozen"], after["model"]["frozen"])
+    assert jax.tree.leaves(before["model"]["frozen"])
+    moved = jax.tree.map(
+        lambda a, b: bool((np.asarray(a) != np.asarray(b)).any()),
+        *(state["model"]["params"] for state in (before, after)),
+    )
+    assert all(jax.tree.leaves(moved))
