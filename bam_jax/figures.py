@@ -1,0 +1,262 @@
+"""The papers' figures as functions from numbers to matplotlib figures; none of them reads a file."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bam_jax.drawing import INK, SIZE, style, styled
+
+FOOT = (1.03, 1.1)
+"""Where the heat map's row of means lies; depths go from 0 to 1."""
+
+
+class Seed(NamedTuple):
+    """A curve of one training seed: values at lengths in tokens."""
+
+    seed: int
+    values: Mapping[int, float]
+
+
+class Heads(NamedTuple):
+    """The priors of one model: shape, log_scale and loc, each [layers, heads]."""
+
+    shape: np.ndarray
+    log_scale: np.ndarray
+    loc: np.ndarray
+
+
+Curves = Mapping[str, Sequence[Seed]]
+
+
+@styled
+def passkey(curves: Curves, context: int) -> Figure:
+    """Passkey accuracy against length: means over seeds, with bands from the worst to the best seed.
+
+    Args:
+        curves: accuracies in [0, 1] by label.
+        context: tokens seen in training.
+
+    Source: BAM, figure 2.
+    """
+    figure, axes = _lines(curves, context)
+    axes.set(ylim=(-0.03, 1.03), ylabel="passkey accuracy")
+    _name(axes, curves)
+    return figure
+
+
+@styled
+def perplexity(curves: Curves, context: int) -> Figure:
+    """Perplexity of held-out text against length, on a logarithmic axis.
+
+    Args:
+        curves: perplexities by label.
+        context: tokens seen in training.
+
+    Source: BAM, figure 6.
+    """
+    figure, axes = _lines(curves, context)
+    axes.set_yscale("log")
+    axes.set_ylabel("perplexity (per character or token)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    low, high = axes.get_ylim()
+    axes.set_yticks([t for t in (2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 10000, 1e5) if low <= t <= high])
+    _name(axes, curves)
+    return figure
+
+
+@styled
+def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figure:
+    """Passkey accuracy by length and depth; the last row and column are means.
+
+    Args:
+        accuracy: by (length in tokens, depth in [0, 1]); lengths may have depths of their own.
+        context: tokens seen in training.
+
+    Source: BAM, figure 3.
+    """
+    columns = {length: sorted(depth for each, depth in accuracy if each == length) for length, _ in sorted(accuracy)}
+    figure = Figure(figsize=(SIZE, 3.9), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=False)
+    finest = max(columns.values(), key=len)
+    rows = [[accuracy[length, depth] for length, depths in columns.items() if depths == finest] for depth in finest]
+    body = [np.array([accuracy[length, depth] for depth in depths]) for length, depths in columns.items()]
+    for column, values in enumerate([*body, np.array([np.mean(row) for row in rows])]):
+        at = column + (0.25 if column == len(columns) else 0)
+        edges = np.linspace(0, 1, len(values) + 1)
+        for heights, cells in ((edges, values), (FOOT, values.mean(keepdims=True))):
+            box = axes.pcolormesh([at - 0.48, at + 0.48], heights, cells[:, None], cmap="cividis", vmin=0, vmax=1)
+            box.set(edgecolor="white", linewidth=0.3)
+        shade = "white" if values.mean() < 0.5 else "black"
+        axes.text(at, sum(FOOT) / 2, f"{values.mean():.2f}", ha="center", va="center", color=shade)
+    tokens = [f"{length:,}" if length < 1e4 else f"{length / 1e3:.0f}k" for length in columns]
+    names = [*(f"{n}\n{times(length, context)}" for n, length in zip(tokens, columns, strict=True)), "mean"]
+    axes.set_xticks([*range(len(columns)), len(columns) + 0.25], names)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1, sum(FOOT) / 2], ["start", ".25", ".5", ".75", "end", "mean"])
+    axes.set(ylim=(1.1, 0), xlabel="length in tokens, and in training contexts", ylabel="depth of the passkey")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(
+        box, ax=axes, orientation="horizontal", location="top", shrink=0.4, aspect=30, label="accuracy"
+    )
+    bar.outline.set_visible(False)
+    return figure
+
+
+@styled
+def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
+    """Priors p(g_pos(i, j)) of every head, a panel for each layer, for the last query i of a context.
+
+    Args:
+        shape: theta_beta, [layers, heads]; it names and orders the curves.
+        weights: p for j from the first token to the query itself, [layers, heads, tokens].
+
+    Source: BAM, figure 1.
+    """
+    layers, heads, tokens = weights.shape
+    wide = min(layers, 2)
+    tall = -(-layers // wide)
+    figure = Figure(figsize=(SIZE, 3.1 * tall), layout="constrained")
+    panels = figure.subplots(tall, wide, sharey=True, squeeze=False).flat
+    for layer, axes in enumerate(panels):
+        if layer >= layers:
+            axes.set_visible(False)
+            continue
+        for place, head in enumerate(np.argsort(shape[layer])):
+            label = f"{head}: {shape[layer, head]:.2f}".replace("-", "−")
+            look = style(range(heads), place)
+            axes.plot(
+                np.arange(1 - tokens, 1),
+                weights[layer, head],
+                label=label,
+                marker="." if place == 0 else "",
+                **look,
+            )
+        axes.axhline(1 / tokens, color=INK, linewidth=0.6, linestyle=(0, (1, 2)))
+        axes.set(yscale="log", ylim=(1e-4, 1.5), title=f"layer {layer}", xlabel="position $j - i$ in tokens")
+        if heads <= 8:
+            key = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, ncols=2, handlelength=1.4)
+            key.set_title(r"head: shape $\theta_\beta$")
+        if layer % wide == 0:
+            axes.set_ylabel(r"$p(g_\mathrm{pos}(i, j))$")
+    return figure
+
+
+@styled
+def scatter(groups: Mapping[str, Heads]) -> Figure:
+    """theta_beta x theta_alpha of every head after training; shapes below 0 look far, above 0 look near.
+
+    Args:
+        groups: the learned parameters by label.
+
+    Source: BAM, figure 17.
+    """
+    figure = Figure(figsize=(SIZE, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    for (label, heads), marker in zip(groups.items(), "osD^vP*X" * len(groups), strict=False):
+        colour = style(list(groups), label)["color"]
+        axes.scatter(
+            heads.shape.ravel(),
+            heads.log_scale.ravel(),
+            s=26,
+            marker=marker,
+            color=colour,
+            alpha=0.8,
+            label=label,
+            linewidth=0,
+        )
+    axes.axvline(0, color=INK, linewidth=0.7)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -1), max(high, 1))
+    axes.margins(y=0.14)
+    for at, side, text in ((0.99, "right", "looks near"), (0.01, "left", "looks far")):
+        axes.text(at, 0.98, text, transform=axes.transAxes, ha=side, va="top", style="italic")
+    axes.set(xlabel=r"shape $\theta_\beta$", ylabel=r"log scale $\theta_\alpha$")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, handletextpad=0.2)
+    return figure
+
+
+def times(length: int, context: int) -> str:
+    """A length in training contexts.
+
+    >>> times(4096, 64)
+    '64×'
+    """
+    ratio = length / context
+    return f"{ratio:.0f}×" if ratio >= 100 or ratio == int(ratio) else f"{ratio:.2g}×"
+
+
+def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
+    """Curves over lengths on a logarithmic axis, with room for their names at the right."""
+    figure = Figure(figsize=(SIZE, 3.3))
+    axes = figure.add_subplot()
+    names = max((len(label) for label in curves), default=0)
+    figure.subplots_adjust(left=0.1, right=1 - (0.45 + 0.062 * names) / SIZE, bottom=0.16, top=0.97)
+    for label, seeds in curves.items():
+        lengths = sorted({length for seed in seeds for length in seed.values})
+        several = [[seed.values[length] for seed in seeds if length in seed.values] for length in lengths]
+        look = style(list(curves), label)
+        axes.plot(
+            lengths,
+            [np.mean(values) for values in several],
+            marker="o",
+            zorder=3 if len(seeds) > 1 else 2,
+            **look,
+        )
+        if len(seeds) > 1:
+            axes.fill_between(
+                lengths, [min(v) for v in several], [max(v) for v in several], color=look["color"], alpha=0.2
+            )
+    lengths = sorted({length for seeds in curves.values() for seed in seeds for length in seed.values})
+    least = (lengths[-1] / lengths[0]) ** (1 / 9)  # at most ten ticks
+    ticks = lengths[:1]
+    for length in lengths:
+        ticks += [length] if length >= max(least, 1.5) * ticks[-1] else []
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [times(tick, context) for tick in ticks], fontsize=8)
+    axes.minorticks_off()
+    axes.set_xlabel(f"length in training contexts of {context} tokens")
+    return figure, axes
+
+
+def _name(axes: Axes, curves: Curves) -> None:
+    """Writes each curve's name at the right, beside its end, and moves names apart where ends meet."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = []
+    for label, seeds in curves.items():
+        last = max(length for seed in seeds for length in seed.values)
+        value = float(np.mean([seed.values[last] for seed in seeds if last in seed.values]))
+        ends.append((to_axes.transform((last, value))[1], label, (last, value)))
+    ends.sort()
+    gap = min(0.075, 1 / max(len(ends), 1))
+    heights = [height for height, _, _ in ends]
+    for k in range(1, len(heights)):
+        heights[k] = max(heights[k], heights[k - 1] + gap)
+    limit = 1.0
+    for k in reversed(range(len(heights))):
+        heights[k] = limit = min(heights[k], limit)
+        limit -= gap
+    for height, (_, label, end) in zip(heights, ends, strict=True):
+        look = style(list(curves), label)
+        line = {
+            "arrowstyle": "-",
+            "color": look["color"],
+            "linewidth": 0.8,
+            "shrinkA": 0,
+            "shrinkB": 2,
+            "relpos": (0, 0.5),
+        }
+        at = (1.06, height)
+        axes.annotate(
+            label,
+            end,
+            xytext=at,
+            textcoords="axes fraction",
+            va="center",
+            arrowprops=line,
+            annotation_clip=False,
+        )

@@ -1,0 +1,230 @@
+"""The report of an experiment: report.html, report.md and figures/, from the files of its runs.
+
+python -m bam_jax.report runs/quickstart
+"""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bam_jax import drawing, errors, figures, log, page, results
+from bam_jax.figures import Curves, Heads
+from bam_jax.page import Section, Table
+from bam_jax.results import Cell, Run
+
+NEAR = 8
+"""Tokens that count as near in the table of priors."""
+
+
+def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> list[Section]:
+    """The report's parts, in their order.
+
+    Args:
+        manifest: `experiment.json`.
+        runs: all of the experiment, the main row's first.
+        folder: where they stand.
+    """
+    contexts = [run.config.context for run in runs if run.config]
+    context = contexts[0] if contexts else 1
+    again = f"python -m bam_jax.report {shlex.quote(str(folder))}"
+    main = [run for run in runs if run.label == runs[0].label]
+    made = {name: [c for c in main[0].commands if f"--eval={name}" in c] for name in ("passkey", "perplexity")}
+    passkey, perplexity = results.curves(runs, "passkey"), results.curves(runs, "perplexity")
+    parts = [_short(manifest, runs, passkey, context)]
+    if passkey:
+        parts.append(
+            Section(
+                "Passkey accuracy against length",
+                """Whole keys: all five digits right. Lines are means over training seeds; bands go from the
+                worst seed to the best.""",
+                figure=figures.passkey(passkey, context),
+                name="passkey",
+                table=_lengths(passkey, context),
+                commands=[*made["passkey"], again],
+            )
+        )
+    if any(cell["eval"] == "passkey" for run in main for cell in run.cells):
+        parts.append(_depths(main, context, [*made["passkey"], again]))
+    if perplexity:
+        parts.append(
+            Section(
+                "Perplexity against length",
+                "Held-out text in sequences of each length; exp of the mean loss over all their positions.",
+                figure=figures.perplexity(perplexity, context),
+                name="perplexity",
+                table=_lengths(perplexity, context),
+                commands=[*made["perplexity"], again],
+            )
+        )
+    if main[0].heads is not None:
+        parts.append(_priors(main[0], main[0].heads, context, again))
+    if any(run.heads is not None for run in runs):
+        parts.append(_scatter(runs, again))
+    parts.append(_runs(runs))
+    if manifest["notes"]:
+        parts.append(Section("What these numbers say, and what they do not", items=manifest["notes"]))
+    return parts
+
+
+def _short(manifest: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, context: int) -> Section:
+    """What was claimed beside what was measured, and what is missing."""
+    rows = []
+    for claim in manifest["claims"]:
+        seeds = [seed for label, seeds in passkey.items() if label == claim["label"] for seed in seeds]
+        values = [value for seed in seeds for length, value in seed.values.items() if length == claim["length"]]
+        bound = f"at least {claim['least']:g}" if claim["least"] > 0 else f"at most {claim['most']:g}"
+        met = "yes" if values and claim["least"] <= np.mean(values) <= claim["most"] else "NO"
+        each = " ".join(f"{value:.2f}" for value in values)
+        what = f"{claim['label']} at {figures.times(claim['length'], context)}"
+        rows.append([what, bound, _number(values), each, met if values else "not measured"])
+    cells = [cell for run in runs for cell in run.cells]
+    seconds = sum(run.metrics["seconds"] for run in runs if run.metrics) + sum(c["seconds"] for c in cells)
+    commits = ", ".join(sorted({str(cell["commit"]) for cell in cells}))
+    text = f"""{len(runs)} models, {len(cells)} measurements, {seconds / 60:.0f} minutes of training and
+        measuring, added up over processes; code: {commits or "–"}."""
+    missing = [run.name for run in runs if not run.cells and len(run.commands) > 1]
+    if missing:
+        text += f" NOT THERE YET: {', '.join(missing)}; see `{manifest['folder']}/logs` and run this again."
+    table = Table(["passkey accuracy", "should be", "mean", "every seed", "met"], rows) if rows else None
+    return Section("In short", text, table=table, commands=[manifest["command"]])
+
+
+def _lengths(curves: Curves, context: int) -> Table:
+    """A row for every seed of a curve, below their mean where there are several."""
+    lengths = sorted({length for seeds in curves.values() for seed in seeds for length in seed.values})
+    rows = []
+    for label, seeds in curves.items():
+        columns = [[seed.values[length] for seed in seeds if length in seed.values] for length in lengths]
+        if len(seeds) > 1:
+            rows.append([label, "mean", *map(_number, columns)])
+        for seed in seeds:
+            numbers = [_number([seed.values[length]] if length in seed.values else []) for length in lengths]
+            rows.append([f" {label}" if len(seeds) > 1 else label, f"{seed.seed}", *numbers])
+    return Table(["", "seed", *(figures.times(length, context) for length in lengths)], rows)
+
+
+def _number(values: Sequence[float]) -> str:
+    """Their mean; a dash for none."""
+    mean = float(np.mean(values)) if values else None
+    return "–" if mean is None else f"{mean:.2f}" if mean < 100 else f"{mean:.0f}" if mean < 1e5 else f"{mean:.0e}"
+
+
+def _depths(main: Sequence[Run], context: int, commands: list[str]) -> Section:
+    """The main row's own curve, mean over its seeds."""
+    cells: dict[tuple[int, float], list[Cell]] = defaultdict(list)
+    for run in main:
+        for cell in run.cells:
+            if cell["eval"] == "passkey" and run.curve(cell) == run.label:
+                cells[cell["length"], cell["depth"]].append(cell)
+    means = {place: results.mean(cells[place]) for place in sorted(cells)}
+    lengths, depths = sorted({length for length, _ in means}), sorted({depth for _, depth in means})
+    rows = [[f"{d:.2f}", *(_number([means[n, d]]) if (n, d) in means else "" for n in lengths)] for d in depths]
+    return Section(
+        "Passkey accuracy by length and depth",
+        f"""{main[0].label}, mean over {len(main)} seeds. At depth 0 the key stands at the start, as far from
+        the question as it can.""",
+        figure=figures.heat_map(means, context),
+        name="depths",
+        table=Table(["depth", *(figures.times(length, context) for length in lengths)], rows),
+        commands=commands,
+    )
+
+
+def _priors(run: Run, heads: Heads, context: int, command: str) -> Section:
+    weights = results.weights(heads, context)
+    columns = heads.shape, heads.log_scale, weights[..., -NEAR:].sum(-1)
+    rows = [
+        [f"{layer}, {head}", *(f"{column[layer, head]:.2f}" for column in columns)]
+        for layer, head in np.ndindex(heads.shape.shape)
+    ]
+    return Section(
+        "Learned priors",
+        f"""{run.label}, seed {run.seed}: each head's prior over the {context} positions that the last query
+        of a training context sees, without SSMax's factor; dotted: the uniform prior. A negative shape
+        suppresses what is near and leaves all that is far alone, at any length: a retrieval head. A positive
+        one looks near: a local head.""",
+        figure=figures.priors(heads.shape, weights),
+        name="priors",
+        table=Table(["layer, head", "shape", "log scale", f"p of the nearest {NEAR}"], rows),
+        commands=[command],
+    )
+
+
+def _scatter(runs: Sequence[Run], command: str) -> Section:
+    groups: dict[str, list[Heads]] = defaultdict(list)
+    rows = []
+    for run in runs:
+        if run.heads is not None:
+            groups[run.label].append(run.heads)
+            for layer, pairs in enumerate(np.stack([run.heads.shape, run.heads.log_scale], -1)):
+                numbers = [f"{shape:.2f}, {scale:.2f}" for shape, scale in pairs]
+                rows.append([run.label, f"{run.seed}", f"{layer}", *numbers])
+    heads = max(len(row) for row in rows) - 3
+    return Section(
+        "Shape and log scale after training",
+        "Every head of every BAM model. In the paper, heads below 0 retrieve and heads above 0 stay local.",
+        figure=figures.scatter(
+            {label: Heads(*map(np.concatenate, zip(*g, strict=True))) for label, g in groups.items()}
+        ),
+        name="scatter",
+        table=Table(["shape, log scale", "seed", "layer", *(f"head {head}" for head in range(heads))], rows),
+        commands=[command],
+    )
+
+
+def _runs(runs: Sequence[Run]) -> Section:
+    rows = []
+    for run in runs:
+        if run.config and run.metrics:
+            config, metrics = run.config, run.metrics
+            rates = [f"{config.optimizer.rate:g}", f"{config.optimizer.prior_rate:g}×"]
+            state = [
+                f"{metrics['step']} of {config.steps}",
+                f"{metrics['loss']:.3f}",
+                f"{metrics['seconds']:.0f}",
+            ]
+            rows.append([run.label, f"{run.seed}", config.encoding, config.ssmax, *rates, *state])
+    head = ["", "seed", "encoding", "SSMax", "peak rate", "prior's", "steps", "last loss", "seconds"]
+    return Section("The runs", table=Table(head, rows), commands=[run.commands[0] for run in runs])
+
+
+def write(folder: Path) -> Path:
+    """Writes the report into the experiment's folder.
+
+    Args:
+        folder: the sweep's --runs.
+
+    Returns:
+        the path of report.html.
+
+    Raises:
+        UserError: no experiment there, or a file that cannot be read.
+    """
+    manifest, runs = results.read(folder)
+    parts = sections(manifest, runs, folder)
+    (folder / "figures").mkdir(exist_ok=True)
+    for part in parts:
+        if part.figure:
+            drawing.save(part.figure, folder / "figures" / part.name)
+    log.replace(folder / "report.md", page.to_markdown(manifest["title"], parts))
+    log.replace(folder / "report.html", page.to_html(manifest["title"], parts))
+    return folder / "report.html"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes a report.
+
+    Raises:
+        UserError: bad arguments, or no experiment in the folder.
+    """
+    parser = errors.Parser(prog="python -m bam_jax.report", description="The report of an experiment.")
+    parser.add_argument("folder", type=Path, help="the sweep's --runs, such as runs/quickstart")
+    print(f"wrote {write(parser.parse_args(argv).folder)}, with report.md and figures beside it")
+
+
+if __name__ == "__main__":
+    errors.run(main)

@@ -1,0 +1,149 @@
+"""What the runs of an experiment left in their folders, read back."""
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bam_jax import biases, checkpoint, log
+from bam_jax.config import Config
+from bam_jax.errors import UserError
+from bam_jax.figures import Curves, Heads, Seed
+
+Cell = dict[str, Any]
+"""A line of results.jsonl."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One trained row, as its files show it.
+
+    Args:
+        name: its folder.
+        label: its row's.
+        seed: of training.
+        labels: pairs of evaluation-time overrides and the label of the curve they make.
+        commands: what made it, one string each.
+        config: None before training has begun.
+        cells: of results.jsonl.
+        metrics: the last line of metrics.jsonl; empty before the first.
+        heads: the learned BAM priors; None where there are none.
+    """
+
+    name: str
+    label: str
+    seed: int
+    labels: Sequence[tuple[list[str], str]]
+    commands: Sequence[str]
+    config: Config | None
+    cells: Sequence[Cell]
+    metrics: Mapping[str, Any]
+    heads: Heads | None
+
+    def curve(self, cell: Cell) -> str:
+        """The label of the curve that a cell belongs to: evaluation-time overrides make one of their own."""
+        overrides = sorted(f"--config.{name}={value}" for name, value in cell["overrides"].items())
+        for theirs, label in self.labels:
+            if sorted(theirs) == overrides:
+                return label
+        return ", ".join([self.label, *(each.removeprefix("--config.") for each in overrides)])
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
+    """What `bam_jax.sweep` left in a folder: `experiment.json`, and its runs so far.
+
+    Args:
+        folder: the sweep's --runs.
+
+    Raises:
+        UserError: no experiment there, or a file that cannot be read.
+    """
+    try:
+        manifest = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder} has no experiment.json; run python -m bam_jax.sweep FILE.py --runs={folder}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / 'experiment.json'} cannot be read ({error}); run the sweep again") from error
+    return manifest, [_run(folder / each["name"], each) for each in manifest["runs"]]
+
+
+def _run(path: Path, entry: Mapping[str, Any]) -> Run:
+    config = checkpoint.read_config(path) if (path / checkpoint.CONFIG).exists() else None
+    metrics = list(log.read(path / "metrics.jsonl"))
+    return Run(
+        **entry,
+        config=config,
+        cells=list(log.read(path / "results.jsonl")),
+        metrics=metrics[-1] if metrics else {},
+        heads=learned(path) if config and config.encoding == "bam" and checkpoint.latest(path) else None,
+    )
+
+
+def learned(run: Path) -> Heads:
+    """The priors of a trained BAM model.
+
+    Args:
+        run: its folder.
+
+    Raises:
+        UserError: there is no checkpoint, or it cannot be read.
+    """
+    _, tree = checkpoint.split(checkpoint.restore_model(run)[2])
+    kinds = [kind["layers"]["attention"]["encoding"] for kind in tree.values() if "layers" in kind]
+    found = {name: np.asarray(value, np.float64) for kind in kinds for name, value in kind.items()}
+    return Heads(found["shape"], found["log_scale"], found["loc"])
+
+
+def curves(runs: Iterable[Run], evaluation: str) -> Curves:
+    """By label and seed, the mean over the cells of each length.
+
+    Args:
+        runs: their cells are put together by label and seed.
+        evaluation: "passkey" or "perplexity".
+    """
+    cells: dict[str, dict[int, dict[int, list[Cell]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for run in runs:
+        for cell in run.cells:
+            if cell["eval"] == evaluation:
+                cells[run.curve(cell)][run.seed][cell["length"]].append(cell)
+    return {
+        label: [
+            Seed(seed, {length: mean(lengths[length]) for length in sorted(lengths)}) for seed, lengths in seeds.items()
+        ]
+        for label, seeds in cells.items()
+    }
+
+
+def mean(cells: Sequence[Cell]) -> float:
+    """The mean value of cells, every prompt or token weighing the same."""
+    return float(np.average([cell["value"] for cell in cells], weights=[cell["n"] for cell in cells]))
+
+
+def weights(heads: Heads, context: int) -> np.ndarray:
+    """The prior of every head for the last query of a context, [layers, heads, context].
+
+        p(j) = exp(b(i, j)) / sum_j' exp(b(i, j')),   j <= i = context - 1
+
+    Args:
+        heads: the parameters.
+        context: tokens the query sees, itself included.
+
+    Source: BAM, definition 2 and figure 1.
+    """
+    distance = jnp.arange(1.0 - context, 1.0)
+
+    def of_head(shape: Array, log_scale: Array, loc: Array) -> Array:
+        return biases.GeneralisedGaussian(shape, log_scale, loc)(jnp.zeros(()), distance)
+
+    logits = np.asarray(jax.vmap(jax.vmap(of_head))(*map(jnp.asarray, heads)), np.float64)
+    unnormalised = np.exp(logits - logits.max(-1, keepdims=True))
+    return unnormalised / unnormalised.sum(-1, keepdims=True)

@@ -1,0 +1,179 @@
+"""An experiment's rows trained and evaluated, one pinned process a core; again, it does what is missing.
+
+python -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart [--jobs=2] [--only=RUN]
+"""
+
+import dataclasses
+import importlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bam_jax import errors, experiment, log
+from bam_jax.board import Board
+from bam_jax.errors import UserError, nearest
+from bam_jax.experiment import Experiment, Job, jobs
+
+POLL = 0.5
+"""Seconds between two looks at the running rows."""
+
+
+def manifest(experiment: Experiment, path: str, folder: Path) -> dict[str, Any]:
+    """What a report needs beside the runs' own files; written to `experiment.json`."""
+    order = [row.label for row in experiment.rows]
+    return {
+        "title": experiment.title,
+        "command": f"python -m bam_jax.sweep {shlex.quote(path)} --runs={shlex.quote(str(folder))}",
+        "folder": str(folder),
+        "claims": [dataclasses.asdict(claim) for claim in experiment.claims],
+        "notes": list(experiment.notes),
+        "runs": [
+            {
+                "name": job.name,
+                "label": job.row.label,
+                "seed": job.seed,
+                "labels": [[list(each.overrides), each.label] for each in job.row.evaluations if each.label],
+                "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(folder)],
+            }
+            for job in sorted(jobs(experiment), key=lambda job: (order.index(job.row.label), job.seed))
+        ],
+    }
+
+
+def work(job: Job, folder: Path) -> None:
+    """Train and evaluate one row in this process, which thus imports and compiles everything once."""
+    for module, *arguments in job.commands(folder):
+        importlib.import_module(module).main(arguments)
+
+
+def run(waiting: Sequence[Job], path: str, folder: Path, cores: Sequence[int], platform: str) -> list[Job]:
+    """Work through the jobs, each in a process of its own on a core of its own.
+
+    Args:
+        waiting: the jobs in their order.
+        path: the experiment file, which every process loads again.
+        folder: where the runs stand; logs go to its `logs`.
+        cores: as many jobs run at a time.
+        platform: JAX_PLATFORMS, where the environment does not set it.
+
+    Returns:
+        the jobs that failed.
+    """
+    compiled = tempfile.TemporaryDirectory()  # of this sweep only: another machine's may not suit this one
+    cache = {"JAX_COMPILATION_CACHE_DIR": compiled.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
+    environment = {"JAX_PLATFORMS": platform} | cache | os.environ
+    board = Board(waiting, folder)
+    queue, free, failed = list(waiting), list(cores), []
+    running: list[tuple[Job, int, subprocess.Popen[bytes]]] = []
+    try:
+        while queue or running:
+            while queue and free:
+                job, core = queue.pop(0), free.pop(0)
+                command = [
+                    sys.executable,
+                    "-m",
+                    "bam_jax.sweep",
+                    path,
+                    f"--runs={folder}",
+                    f"--only={job.name}",
+                ]
+                command = [*command, f"--core={core}"]
+                with _log(job, folder).open("ab") as file:
+                    process = subprocess.Popen(
+                        command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                    )
+                running.append((job, core, process))
+            time.sleep(POLL)
+            for job, core, process in [each for each in running if each[2].poll() is not None]:
+                running.remove((job, core, process))
+                free.append(core)
+                if process.returncode:
+                    failed.append(job)
+                board.ended(job, _ending(job, folder, process.returncode))
+            board.show([job for job, _, _ in running])
+    finally:
+        for _, _, process in running:
+            process.terminate()
+            process.wait()
+        compiled.cleanup()
+    return failed
+
+
+def _log(job: Job, folder: Path) -> Path:
+    return folder / "logs" / f"{job.name}.log"
+
+
+def _ending(job: Job, folder: Path, status: int) -> str:
+    if status == 0:
+        return "done"
+    lines = [line for line in _log(job, folder).read_text(errors="replace").splitlines() if line.strip()]
+    return f"FAILED: {lines[-1] if lines else 'it said nothing'} (exit status {status}; {_log(job, folder)})"
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _pin(core: int) -> None:
+    """Keeps this process, and so its XLA, to one core where the system can, and ends it with its sweep."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs an experiment; 1 when a row failed.
+
+    Raises:
+        UserError: bad arguments, experiment or configuration.
+    """
+    parser = errors.Parser(prog="python -m bam_jax.sweep", description=__doc__.splitlines()[0])
+    parser.add_argument("experiment", help="a Python file with get_experiment()")
+    parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME OF THE FILE)")
+    parser.add_argument("--jobs", type=int, help="rows at a time (default: as many as there are cores)")
+    parser.add_argument("--only", metavar="RUN", help="only this run, in this process, such as cable-seed0")
+    parser.add_argument("--core", type=int, help="pin the process of --only to this core")
+    given = parser.parse_args(argv)
+    plan = experiment.load(given.experiment)
+    todo = jobs(plan)
+    folder = given.runs or Path("runs") / Path(given.experiment).stem
+    names = [job.name for job in todo]
+    if given.only is not None:
+        if given.only not in names:
+            raise UserError(f"no run {given.only}; {nearest(given.only, names)}")
+        if given.core is not None:
+            _pin(given.core)
+        work(todo[names.index(given.only)], folder)
+        return 0
+    if given.jobs is not None and given.jobs < 1:
+        raise UserError(f"--jobs={given.jobs} must be 1 or more")
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    described = manifest(plan, given.experiment, folder)
+    log.replace(folder / "experiment.json", json.dumps(described, indent=2) + "\n")
+    cores = _cores()
+    count = given.jobs or len(cores)
+    failed = run(todo, given.experiment, folder, [cores[k % len(cores)] for k in range(count)], plan.platform)
+    if failed:
+        print(f"{len(failed)} of {len(todo)} rows failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    errors.run(main)

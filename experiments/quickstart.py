@@ -1,0 +1,99 @@
+"""The BAM paper's headline on a laptop: passkeys far beyond the training context.
+
+Command:  python -m bam_jax.sweep experiments/quickstart.py && python -m bam_jax.report runs/quickstart
+Hardware: two CPU cores, about 8 minutes.
+Expected: BAM SSMax .9 or more on average at 64x and at 500x its context; RoPE and Sinusoidal below .1 at 4x.
+"""
+
+import json
+from pathlib import Path
+
+from bam_jax.errors import UserError
+from bam_jax.experiment import Claim, Evaluation, Experiment, Row
+
+CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
+RATES = Path(__file__).with_name("quickstart_rates.json")
+CONTEXT = 64
+LENGTHS = tuple(CONTEXT * 2**k for k in range(7))
+FAR = 500 * CONTEXT
+
+_PLAIN = ("--config.encoding_options={}", "--config.ssmax=off")
+BASELINES = {
+    "BAM": ("--config.encoding=bam", *_PLAIN, "--config.optimizer.prior_rate=20.0"),
+    "CABLE": ("--config.encoding=cable", *_PLAIN),
+    "ALiBi": ("--config.encoding=alibi", *_PLAIN),
+    "NoPE": ("--config.encoding=nope", *_PLAIN),
+    "RoPE": ("--config.encoding=rope", *_PLAIN),
+    "RoPE SSMax": ("--config.encoding=rope", "--config.encoding_options={}", "--config.ssmax=on"),
+    "Sinusoidal": ("--config.encoding=sinusoidal", *_PLAIN),
+}
+"""What BAM SSMax is compared with; experiments/quickstart_rates.py finds their peak rates."""
+
+EVALUATIONS = (Evaluation("passkey", LENGTHS), Evaluation("perplexity", LENGTHS))
+LOCAL = tuple(
+    Evaluation(name, LENGTHS, overrides=(f"--config.encoding_options.window={CONTEXT}",), label="Local RoPE")
+    for name in ("passkey", "perplexity")
+)
+
+NOTES = (
+    """Retrieval is trained here: 80% of the training samples carry a key two or three times. In the paper
+    the models learn from text alone, and retrieval emerges. What can be compared is how far it reaches
+    beyond the context.""",
+    """The recipe (2 layers, width 64, 2000 steps, rates, batch, planted keys) was chosen by BAM SSMax's
+    accuracy at long lengths. Each baseline had three peak rates to choose from, by its own accuracy at
+    1× the context and then its perplexity there, with another training seed and other prompts; nothing
+    else was tuned for it.""",
+    """The first row starts from shapes spread evenly from −1 to 1 over the heads of a layer and trains
+    them at the common rate. This init is not in the paper. The paper's (all zero, the uniform prior)
+    needs the prior at 20 times the common rate here, and is fragile: where it was tried at the common
+    rate it found .15 of the keys at 64×, and with 4 layers none at 20 times either, because no head
+    turned to a negative shape.""",
+    """Training seeds were fixed beforehand; the prompts were not used while the recipe was looked for.""",
+    """20 prompts a cell (10 at 500×) are worth about ±.1 for one model, ±.2 where it finds half of the
+    keys, and one training seed says nothing about a baseline's spread: baselines less than .2 apart are
+    not told apart.""",
+    """Perplexity is per character, of text without keys, and says nothing about reaching far: Local RoPE,
+    which sees no further than its window, has a low one.""",
+)
+
+
+def rates() -> dict[str, float]:
+    """The baselines' peak rates, by label, as the committed search found them.
+
+    Raises:
+        UserError: the search's result is missing.
+    """
+    if not RATES.is_file():
+        raise UserError(f"no {RATES.name}; make it with python experiments/quickstart_rates.py")
+    return json.loads(RATES.read_text())["rates"]
+
+
+def get_experiment() -> Experiment:
+    """The rows, the main one first."""
+    rate = rates()
+    ssmax = ("--config.encoding=bam", "--config.ssmax=on")
+    spread, uniform = ("--config.encoding_options.init=spread",), ("--config.encoding_options.init=uniform",)
+    far = Evaluation("passkey", (FAR,), depths=10)
+    rows = [
+        Row("BAM SSMax", CONFIG, (*ssmax, *spread), (0, 1, 2), (*EVALUATIONS, far)),
+        Row(
+            "BAM SSMax, paper init",
+            CONFIG,
+            (*ssmax, *uniform, "--config.optimizer.prior_rate=20.0"),
+            evaluations=EVALUATIONS,
+        ),
+    ]
+    for label, overrides in BASELINES.items():
+        evaluations = (*EVALUATIONS, *LOCAL) if label == "RoPE" else EVALUATIONS
+        rows.append(Row(label, CONFIG, (*overrides, f"--config.optimizer.rate={rate[label]}"), evaluations=evaluations))
+    return Experiment(
+        title="Passkeys beyond the training context: the quickstart of bam_jax",
+        rows=tuple(rows),
+        claims=(
+            Claim("BAM SSMax", 64 * CONTEXT, least=0.9),
+            Claim("BAM SSMax", FAR, least=0.9),
+            Claim("RoPE", 4 * CONTEXT, most=0.1),
+            Claim("Sinusoidal", 4 * CONTEXT, most=0.1),
+        ),
+        notes=tuple(" ".join(note.split()) for note in NOTES),
+    )

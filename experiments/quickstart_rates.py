@@ -1,0 +1,81 @@
+"""A choice of peak rates for the quickstart's baselines, by their accuracy at 1x the training context.
+
+Command:  python experiments/quickstart_rates.py
+Hardware: two CPU cores, about 10 minutes.
+Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads.
+"""
+
+import json
+import runpy
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from bam_jax import errors, log, results, sweep
+from bam_jax.errors import UserError
+from bam_jax.experiment import Evaluation, Experiment, Row
+
+QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
+CONTEXT = QUICKSTART["CONTEXT"]
+RATES = (1e-3, 3e-3, 1e-2)
+SEED = 100
+"""Of training and of the prompts: neither is used by the quickstart."""
+
+
+def get_experiment() -> Experiment:
+    """Every baseline with every rate, evaluated at the training context only."""
+    evaluations = (
+        Evaluation("passkey", (CONTEXT,), trials=10, seed=SEED),
+        Evaluation("perplexity", (CONTEXT,)),
+    )
+    rows = tuple(
+        Row(
+            f"{label}, {rate:g}",
+            QUICKSTART["CONFIG"],
+            (*overrides, f"--config.optimizer.rate={rate}"),
+            (SEED,),
+            evaluations,
+        )
+        for label, overrides in QUICKSTART["BASELINES"].items()
+        for rate in RATES
+    )
+    return Experiment(title="Peak rates of the quickstart's baselines", rows=rows)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Searches, and writes the JSON file.
+
+    Raises:
+        UserError: bad arguments, or a run that failed.
+    """
+    parser = errors.Parser(prog="python experiments/quickstart_rates.py", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_rates"), help="folder of the runs")
+    folder = parser.parse_args(argv).runs
+    if sweep.main([__file__, f"--runs={folder}"]):
+        raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
+    _, runs = results.read(folder)
+    found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for run in runs:
+        label, _, rate = run.label.rpartition(", ")
+        values = {name: results.curves([run], name)[run.label][0].values[CONTEXT] for name in ("passkey", "perplexity")}
+        found[label][rate] = {
+            "accuracy": round(values["passkey"], 4),
+            "perplexity": round(values["perplexity"], 4),
+        }
+    best = {
+        label: min(each, key=lambda rate: (-each[rate]["accuracy"], each[rate]["perplexity"]))
+        for label, each in found.items()
+    }
+    result = {
+        "command": "python experiments/quickstart_rates.py",
+        "rule": f"highest accuracy at {CONTEXT} tokens, then lowest perplexity there; seed {SEED}",
+        "found": found,
+        "rates": {label: float(rate) for label, rate in best.items()},
+    }
+    path = Path(__file__).with_name("quickstart_rates.json")
+    log.replace(path, json.dumps(result, indent=2) + "\n")
+    print(f"wrote {path}: {result['rates']}")
+
+
+if __name__ == "__main__":
+    errors.run(main)

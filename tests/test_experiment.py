@@ -1,0 +1,107 @@
+"""Experiment files, and the jobs they make."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bam_jax import experiment
+from bam_jax.errors import UserError
+from bam_jax.experiment import Evaluation, Experiment, Row
+
+QUICKSTART = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "no experiment file"), ("x = 1", "defines no get_experiment"), ("x =", "is not Python")],
+)
+def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
+    path = tmp_path / "experiment.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        experiment.load(path)
+
+
+def test_a_job_is_the_commands_a_person_would_type():
+    evaluation = Evaluation(
+        "passkey", (64, 128), depths=5, overrides=("--config.encoding_options.window=64",)
+    )
+    row = Row("BAM SSMax (spread)", QUICKSTART, ("--config.steps=3",), (7,), (evaluation,))
+    (job,) = experiment.jobs(Experiment("t", (row,)))
+    run = "runs/bam-ssmax-spread-seed7"
+    assert job.config.steps == 3 and job.config.seed == 7
+    assert job.commands(Path("runs")) == [
+        [
+            "bam_jax.train",
+            f"--config={QUICKSTART}",
+            "--config.steps=3",
+            "--config.seed=7",
+            f"--workdir={run}",
+        ],
+        ["bam_jax.evaluate", f"--run={run}", "--eval=passkey", "--lengths=64,128", "--depths=5", "--trials=1"]
+        + ["--seed=0", "--config.encoding_options.window=64"],
+    ]
+
+
+def test_the_longest_job_comes_first():
+    rows = (
+        Row("a", QUICKSTART, ("--config.steps=10",)),
+        Row("b", QUICKSTART, ("--config.steps=1000",)),
+        Row("c", QUICKSTART, ("--config.steps=1000",), evaluations=(Evaluation("passkey", (32000,)),)),
+    )
+    assert [job.row.label for job in experiment.jobs(Experiment("t", rows))] == ["c", "b", "a"]
+
+
+def test_two_rows_do_not_share_a_folder():
+    with pytest.raises(UserError, match="bam-seed0"):
+        experiment.jobs(Experiment("t", (Row("BAM", QUICKSTART), Row("bam!", QUICKSTART))))
+
+
+def test_a_wrong_override_is_found_before_anything_runs():
+    with pytest.raises(UserError, match="stepz"):
+        experiment.jobs(Experiment("t", (Row("BAM", QUICKSTART, ("--config.stepz=1",)),)))
+
+
+def test_progress_is_read_from_the_files(tmp_path):
+    row = Row("BAM", QUICKSTART, evaluations=(Evaluation("passkey", (4096,), depths=2),))
+    (job,) = experiment.jobs(Experiment("t", (row,)))
+    assert job.spent(tmp_path) == 0 and job.status(tmp_path) == "starting"
+    (tmp_path / job.name).mkdir()
+    (tmp_path / job.name / "metrics.jsonl").write_text(json.dumps({"step": 2000, "loss": 1.5}) + "\n")
+    assert job.status(tmp_path) == "step 2000 of 2000, loss 1.500"
+    before = job.spent(tmp_path)
+    cell = json.dumps({"eval": "passkey", "length": 4096, "depth": 0.0, "n": 1, "value": 1.0})
+    (tmp_path / job.name / "results.jsonl").write_text(f"{cell}\n{cell}\n")
+    assert job.status(tmp_path) == "passkey at 4096 tokens"
+    assert 0 < before < job.spent(tmp_path) == pytest.approx(job.cost())
+
+
+def test_the_quickstart_is_what_was_promised():
+    made = experiment.load(EXPERIMENTS / "quickstart.py")
+    labels = [row.label for row in made.rows]
+    jobs = experiment.jobs(made)
+    assert len(jobs) == 11 and made.rows[0].seeds == (0, 1, 2)
+    assert {job.seed for job in jobs[3:]} == {0}
+    main = made.rows[0]
+    assert "--config.encoding_options.init=spread" in main.overrides
+    assert all(job.config.optimizer.prior_rate == 1.0 for job in jobs if job.row.label == main.label)
+    for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
+        assert label in labels
+    lengths = {(e.lengths, e.depths) for e in main.evaluations if e.name == "passkey"}
+    assert lengths == {((64, 128, 256, 512, 1024, 2048, 4096), 20), ((32000,), 10)}
+    assert {e.label for row in made.rows for e in row.evaluations} == {"", "Local RoPE"}
+
+
+def test_the_search_has_every_baseline_at_every_rate():
+    made = experiment.load(EXPERIMENTS / "quickstart_rates.py")
+    found = json.loads((EXPERIMENTS / "quickstart_rates.json").read_text())
+    quickstart = experiment.load(EXPERIMENTS / "quickstart.py")
+    used = {job.row.label: job.config.optimizer.rate for job in experiment.jobs(quickstart)}
+    assert {row.label for row in made.rows} == {
+        f"{b}, {rate}" for b in found["rates"] for rate in found["found"][b]
+    }
+    assert all(used[label] == rate for label, rate in found["rates"].items())
+    assert all(length == 64 for row in made.rows for e in row.evaluations for length in e.lengths)

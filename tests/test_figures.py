@@ -1,0 +1,90 @@
+"""The figures show what they are given: curves, names, cells, probabilities."""
+
+import xml.etree.ElementTree as xml
+
+import numpy as np
+import pytest
+from matplotlib.collections import QuadMesh
+
+from bam_jax import drawing, figures
+from bam_jax.figures import Heads, Seed
+
+CURVES = {
+    "BAM SSMax": [Seed(0, {64: 1.0, 4096: 0.9, 32000: 0.8}), Seed(1, {64: 1.0, 4096: 1.0})],
+    "RoPE": [Seed(0, {64: 1.0, 4096: 0.0})],
+    "NoPE": [Seed(0, {64: 0.9, 4096: 0.0})],
+}
+HEADS = Heads(np.array([[-2.0, 0.5], [0.0, 1.0]]), np.array([[0.1, 0.2], [0.3, 0.4]]), np.zeros((2, 2)))
+
+
+def test_a_curve_is_the_mean_over_the_seeds_that_were_measured_there():
+    axes = figures.passkey(CURVES, 64).axes[0]
+    points = np.asarray(axes.lines[0].get_xydata(), float)
+    np.testing.assert_allclose(points, [[64, 1.0], [4096, 0.95], [32000, 0.8]])
+
+
+@pytest.mark.parametrize("draw", [figures.passkey, figures.perplexity])
+def test_names_stand_apart_and_inside_the_figure(draw):
+    figure = draw(CURVES, 64)
+    drawn = {text.get_text(): text for text in figure.axes[0].texts}
+    assert drawn.keys() == CURVES.keys()
+    figure.draw_without_rendering()
+    boxes = [super(type(text), text).get_window_extent() for text in drawn.values()]
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    for n, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[n + 1 :])
+
+
+def test_many_lengths_have_ticks_that_do_not_meet():
+    figure = figures.passkey({"BAM": [Seed(0, {64 * 2**k: 1.0 for k in range(14)} | {32000: 1.0})]}, 64)
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(boxes) > 4
+    assert not any(left.overlaps(right) for left, right in zip(boxes, boxes[1:], strict=False))
+
+
+def test_the_heat_map_has_its_means_below_and_to_the_right():
+    cells = {(64, 0.0): 1.0, (64, 0.5): 0.0, (64, 1.0): 1.0, (128, 0.0): 0.0, (128, 1.0): 1.0}
+    axes = figures.heat_map(cells, 64).axes[0]
+    meshes = [np.asarray(mesh.get_array()).ravel() for mesh in axes.collections if isinstance(mesh, QuadMesh)]
+    expected = [[1, 0, 1], [2 / 3], [0, 1], [0.5], [1, 0, 1], [2 / 3]]
+    assert [mesh.tolist() for mesh in meshes] == expected
+    assert [text.get_text() for text in axes.texts] == ["0.67", "0.50", "0.67"]
+
+
+def test_a_panel_for_every_layer_and_a_curve_for_every_head():
+    weights = np.full((3, 2, 16), 1 / 16)
+    figure = figures.priors(np.array([[1.0, -1.0]] * 3), weights)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == ["layer 0", "layer 1", "layer 2"]
+    key = panels[0].get_legend()
+    assert key is not None
+    keys = [text.get_text() for text in key.get_texts()]
+    assert keys == ["1: −1.00", "0: 1.00"]
+
+
+def test_the_scatter_has_every_head():
+    axes = figures.scatter({"BAM": HEADS, "BAM SSMax": HEADS}).axes[0]
+    points = [np.asarray(group.get_offsets()) for group in axes.collections]
+    np.testing.assert_allclose(points, [np.stack([HEADS.shape.ravel(), HEADS.log_scale.ravel()], -1)] * 2)
+
+
+def test_labels_differ_in_colour_or_dashes():
+    labels = [f"{n}" for n in range(len(drawing.COLOURS) * len(drawing.DASHES))]
+    looks = [tuple(drawing.style(labels, label).items()) for label in labels]
+    assert len(set(looks)) == len(labels)
+
+
+def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
+    figure = figures.scatter({"BAM": HEADS})
+    text = drawing.svg(figure, "one")
+    root = xml.fromstring(text)
+    ids = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
+    assert ids and all(name.startswith("one-") for name in ids)
+    used = {value[1:] for e in root.iter() for key, value in e.attrib.items() if key.endswith("href")}
+    assert used and used <= ids
+    assert drawing.INK not in text and "currentColor" in text
+    assert drawing.svg(figure, "one") == text
+    drawing.save(figure, tmp_path / "scatter")
+    assert (tmp_path / "scatter.png").stat().st_size > 1000 and (tmp_path / "scatter.svg").exists()

@@ -1,0 +1,180 @@
+"""The report's numbers and files, from invented results."""
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from bam_jax import config, page, report, results
+from bam_jax.errors import UserError
+from bam_jax.figures import Heads, Seed
+from bam_jax.page import Section, Table
+
+
+def cell(evaluation, length, value, *, depth=None, n=1, overrides=None):
+    """A line of results.jsonl."""
+    return {
+        "eval": evaluation,
+        "length": length,
+        "depth": depth,
+        "value": value,
+        "n": n,
+        "overrides": overrides or {},
+        "commit": "abc1234",
+        "seconds": 0.5,
+    }
+
+
+def entry(name, label, seed, labels=()):
+    """A run in experiment.json."""
+    commands = [
+        f"python -m bam_jax.train --workdir=x/{name}",
+        f"python -m bam_jax.evaluate --run={name} --eval=passkey",
+    ]
+    return {"name": name, "label": label, "seed": seed, "labels": labels, "commands": commands}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two seeds of BAM SSMax, RoPE with a window at evaluation, and a row that has not begun."""
+    window = [["--config.encoding_options.window=64"], "Local RoPE"]
+    manifest = {
+        "title": "An <invented> experiment",
+        "command": "python -m bam_jax.sweep invented.py",
+        "folder": str(tmp_path),
+        "claims": [
+            {"label": "BAM SSMax", "length": 128, "least": 0.9, "most": 1.0},
+            {"label": "RoPE", "length": 128, "least": 0.0, "most": 0.1},
+            {"label": "RoPE", "length": 256, "least": 0.0, "most": 0.1},
+        ],
+        "notes": ["Be honest about `this`."],
+        "runs": [
+            entry("bam-seed0", "BAM SSMax", 0),
+            entry("bam-seed1", "BAM SSMax", 1),
+            entry("rope-seed0", "RoPE", 0, [window]),
+            entry("cable-seed0", "CABLE", 0),
+        ],
+    }
+    (tmp_path / "experiment.json").write_text(json.dumps(manifest))
+    wide = {"encoding_options.window": 64}
+    cells = {
+        "bam-seed0": [cell("passkey", n, 1.0, depth=d) for n in (64, 128) for d in (0.0, 1.0)],
+        "bam-seed1": [cell("passkey", n, d, depth=d) for n in (64, 128) for d in (0.0, 1.0)],
+        "rope-seed0": [
+            cell("passkey", 128, 0.0, depth=0.0),
+            cell("passkey", 128, 1.0, depth=0.0, overrides=wide),
+            cell("passkey", 128, 0.5, depth=0.0, overrides={"encoding_options.base_scale": 50.0}),
+            cell("perplexity", 128, 4.0, n=99),
+        ],
+    }
+    for name, lines in cells.items():
+        run = tmp_path / name
+        run.mkdir()
+        encoding = "bam" if name.startswith("bam") else "rope"
+        (run / "config.json").write_text(config.to_json(config.Config(encoding=encoding)))
+        (run / "metrics.jsonl").write_text(json.dumps({"step": 2000, "loss": 1.25, "seconds": 30.0}) + "\n")
+        (run / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn": ')
+    return tmp_path
+
+
+def test_curves_are_means_by_label_and_seed(folder):
+    _, runs = results.read(folder)
+    assert results.curves(runs, "passkey") == {
+        "BAM SSMax": [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})],
+        "RoPE": [Seed(0, {128: 0.0})],
+        "Local RoPE": [Seed(0, {128: 1.0})],
+        "RoPE, encoding_options.base_scale=50.0": [Seed(0, {128: 0.5})],
+    }
+    assert results.curves(runs, "perplexity") == {"RoPE": [Seed(0, {128: 4.0})]}
+
+
+def test_a_mean_weighs_every_prompt_the_same():
+    assert results.mean([cell("passkey", 64, 1.0, n=3), cell("passkey", 64, 0.0)]) == 0.75
+
+
+def test_weights_are_the_prior_of_definition_2():
+    heads = Heads(np.array([[0.0, 1.0]]), np.log([[1.0, 0.5]]), np.zeros((1, 2)))
+    uniform, laplace = results.weights(heads, 4)[0]
+    np.testing.assert_allclose(uniform, 0.25, rtol=1e-5)
+    expected = np.exp(-0.5 * np.array([3.0, 2.0, 1.0, 0.0]))
+    np.testing.assert_allclose(laplace, expected / expected.sum(), rtol=1e-5)
+
+
+class Text(HTMLParser):
+    """Collects what a page loads and what it says; complains of tags that do not close."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.loads, self.said = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "path", "use", "rect", "br"):
+            self.open.append(tag)
+        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
+
+    def handle_startendtag(self, tag, attributes):
+        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
+
+    def handle_endtag(self, tag):
+        if tag in self.open:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+
+def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder):
+    html = report.write(folder).read_text()
+    parser = Text()
+    parser.feed(html)
+    assert parser.open == []
+    assert parser.loads and all(
+        value.startswith(("#", "data:")) for value in parser.loads
+    )  # nothing from a network
+    said = " ".join(" ".join(parser.said).split())
+    assert "An <invented> experiment" in said
+    assert "BAM SSMax at 2× at least 0.9 0.75 1.00 0.50 NO".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 2× at most 0.1 0.00 0.00 yes".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 4× at most 0.1 – not measured".replace(" ", "") in said.replace(" ", "")
+    assert "NOT THERE YET: cable-seed0" in said
+    assert "<code>this</code>" in html
+    markdown = (folder / "report.md").read_text()
+    assert "| Local RoPE | 0 | – | 1.00 |" in markdown
+    for name in ("passkey", "depths", "perplexity"):
+        assert f"(figures/{name}.png)" in markdown
+        assert (folder / "figures" / f"{name}.png").exists()
+
+
+def test_an_experiment_that_has_just_begun_has_a_report(folder):
+    for path in folder.glob("*/results.jsonl"):
+        path.unlink()
+    assert "not measured" in report.write(folder).read_text()
+
+
+def test_a_report_on_nothing_names_the_remedy(tmp_path):
+    with pytest.raises(UserError, match=r"no experiment.json; run python -m bam_jax.sweep"):
+        report.main([str(tmp_path)])
+
+
+def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
+    heads = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
+    monkeypatch.setattr(results, "learned", lambda run: heads)
+    for name in ("bam-seed0", "bam-seed1"):
+        (folder / name / "checkpoints" / "2000").mkdir(parents=True)
+    report.write(folder)
+    markdown = (folder / "report.md").read_text()
+    assert "| 0, 0 | -2.00 | 0.00 | 0.1" in markdown and "| 0, 1 | 3.00 | 0.00 | 1.00 |" in markdown
+    assert "| BAM SSMax | 1 | 0 | -2.00, 0.00 | 3.00, 0.00 |" in markdown
+
+
+def test_text_is_escaped_and_code_marked():
+    html = page.to_html("t", [Section("a & b", "x < `y<z`", table=Table(["<h>"], [["`c`"], [" part"]]))])
+    for expected in (
+        "a &amp; b",
+        "x &lt; <code>y&lt;z</code>",
+        "&lt;h&gt;",
+        "<code>c</code>",
+        "<tr class=part>",
+    ):
+        assert expected in html

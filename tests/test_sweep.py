@@ -1,0 +1,62 @@
+"""A sweep runs what is missing, in processes of their own, and goes on after a failure."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bam_jax import sweep
+from bam_jax.errors import UserError
+
+CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
+EXPERIMENT = f"""
+from bam_jax.experiment import Evaluation, Experiment, Row
+
+def get_experiment():
+    tiny = ("--config.steps=2", "--config.batch=2", "--config.encoding_options={{}}")
+    rows = (
+        Row("Good", {CONFIG!r}, tiny, evaluations=(Evaluation("passkey", (64,), depths=2),)),
+        Row("Bad", {CONFIG!r}, (*tiny, "--config.encoding=alibo")),
+    )
+    return Experiment("Two rows", rows, notes=("A note.",))
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """An experiment with a row that works and one that does not."""
+    path = tmp_path / "two.py"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def test_a_failing_row_is_reported_and_stops_no_other(experiment, tmp_path, capfd):
+    folder = tmp_path / "runs"
+    assert sweep.main([str(experiment), f"--runs={folder}", "--jobs=2"]) == 1
+    said = capfd.readouterr().err
+    assert "good-seed0: done" in said
+    assert (
+        "bad-seed0: FAILED: error: no encoding 'alibo'" in said
+        and str(folder / "logs" / "bad-seed0.log") in said
+    )
+    assert "1 of 2 rows failed" in said
+    cells = [json.loads(line) for line in (folder / "good-seed0" / "results.jsonl").read_text().splitlines()]
+    assert [(cell["length"], cell["depth"]) for cell in cells] == [(64, 0.0), (64, 1.0)]
+    manifest = json.loads((folder / "experiment.json").read_text())
+    assert [run["name"] for run in manifest["runs"]] == ["good-seed0", "bad-seed0"]
+    assert manifest["notes"] == ["A note."]
+
+    before = (folder / "good-seed0" / "results.jsonl").read_text()
+    assert sweep.main([str(experiment), f"--runs={folder}", "--only=good-seed0"]) == 0
+    assert "nothing to do" in capfd.readouterr().out
+    assert (folder / "good-seed0" / "results.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("--jobs=0", "--jobs=0 must be 1 or more"), ("--only=god-seed0", "'good-seed0'")],
+)
+def test_bad_arguments_are_named(experiment, tmp_path, argument, message):
+    with pytest.raises(UserError, match=message):
+        sweep.main([str(experiment), f"--runs={tmp_path / 'runs'}", argument])
+    assert not (tmp_path / "runs").exists()
