@@ -1,0 +1,1 @@
+"""What a trained model can do: passkey retrieval, and perplexity by position."""

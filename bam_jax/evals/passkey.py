@@ -1,0 +1,174 @@
+"""Passkey retrieval: five digits hidden in a long text, asked for at its end.
+
+Source: BAM, passkey retrieval, after Mohtashami & Jaggi 2023.
+"""
+
+import collections
+import functools
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from bam_jax import model
+from bam_jax.attention import EMPTY
+from bam_jax.data import passkey
+from bam_jax.data.passkey import DIGITS
+from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
+from bam_jax.errors import UserError
+from bam_jax.evals.base import Cell, rows_within
+
+FORCED = DIGITS - 1
+"""Digits of the answer that a model is given after the prompt."""
+
+COMPILE = 2e10
+"""Floating-point operations that are cheaper than compiling another shape: those of about a second on one core."""
+
+_STREAM = 0x9A55  # a fifth word in the seed of a prompt, where training has two: never the same numbers
+
+Sample = tuple[np.ndarray, np.ndarray]
+"""Tokens of a prompt, and the five tokens of its answer."""
+
+
+class Prompts(Protocol):
+    """Makes the prompts of an evaluation, each a pure function of its arguments."""
+
+    def __call__(self, length: int, depth: float, trial: int) -> Sample:
+        """The prompt of at most `length` tokens, with the key at `depth`; equal for equal lengths in its token count."""
+
+
+def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
+    """Prompts of held-out text from a place of their own, each with one key in the form that training plants.
+
+    Args:
+        stream: [tokens] held-out token ids; repeated where a prompt is longer.
+        tokenizer: must be the character tokenizer.
+        seed: of the evaluation.
+
+    Raises:
+        UserError: another tokenizer; from a prompt, a length that it does not fit.
+    """
+    if not isinstance(tokenizer, CharTokenizer):
+        raise UserError(f"the toy prompt needs the tokenizer 'char', not {tokenizer.name!r}; give --prompt=paper")
+
+    def make(length: int, depth: float, trial: int) -> Sample:
+        rng = _rng(seed, length, depth, trial)
+        place = rng.integers(len(stream))
+        text = stream.take(np.arange(place, place + length), mode="wrap")
+        return passkey.prompt(text, length, depth, rng.integers(0, 10, DIGITS).tolist(), tokenizer)
+
+    return make
+
+
+def paper(tokenizer: Tokenizer, seed: int) -> Prompts:
+    """The paper's prompts; arguments and errors as in `toy`, for a tokenizer that keeps each digit as a token."""
+
+    def make(length: int, depth: float, trial: int) -> Sample:
+        digits = _rng(seed, length, depth, trial).integers(0, 10, DIGITS).tolist()
+        return passkey.paper_prompt(length, depth, digits, tokenizer)
+
+    return make
+
+
+def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows: int) -> np.ndarray:
+    """Which digits a model finds, teacher-forced: each is its most likely token after the prompt and the true digits before.
+
+    The prompts are read in one forward pass, padded on the left: texts of different lengths share what is compiled.
+
+    Args:
+        decoder: called as `bam_jax.model.Decoder` is.
+        samples: at most `rows`, of the same length in tokens.
+        slots: tokens that each prompt is padded to.
+        rows: that the batch is padded to.
+
+    Returns:
+        [samples, 5] bool.
+    """
+    answers = np.stack([answer for _, answer in samples])
+    tokens = np.stack([np.concatenate([prompt, answer[:FORCED]]) for prompt, answer in samples])
+    pad = slots + FORCED - tokens.shape[1]
+    position = np.pad(np.arange(tokens.shape[1], dtype=np.int32), (pad, 0), constant_values=EMPTY)
+    tokens = np.pad(tokens, ((0, rows - len(samples)), (pad, 0)))
+    found = _most_likely(*nnx.split(decoder), tokens, position[None])
+    return np.asarray(found)[: len(samples)] == answers
+
+
+def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
+    """The length that each length is padded to, so that few shapes are compiled.
+
+    Args:
+        prompts: number of them by length.
+        parameters: of the model; a token costs twice as many operations.
+
+    >>> padding({64: 20, 4096: 20, 32_000: 10}, parameters=90_000)
+    {32000: 32000, 4096: 4096, 64: 4096}
+    """
+    padded: dict[int, int] = {}
+    slots = 0
+    for length in sorted(prompts, reverse=True):
+        if 2 * parameters * prompts[length] * (slots - length) > COMPILE or not slots:
+            slots = length
+        padded[length] = slots
+    return padded
+
+
+def evaluate(
+    decoder: model.Decoder, cells: Sequence[Cell], prompts: Prompts, *, memory: float
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Measures cells, shorter prompts first, all depths of a length together as far as memory allows.
+
+    Args:
+        decoder: the model.
+        cells: what to measure.
+        prompts: makes them.
+        memory: for activations, bytes.
+
+    Yields:
+        Each cell as soon as it is measured, with its results: `value`, the fraction of prompts whose five digits are
+        all right; `digits`, the fraction of digits; `tokens`, the prompt's true length; `seconds`, compilation included.
+
+    Raises:
+        UserError: before anything is measured, a length that the prompt or the model cannot have.
+    """
+    lengths = {cell.length: len(prompts(cell.length, 0.0, 0)[0]) for cell in cells}
+    for tokens in lengths.values():
+        decoder.check_length(tokens + FORCED)
+    counts: dict[int, int] = collections.Counter()
+    for cell in cells:
+        counts[lengths[cell.length]] += cell.n
+    padded = padding(counts, model.count(decoder))
+    most = {slots: max(n for length, n in counts.items() if padded[length] == slots) for slots in padded.values()}
+    for length, group in itertools.groupby(sorted(cells), key=lambda cell: cell.length):
+        slots = padded[lengths[length]]
+        rows = min(most[slots], rows_within(memory, slots, decoder.config))
+        found: dict[Cell, list[np.ndarray]] = collections.defaultdict(list)
+        seconds: dict[Cell, float] = collections.defaultdict(float)
+        todo = [(cell, trial) for cell in group for trial in range(cell.first, cell.stop)]
+        for batch in itertools.batched(todo, rows):
+            start = time.perf_counter()
+            samples = [prompts(length, cell.depth or 0.0, trial) for cell, trial in batch]
+            right = correct(decoder, samples, slots=slots, rows=rows)
+            share = (time.perf_counter() - start) / len(batch)
+            for (cell, _), digits in zip(batch, right, strict=True):
+                found[cell].append(digits)
+                seconds[cell] += share
+                if len(found[cell]) == cell.n:
+                    all_right, each = np.all(found[cell], axis=1).mean(), np.mean(found[cell])
+                    result = {"value": float(all_right), "digits": float(each), "unit": "accuracy"}
+                    yield cell, result | {"tokens": lengths[length], "seconds": round(seconds[cell], 3)}
+
+
+def _rng(seed: int, length: int, depth: float, trial: int) -> np.random.Generator:
+    return np.random.default_rng([seed, length, round(depth * 10**6), trial, _STREAM])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _most_likely(graph: nnx.GraphDef, state: nnx.State, tokens: Array, position: Array) -> Array:
+    logits, _ = nnx.merge(graph, state)(tokens, position=position, read=DIGITS)
+    return jnp.argmax(logits, axis=-1)

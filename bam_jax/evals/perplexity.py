@@ -1,0 +1,140 @@
+"""Perplexity of held-out text, over whole sequences and by windows of their positions.
+
+Source: BAM, perplexity by position; CABLE, non-overlapping sequences of the test length.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from bam_jax import losses, model
+from bam_jax.attention import EMPTY
+from bam_jax.errors import UserError
+from bam_jax.evals.base import Cell, rows_within
+
+
+def available(stream: np.ndarray, length: int, tokens: int) -> int:
+    """How many non-overlapping sequences of a length to measure: as many as `tokens` hold, one at least.
+
+    Args:
+        stream: [tokens] held-out token ids.
+        length: tokens of a sequence.
+        tokens: budget for all of them.
+
+    Raises:
+        UserError: the stream holds not one.
+
+    >>> available(np.zeros(1000), 64, 512)
+    8
+    """
+    targets = len(stream) - 1
+    if targets < length:
+        raise UserError(
+            f"the held-out text has {len(stream)} tokens, too few for a sequence of length {length} and the token after "
+            "it; give a shorter length, or more text with --config.data.source=FOLDER or --config.data.holdout"
+        )
+    return max(1, min(tokens, targets) // length)
+
+
+def token_losses(decoder: model.Decoder, stream: np.ndarray, cell: Cell, *, row: int, rows: int) -> np.ndarray:
+    """Negative log-likelihood of the token after each position, in nats, [sequences, length] float32.
+
+        nll[n, t] = -log p(stream[n L + t + 1] | stream[n L ... n L + t]),   L = cell.length
+
+    Sequences shorter than a row stand in it end to end, as documents with positions of their own: all lengths share
+    what is compiled.
+
+    Args:
+        decoder: the model.
+        stream: [tokens] held-out token ids.
+        cell: the length, and which sequences.
+        row: tokens of a row, at least the length.
+        rows: computed at once.
+    """
+    length, each = cell.length, row // cell.length
+    position, segment = np.full((1, row), EMPTY, np.int32), np.zeros((1, row), np.int32)
+    position[0, : each * length] = np.tile(np.arange(length), each)
+    segment[0, : each * length] = np.repeat(np.arange(1, each + 1), length)
+    graph, state = nnx.split(decoder)
+    parts = []
+    for first in range(cell.first, cell.stop, rows * each):
+        stop = min(first + rows * each, cell.stop)
+        tokens, targets = np.zeros((2, rows, row), np.int32)
+        for side, shift in ((tokens, 0), (targets, 1)):
+            text = np.zeros(rows * each * length, np.int32)
+            text[: (stop - first) * length] = stream[first * length + shift : stop * length + shift]
+            side[:, : each * length] = text.reshape(rows, -1)
+        nll = np.asarray(_nll(graph, state, tokens, targets, position, segment))
+        parts.append(nll[:, : each * length].reshape(-1, length)[: stop - first])
+    return np.concatenate(parts)
+
+
+def by_window(nll: np.ndarray, window: int) -> list[float]:
+    """Mean loss of each window of positions, in nats; the last window may be shorter.
+
+    Args:
+        nll: [sequences, length].
+        window: positions.
+
+    >>> by_window(np.array([[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]), 2)
+    [2.5, 5.5]
+    """
+    starts = range(0, nll.shape[1], window)
+    return [round(float(nll[:, start : start + window].mean(dtype=np.float64)), 6) for start in starts]
+
+
+def evaluate(
+    decoder: model.Decoder, cells: Sequence[Cell], stream: np.ndarray, *, window: int, memory: float
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Measures cells, whose samples are sequences of the stream, shorter ones first.
+
+    Args:
+        decoder: the model.
+        cells: what to measure; depths are None.
+        stream: [tokens] held-out token ids, long enough for them.
+        window: positions, normally the training context.
+        memory: for activations, bytes.
+
+    Yields:
+        Each cell with its results: `value`, exp of the mean over all positions; `windows`, the mean loss of each window
+        of `window` positions, in nats; `seconds`, compilation included.
+
+    Raises:
+        UserError: before anything is measured, a length that the model cannot have.
+    """
+    for cell in cells:
+        decoder.check_length(cell.length)
+    row = max((cell.length for cell in cells), default=0)
+    longest = max((cell.n for cell in cells if cell.length == row), default=0)
+    for cell in sorted(cells, key=lambda cell: cell.length):
+        start = time.perf_counter()
+        rows = min(longest, rows_within(memory, row, decoder.config))
+        nll = token_losses(decoder, stream, cell, row=row, rows=rows)
+        result = {"value": math.exp(nll.mean(dtype=np.float64)), "unit": "perplexity per token"}
+        windows = {"window": window, "windows": by_window(nll, window)}
+        yield cell, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _nll(
+    graph: nnx.GraphDef, state: nnx.State, tokens: Array, targets: Array, position: Array, segment: Array
+) -> Array:
+    decoder = nnx.merge(graph, state)
+    hidden, _ = decoder.hidden(tokens, position=position, segment=segment)
+    kernel = decoder.head.kernel[...].astype(hidden.dtype)
+
+    def nll(row: tuple[Array, Array]) -> Array:
+        logits = jnp.matmul(row[0], kernel, preferred_element_type=jnp.float32)
+        return jax.nn.logsumexp(logits) - logits[row[1]]
+
+    flat = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    chunk = min(losses.chunk_rows(kernel.shape[1]), targets.size)
+    return jax.lax.map(nll, flat, batch_size=chunk).reshape(targets.shape)

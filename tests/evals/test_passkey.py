@@ -1,0 +1,140 @@
+"""Passkey retrieval, measured on models that are known to find the key, or not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import model
+from bam_jax.attention import EMPTY
+from bam_jax.config import Config, ModelConfig
+from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
+from bam_jax.errors import UserError
+from bam_jax.evals import passkey
+from bam_jax.evals.base import Cell
+
+CHAR = CharTokenizer()
+STREAM = CHAR.encode("a tale of some length, told again and again. " * 20)
+
+
+class Stub(nnx.Module):
+    """What an evaluation needs of a model; `wrong` digits of each answer are one too high."""
+
+    def __init__(self, wrong=()):
+        self.config = ModelConfig()
+        self.wrong = tuple(wrong)
+        self.head = nnx.Param(jnp.zeros(3))
+
+    def check_length(self, length):
+        pass
+
+    def __call__(self, tokens, *, position, read):
+        """Copies what stands behind the first KEY, of the tokens that are there."""
+        shown = jnp.where(position < EMPTY, tokens, -1)
+        start = jnp.argmax(shown == CHAR.key, axis=1)[:, None]
+        copied = jnp.take_along_axis(shown, start + 1 + jnp.arange(read), axis=1)
+        copied = copied + jnp.isin(jnp.arange(read), jnp.array(self.wrong, int))
+        return jax.nn.one_hot(copied, CHAR.size), None
+
+
+class Chance(Stub):
+    def __call__(self, tokens, *, position, read):
+        return jax.random.normal(jax.random.key(0), (len(tokens), read, CHAR.size)), None
+
+
+def measure(decoder, cells, *, seed=0, memory=2.0**30):
+    prompts = passkey.toy(STREAM, CHAR, seed)
+    return dict(passkey.evaluate(decoder, cells, prompts, memory=memory))
+
+
+CELLS = [Cell(length, depth, 0, 3) for length in (40, 16) for depth in (0.0, 0.5, 1.0)]
+
+
+def test_who_copies_the_key_finds_it_at_every_depth():
+    found = measure(Stub(), CELLS)
+    assert list(found) == sorted(CELLS)
+    assert {result["value"] for result in found.values()} == {1.0}
+    assert {result["digits"] for result in found.values()} == {1.0}
+    assert [result["tokens"] for result in found.values()] == [16] * 3 + [40] * 3
+
+
+def test_who_guesses_does_not():
+    found = measure(Chance(), CELLS)
+    assert sum(result["value"] for result in found.values()) == 0
+    assert np.mean([result["digits"] for result in found.values()]) < 0.1
+
+
+def test_a_key_counts_only_whole_and_digits_count_each():
+    found = measure(Stub(wrong=[1, 4]), [Cell(40, 0.5, 0, 5)])
+    (result,) = found.values()
+    assert result["value"] == 0.0 and result["digits"] == pytest.approx(0.6)
+
+
+def test_little_memory_gives_the_same_in_more_batches(monkeypatch):
+    calls = []
+    inner = passkey.correct
+    monkeypatch.setattr(passkey, "correct", lambda *a, **k: calls.append(len(a[1])) or inner(*a, **k))
+    assert {r["value"] for r in measure(Stub(), CELLS).values()} == {1.0}
+    assert calls == [9, 9]
+    calls.clear()
+    assert {r["value"] for r in measure(Stub(), CELLS, memory=4 * 44 * 896 * 4).values()} == {1.0}
+    assert calls == [4, 4, 1] * 2
+
+
+def test_prompts_differ_by_every_argument_and_are_the_same_again():
+    def key(seed, *where):
+        tokens, answer = passkey.toy(STREAM, CHAR, seed)(*where)
+        return tokens.tobytes(), answer.tobytes()
+
+    places = [(0, 32, 0.5, 0), (1, 32, 0.5, 0), (0, 33, 0.5, 0), (0, 32, 0.501, 0), (0, 32, 0.5, 1)]
+    assert len({key(*place)[1] for place in places}) == 5
+    text = {tokens[:8] for tokens, _ in (key(*place) for place in places)}
+    assert len(text) == 5
+    assert [key(*place) for place in places] == [key(*place) for place in places]
+
+
+def test_padding_and_batching_change_no_answer():
+    config = Config(encoding="sinusoidal", ssmax="on", model=ModelConfig(layers=1, width=32, heads=2, hidden=32))
+    decoder = nnx.jit(lambda: model.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))()
+    best = nnx.jit(lambda decoder, tokens: jnp.argmax(decoder(tokens)[0], axis=-1)[:, -5:])
+    forced = lambda samples: np.stack([np.concatenate([prompt, answer[:4]]) for prompt, answer in samples])
+    samples = [passkey.toy(STREAM, CHAR, 0)(40, depth, 0) for depth in np.linspace(0, 1, 6)]
+    # An untrained model finds no key: answers that are in part its own choice tell whether these are counted.
+    mine = np.asarray(best(decoder, forced(samples)))
+    samples = [
+        (prompt, np.where(np.arange(5) % 2, own, answer)) for (prompt, answer), own in zip(samples, mine, strict=True)
+    ]
+    expected = np.asarray(best(decoder, forced(samples))) == np.stack([answer for _, answer in samples])
+    assert expected.any() and not expected.all()
+    np.testing.assert_array_equal(passkey.correct(decoder, samples, slots=64, rows=9), expected)
+
+
+def test_the_papers_prompt_in_bytes():
+    tokens, answer = passkey.paper(ByteTokenizer(), 0)(700, 0.5, 0)
+    text = bytes(tokens.tolist()).decode()
+    key = bytes(answer.tolist()).decode()
+    assert 600 < len(text) <= 700 and f"The pass key is {key}. Remember it." in text
+    assert text.endswith("What is the pass key? The pass key is ")
+
+
+def test_shapes_are_shared_where_padding_is_cheaper_than_compiling():
+    small = passkey.padding({64: 20, 4096: 20}, 90_000)
+    assert small == {4096: 4096, 64: 4096}
+    assert passkey.padding({64: 20, 4096: 20}, 10**9) == {4096: 4096, 64: 64}
+
+
+@pytest.mark.parametrize(("length", "message"), [(7, "shorter than the passkey prompt"), (61, "65 tokens are more")])
+def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(length, message):
+    config = Config(encoding="learned", context=64, model=ModelConfig(width=16, heads=2, hidden=16))
+    decoder = nnx.eval_shape(lambda: model.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))
+    measured = passkey.evaluate(
+        decoder, [Cell(16, 0.5, 0, 1), Cell(length, 0.5, 0, 1)], passkey.toy(STREAM, CHAR, 0), memory=2**20
+    )
+    with pytest.raises(UserError, match=message):
+        next(measured)
+
+
+def test_the_toy_prompt_needs_its_tokenizer():
+    with pytest.raises(UserError, match="--prompt=paper"):
+        passkey.toy(STREAM, ByteTokenizer(), 0)

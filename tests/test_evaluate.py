@@ -1,0 +1,163 @@
+"""The command, its results file, and what it refuses."""
+
+import json
+import os
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from bam_jax import checkpoint, errors, evaluate, log, model
+from bam_jax import config as configs
+from bam_jax.data import loader, tokenizers
+from bam_jax.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose checkpoint at step 1 is the initial model."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
+    config = configs.from_dict(
+        {
+            "encoding": "rope",
+            "context": 24,
+            "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
+            "data": {"source": str(folder / "text.txt")},
+        }
+    )
+    checkpoint.claim(folder / "run", config)
+    tokenizer = tokenizers.tokenizer("char")
+    initial = nnx.jit(lambda: model.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
+    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    with checkpoint.Checkpoints(folder / "run") as checkpoints:
+        checkpoints.save(1, state, loader.batches(config, tokenizer))
+    return folder / "run"
+
+
+@pytest.fixture(autouse=True)
+def fresh(run):
+    (run / "results.jsonl").unlink(missing_ok=True)
+
+
+def lines(run):
+    return (run / "results.jsonl").read_text().splitlines()
+
+
+def command(run, *arguments):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(evaluate.main, [f"--run={run}", *arguments])
+    return exit.value.code
+
+
+def test_a_record_says_all_that_the_report_needs(run, capsys):
+    assert not command(run, "--eval=passkey", "--lengths=32,16", "--depths=3", "--trials=2", "--seed=5")
+    records = [json.loads(line) for line in lines(run)]
+    assert [(r["length"], r["depth"]) for r in records] == [(n, d) for n in (16, 32) for d in (0.0, 0.5, 1.0)]
+    for record in records:
+        assert record.keys() >= {"value", "digits", "tokens", "seconds"} and 0 <= record["value"] <= 1
+        expected = {
+            "eval": "passkey",
+            "unit": "accuracy",
+            "n": 2,
+            "seed": 5,
+            "overrides": {},
+            "step": 1,
+            "prompt": "toy",
+        }
+        assert record | expected == record
+        assert len(record["config"]) == 12 and "commit" in record
+    assert "accuracy at 16 tokens" in capsys.readouterr().out
+
+
+def test_what_is_there_is_not_measured_again(run, monkeypatch):
+    evaluate.evaluate(run, "passkey", [16], depths=2)
+    before = lines(run)
+    batches = []
+    inner = evaluate.passkey.correct
+    monkeypatch.setattr(evaluate.passkey, "correct", lambda *a, **k: batches.append(len(a[1])) or inner(*a, **k))
+    assert len(evaluate.evaluate(run, "passkey", [16], depths=2)) == 2
+    assert lines(run) == before and not batches
+    (run / "results.jsonl").write_text(before[0] + "\n" + before[1][:20])  # killed while it wrote the second
+    records = evaluate.evaluate(run, "passkey", [16], depths=2)
+    assert batches == [1] and len(records) == 2
+    assert [json.loads(line)["depth"] for line in lines(run)] == [0.0, 1.0] and lines(run)[0] == before[0]
+
+
+def test_more_trials_add_those_that_are_missing(run):
+    evaluate.evaluate(run, "passkey", [16], depths=1, trials=2)
+    records = evaluate.evaluate(run, "passkey", [16], depths=1, trials=4)
+    assert [record["n"] for record in records] == [2, 2]
+    evaluate.evaluate(run, "perplexity", [16], tokens=32)
+    records = evaluate.evaluate(run, "perplexity", [16], tokens=64)
+    assert [record["n"] for record in records] == [2, 2]
+
+
+@pytest.mark.parametrize("change", [{"overrides": ["--config.encoding_options.window=8"]}, {"seed": 1}])
+def test_another_question_is_another_cell(run, change):
+    evaluate.evaluate(run, "passkey", [16], depths=1, trials=2)
+    (record,) = evaluate.evaluate(run, "passkey", [16], depths=1, trials=2, **change)
+    assert len(lines(run)) == 2
+    assert record["overrides"] == ({"encoding_options.window": "8"} if "overrides" in change else {})
+    assert len(evaluate.evaluate(run, "passkey", [16], depths=1, trials=2)) == 1 and len(lines(run)) == 2
+
+
+def test_an_override_changes_what_is_measured(run):
+    (plain,) = evaluate.evaluate(run, "perplexity", [48], tokens=96)
+    (local,) = evaluate.evaluate(run, "perplexity", [48], tokens=96, overrides=["--config.encoding_options.window=2"])
+    assert plain["value"] != local["value"] and plain["windows"][0] != local["windows"][0]
+    assert len(plain["windows"]) == 2 and plain["window"] == 24
+
+
+def test_progress_is_shown_when_asked_for(run, capsys):
+    assert not command(run, "--eval=perplexity", "--lengths=16", "--tokens=32", "--progress")
+    assert "run perplexity" in capsys.readouterr().err
+
+
+MISTAKES = [
+    (["--eval=passkey", "--lengths=-4"], "lengths -4"),
+    (["--eval=passkey", "--lengths=64,x"], "64,x"),
+    (["--eval=passkey", "--lengths=7"], "length 7 is shorter"),
+    (["--eval=passkee", "--lengths=64"], "did you mean 'passkey'"),
+    (["--eval=passkey", "--lengths=64", "--prompt=pape"], "did you mean 'paper'"),
+    (["--eval=passkey", "--lengths=900", "--prompt=paper"], "does not keep each digit"),
+    (["--eval=passkey", "--lengths=64", "--depths=0"], "--depths=0"),
+    (["--eval=passkey", "--lengths=64", "--depths=many"], "--depths"),
+    (["--eval=passkey", "--lengths=64", "--memory=nan"], "--memory=nan"),
+    (["--eval=passkey", "--lengths=64", "--seed=-1"], "--seed=-1"),
+    (["--eval=perplexity", "--lengths=99999999"], "too few for a sequence of length 99999999"),
+    (["--eval=passkey", "--lengths=64", "--config.encodin=bam"], "did you mean 'encoding'"),
+    (["--eval=passkey", "--lengths=64", "--dephts=4"], "did you mean '--depths'"),
+    (["--eval=passkey"], "--lengths"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_writes_nothing(run, capsys, arguments, message):
+    assert command(run, *arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and message in said
+    assert not (run / "results.jsonl").exists()
+
+
+def test_no_run_no_checkpoint_bad_results(run, tmp_path, capsys):
+    asked = ("--eval=perplexity", "--lengths=16")
+    assert command(tmp_path / "none", *asked) == 2 and "not a run" in capsys.readouterr().err
+    (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
+    assert command(tmp_path, *asked) == 2 and "has no checkpoint" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["config.json"]
+    (run / "results.jsonl").write_text("not json\n")
+    assert command(run, *asked) == 2 and "line 1 is not JSON" in capsys.readouterr().err
+    assert (run / "results.jsonl").read_text() == "not json\n"
+
+
+def test_the_commit_is_that_of_the_code():
+    said = evaluate.commit()
+    assert said is None or len(said.removesuffix("-dirty")) >= 7
+
+
+def test_records_are_read_by_those_who_read_results(run):
+    evaluate.evaluate(run, "passkey", [16], depths=2)
+    assert [record["depth"] for record in log.read(run / "results.jsonl")] == [0.0, 1.0]
+    with pytest.raises(UserError, match="lengths"):
+        evaluate.evaluate(run, "passkey", [])
