@@ -175,7 +175,7 @@ def read_config(run: str | os.PathLike) -> Config:
 
 def restore_model(
     run: str | os.PathLike, *, overrides: Sequence[str] = ()
-) -> tuple[Config, tokenizers.Tokenizer, nnx.Module]:
+) -> tuple[Config, tokenizers.Tokenizer, model.Decoder]:
     """A trained model for evaluation, from a run's newest checkpoint.
 
     Args:

@@ -236,10 +236,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def override(tree: Config | Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """A configuration with changes from the command line.
+    """A configuration with changes from the command line, one after another.
+
+    Another encoding comes without the options of the one before: those were not meant for it.
 
     >>> override(Config(), ["--config.model.heads=8"]).model.heads
     8
+    >>> override(Config(encoding_options={"init": "spread"}), ["--config.encoding=alibi"]).encoding_options
+    {}
 
     Raises:
         UserError: an argument that is not "--config.a.b=value", unknown key, wrong type or bad value.
@@ -250,6 +254,8 @@ def override(tree: Config | Mapping[str, Any], overrides: Sequence[str]) -> Conf
         keys = name.removeprefix("--config.").split(".")
         if not name.startswith("--config.") or not equals or "" in keys:
             raise UserError(f"{argument} is not of the form --config.name=value")
+        if keys == ["encoding"] and text != changed.get("encoding", Config.encoding):
+            changed["encoding_options"] = {}
         _set(changed, Config, keys, text, name.removeprefix("--"))
     return from_dict(changed)
 

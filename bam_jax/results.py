@@ -32,7 +32,7 @@ class Run:
         labels: pairs of evaluation-time overrides and the label of the curve they make.
         commands: what made it, one string each.
         config: None before training has begun.
-        cells: of results.jsonl.
+        cells: of results.jsonl, measured at the newest step.
         metrics: the last line of metrics.jsonl; empty before the first.
         heads: the learned BAM priors; None where there are none.
     """
@@ -79,10 +79,12 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
 def _run(path: Path, entry: Mapping[str, Any]) -> Run:
     config = checkpoint.read_config(path) if (path / checkpoint.CONFIG).exists() else None
     metrics = list(log.read(path / "metrics.jsonl"))
+    cells = list(log.read(path / "results.jsonl"))
+    newest = max((cell["step"] for cell in cells), default=0)
     return Run(
         **entry,
         config=config,
-        cells=list(log.read(path / "results.jsonl")),
+        cells=[cell for cell in cells if cell["step"] == newest],
         metrics=metrics[-1] if metrics else {},
         heads=learned(path) if config and config.encoding == "bam" and checkpoint.latest(path) else None,
     )

@@ -1,4 +1,4 @@
-"""Training: `python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] --workdir=runs/x`.
+"""Training: `python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]`.
 
 The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone.
 """
@@ -97,7 +97,7 @@ def make_step(
 
     def loss(params, frozen, part, weight):
         decoder = nnx.merge(graph, params, frozen)
-        hidden, _ = decoder.hidden(part["tokens"], segment=part["segment"])
+        hidden, _ = decoder.hidden(part["tokens"], segment=part["segment"] if "segment" in part else None)
         kernel = decoder.head.kernel[...]
         chunk = losses.chunk_rows(kernel.shape[1])
         total, _ = losses.cross_entropy(hidden, kernel, part["targets"], part["weights"], chunk=chunk)
@@ -203,13 +203,14 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
-    parser.add_argument("--workdir", required=True, help="the folder of the run")
+    parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
     arguments, overrides = configs.parse(argv, parser)
     config = configs.load(arguments.config, overrides)
-    finished = checkpoint.latest(arguments.workdir) == config.steps
-    fit(config, arguments.workdir, progress=arguments.progress)
-    print(f"{arguments.workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")
+    workdir = Path(arguments.workdir or Path("runs") / Path(arguments.config).stem)
+    finished = checkpoint.latest(workdir) == config.steps
+    fit(config, workdir, progress=arguments.progress)
+    print(f"{workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ FOLDER holds your own text, .txt (a document each) or .jsonl (one a line; its fi
 with Python is read: enough to try the run, not to learn from. The tokenizer needs pip install
 'bam_jax[tokenizers]'.
 
+One step on a CPU, to see that it works: --config.context=64 --config.batch=2 --config.optimizer.accumulate=1
+--config.steps=1 --workdir=runs/try.
+
 Hardware: one accelerator of 80 GB or more; a step of 589,824 tokens is cut into 8 micro-batches of 144 x
 512. 19,251 steps are 11.4 billion tokens, about 9.1e+18 floating-point operations: some 16 hours at 40%
 of 400 Tflop/s (an estimate, not a measurement).

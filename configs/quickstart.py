@@ -6,7 +6,7 @@
 Text: Python's own documentation, character by character; a key to find in 80% of the samples.
 Hardware: one CPU core; 2000 steps take about 50 seconds.
 Expected: BAM SSMax finds at least .9 of the keys at 64 times the training length (4096). Other encodings:
---config.encoding=alibi --config.encoding_options={}.
+--config.encoding=alibi --config.ssmax=off.
 """
 
 import ml_collections
@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
             "encoding": "bam",
             "encoding_options": {"init": "spread"},
             "ssmax": "on",
-            "model": {"layers": 2, "width": 64, "heads": 4, "hidden": 128},
+            "model": {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "scan": False},
             "data": {"source": "stdlib", "tokenizer": "char", "task": "passkey"},
             "optimizer": {"name": "adamw", "rate": 3e-3, "warmup": 100},
             "context": 64,

@@ -17,14 +17,14 @@ CONTEXT = 64
 LENGTHS = tuple(CONTEXT * 2**k for k in range(7))
 FAR = 500 * CONTEXT
 
-_PLAIN = ("--config.encoding_options={}", "--config.ssmax=off")
+_PLAIN = ("--config.ssmax=off",)
 BASELINES = {
-    "BAM": ("--config.encoding=bam", *_PLAIN, "--config.optimizer.prior_rate=20.0"),
+    "BAM": ("--config.encoding=bam", "--config.encoding_options.init=uniform", *_PLAIN, "--config.optimizer.prior_rate=20.0"),
     "CABLE": ("--config.encoding=cable", *_PLAIN),
     "ALiBi": ("--config.encoding=alibi", *_PLAIN),
     "NoPE": ("--config.encoding=nope", *_PLAIN),
     "RoPE": ("--config.encoding=rope", *_PLAIN),
-    "RoPE SSMax": ("--config.encoding=rope", "--config.encoding_options={}", "--config.ssmax=on"),
+    "RoPE SSMax": ("--config.encoding=rope", "--config.ssmax=on"),
     "Sinusoidal": ("--config.encoding=sinusoidal", *_PLAIN),
 }
 """What BAM SSMax is compared with; experiments/quickstart_rates.py finds their peak rates."""

@@ -15,6 +15,7 @@ from bam_jax.page import Section, Table
 def cell(evaluation, length, value, *, depth=None, n=1, overrides=None):
     """A line of results.jsonl."""
     return {
+        "step": 2000,
         "eval": evaluation,
         "length": length,
         "depth": depth,

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import chunked, reference
 from bam_jax.attention.scoring import Scoring
+from bam_jax.biases.base import head_axes
 
 
 class Unsupported(ValueError):
@@ -119,5 +120,21 @@ def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
             if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
                 raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
     for leaf in jax.tree.leaves((scoring.bias, scoring.temperature)):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"a bias's parameters are floating-point numbers, got {leaf.dtype} in {scoring.bias}")
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(
+                f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {scoring.bias}"
+            )
+    heads, temperature = q.shape[2], scoring.temperature
+    own = lambda axis, leaf: None if axis is None else leaf  # shared parameters have no head axis
+    per_head = jax.tree.map(own, head_axes(scoring.bias), scoring.bias, is_leaf=lambda x: x is None)
+    for leaf in jax.tree.leaves(per_head):
+        if jnp.shape(leaf)[:1] != (heads,):
+            name = type(scoring.bias).__name__
+            raise ValueError(f"the bias {name} holds a parameter {jnp.shape(leaf)}, not [H] or [H, n] of {heads} heads")
+    if temperature is not None:
+        if (
+            temperature.ndim != 3
+            or temperature.shape[0] not in (1, q.shape[0])
+            or temperature.shape[1:] != q.shape[2:0:-1]
+        ):
+            raise ValueError(f"scoring.temperature {temperature.shape} is not [#B, H, T] of {shapes}")

@@ -23,7 +23,7 @@ class Tokens:
     """What attention must know of the tokens on one side besides q, k and v; it is packed, sharded and cached with them.
 
     Args:
-      position: [#B, T], index of the token in its row, ascending; `EMPTY` where there is none.
+      position: [#B, T], index of the token in its row or document, ascending within a document; `EMPTY`: no token.
       segment: [#B, T] or None, number of the token's document from 1, ascending; 0 pads. None: one document a row.
       coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: the position itself.
     """

@@ -7,10 +7,10 @@ spreads a formula over heads, queries and keys.
 >>> import jax.numpy as jnp
 >>> from bam_jax import biases
 >>> i, j = jnp.arange(3.)[:, None], jnp.arange(3.)[None, :]
->>> biases.ALiBi(slope=0.5)(i, j)
-Array([[-0. , -0.5, -1. ],
-       [-0.5, -0. , -0.5],
-       [-1. , -0.5, -0. ]], dtype=float32, weak_type=True)
+>>> print(biases.ALiBi(slope=0.5)(i, j))
+[[-0.  -0.5 -1. ]
+ [-0.5 -0.  -0.5]
+ [-1.  -0.5 -0. ]]
 """
 
 from bam_jax.biases.base import Bias, bias, head_axes, shared, static, table

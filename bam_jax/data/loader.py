@@ -31,8 +31,8 @@ def batches(config: Config, tokenizer: Tokenizer, split: str = "train") -> grain
 
     Returns:
         An iterator of dictionaries: tokens [B, T] int32; targets [B, T] int32, the tokens that follow;
-        weights [B, T] float32 of the targets in the loss; segment [B, T] int32, which numbers the
-        documents of a row, from 1 (0 would be padding; there is none).
+        weights [B, T] float32 of the targets in the loss; and, where a row holds several documents that
+        must not see each other, segment [B, T] int32, which numbers them from 1 (there is no padding, 0).
 
     Raises:
         UserError: unknown split, no or unreadable text, or less of it than a row.
@@ -84,7 +84,7 @@ class Passkeys:
             fraction=config.data.passkey_fraction,
             answer_weight=config.data.answer_weight,
         )
-        return _batch(tokens, weights[:, 1:], np.ones_like(tokens[:, 1:]))
+        return _batch(tokens, weights[:, 1:])
 
 
 class Packed:
@@ -121,9 +121,9 @@ class Packed:
             tokens[chosen] = self._stream[self._starts[document] + self._lengths[document] - ends[slot] + places]
             slots[chosen] = slot
         if not config.data.document_mask:
-            slots[:] = 0
+            return _batch(tokens, np.ones((config.batch, config.context), np.float32))
         weights = (slots[:, 1:] == slots[:, :-1]).astype(np.float32)
-        return _batch(tokens, weights, slots[:, :-1] - slots[:, :1] + 1)
+        return _batch(tokens, weights) | {"segment": slots[:, :-1] - slots[:, :1] + 1}
 
     def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The epoch's order of the documents, and where each then ends in the stream."""
@@ -155,5 +155,5 @@ def _encode(texts: Sequence[str], config: Config, tokenizer: Tokenizer) -> tuple
     return np.concatenate(parts), lengths
 
 
-def _batch(tokens: np.ndarray, weights: np.ndarray, segment: np.ndarray) -> Batch:
-    return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights, "segment": segment}
+def _batch(tokens: np.ndarray, weights: np.ndarray) -> Batch:
+    return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}

@@ -71,12 +71,12 @@ def test_resume_is_exact(make, tmp_path, task, workers):
 @pytest.mark.parametrize("task", ["packed", "passkey"])
 def test_shapes_and_seeds(make, task):
     first = next(open_(make(task=task)))
+    documents = {"segment": ((4, 32), "int32")} if task == "packed" else {}
     assert {name: (array.shape, array.dtype.name) for name, array in first.items()} == {
         "tokens": ((4, 32), "int32"),
         "targets": ((4, 32), "int32"),
         "weights": ((4, 32), "float32"),
-        "segment": ((4, 32), "int32"),
-    }
+    } | documents
     np.testing.assert_array_equal(first["tokens"][:, 1:], first["targets"][:, :-1])
     assert not np.array_equal(next(open_(make(task=task, seed=1)))["tokens"], first["tokens"])
 
@@ -131,13 +131,13 @@ def test_packed_batches_do_not_depend_on_how_rows_are_grouped(make):
 
 def test_without_the_document_mask_rows_are_whole(make):
     batch = next(open_(make(document_mask=False)))
-    assert (batch["segment"] == 1).all() and (batch["weights"] == 1).all()
+    assert "segment" not in batch
+    assert (batch["weights"] == 1).all()
 
 
 def test_passkey_batches_carry_keys_and_weights(make):
     made = tokenizer("char")
     batch = next(open_(make(task="passkey", batch=64, passkey_fraction=1.0, answer_weight=4.0)))
-    assert (batch["segment"] == 1).all()
     digits = np.isin(batch["targets"], made.digits)
     assert ((batch["tokens"] == made.key).sum(1) >= 1).all()
     assert set(np.unique(batch["weights"][digits])) == {0, 4} and (batch["weights"][~digits] == 1).all()

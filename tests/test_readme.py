@@ -1,0 +1,41 @@
+"""The README's own lines, run as they stand."""
+
+import re
+from pathlib import Path
+
+from bam_jax import train
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_a_bias_of_your_own(tmp_path, monkeypatch):
+    (block,) = [block for block in BLOCKS if "class Cauchy" in block]
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    (tmp_path / "cauchy.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Path(__file__).parent.parent / "configs" / "quickstart.py"
+    small = ["--config.steps=3", "--config.batch=2", "--config.log_every=1", "--config.optimizer.warmup=1"]
+    train.main(
+        [f"--config={config}", "--config.encoding=cauchy:CauchyPrior", *small, f"--workdir={tmp_path / 'run'}"]
+    )
+    import cauchy
+
+    from bam_jax import checkpoint
+
+    _, _, model = checkpoint.restore_model(tmp_path / "run")
+    width = model.layers.attention.encoding.width[...]
+    assert isinstance(model.layers.attention.encoding, cauchy.CauchyPrior)
+    assert width.shape == (2, 4)
+    assert (width != 16.0).all(), "the prior's parameter did not train"
+
+
+def test_the_parts_in_your_own_model():
+    (block,) = [block for block in BLOCKS if "attention(q, k, v" in block]
+    names: dict = {}
+    exec(block, names)
+    assert names["out"].shape == (2, 128, 4, 32)
+
+
+def test_it_is_short():
+    assert len(README.splitlines()) <= 150
