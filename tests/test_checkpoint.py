@@ -73,9 +73,7 @@ def test_restored_model_is_the_trained_one(trained):
     _, tree = checkpoint.split(decoder)
     fresh = train._parts(config, tokenizer.size)[1]()["model"]
     assert not np.array_equal(tree["params"]["head"]["kernel"], fresh["params"]["head"]["kernel"])
-    np.testing.assert_array_equal(
-        *(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh))
-    )
+    np.testing.assert_array_equal(*(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh)))
 
 
 def test_overrides_apply_and_must_fit(trained):
@@ -99,6 +97,7 @@ def test_missing_run_or_checkpoint(tmp_path, run):
         checkpoint.restore_model(run)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax leaves its coroutines behind
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("part", ["model/_METADATA", "model/ocdbt.process_0/d/*", "model"])
 def test_a_corrupt_checkpoint_is_named(run, part, sealed):

@@ -26,9 +26,7 @@ def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
 
 
 def test_a_job_is_the_commands_a_person_would_type():
-    evaluation = Evaluation(
-        "passkey", (64, 128), depths=5, overrides=("--config.encoding_options.window=64",)
-    )
+    evaluation = Evaluation("passkey", (64, 128), depths=5, overrides=("--config.encoding_options.window=64",))
     row = Row("BAM SSMax (spread)", QUICKSTART, ("--config.steps=3",), (7,), (evaluation,))
     (job,) = experiment.jobs(Experiment("t", (row,)))
     run = "runs/bam-ssmax-spread-seed7"
@@ -41,8 +39,16 @@ def test_a_job_is_the_commands_a_person_would_type():
             "--config.seed=7",
             f"--workdir={run}",
         ],
-        ["bam_jax.evaluate", f"--run={run}", "--eval=passkey", "--lengths=64,128", "--depths=5", "--trials=1"]
-        + ["--seed=0", "--config.encoding_options.window=64"],
+        [
+            "bam_jax.evaluate",
+            f"--run={run}",
+            "--eval=passkey",
+            "--lengths=64,128",
+            "--depths=5",
+            "--trials=1",
+            "--seed=0",
+            "--config.encoding_options.window=64",
+        ],
     ]
 
 
@@ -70,8 +76,8 @@ def test_progress_is_read_from_the_files(tmp_path):
     (job,) = experiment.jobs(Experiment("t", (row,)))
     assert job.spent(tmp_path) == 0 and job.status(tmp_path) == "starting"
     (tmp_path / job.name).mkdir()
-    (tmp_path / job.name / "metrics.jsonl").write_text(json.dumps({"step": 2000, "loss": 1.5}) + "\n")
-    assert job.status(tmp_path) == "step 2000 of 2000, loss 1.500"
+    (tmp_path / job.name / "metrics.jsonl").write_text(json.dumps({"step": job.config.steps, "loss": 1.5}) + "\n")
+    assert job.status(tmp_path) == f"step {job.config.steps} of {job.config.steps}, loss 1.500"
     before = job.spent(tmp_path)
     cell = json.dumps({"eval": "passkey", "length": 4096, "depth": 0.0, "n": 1, "value": 1.0})
     (tmp_path / job.name / "results.jsonl").write_text(f"{cell}\n{cell}\n")
@@ -100,8 +106,6 @@ def test_the_search_has_every_baseline_at_every_rate():
     found = json.loads((EXPERIMENTS / "quickstart_rates.json").read_text())
     quickstart = experiment.load(EXPERIMENTS / "quickstart.py")
     used = {job.row.label: job.config.optimizer.rate for job in experiment.jobs(quickstart)}
-    assert {row.label for row in made.rows} == {
-        f"{b}, {rate}" for b in found["rates"] for rate in found["found"][b]
-    }
+    assert {row.label for row in made.rows} == {f"{b}, {rate}" for b in found["rates"] for rate in found["found"][b]}
     assert all(used[label] == rate for label, rate in found["rates"].items())
     assert all(length == 64 for row in made.rows for e in row.evaluations for length in e.lengths)

@@ -1,5 +1,6 @@
 """The figures show what they are given: curves, names, cells, probabilities."""
 
+import itertools
 import xml.etree.ElementTree as xml
 
 import numpy as np
@@ -41,7 +42,7 @@ def test_many_lengths_have_ticks_that_do_not_meet():
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
     assert len(boxes) > 4
-    assert not any(left.overlaps(right) for left, right in zip(boxes, boxes[1:], strict=False))
+    assert not any(left.overlaps(right) for left, right in itertools.pairwise(boxes))
 
 
 def test_the_heat_map_has_its_means_below_and_to_the_right():

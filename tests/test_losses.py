@@ -52,9 +52,7 @@ def test_logits_of_the_whole_batch_never_exist():
     loss = lambda hidden, kernel: losses.cross_entropy(
         hidden, kernel, jnp.zeros(rows, jnp.int32), jnp.ones(rows), chunk=chunk
     )[0]
-    compiled = (
-        jax.jit(jax.grad(loss, (0, 1))).lower(jnp.ones((rows, width)), jnp.ones((width, vocab))).compile()
-    )
+    compiled = jax.jit(jax.grad(loss, (0, 1))).lower(jnp.ones((rows, width)), jnp.ones((width, vocab))).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < rows * vocab * 4 / 4
 
 

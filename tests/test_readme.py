@@ -16,9 +16,7 @@ def test_a_bias_of_your_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     config = Path(__file__).parent.parent / "configs" / "quickstart.py"
     small = ["--config.steps=3", "--config.batch=2", "--config.log_every=1", "--config.optimizer.warmup=1"]
-    train.main(
-        [f"--config={config}", "--config.encoding=cauchy:CauchyPrior", *small, f"--workdir={tmp_path / 'run'}"]
-    )
+    train.main([f"--config={config}", "--config.encoding=cauchy:CauchyPrior", *small, f"--workdir={tmp_path / 'run'}"])
     import cauchy
 
     from bam_jax import checkpoint

@@ -130,9 +130,7 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     parser = Text()
     parser.feed(html)
     assert parser.open == []
-    assert parser.loads and all(
-        value.startswith(("#", "data:")) for value in parser.loads
-    )  # nothing from a network
+    assert parser.loads and all(value.startswith(("#", "data:")) for value in parser.loads)  # nothing from a network
     said = " ".join(" ".join(parser.said).split())
     assert "An <invented> experiment" in said
     assert "BAM SSMax at 2× at least 0.9 0.75 1.00 0.50 NO".replace(" ", "") in said.replace(" ", "")

@@ -35,10 +35,7 @@ def test_a_failing_row_is_reported_and_stops_no_other(experiment, tmp_path, capf
     assert sweep.main([str(experiment), f"--runs={folder}", "--jobs=2"]) == 1
     said = capfd.readouterr().err
     assert "good-seed0: done" in said
-    assert (
-        "bad-seed0: FAILED: error: no encoding 'alibo'" in said
-        and str(folder / "logs" / "bad-seed0.log") in said
-    )
+    assert "bad-seed0: FAILED: error: no encoding 'alibo'" in said and str(folder / "logs" / "bad-seed0.log") in said
     assert "1 of 2 rows failed" in said
     cells = [json.loads(line) for line in (folder / "good-seed0" / "results.jsonl").read_text().splitlines()]
     assert [(cell["length"], cell["depth"]) for cell in cells] == [(64, 0.0), (64, 1.0)]

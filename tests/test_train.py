@@ -143,9 +143,7 @@ def test_accumulation_is_exact_where_micro_batches_weigh_differently(path):
     whole = one_step(tiny(path, "--config.optimizer.warmup=0"))
     parts = one_step(tiny(path, "--config.optimizer.warmup=0", "--config.optimizer.accumulate=4"))
     np.testing.assert_allclose(whole[2], parts[2], rtol=1e-5)
-    second = lambda state: (
-        state["optimizer"][1].mu
-    )  # the mean of the gradients: the update itself has unit scale
+    second = lambda state: state["optimizer"][1].mu  # the mean of the gradients: the update itself has unit scale
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), second(whole[1]), second(parts[1]))
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import grain
 import numpy as np
 
-from bam_jax.config import Config
+from bam_jax.config import Config, DataConfig
 from bam_jax.data.corpus import documents, split
 from bam_jax.data.passkey import plant
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
@@ -37,7 +37,7 @@ def batches(config: Config, tokenizer: Tokenizer, split: str = "train") -> grain
     Raises:
         UserError: unknown split, no or unreadable text, or less of it than a row.
     """
-    texts = dict(zip(SPLITS, _texts(config), strict=True))
+    texts = dict(zip(SPLITS, _texts(config.data), strict=True))
     if split not in texts:
         raise UserError(f"unknown split {split!r}; {nearest(split, texts)}")
     source = _SOURCES[config.data.task](texts[split], config, tokenizer)
@@ -52,7 +52,7 @@ def held_out(config: Config, tokenizer: Tokenizer) -> np.ndarray:
     Raises:
         UserError: no or unreadable text, or none held out.
     """
-    texts = _texts(config)[1]
+    texts = _texts(config.data)[1]
     if not texts:
         raise UserError(f"config.data.holdout={config.data.holdout} holds no text out; give for example 0.1")
     return np.concatenate([tokenizer.encode(text) for text in texts])
@@ -138,8 +138,15 @@ class _Source(Protocol):
 _SOURCES: dict[str, _Source] = {"packed": Packed, "passkey": Passkeys}
 
 
-def _texts(config: Config) -> tuple[list[str], list[str]]:
-    return split(documents(config.data.source, config.data.text_field), config.data.holdout)
+def _texts(data: DataConfig) -> tuple[list[str], list[str]]:
+    if data.source == "stdlib":  # the same for the life of the process, and two seconds to read
+        return _stdlib(data.holdout)
+    return split(documents(data.source, data.text_field), data.holdout)
+
+
+@functools.cache
+def _stdlib(holdout: float) -> tuple[list[str], list[str]]:
+    return split(documents("stdlib"), holdout)
 
 
 def _encode(texts: Sequence[str], config: Config, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:

@@ -23,8 +23,7 @@ def test_stdlib_is_large_and_always_the_same(stdlib):
 
 def test_no_paragraph_of_stdlib_is_trained_on_and_held_out(stdlib):
     train, held_out = (
-        {" ".join(p.split()) for text in part for p in re.split(r"\n\s*\n", text)} - {""}
-        for part in split(stdlib, 0.1)
+        {" ".join(p.split()) for text in part for p in re.split(r"\n\s*\n", text)} - {""} for part in split(stdlib, 0.1)
     )
     assert len(held_out) > 1000
     # The one document that is cut may be cut within a paragraph; that too shares no text.
@@ -34,9 +33,7 @@ def test_no_paragraph_of_stdlib_is_trained_on_and_held_out(stdlib):
 def test_folder(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.txt").write_text("second é", encoding="utf-8")
-    (tmp_path / "a.jsonl").write_text(
-        "\n".join(json.dumps({"body": text}) for text in ("one", " ", "two")) + "\n\n"
-    )
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in ("one", " ", "two")) + "\n\n")
     (tmp_path / "ignored.md").write_text("no")
     (tmp_path / "empty.txt").write_text("")
     assert list(documents(str(tmp_path), "body")) == ["one", "two", "second é"]

@@ -83,10 +83,7 @@ def test_shapes_and_seeds(make, task):
 
 @pytest.mark.parametrize("task", ["packed", "passkey"])
 def test_batches_differ(make, task):
-    assert (
-        len({batch["tokens"].tobytes() for batch in take(open_(make(task=task, batch=1, context=20)), 12)})
-        == 12
-    )
+    assert len({batch["tokens"].tobytes() for batch in take(open_(make(task=task, batch=1, context=20)), 12)}) == 12
 
 
 def test_text_that_rows_divide_leaves_the_last_target_inside(make):
@@ -101,7 +98,7 @@ def test_packed_rows_follow_the_documents(make, name):
     config = make(batch=1, context=8, tokenizer=name)
     made = tokenizer(name)
     ending = [] if made.eos is None else [made.eos]
-    documents = {tuple([*made.encode(text), *ending]) for text in TEXTS}
+    documents = {(*made.encode(text), *ending) for text in TEXTS}
     total = sum(map(len, documents))
     rows = (total - 1) // 8
     orders = []
@@ -146,9 +143,7 @@ def test_passkey_batches_carry_keys_and_weights(make):
 def test_held_out_is_not_trained_on(make):
     config = make(holdout=0.3, tokenizer="byte", batch=1, context=8, document_mask=False)
     stream = held_out(config, tokenizer("byte"))
-    assert (
-        stream.dtype == np.int32 and len(stream) == round(0.3 * sum(map(len, TEXTS))) and stream.max() < 256
-    )
+    assert stream.dtype == np.int32 and len(stream) == round(0.3 * sum(map(len, TEXTS))) and stream.max() < 256
     rows = (sum(map(len, TEXTS)) - len(stream)) // 8
     other = np.concatenate([row["tokens"][0] for row in take(open_(config, "held_out"), len(stream) // 8)])
     trained = np.concatenate([row["tokens"][0] for row in take(open_(config), rows)])

@@ -19,9 +19,7 @@ KEYS = st.lists(st.integers(0, 9), min_size=5, max_size=5)
 @given(st.integers(21, 90), st.integers(0, 2**32), st.floats(0, 1))
 def test_plant(length, seed, fraction):
     windows = np.zeros((16, length), np.int32)
-    tokens, weights = plant(
-        windows, np.random.default_rng(seed), TOKENIZER, fraction=fraction, answer_weight=1.5
-    )
+    tokens, weights = plant(windows, np.random.default_rng(seed), TOKENIZER, fraction=fraction, answer_weight=1.5)
     assert not windows.any() and tokens.dtype == np.int32 and weights.dtype == np.float32
     for row, weight in zip(tokens, weights, strict=True):
         starts = np.flatnonzero(row == TOKENIZER.key)
@@ -68,9 +66,9 @@ def test_paper_prompt(length, depth, digits):
     text = made.decode(tokens)
     assert length - len(FILLER) - 1 < len(tokens) <= length and made.decode(answer) == key
     before, after = text.split(f" The pass key is {key}. Remember it. {key} is the pass key.")
-    assert before.startswith("There is an important info") and before.count(FILLER) + after.count(
-        FILLER
-    ) == round((len(before) + len(after) - 198) / 90)
+    assert before.startswith("There is an important info") and before.count(FILLER) + after.count(FILLER) == round(
+        (len(before) + len(after) - 198) / 90
+    )
     assert before.count(FILLER) == round(depth * (before.count(FILLER) + after.count(FILLER)))
     assert after.endswith(" What is the pass key? The pass key is ")
 

@@ -59,14 +59,10 @@ def test_mistral():
     assert (made.size, made.eos) == (32_768, 2)
     text = "Keys such as 90125 stay,\n\n  as do  spaces."
     ids = made.encode(text)
-    assert made.decode(ids) == text and [i for i in ids if i in made.digits] == [
-        made.digits[int(d)] for d in "90125"
-    ]
+    assert made.decode(ids) == text and [i for i in ids if i in made.digits] == [made.digits[int(d)] for d in "90125"]
 
 
 def test_mistral_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sentencepiece", None)
-    with pytest.raises(
-        UserError, match=r"needs the package sentencepiece: pip install 'bam_jax\[tokenizers\]'"
-    ):
+    with pytest.raises(UserError, match=r"needs the package sentencepiece: pip install 'bam_jax\[tokenizers\]'"):
         tokenizer("mistral")

@@ -1,0 +1,172 @@
+"""The public operation: what it hides, what it refuses, how it composes and how much memory it takes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bam_jax import biases
+from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tokens, Unsupported, attention, chunked, op
+
+B, T, H, D = 2, 12, 3, 4
+SHAPES = [-20.0, -7.5, 1.0]
+
+
+def prior(shapes=SHAPES, log_scale=0.0):
+    shape = jnp.asarray(shapes, jnp.float32)
+    return biases.GeneralisedGaussian(shape, jnp.full_like(shape, log_scale), jnp.zeros_like(shape))
+
+
+def scoring(bias=None, mask=None, **tokens):
+    tokens = Tokens(jnp.arange(T, dtype=jnp.int32)[None], **tokens)
+    return Scoring(prior() if bias is None else bias, tokens, tokens, mask=mask or Mask())
+
+
+@pytest.fixture
+def qkv(rng):
+    return tuple(jnp.asarray(rng.normal(size=(B, T, H, D)), jnp.float32) for _ in range(3))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(chunked, "_block_sizes", lambda q, k: (4, 6))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_first_row_sees_itself_whatever_the_shape(backend, qkv, small_tiles):
+    """eps to the power -20 is infinite in float32; the first row has no other key to turn to."""
+
+    def first(q, k, v, bias):
+        return attention(q, k, v, scoring(bias), backend=backend)[:, 0].sum()
+
+    out, gradients = jax.jit(jax.value_and_grad(first, (0, 1, 2, 3)))(*qkv, prior())
+    np.testing.assert_allclose(out, qkv[2][:, 0].sum(), rtol=1e-5)
+    for gradient in jax.tree.leaves(gradients):
+        assert jnp.isfinite(gradient).all()
+    np.testing.assert_allclose(gradients[2][:, 0], 1)
+
+
+@pytest.mark.parametrize("log_scale", [0.0, 9.0])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_bias_pushes_a_query_to_the_future(backend, log_scale, qkv, small_tiles):
+    """A key of its own at -8103 nats is still far above a hidden one."""
+    q, k, v = qkv
+    weights = jnp.arange(1.0, D + 1)
+
+    def past(k, v, t):
+        out = attention(q, k, v, scoring(prior(log_scale=log_scale)), backend=backend)
+        return (jnp.where(jnp.arange(T)[:, None, None] <= t, out, 0) * weights).sum()
+
+    slopes = jax.jit(jax.grad(past, (0, 1)))
+    for t in (0, 3, 4, T - 1):
+        for gradient in slopes(k, v, t):
+            assert not gradient[:, t + 1 :].any()
+        assert slopes(k, v, t)[1][:, : t + 1].any((0, 2, 3)).all() or t == T - 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_that_see_nothing_are_zero_and_pass_no_gradient_on(backend, qkv, small_tiles):
+    segment = jnp.asarray([[0] * 5 + [1] * 7, [0] * 12], jnp.int32)
+
+    def of(q, k, v, bias, temperature):
+        s = dataclasses.replace(scoring(bias, segment=segment), temperature=temperature)
+        out = attention(q, k, v, s, backend=backend)
+        return (out * jnp.cos(out + 1)).sum(), out
+
+    arguments = (*qkv, prior(), jnp.ones((B, H, T)))
+    (_, out), gradients = jax.jit(jax.value_and_grad(of, range(5), has_aux=True))(*arguments)
+    for x in (out, *gradients[:3], jnp.moveaxis(gradients[4], 1, 2)):
+        assert not x[0, :5].any()
+        assert not x[1].any()
+    assert out[0, 5:].any((1, 2)).all()
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_lies_in_empty_slots_does_not_matter(backend, qkv, small_tiles):
+    q, k, v = qkv
+    position = jnp.where(jnp.arange(T) < 7, jnp.arange(T), EMPTY)[None]
+    s = dataclasses.replace(scoring(), keys=Tokens(position))
+    run = jax.jit(lambda k, v: attention(q, k, v, s, backend=backend))
+    np.testing.assert_array_equal(run(k, v), run(k.at[:, 7:].set(100.0), v.at[:, 7:].set(1e6)))
+    short = attention(q, k[:, :7], v[:, :7], dataclasses.replace(s, keys=Tokens(position[:, :7])), backend=backend)
+    np.testing.assert_allclose(run(k, v), short, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_vmap_is_a_loop(backend, qkv, small_tiles):
+    q, k, v = (jnp.stack([x, 2 * x]) for x in qkv)
+    of = lambda q, k, v: attention(q, k, v, scoring(biases.ALiBi(jnp.ones(H))), backend=backend).sum()
+    mapped = jax.jit(jax.vmap(jax.value_and_grad(of, (0, 1, 2))))(q, k, v)
+    one = jax.jit(jax.value_and_grad(of, (0, 1, 2)))
+    for n in range(2):
+        jax.tree.map(lambda a, b, n=n: np.testing.assert_allclose(a[n], b, atol=1e-5), mapped, one(q[n], k[n], v[n]))
+
+
+def test_memory_grows_with_the_length_not_its_square():
+    def temporaries(length):
+        of = lambda q, k, v, bias: attention(q, k, v, Scoring(bias, tokens, tokens), backend="chunked").sum()
+        tokens = Tokens(jnp.arange(length)[None])
+        x = jax.ShapeDtypeStruct((1, length, 4, 32), jnp.float32)
+        compiled = jax.jit(jax.grad(of, (0, 1, 2, 3))).lower(x, x, x, prior([0.5] * 4)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    short, long = temporaries(4096), temporaries(8192)
+    operand = 8192 * 4 * 32 * 4
+    assert long < 12 * operand  # 50 MB; one table of logits has 1 GB
+    assert long < 2.2 * short
+
+
+def test_auto_says_which_backend_it_chose(qkv, caplog):
+    op._announce.cache_clear()
+    with caplog.at_level("INFO"):
+        auto = attention(*qkv, scoring())
+    assert "auto chose the backend 'chunked' on cpu" in caplog.text
+    np.testing.assert_array_equal(auto, attention(*qkv, scoring(), backend="chunked"))
+
+
+def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
+    with pytest.raises(Unsupported, match="no attention backend 'flash': there are auto, reference, chunked"):
+        attention(*qkv, scoring(), backend="flash")
+    shy = Backend(None, None, lambda q, k, v, scoring: f"head width {q.shape[-1]}")
+    monkeypatch.setitem(BACKENDS, "shy", shy)
+    with pytest.raises(Unsupported, match="'shy' cannot do this: head width 4"):
+        attention(*qkv, scoring(), backend="shy")
+
+
+def test_shapes_that_do_not_fit_are_said(qkv):
+    q, k, v = qkv
+    with pytest.raises(ValueError, match=r"q \(12, 3, 4\)"):
+        attention(q[0], k[0], v[0], scoring())
+    with pytest.raises(ValueError, match=r"head count that divides q's: q \(2, 12, 3, 4\), k \(2, 12, 2, 4\)"):
+        attention(q, k[:, :, :2], v[:, :, :2], scoring())
+    with pytest.raises(ValueError, match="k and v must be alike"):
+        attention(q, k, v[:, :-1], scoring())
+    with pytest.raises(ValueError, match=r"scoring.keys holds an array \(1, 12\)"):
+        attention(q, k[:, :-1], v[:, :-1], scoring())
+    with pytest.raises(ValueError, match=r"scoring.queries holds an array \(1, 3, 11\)"):
+        wrong = Tokens(jnp.arange(T)[None], coordinate=jnp.zeros((1, 3, 11)))
+        attention(q, k, v, dataclasses.replace(scoring(), queries=wrong))
+    with pytest.raises(ValueError, match="floating-point numbers, got int32"):
+        attention(q, k, v, scoring(biases.ALiBi(jnp.ones(H, jnp.int32))))
+    with pytest.raises(ValueError, match=r"bias.*\(2,\).*3 heads"):
+        attention(q, k, v, scoring(biases.ALiBi(jnp.ones(2))))
+    with pytest.raises(ValueError, match=r"temperature.*\(2, 12\).*\[#B, H, T\]"):
+        attention(q, k, v, dataclasses.replace(scoring(), temperature=jnp.ones((B, T))))
+    with pytest.raises(ValueError, match="window=0"):
+        Mask(window=0)
+
+
+@given(
+    st.sampled_from([(1, 128, 4), (32, 64, 4), (8, 4096, 16), (1, 1, 1), (1, 1, 64), (64, 300, 32)]),
+    st.sampled_from([1, 40, 64, 5000, 100_000]),
+)
+def test_blocks_stay_within_the_rows_and_the_tile(q, keys):
+    block_q, block_k = chunked._block_sizes((q[0], q[1], q[2], 32), (q[0], keys, q[2], 32))
+    assert 1 <= block_q <= q[1]
+    assert 1 <= block_k <= keys
+    assert q[0] * q[2] * block_q * block_k <= max(2 * chunked._TILE, q[0] * q[2] * 32 * 32)

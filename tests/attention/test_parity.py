@@ -1,0 +1,360 @@
+"""The reference against loops in NumPy; every backend against the reference in float64, output and every gradient.
+
+The default run takes few cases in which every pair of settings meets; `-m full` takes the whole product.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import biases
+from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, chunked
+
+B, H, D = 2, 4, 6
+WHOLE, RAGGED = 16, 13
+
+# Largest error over the largest value or 1, of each output and gradient. bfloat16 has 8 bits of mantissa.
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2}
+
+MASKS = {
+    "causal": Mask(),
+    "bidirectional": Mask(causal=False),
+    "window": Mask(window=5),
+    "both_sides": Mask(causal=False, window=3),
+}
+
+BIASES = {
+    "uniform": lambda draw: biases.Uniform(),
+    "alibi": lambda draw: biases.ALiBi(draw(0.1, 1, H)),
+    "ggd": lambda draw: biases.GeneralisedGaussian(draw(-1.5, 1.5, H), draw(-1, 1, H), draw(-0.6, 0.6, H)),
+    "kerple_log": lambda draw: biases.KerpleLog(draw(0.1, 2, H), draw(0.1, 1, H)),
+    "kerple_power": lambda draw: biases.KerplePower(draw(0.1, 1, H), draw(0.2, 1.9, H)),
+    "fire": lambda draw: biases.FIRE(
+        w1=draw(-1, 2, 3),
+        b1=draw(-1, 1, 3),
+        w2=draw(-1, 1, H, 3),
+        b2=draw(-1, 1, H),
+        c=draw(0.1, 1),
+        length=draw(5, 9),
+    ),
+    "t5": lambda draw: biases.T5(draw(-1, 1, H, 4), starts=biases.t5_starts(4, 9)),
+    "t5_bidirectional": lambda draw: biases.T5(draw(-1, 1, H, 8), starts=biases.t5_starts(4, 9), bidirectional=True),
+    "t5_distance": lambda draw: biases.T5Distance(draw(-1, 1, H, 6)),
+    "difference": lambda draw: biases.Difference(),
+    "cable": lambda draw: biases.CABLE(),
+    "k_cable": lambda draw: biases.KCABLE(),
+}
+SUMS = ("difference", "cable", "k_cable")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One setting of everything that a backend must handle.
+
+    kv_heads: K.  documents: whether rows are packed.  temperature: [1 or B, H, T], or none.
+    rows: "whole" blocks; "ragged", a length that no block divides; "cached", the last queries of a row with empty slots
+    behind; "padded", empty slots in front of the second row.  coordinate: the position, or own ones [1, 1, T] or [B, H, T].
+    """
+
+    backend: str
+    dtype: str
+    bias: str
+    mask: str
+    kv_heads: int
+    documents: bool
+    temperature: int
+    rows: str
+    coordinate: str
+
+
+FACTORS = {
+    "dtype": list(TOLERANCE),
+    "bias": ["alibi", "ggd", "kerple_power", "fire", "t5", "t5_bidirectional", "difference", "cable", "k_cable"],
+    "mask": ["causal", "window", "both_sides"],
+    "kv_heads": [4, 2, 1],
+    "documents": [False, True],
+    "temperature": [0, 1, B],
+    "rows": ["ragged", "cached", "padded"],
+    "coordinate": ["position", "shared", "each"],
+}
+
+
+def pairwise(factors):
+    """Few rows in which every two values of two factors meet: greedily the best of a hundred random rows."""
+    pick = random.Random(0)
+    pairs = itertools.combinations(range(len(factors)), 2)
+    missing = {(a, x, b, y) for a, b in pairs for x in factors[a] for y in factors[b]}
+    met = lambda row: {(a, row[a], b, row[b]) for a, b in itertools.combinations(range(len(row)), 2)} & missing
+    while missing:
+        rows = [tuple(map(pick.choice, factors)) for _ in range(100)]
+        a, x, b, y = min(missing, key=str)  # the first missing pair is in each row: the loop ends
+        rows = [tuple({a: x, b: y}.get(n, value) for n, value in enumerate(row)) for row in rows]
+        best = max(rows, key=lambda row: len(met(row)))
+        missing -= met(best)
+        yield best
+
+
+PAIRS = [Case("", *row) for row in pairwise(list(FACTORS.values()))]
+CASES = [dataclasses.replace(case, backend=name) for name in BACKENDS if name != "reference" for case in PAIRS]
+CASES += [
+    *(Case("reference", "bfloat16", name, "causal", 2, True, B, "cached", "each") for name in ("ggd", "cable")),
+    *(Case("reference", "float32", name, "both_sides", 1, True, 0, "padded", "each") for name in ("ggd", "cable")),
+    Case("chunked", "float64", "uniform", "window", 2, True, B, "ragged", "each"),
+    Case("chunked", "float64", "kerple_log", "causal", 1, True, B, "padded", "each"),
+    Case("chunked", "float64", "t5_distance", "both_sides", 4, False, 1, "cached", "each"),
+    Case("chunked", "float64", "ggd", "bidirectional", 2, False, 1, "whole", "position"),
+    Case("chunked", "float32", "t5_bidirectional", "bidirectional", 4, True, 0, "whole", "position"),
+]
+
+
+def inputs(case, *, always=False):
+    """q, k, v and a scoring for a case, as NumPy arrays that its dtype holds exactly; and d_out.
+
+    always: one document and temperature 1 are written out, and positions have a batch axis, so that all cases have one
+    structure.
+    """
+    rng = np.random.default_rng(0)
+    wide = np.float64 if case.dtype == "float64" else np.float32
+    draw = lambda low, high, *shape: rng.uniform(low, high, shape).astype(wide)
+    length = WHOLE if case.rows == "whole" else RAGGED
+    position = np.arange(length)[None]
+    if case.rows == "padded":
+        position = np.stack([np.arange(length), np.arange(-3, length - 3)])
+        position = np.where(position < 0, EMPTY, position)
+    if always:
+        position = np.broadcast_to(position, (B, length))
+    segment = np.ones((B, length)) if always else None
+    if case.documents:
+        ends = [[5, 11], [2, 3]]
+        segment = np.stack([1 + (np.arange(length)[:, None] >= np.array(e)).sum(1) for e in ends])
+        segment[0, -2:] = 0
+    slots = length
+    if case.rows == "cached":
+        slots = length + 2
+        fill = lambda x, value: np.concatenate([x, np.full((x.shape[0], 2), value)], 1)
+        position, segment = fill(position, EMPTY), None if segment is None else fill(segment, 0)
+    queries = slice(length - 5, length) if case.rows == "cached" else slice(0, length)
+    rows = queries.stop - queries.start
+
+    own_i = own_j = None
+    if case.bias in SUMS:
+        sums = lambda t: (np.cumsum(draw(0, 1, B, H, t), -1), draw(-1e-3, 1e-3, B, H, t))
+        own_i, own_j = sums(rows), sums(slots)
+        own_i = own_i if case.bias == "difference" else (draw(0, 2, B, H, rows), own_i)
+    elif case.coordinate != "position":
+        axes = (1, 1) if case.coordinate == "shared" else (B, H)
+        own_j = np.arange(slots) + draw(-0.4, 0.4, *axes, slots)
+        own_i = (own_j[..., queries] + wide(0.25)).astype(wide)
+        own_j = own_j.astype(wide)
+
+    temperature = draw(-0.5, 2, case.temperature, H, rows) if case.temperature else None
+    if always and temperature is None:
+        temperature = np.ones((B, H, rows), wide)
+    integers = lambda x: None if x is None else x.astype(np.int32)
+    side = lambda at, own: Tokens(integers(position[:, at]), None if segment is None else integers(segment[:, at]), own)
+    scoring = Scoring(
+        BIASES[case.bias](draw),
+        side(queries, own_i),
+        side(slice(None), own_j),
+        temperature,
+        MASKS[case.mask],
+    )
+    narrow = lambda *shape: rng.normal(size=shape).astype(case.dtype)
+    q, d_out = narrow(B, rows, H, D), narrow(B, rows, H, D)
+    return (q, narrow(B, slots, case.kv_heads, D), narrow(B, slots, case.kv_heads, D), scoring), d_out
+
+
+def run(backend, q, k, v, scoring, d_out):
+    """Output; gradients of q, k, v and of all that is real in the scoring."""
+    real, whole = jax.tree.flatten(scoring)
+    places = [n for n, x in enumerate(real) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def forward(q, k, v, floats):
+        leaves = list(real)
+        for n, x in zip(places, floats, strict=True):
+            leaves[n] = x
+        return attention(q, k, v, jax.tree.unflatten(whole, leaves), backend=backend)
+
+    out, vjp = jax.vjp(forward, q, k, v, [real[n] for n in places])
+    return out, *vjp(d_out)
+
+
+def seen(scoring):
+    """Which keys each query sees, by the definition, [B, T, S]."""
+    i, j, mask = scoring.queries, scoring.keys, scoring.mask
+    spread = lambda x: np.broadcast_to(x, (B, x.shape[1]))
+    a, b = spread(i.position).astype(np.int64), spread(j.position).astype(np.int64)
+    table = np.zeros((B, a.shape[1], b.shape[1]), bool)
+    for n, t, s in np.ndindex(table.shape):
+        x, y = a[n, t], b[n, s]
+        allowed = x != EMPTY and y != EMPTY and not (mask.causal and y > x)
+        allowed = allowed and not (mask.window and abs(x - y) >= mask.window)
+        if i.segment is not None:
+            allowed = allowed and i.segment[n, t] == j.segment[n, s] != 0
+        table[n, t, s] = allowed
+    return table
+
+
+def by_definition(q, k, v, scoring):
+    """Attention as nested loops over float64."""
+    visible, out = seen(scoring), np.zeros(q.shape)
+    own = lambda tokens: np.float64(tokens.position)[:, None] if tokens.coordinate is None else tokens.coordinate
+    bias = np.asarray(
+        biases.table(scoring.bias, *(jax.tree.map(jnp.asarray, own(x)) for x in (scoring.queries, scoring.keys)))
+    )
+    bias = np.broadcast_to(bias, (B, H, q.shape[1], k.shape[1]))
+    for n, t, h in np.ndindex(out.shape[:3]):
+        keys = np.flatnonzero(visible[n, t])
+        key_head = h // (H // k.shape[2])
+        logits = np.array([q[n, t, h] @ k[n, s, key_head] / math.sqrt(D) + bias[n, h, t, s] for s in keys])
+        if scoring.temperature is not None:
+            logits = logits * np.broadcast_to(scoring.temperature, (B, *scoring.temperature.shape[1:]))[n, h, t]
+        weights = np.exp(logits - logits.max(initial=-np.inf))
+        for weight, s in zip(weights, keys, strict=True):
+            out[n, t, h] += weight / weights.sum() * v[n, s, key_head]
+    return out
+
+
+def close(made, expected, tolerance, what):
+    made, expected = (np.asarray(x, np.float64) for x in (made, expected))
+    assert made.shape == expected.shape, what
+    assert np.isfinite(made).all(), what
+    scale = np.abs(expected).max(initial=1)  # what cancels to zero is a sum of terms of order one
+    np.testing.assert_allclose(made, expected, rtol=0, atol=tolerance * scale, err_msg=what)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("reference", "float64", "ggd", "causal", 2, True, B, "ragged", "position"),
+        Case("reference", "float64", "cable", "both_sides", 1, False, 1, "cached", "each"),
+        pytest.param(
+            Case("reference", "float64", "fire", "bidirectional", 4, True, 0, "padded", "shared"),
+            marks=pytest.mark.full,
+        ),
+    ],
+    ids=str,
+)
+def test_reference_is_the_definition_and_its_slopes(case, x64):
+    arguments, d_out = inputs(case)
+    out, *gradients = run("reference", *arguments, d_out)
+    np.testing.assert_allclose(out, by_definition(*arguments), rtol=1e-11, atol=1e-13)
+
+    # Along a random direction of everything at once, the gradient is the difference of the loops' outputs.
+    leaves, whole = jax.tree.flatten(arguments)
+    places = [n for n, x in enumerate(leaves) if x.dtype == np.float64]
+    rng = np.random.default_rng(1)
+    direction = [rng.normal(size=leaves[n].shape) for n in places]
+
+    def moved(step):
+        there = list(leaves)
+        for n, d in zip(places, direction, strict=True):
+            there[n] = leaves[n] + step * d
+        return (by_definition(*jax.tree.unflatten(whole, there)) * d_out).sum()
+
+    slope = sum((g * d).sum() for g, d in zip(jax.tree.leaves(gradients), direction, strict=True))
+    np.testing.assert_allclose(slope, (moved(1e-5) - moved(-1e-5)) / 2e-5, rtol=1e-7, atol=1e-7)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Several blocks on either side; a query block spans no whole key block."""
+    monkeypatch.setattr(chunked, "_block_sizes", lambda q, k: (4, 6))
+
+
+def compare(case, arguments, made, expected):
+    scoring = arguments[3]
+    paths = [
+        jax.tree_util.keystr(path)
+        for path, x in jax.tree_util.tree_leaves_with_path(scoring)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    ]
+    names = ["out", "q", "k", "v", *paths]
+    for name, a, b in zip(names, jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        close(a, summed(b, a.shape), TOLERANCE[case.dtype], name)
+    out, dq, dk, dv, _ = made
+    assert out.dtype == dq.dtype == dk.dtype == dv.dtype == case.dtype
+    visible = seen(scoring)
+    blind, unseen = ~visible.any(2), ~visible.any(1)
+    for x, nothing in ((out, blind), (dq, blind), (dk, unseen), (dv, unseen)):
+        assert not np.asarray(x, np.float32)[nothing].any(), "a row that sees nothing, or a key that nothing sees"
+
+
+def float64(tree):
+    return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jnp.integer) else np.asarray(x, np.float64), tree)
+
+
+def expectation(q, k, v, scoring, d_out):
+    """The reference in float64, with nothing left to broadcast: what is shared gets the sum of its copies' gradients."""
+
+    def spread(tree, *axes):
+        return jax.tree.map(lambda x: np.broadcast_to(x, (*axes, x.shape[-1])), tree)
+
+    def side(tokens):
+        own = tokens.coordinate
+        return Tokens(spread(tokens.position, B), spread(tokens.segment, B), spread(own, B, H))
+
+    k, v = (np.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
+    whole = dataclasses.replace(
+        scoring,
+        queries=side(scoring.queries),
+        keys=side(scoring.keys),
+        temperature=spread(scoring.temperature, B, H),
+    )
+    return run("reference", *float64((q, k, v, whole)), float64(d_out))
+
+
+def summed(x, shape):
+    """The gradient of what was spread (or, for key heads, repeated) from `shape`."""
+    x = np.asarray(x, np.float64)
+    if x.ndim == 4:
+        return x.reshape(*x.shape[:2], shape[2], -1, shape[3]).sum(3)
+    axes = tuple(n for n, size in enumerate(shape) if size != x.shape[n])
+    return x.sum(axes, keepdims=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, dataclasses.astuple(case))))
+def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
+    arguments, d_out = inputs(case)
+    compiled = jax.jit(functools.partial(run, case.backend))
+    made = compiled(*arguments, d_out)
+    compare(case, arguments, made, expectation(*arguments, d_out))
+    jax.tree.map(np.testing.assert_array_equal, made, compiled(*arguments, d_out))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kv_heads", FACTORS["kv_heads"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("bias", BIASES)
+def test_full_product(bias, mask, kv_heads, small_tiles, x64):
+    """Documents, temperature and empty slots are data: each program is compiled once."""
+    reference = jax.jit(functools.partial(run, "reference"))
+    for backend, dtype in itertools.product(BACKENDS, TOLERANCE):
+        if (backend, dtype) == ("reference", "float64"):
+            continue
+        compiled = jax.jit(functools.partial(run, backend))
+        for settings in itertools.product([False, True], [0, B], ["ragged", "cached", "padded"]):
+            case = Case(backend, dtype, bias, mask, kv_heads, *settings, "each")
+            arguments, d_out = inputs(case, always=True)
+            made = compiled(*arguments, d_out)
+            compare(case, arguments, made, reference(*float64(arguments), float64(d_out)))
+
+
+def test_every_pair_of_settings_meets():
+    for a, b in itertools.combinations(FACTORS, 2):
+        met = {(getattr(case, a), getattr(case, b)) for case in PAIRS}
+        assert met == set(itertools.product(FACTORS[a], FACTORS[b]))
+
+
+def test_every_bias_is_compared():
+    draw = lambda low, high, *shape: np.zeros(shape)
+    made = {type(BIASES[case.bias](draw)) for case in CASES if case.backend == "chunked"}
+    public = {getattr(biases, name) for name in biases.__all__}
+    assert made == {x for x in public if isinstance(x, type) and issubclass(x, biases.Bias)} - {biases.Bias}

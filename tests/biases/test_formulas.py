@@ -1,0 +1,204 @@
+"""Every bias against its paper's formula, written again as a loop over plain floats."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import biases
+
+HEADS = 3
+SLOPES = [0.5, 0.25, 2.0]
+
+
+def loop(formula, i, j):
+    """formula(head, i, j) at every head, query and key."""
+    return np.array([[[formula(h, float(a), float(b)) for b in j] for a in i] for h in range(HEADS)])
+
+
+def generalised_gaussian(shape, log_scale, loc):
+    mu = [math.exp(x) - math.exp(-x) for x in loc]
+    return lambda h, i, j: -math.exp(log_scale[h]) * (abs((j - i) - mu[h]) + 1e-5) ** shape[h]
+
+
+def fire(w1, b1, w2, b2, c, length):
+    psi = lambda x: math.log(c * x + 1)
+
+    def formula(h, i, j):
+        x = psi(abs(i - j)) / psi(max(length, i))
+        return b2[h] + sum(w2[h][n] * max(w1[n] * x + b1[n], 0) for n in range(len(w1)))
+
+    return formula
+
+
+def t5(table, bidirectional, max_distance):
+    """The bucket of Raffel et al.'s code: relative position = key - query; half the buckets exact, half logarithmic."""
+
+    def formula(h, i, j):
+        buckets, bucket, n = len(table[h]), 0, i - j
+        if bidirectional:
+            buckets //= 2
+            bucket += buckets if n < 0 else 0
+            n = abs(n)
+        else:
+            n = max(n, 0)
+        exact = buckets // 2
+        if n >= exact:
+            n = exact + int(math.log(n / exact) / math.log(max_distance / exact) * (buckets - exact))
+        return table[h][bucket + int(min(n, buckets - 1))]
+
+    return formula
+
+
+TABLE = [[math.sin(5 * h + n * n) for n in range(16)] for h in range(HEADS)]
+SHAPE, LOG_SCALE, LOC = [1.5, 0.0, -0.7], [0.3, -1.0, 1.0], [0.0, 0.7, -1.1]
+W1, B1 = [0.5, -1.0, 2.0, 1.0], [0.1, 0.9, -0.3, 0.0]
+W2, B2 = [[1.0, -2.0, 0.5, 0.2], [0.3, 0.4, -0.5, 1.0], [-1.0, 0.0, 1.0, 2.0]], [0.1, 0.0, -0.4]
+
+POSITION = {
+    "uniform": (biases.Uniform, {}, lambda h, i, j: 0.0),
+    "alibi": (biases.ALiBi, {"slope": SLOPES}, lambda h, i, j: -SLOPES[h] * abs(i - j)),
+    "ggd": (
+        biases.GeneralisedGaussian,
+        {"shape": SHAPE, "log_scale": LOG_SCALE, "loc": LOC},
+        generalised_gaussian(SHAPE, LOG_SCALE, LOC),
+    ),
+    "kerple_log": (
+        biases.KerpleLog,
+        {"r1": [1.0, 0.2, 3.0], "r2": SLOPES},
+        lambda h, i, j: -[1.0, 0.2, 3.0][h] * math.log(1 + SLOPES[h] * abs(i - j)),
+    ),
+    "kerple_power": (
+        biases.KerplePower,
+        {"r1": SLOPES, "r2": [1.7, 0.3, 1.0]},
+        lambda h, i, j: -SLOPES[h] * abs(i - j) ** [1.7, 0.3, 1.0][h],
+    ),
+    "fire": (
+        biases.FIRE,
+        {"w1": W1, "b1": B1, "w2": W2, "b2": B2, "c": 0.7, "length": 9.0},
+        fire(W1, B1, W2, B2, 0.7, 9.0),
+    ),
+    "t5": (
+        biases.T5,
+        {"table": TABLE, "starts": biases.t5_starts(16, 40)},
+        t5(TABLE, False, 40),
+    ),
+    "t5_bidirectional": (
+        biases.T5,
+        {"table": TABLE, "starts": biases.t5_starts(8, 40), "bidirectional": True},
+        t5(TABLE, True, 40),
+    ),
+    "t5_distance": (
+        biases.T5Distance,
+        {"table": TABLE},
+        lambda h, i, j: TABLE[h][int(min(abs(i - j), 15))],
+    ),
+}
+
+
+def build(formula, parameters):
+    keep = ("starts", "bidirectional")
+    return formula(**{name: x if name in keep else jnp.asarray(x) for name, x in parameters.items()})
+
+
+@pytest.mark.parametrize("name", POSITION)
+def test_formula_of_positions(name, x64):
+    formula, parameters, expected = POSITION[name]
+    i, j = np.arange(0.0, 90, 7), np.arange(0.0, 90)
+    made = biases.table(build(formula, parameters), jnp.asarray(i)[None, None], jnp.asarray(j)[None, None])
+    made = np.broadcast_to(made, (1, HEADS, i.size, j.size))
+    np.testing.assert_allclose(made[0], loop(expected, i, j), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", POSITION)
+def test_float32_is_close(name):
+    formula, parameters, expected = POSITION[name]
+    i, j = np.arange(0.0, 90, 7), np.arange(0.0, 90)
+    i32, j32 = (jnp.asarray(x, jnp.float32)[None, None] for x in (i, j))
+    made = biases.table(build(formula, parameters), i32, j32)
+    assert made.dtype == jnp.float32
+    made = np.broadcast_to(made, (1, HEADS, i.size, j.size))
+    np.testing.assert_allclose(made[0], loop(expected, i, j), rtol=1e-5, atol=1e-5)
+
+
+def sums(rng, *shape):
+    """Running sums of each head, as (high, low)."""
+    high = np.cumsum(rng.exponential(size=shape), axis=-1)
+    return high, rng.normal(size=shape) * 1e-3
+
+
+@pytest.mark.parametrize("name", ["difference", "cable", "k_cable"])
+def test_formula_of_running_sums(name, rng, x64):
+    (a, a_low), (b, b_low) = sums(rng, HEADS, 7), sums(rng, HEADS, 9)
+    g = rng.exponential(size=(HEADS, 7))
+
+    def formula(h, i, j):
+        difference = (a + a_low)[h, int(i)] - (b + b_low)[h, int(j)]
+        weight = g[h, int(i)]
+        return {
+            "difference": difference,
+            "cable": -weight * abs(difference),
+            "k_cable": -math.log((weight * difference) ** 2 + 1),
+        }[name]
+
+    made = {"difference": biases.Difference(), "cable": biases.CABLE(), "k_cable": biases.KCABLE()}[name]
+    total = (a[None], a_low[None])
+    i = total if name == "difference" else (g[None], total)
+    i, j = ((jnp.asarray(x) if not isinstance(x, tuple) else x) for x in (i, (b[None], b_low[None])))
+    np.testing.assert_allclose(
+        biases.table(made, i, j)[0], loop(formula, np.arange(7), np.arange(9)), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_every_bias_is_tested_here():
+    tested = {formula for formula, _, _ in POSITION.values()} | {
+        biases.Difference,
+        biases.CABLE,
+        biases.KCABLE,
+    }
+    public = {getattr(biases, name) for name in biases.__all__}
+    assert tested == {x for x in public if isinstance(x, type) and issubclass(x, biases.Bias)} - {biases.Bias}
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 16), (64, 40), (2, 5), (32, 1000)])
+def test_t5_starts(buckets, max_distance):
+    bucket = t5([list(range(buckets))], False, max_distance)
+    starts = biases.t5_starts(buckets, max_distance)
+    for distance in range(2 * max_distance):
+        last = max(n for n, start in enumerate(starts) if start <= distance)
+        assert last == bucket(0, distance, 0), distance
+
+
+def test_t5_refuses_buckets_without_a_logarithm():
+    with pytest.raises(ValueError, match="max_distance > buckets / 2, got 32 and 16"):
+        biases.t5_starts(32, 16)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8, 64])
+def test_slopes_of_a_power_of_two(heads):
+    np.testing.assert_allclose(biases.alibi_slopes(heads), [2 ** (-8 * h / heads) for h in range(1, heads + 1)])
+
+
+def test_slopes_of_other_head_counts():
+    eighth = [2.0**-n for n in range(1, 9)]
+    np.testing.assert_allclose(biases.alibi_slopes(12), [*eighth, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+    assert len(set(biases.alibi_slopes(24))) == 24
+    with pytest.raises(ValueError, match="heads=0"):
+        biases.alibi_slopes(0)
+
+
+def test_table_has_only_the_axes_that_something_depends_on():
+    i, j = jnp.zeros((1, 1, 4)), jnp.zeros((1, 1, 5))
+    assert biases.table(biases.Uniform(), i, j).shape == (1, 1, 4, 5)
+    assert biases.table(biases.ALiBi(jnp.ones(3)), i, j).shape == (1, 3, 4, 5)
+    both = biases.table(biases.ALiBi(jnp.ones(3)), jnp.zeros((2, 1, 4)), jnp.zeros((1, 3, 5)))
+    assert both.shape == (2, 3, 4, 5)
+
+
+def test_formula_of_the_base_class_says_what_is_missing():
+    class Mine(biases.Bias):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Mine has no formula"):
+        Mine()(0.0, 1.0)

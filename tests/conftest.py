@@ -1,0 +1,27 @@
+"""What all tests share."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Small programs run a few times: compiling costs more than running. (Set it to 0 to test what users run.)
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+
+# The same examples in every run, and no time limit on one: the first compiles.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,93 @@
+"""Running sums: their precision at 500k tokens, their gradient, and what CABLE and FoX make of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import biases
+from bam_jax.encodings import CABLE, CABLENW, KCABLE, Dims, ForgettingTransformer
+from bam_jax.encodings.context import running_sum
+
+DIMS = Dims(heads=3, width=4, context=8)
+B, T = 2, 7
+
+
+def test_half_a_million_tokens(rng):
+    """The sum is near 3e5, where float32 steps by 0.03: two floats hold it, and differences of neighbours."""
+    x = np.maximum(rng.normal(0.3, 1, 500_000), 0).astype(np.float32)
+    exact = np.cumsum(x.astype(np.float64))
+    assert exact[-1] > 2e5
+    high, low = (np.asarray(part, np.float64) for part in jax.jit(running_sum)(x))
+    tolerance = 1e-6
+    assert np.abs(high + low - exact).max() < tolerance
+    assert np.abs(np.asarray(jnp.cumsum(x), np.float64) - exact).max() > 1000 * tolerance
+    at = slice(-5000, None)
+    i, j = ((jnp.asarray(high[s], jnp.float32), jnp.asarray(low[s], jnp.float32)) for s in (at, slice(-5001, -1)))
+    np.testing.assert_allclose(biases.Difference()(i, j), x[at], atol=tolerance)
+
+
+def test_gradient_of_the_sum(rng):
+    x, weight = rng.normal(size=(2, 3, 9)).astype(np.float32)
+    of = lambda x: (weight * sum(running_sum(x))).sum()
+    np.testing.assert_allclose(
+        jax.grad(of)(jnp.asarray(x)), np.cumsum(weight[:, ::-1], -1)[:, ::-1], rtol=1e-5, atol=1e-5
+    )
+
+
+FORMULAS = {
+    "cable": (CABLE, lambda g, s: -g[..., None] * np.abs(s[..., None] - s[..., None, :])),
+    "cable_nw": (CABLENW, lambda g, s: -s[..., None] + s[..., None, :]),
+    "k_cable": (KCABLE, lambda g, s: -np.log((g[..., None] * (s[..., None] - s[..., None, :])) ** 2 + 1)),
+}
+
+
+@pytest.mark.parametrize("gate", ["relu", "softplus"])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_cable_from_the_layers_input(name, gate, rng):
+    encoding, formula = FORMULAS[name]
+    made = encoding(DIMS, gate=gate, rngs=nnx.Rngs(0))
+    made.step_size.kernel[...] = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)
+    x = rng.normal(size=(B, T, 4)).astype(np.float32)
+    filled = np.array([[True] * T, [False] * 2 + [True] * (T - 2)])
+
+    f = x @ np.asarray(made.step_size.kernel[...])
+    f = np.maximum(f, 0) if gate == "relu" else np.log1p(np.exp(f))
+    s = np.cumsum(f * filled[..., None], 1).transpose(0, 2, 1)
+    g = None
+    if name != "cable_nw":
+        g = np.log1p(np.exp(x @ np.asarray(made.weight.kernel[...]))).transpose(0, 2, 1)
+    table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.asarray(filled), None))
+    np.testing.assert_allclose(table, formula(g, s), atol=1e-5)
+
+
+def test_forgetting_transformer(rng):
+    made = ForgettingTransformer(DIMS, gate_bias=1.5, rngs=nnx.Rngs(0))
+    x = rng.normal(size=(B, T, 4)).astype(np.float32)
+    forget = -np.log1p(np.exp(-(x @ np.asarray(made.gate.kernel[...]) + 1.5)))
+    c = np.cumsum(forget, 1).transpose(0, 2, 1)
+    table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.ones((1, T), bool), None))
+    np.testing.assert_allclose(table, c[..., None] - c[..., None, :], atol=1e-5)
+    assert (np.tril(table[0, 0], -1) <= 0).all()
+
+
+def test_steps_of_one_and_the_weight_of_a_slope_are_alibi():
+    slopes = biases.alibi_slopes(3)
+    made = CABLE(DIMS, rngs=nnx.Rngs(0))
+    made.step_size.kernel[...] = jnp.zeros((4, 3)).at[0].set(1)
+    made.weight.kernel[...] = jnp.zeros((4, 3)).at[0].set(np.log(np.expm1(slopes)))
+    x = jnp.zeros((1, T, 4)).at[..., 0].set(1)
+    table = biases.table(made.bias(), *made.coordinate(x, jnp.ones((1, T), bool), None))
+    at = jnp.arange(float(T))[None, None]
+    np.testing.assert_allclose(table, biases.table(biases.ALiBi(jnp.asarray(slopes)), at, at), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("encoding", [CABLE, ForgettingTransformer])
+def test_a_row_goes_on_where_it_stopped(encoding, rng):
+    made = encoding(DIMS, rngs=nnx.Rngs(0))
+    x, filled = jnp.asarray(rng.normal(size=(B, T, 4)), jnp.float32), jnp.ones((1, T), bool)
+    whole = made.coordinate(x, filled, None)
+    _, first = made.coordinate(x[:, :3], filled[:, :3], None)
+    rest = made.coordinate(x[:, 3:], filled[:, 3:], jax.tree.map(lambda s: s[..., -1:], first))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[..., 3:], atol=1e-6), rest, whole)

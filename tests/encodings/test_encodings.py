@@ -1,0 +1,201 @@
+"""Encodings: what they hold, what trains, which formula they make, and how a config names them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import biases, encodings
+from bam_jax.encodings import ENCODINGS, Dims, Encoding, Frozen, learned, spec
+from bam_jax.errors import UserError
+
+DIMS = Dims(heads=4, width=8, context=16)
+
+
+def build(name, **options):
+    return spec(name, options).build(DIMS, nnx.Rngs(0))
+
+
+def variables(module, kind):
+    return {"/".join(path) for path, _ in nnx.to_flat_state(nnx.state(module, kind))}
+
+
+INITS = {
+    "uniform": ([0, 0, 0, 0], [0, 0, 0, 0]),
+    "alibi": ([1, 1, 1, 1], np.log([2**-2, 2**-4, 2**-6, 2**-8])),
+    "linspace": ([0, 1 / 3, 2 / 3, 1], [0, 0, 0, 0]),
+    "spread": ([-1, -1 / 3, 1 / 3, 1], [0, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_inits_of_bam(init):
+    made = build("bam", init=init).bias()
+    np.testing.assert_allclose(made.shape, INITS[init][0], atol=1e-6)
+    np.testing.assert_allclose(made.log_scale, INITS[init][1], atol=1e-6)
+    np.testing.assert_array_equal(made.loc, 0)
+
+
+def test_sampled_init_of_bam_is_normal_and_differs_between_layers():
+    dims = Dims(heads=4000, width=8, context=16)
+    sample = lambda seed: spec("bam", {"init": "sampled"}).build(dims, nnx.Rngs(seed)).bias()
+    a, b = sample(0), sample(1)
+    assert abs(a.shape.mean()) < 0.06 and abs(a.shape.std() - 1) < 0.04
+    assert (a.shape != b.shape).all()
+    assert not a.log_scale.any()
+
+
+def test_default_init_is_the_papers_and_spread_is_an_option():
+    assert not build("bam").shape[...].any()
+    np.testing.assert_allclose(build("bam", init="spread", spread=3.0).shape[...], [-3, -1, 1, 3], atol=1e-6)
+
+
+@pytest.mark.parametrize("train", list(itertools.product([False, True], repeat=3)))
+def test_what_trains_is_chosen(train):
+    made = build("bam", **dict(zip(("train_shape", "train_scale", "train_loc"), train, strict=True)))
+    names = ("shape", "log_scale", "loc")
+    assert variables(made, nnx.Param) == {name for name, yes in zip(names, train, strict=True) if yes}
+    assert variables(made, Frozen) == {name for name, yes in zip(names, train, strict=True) if not yes}
+
+
+def test_bam_trains_shape_and_scale_by_default():
+    assert variables(build("bam"), nnx.Param) == {"shape", "log_scale"}
+
+
+PARAMETERS = {
+    "nope": set(),
+    "alibi": set(),
+    "bam": {"shape", "log_scale"},
+    "kerple_log": {"log_r1", "log_r2"},
+    "kerple_power": {"log_r1", "logit_r2"},
+    "fire": {"w1", "b1", "w2", "b2", "c", "length_scale"},
+    "t5": {"table"},
+    "t5_distance": {"table"},
+    "cable": {"step_size/kernel", "weight/kernel"},
+    "cable_nw": {"step_size/kernel"},
+    "k_cable": {"step_size/kernel", "weight/kernel"},
+    "fox": {"gate/kernel", "gate/bias"},
+    "sinusoidal": set(),
+    "learned": set(),
+    "rope": set(),
+}
+
+
+def test_every_encoding_is_listed_here():
+    assert set(PARAMETERS) == set(ENCODINGS)
+    public = {x for x in map(encodings.__dict__.get, encodings.__all__) if isinstance(x, type)}
+    assert set(ENCODINGS.values()) == {x for x in public if issubclass(x, Encoding)} - {Encoding}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_trained_parameters(name):
+    made = build(name)
+    assert variables(made, nnx.Param) == PARAMETERS[name]
+    assert variables(made, Frozen) == ({"loc"} if name == "bam" else set())
+    assert isinstance(made.bias(), biases.Bias)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(made.bias()))
+
+
+def test_alibi_has_the_published_slopes():
+    np.testing.assert_allclose(build("alibi").bias().slope, [2**-2, 2**-4, 2**-6, 2**-8])
+
+
+def test_kerple_stays_in_its_range():
+    log, power = build("kerple_log"), build("kerple_power")
+    log.log_r1[...], log.log_r2[...] = jnp.full(4, -30.0), jnp.full(4, 3.0)
+    assert (log.bias().r1 > 0).all()
+    np.testing.assert_allclose(log.bias().r2, np.exp(3), rtol=1e-6)
+    power.logit_r2[...] = jnp.array([-9.0, 0, 1, 9])
+    np.testing.assert_allclose(power.bias().r2, 2 / (1 + np.exp([9.0, 0, -1, -9])), rtol=1e-5)
+
+
+def test_fire_keeps_c_and_its_length_positive():
+    made = build("fire", hidden=3)
+    assert made.bias().w1.shape == (3,) and made.bias().w2.shape == (4, 3)
+    made.c[...], made.length_scale[...] = jnp.array(-0.5), jnp.array(-2.0)
+    assert made.bias().c == 0.5
+    assert made.bias().length == 2 * DIMS.context
+
+
+def test_tables_of_t5():
+    assert build("t5", buckets=8, max_distance=20).bias().table.shape == (4, 8)
+    assert build("t5", buckets=8, max_distance=20).bias().starts == biases.t5_starts(8, 20)
+    assert build("t5_distance").bias().table.shape == (4, DIMS.context + 1)
+    assert build("t5_distance", clip=5).bias().table.shape == (4, 6)
+
+
+def test_learned_trains_every_parameter_of_a_formula():
+    @biases.bias
+    class Mixture(biases.Bias):
+        slope: jax.Array
+        knots: jax.Array
+
+        def __call__(self, i, j):
+            return -self.slope * jnp.abs(i - j) + self.knots[0] - self.knots[1]
+
+    encoding = learned(Mixture, slope=0.5, knots=[1.0, 2.0])
+    made = encoding(DIMS, rngs=nnx.Rngs(0))
+    assert encoding.__name__ == "Mixture"
+    assert variables(made, nnx.Param) == {"slope", "knots"}
+    np.testing.assert_array_equal(made.bias().slope, [0.5] * 4)
+    np.testing.assert_array_equal(made.bias().knots, [[1, 2]] * 4)
+    at = jnp.arange(3.0)[None, None]
+    np.testing.assert_allclose(biases.table(made.bias(), at, at)[0, 1, 2], [-2, -1.5, -1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bamm",), r"no encoding 'bamm': did you mean 'bam'\?.*package.module:Class"),
+        (("bam", {"inits": "spread"}), r"'bam' has no option 'inits': did you mean 'init'\?"),
+        (("nope", {"init": 1}), "'nope' has no option 'init': it takes none"),
+        (("rope", {"windows": 1}), r"did you mean 'window'\?"),
+        (("bam", {}, "insid"), r"ssmax='insid' is none of its settings: did you mean 'inside'\?"),
+        (("no_such_module:Mine",), "cannot import the encoding 'no_such_module:Mine'.*PYTHONPATH"),
+        (("bam_jax.encodings:Nothing",), "'bam_jax.encodings' has no Encoding class 'Nothing'"),
+        (("bam_jax.biases:ALiBi",), "'bam_jax.biases' has no Encoding class 'ALiBi'"),
+    ],
+)
+def test_mistakes_are_said_with_the_remedy(arguments, message):
+    with pytest.raises(UserError, match=message):
+        spec(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bam", {"init": "spred"}, r"BAM has no init 'spred': did you mean 'spread'\?"),
+        ("cable", {"gate": "rely"}, r"no gate 'rely': did you mean 'relu'\?"),
+    ],
+)
+def test_unknown_values_of_options(name, options, message):
+    with pytest.raises(UserError, match=message):
+        build(name, **options)
+
+
+def test_placement_under_ssmax():
+    assert spec("bam").ssmax is None
+    assert spec("bam", ssmax="on").ssmax == "inside"
+    assert spec("alibi", ssmax="on").ssmax == spec("rope", ssmax="on").ssmax == "outside"
+    assert spec("bam", ssmax="outside").ssmax == "outside"
+    assert spec("alibi", ssmax="inside").ssmax == "inside"
+
+
+def test_a_class_of_ones_own_is_named_by_its_import_path(tmp_path, monkeypatch):
+    (tmp_path / "my_encodings.py").write_text(
+        "from bam_jax import biases, encodings\n"
+        "class Half(encodings.Encoding):\n"
+        "    def __init__(self, dims, *, factor: float = 1.0, rngs):\n"
+        "        self.slopes = factor * biases.alibi_slopes(dims.heads) / 2\n"
+        "    def bias(self):\n"
+        "        return biases.ALiBi(self.slopes)\n"
+        "Learned = encodings.learned(biases.ALiBi, slope=0.125)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    np.testing.assert_allclose(build("my_encodings:Half", factor=2.0).bias().slope, [2**-2, 2**-4, 2**-6, 2**-8])
+    np.testing.assert_array_equal(build("my_encodings:Learned").bias().slope, 0.125)
+    with pytest.raises(UserError, match="did you mean 'factor'"):
+        spec("my_encodings:Half", {"facto": 1})

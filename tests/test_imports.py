@@ -1,0 +1,98 @@
+"""Imports run one way, and those who want biases or attention alone get nothing else."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "bam_jax"
+
+# What each part may import of the package, besides itself.
+ALLOWED = {
+    "errors": set(),
+    "biases": set(),
+    "encodings": {"biases", "errors"},
+    "attention": {"biases"},
+    "attention/scoring": {"biases"},
+    "attention/reference": {"biases", "attention/scoring"},
+    "attention/chunked": {"biases", "attention/scoring"},
+    "attention/cache": {"biases", "attention/scoring"},
+    "attention/op": {"biases", "attention/scoring", "attention/reference", "attention/chunked"},
+    "config": {"errors"},
+    "model": {"attention", "biases", "config", "encodings", "errors"},
+    "generate": {"attention", "errors", "model"},
+    "losses": set(),
+    "optimizer": {"config"},
+}
+
+
+def imported(path):
+    """Modules of the package that a file imports, as paths."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in inner if is_module(name)}
+            names |= modules | ({node.module} if modules < inner else set())
+    return {as_path(name) for name in names if name.startswith("bam_jax.") and is_module(name)}
+
+
+def as_path(name):
+    return name.removeprefix("bam_jax.").replace(".", "/")
+
+
+def is_module(name):
+    path = PACKAGE / as_path(name)
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def files(part):
+    return [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else sorted((PACKAGE / part).glob("*.py"))
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_imports_run_one_way(part):
+    for path in files(part):
+        for name in imported(path):
+            fits = any(name == other or name.startswith(f"{other}/") for other in {part, *ALLOWED[part]})
+            assert fits, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_only_the_edges_import_the_config():
+    inner = ("biases", "encodings", "attention", "losses", "generate", "errors")
+    assert not [path for part in inner for path in files(part) if "config" in imported(path)]
+
+
+def test_no_cycles():
+    graph = {
+        path.relative_to(PACKAGE).with_suffix("").as_posix().removesuffix("/__init__"): imported(path)
+        for path in PACKAGE.rglob("*.py")
+    }
+    done = set()
+
+    def visit(name, above):
+        assert name not in above, f"imports go round: {' -> '.join([*above, name])}"
+        if name not in done:
+            for other in graph[name] - {name}:
+                if not name.startswith(f"{other}/") and not other.startswith(f"{name}/"):
+                    visit(other, [*above, name])
+            done.add(name)
+
+    for name in graph:
+        visit(name, [])
+
+
+def test_biases_and_attention_load_nothing_of_training():
+    script = (
+        "import sys, bam_jax.attention, bam_jax.biases\n"
+        "heavy = {'optax', 'grain', 'orbax', 'ml_collections', 'flax', 'tqdm', 'matplotlib'} & set(sys.modules)\n"
+        "ours = [name for name in sys.modules if name.startswith(('bam_jax.encodings', 'bam_jax.config', 'bam_jax.model'))]\n"
+        "assert not heavy and not ours, (heavy, ours)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
