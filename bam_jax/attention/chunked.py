@@ -1,7 +1,7 @@
-"""The backend for every machine: tile by tile in O(T + S) memory, only the tiles that a query block can see.
+"""The backend for every machine: tile by tile in O(T + S) memory, only the tiles that a query block needs.
 
-Rows are cut into query blocks; each walks over the key blocks between the first and the last one that it can see, found
-from the blocks' ranges of positions and documents, so that causal, windowed, packed and cached rows cost what they show.
+Rows are cut into query blocks; each walks over the key blocks between the first and the last one that it needs (`tiles`),
+so that causal, windowed, packed and cached rows cost what they show, and local heads what they weigh.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bam_jax.attention import heads, tiles
 from bam_jax.attention.scoring import (
     EMPTY,
     HIDDEN,
-    Mask,
     Scoring,
     Tokens,
     bias_table,
@@ -28,6 +28,7 @@ from bam_jax.attention.scoring import (
 from bam_jax.biases.base import Bias, Coordinate
 
 _FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
+_TABLE = 2**22  # Logits of one head from which on its key heads are computed one by one.
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
 
 
@@ -35,8 +36,27 @@ def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
+    if _many_tiles(q, k):
+        return heads.forward(_forward, q, k, v, scoring)
+    return _forward(q, k, v, scoring)
+
+
+def backward(
+    q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
+) -> tuple[Array, Array, Array, Scoring]:
+    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    if _many_tiles(q, k):
+        return heads.backward(_backward, q, k, v, scoring, out, lse, d_out)
+    return _backward(q, k, v, scoring, out, lse, d_out)
+
+
+def _many_tiles(q: Array, k: Array) -> bool:
+    return k.shape[2] > 1 and q.shape[1] * k.shape[1] > _TABLE
+
+
+def _forward(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
     cut = _Cut.of(q, k, v, scoring)
-    heads = (cut.q.shape[0], cut.kv_heads, cut.groups, cut.block_q)
+    rows = (cut.q.shape[0], cut.kv_heads, cut.groups, cut.block_q)
 
     def query_block(_: None, n: Array) -> tuple[None, tuple[Array, Array]]:
         queries = cut.query_block(n)
@@ -51,8 +71,8 @@ def forward(
             out = out * shrink[..., None] + cut.dot("bkgqs,bskd->bkgqd", weights, keys.v)
             return out, higher, total * shrink + weights.sum(-1)
 
-        zero = jnp.zeros((*heads, q.shape[-1]), cut.dtype)
-        start = (zero, jnp.full(heads, _FLOOR, cut.dtype), jnp.zeros(heads, cut.dtype))
+        zero = jnp.zeros((*rows, q.shape[-1]), cut.dtype)
+        start = (zero, jnp.full(rows, _FLOOR, cut.dtype), jnp.zeros(rows, cut.dtype))
         out, top, total = cut.over_keys(n, key_block, start)
         some = total > 0
         out = jnp.where(some[..., None], out / jnp.where(some, total, 1)[..., None], 0)
@@ -62,10 +82,9 @@ def forward(
     return cut.rows(out).astype(q.dtype), cut.row_scalars(lse)
 
 
-def backward(
+def _backward(
     q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
 ) -> tuple[Array, Array, Array, Scoring]:
-    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     cut = _Cut.of(q, k, v, scoring)
     bias, temperature = scoring.bias, scoring.temperature
     delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=cut.dtype)
@@ -149,10 +168,7 @@ class _Cut:
     k: Array
     v: Array
     scoring: Scoring
-    queries: Tokens
-    keys: Tokens
-    temperature: Array | None
-    first: Array  # [query blocks], first visible key block
+    first: Array  # [query blocks], first key block that is needed
     last: Array  # [query blocks], one past the last
     block_q: int
     block_k: int
@@ -163,6 +179,7 @@ class _Cut:
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring) -> "_Cut":
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = _block_sizes(q.shape, k.shape)
+        length = q.shape[1]
         queries, keys = (
             Tokens(
                 position=_pad(tokens.position, -1, block, EMPTY),
@@ -171,23 +188,23 @@ class _Cut:
             )
             for tokens, block in ((scoring.queries, block_q), (scoring.keys, block_k))
         )
-        first, last = _visible_blocks(queries, keys, scoring.mask, block_q, block_k)
-        temperature = scoring.temperature
-        return cls(
-            q=_pad(q, 1, block_q),
-            k=_pad(k, 1, block_k),
-            v=_pad(v, 1, block_k),
-            scoring=scoring,
-            queries=queries,
-            keys=keys,
-            temperature=None if temperature is None else _pad(temperature, -1, block_q),
-            first=first,
-            last=last,
-            block_q=block_q,
-            block_k=block_k,
-            length=q.shape[1],
-            dtype=dtype,
-        )
+        q, k, v = _pad(q, 1, block_q), _pad(k, 1, block_k), _pad(v, 1, block_k)
+        temperature = None if scoring.temperature is None else _pad(scoring.temperature, -1, block_q)
+        whole = dataclasses.replace(scoring, queries=queries, keys=keys, temperature=temperature)
+        first, last = tiles.key_blocks(q, k, whole, block_q, block_k)
+        return cls(q, k, v, whole, first, last, block_q=block_q, block_k=block_k, length=length, dtype=dtype)
+
+    @property
+    def queries(self) -> Tokens:
+        return self.scoring.queries
+
+    @property
+    def keys(self) -> Tokens:
+        return self.scoring.keys
+
+    @property
+    def temperature(self) -> Array | None:
+        return self.scoring.temperature
 
     @property
     def kv_heads(self) -> int:
@@ -281,37 +298,9 @@ def _scan(body: Callable, start: Any, length: int) -> tuple[Any, Any]:
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
     area = max(_TILE // (q[0] * q[2]), 1)
-    side = 2 ** min(max(round(math.log2(area) / 2), 5), 8)
+    side = 2 ** min(max(round(math.log2(area) / 2), 5), 9)
     block_q = min(q[1], side)
     return block_q, min(k[1], max(side, min(area // block_q, 2048)))
-
-
-def _visible_blocks(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> tuple[Array, Array]:
-    """First and one past the last key block that each query block can see, from the blocks' ranges."""
-
-    def extents(i: Array, j: Array, least: int) -> tuple[Array, Array, Array, Array]:
-        """Smallest and largest number in each query block [n, 1] and key block [1, m], of those from `least` to EMPTY - 1."""
-
-        def extent(x: Array, block: int) -> tuple[Array, Array]:
-            x = x.reshape(x.shape[0], -1, block)
-            counts = (x >= least) & (x < EMPTY)
-            return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
-
-        (i_low, i_high), (j_low, j_high) = extent(i, block_q), extent(j, block_k)
-        return i_low[:, None], i_high[:, None], j_low[None], j_high[None]
-
-    i_low, i_high, j_low, j_high = extents(queries.position, keys.position, 0)
-    seen = (i_high >= 0) & (j_high >= 0)
-    if mask.causal:
-        seen = seen & (j_low <= i_high)
-    if mask.window is not None:
-        seen = seen & (j_high > i_low - mask.window) & (j_low < i_high + mask.window)
-    if queries.segment is not None and keys.segment is not None:
-        i_low, i_high, j_low, j_high = extents(queries.segment, keys.segment, 1)
-        seen = seen & (j_low <= i_high) & (j_high >= i_low)
-    first = jnp.argmax(seen, axis=1)
-    last = seen.shape[1] - jnp.argmax(seen[:, ::-1], axis=1)
-    return first, jnp.where(seen.any(1), last, first)
 
 
 def _pad(x: Array, axis: int, block: int, value: int = 0) -> Array:

@@ -4,10 +4,13 @@ import dataclasses
 from typing import Any, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 # A coordinate is an array [#B, #H, T], or a tuple of such arrays.
 type Coordinate = Any
+# Two coordinates, low and high, of broadcastable shapes.
+type Range = tuple[Any, Any]
 
 
 class Bias:
@@ -21,6 +24,30 @@ class Bias:
     def __call__(self, i: Coordinate, j: Coordinate) -> Array:
         """Bias between a query with coordinate `i` and a key with coordinate `j`, in nats."""
         raise NotImplementedError(f"{type(self).__name__} has no formula: define __call__(self, i, j)")
+
+    def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
+        """Smallest and largest bias between any query in the range `i` and any key in the range `j`; None: not known.
+
+        With it attention leaves out tiles whose mass is provably negligible. The bounds must hold; they need not be tight.
+        """
+        return None
+
+
+class Monotone(Bias):
+    """A bias that only falls, or only rises, with the distance between the key and a centre near the query."""
+
+    def centre(self) -> Any:
+        """How many tokens after the query the distance is 0."""
+        return 0.0
+
+    def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:
+        """The bias at the smallest and the largest distance, in ascending order; see `Bias.bounds`."""
+        centre = self.centre()
+        ahead, behind = j[1] - i[0] - centre, j[0] - i[1] - centre  # the ends of j - i - centre
+        near = jnp.maximum(jnp.maximum(behind, -ahead), 0)
+        far = jnp.maximum(jnp.abs(behind), jnp.abs(ahead))
+        at_near, at_far = (self(jnp.zeros_like(distance), distance + centre) for distance in (near, far))
+        return jnp.minimum(at_near, at_far), jnp.maximum(at_near, at_far)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))

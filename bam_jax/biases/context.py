@@ -7,13 +7,25 @@ spacing of 0.03 and the difference between neighbours would be lost.
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bam_jax.biases.base import Bias, bias
+from bam_jax.biases.base import Bias, Range, bias
 
 type Sum = tuple[Array, Array]
 
 
 def _difference(i: Sum, j: Sum) -> Array:
     return (i[0] - j[0]) + (i[1] - j[1])
+
+
+def _difference_range(i: Range, j: Range) -> tuple[Array, Array]:
+    """Smallest and largest difference of sums in two ranges."""
+    return _difference(i[0], j[1]), _difference(i[1], j[0])
+
+
+def _weighted_range(i: Range, j: Range) -> tuple[Array, Array]:
+    """Smallest and largest weight times distance, for query coordinates (weight, sum)."""
+    low, high = _difference_range((i[0][1], i[1][1]), j)
+    near, far = jnp.maximum(jnp.maximum(low, -high), 0), jnp.maximum(jnp.abs(low), jnp.abs(high))
+    return jnp.maximum(i[0][0], 0) * near, jnp.maximum(jnp.abs(i[0][0]), jnp.abs(i[1][0])) * far
 
 
 @bias
@@ -29,6 +41,10 @@ class Difference(Bias):
 
     def __call__(self, i: Sum, j: Sum) -> Array:
         return _difference(i, j)
+
+    def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:
+        """See `Bias.bounds`."""
+        return _difference_range(i, j)
 
 
 @bias
@@ -47,6 +63,11 @@ class CABLE(Bias):
         weight, total = i
         return -weight * jnp.abs(_difference(total, j))
 
+    def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
+        """See `Bias.bounds`; for weights that are not negative, as softplus makes them."""
+        low, high = _weighted_range(i, j)
+        return -high, -low
+
 
 @bias
 class KCABLE(Bias):
@@ -63,3 +84,8 @@ class KCABLE(Bias):
         weight, total = i
         relative = weight * _difference(total, j)
         return -jnp.log(relative * relative + 1)
+
+    def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
+        """See `Bias.bounds`."""
+        low, high = _weighted_range(i, j)
+        return -jnp.log(high * high + 1), -jnp.log(low * low + 1)

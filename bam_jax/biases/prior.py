@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bam_jax.biases.base import Bias, bias, shared, static
+from bam_jax.biases.base import Bias, Monotone, bias, shared, static
 
 CAP = 9.0
 """Largest exponent of a power: a bias is never below -exp(CAP) = -8103 nats.
@@ -23,7 +23,7 @@ def _power(log_scale: Any, shape: Any, distance: Array) -> Array:
 
 
 @bias
-class Uniform(Bias):
+class Uniform(Monotone):
     """NoPE: the uniform prior over visible positions.
 
         b(i, j) = 0
@@ -36,7 +36,7 @@ class Uniform(Bias):
 
 
 @bias
-class ALiBi(Bias):
+class ALiBi(Monotone):
     """ALiBi: a Laplace prior, whose scale is 1 / slope tokens. The symmetric form serves encoders.
 
         b(i, j) = -slope * abs(i - j)
@@ -76,7 +76,7 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 
 @bias
-class GeneralisedGaussian(Bias):
+class GeneralisedGaussian(Monotone):
     """BAM: a generalised Gaussian prior over relative positions; shape 1 is ALiBi, shape 0 is uniform, shape < 0 looks far.
 
         b(i, j) = -exp(log_scale) * (abs(j - i - mu) + eps) ** shape,   mu = exp(loc) - exp(-loc),   eps = 1e-5
@@ -96,13 +96,16 @@ class GeneralisedGaussian(Bias):
     loc: Float[Array, "*H"]
     eps: float = static(1e-5)
 
+    def centre(self) -> Array:
+        """mu, in tokens."""
+        return jnp.exp(self.loc) - jnp.exp(-self.loc)
+
     def __call__(self, i: Array, j: Array) -> Array:
-        mu = jnp.exp(self.loc) - jnp.exp(-self.loc)
-        return -_power(self.log_scale, self.shape, jnp.abs(j - i - mu) + self.eps)
+        return -_power(self.log_scale, self.shape, jnp.abs(j - i - self.centre()) + self.eps)
 
 
 @bias
-class KerpleLog(Bias):
+class KerpleLog(Monotone):
     """Kerple, logarithmic form: a power-law prior.
 
         b(i, j) = -r1 * log(1 + r2 * abs(i - j))
@@ -121,7 +124,7 @@ class KerpleLog(Bias):
 
 
 @bias
-class KerplePower(Bias):
+class KerplePower(Monotone):
     """Kerple, power form: BAM's prior without eps, its exponent in (0, 2].
 
         b(i, j) = -r1 * abs(i - j) ** r2

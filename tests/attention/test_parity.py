@@ -20,8 +20,9 @@ from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention,
 B, H, D = 2, 4, 6
 WHOLE, RAGGED = 16, 13
 
-# Largest error over the largest value or 1, of each output and gradient. bfloat16 has 8 bits of mantissa.
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 4e-2}
+# Largest error over the largest value or 1, of each output and gradient. bfloat16 has 8 bits of
+# mantissa, and the gradient of a prior sums what nearly cancels.
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-1}
 
 MASKS = {
     "causal": Mask(),
@@ -33,7 +34,7 @@ MASKS = {
 BIASES = {
     "uniform": lambda draw: biases.Uniform(),
     "alibi": lambda draw: biases.ALiBi(draw(0.1, 1, H)),
-    "ggd": lambda draw: biases.GeneralisedGaussian(draw(-1.5, 1.5, H), draw(-1, 1, H), draw(-0.6, 0.6, H)),
+    "ggd": lambda draw: biases.GeneralisedGaussian(draw(-0.7, 1.5, H), draw(-1, 1, H), draw(-0.6, 0.6, H)),
     "kerple_log": lambda draw: biases.KerpleLog(draw(0.1, 2, H), draw(0.1, 1, H)),
     "kerple_power": lambda draw: biases.KerplePower(draw(0.1, 1, H), draw(0.2, 1.9, H)),
     "fire": lambda draw: biases.FIRE(
@@ -76,7 +77,7 @@ class Case:
 
 FACTORS = {
     "dtype": list(TOLERANCE),
-    "bias": ["alibi", "ggd", "kerple_power", "fire", "t5", "t5_bidirectional", "difference", "cable", "k_cable"],
+    "bias": ["alibi", "ggd", "kerple_power", "t5_bidirectional", "cable", "k_cable"],  # every kind of field
     "mask": ["causal", "window", "both_sides"],
     "kv_heads": [4, 2, 1],
     "documents": [False, True],
@@ -106,6 +107,9 @@ CASES = [dataclasses.replace(case, backend=name) for name in BACKENDS if name !=
 CASES += [
     *(Case("reference", "bfloat16", name, "causal", 2, True, B, "cached", "each") for name in ("ggd", "cable")),
     *(Case("reference", "float32", name, "both_sides", 1, True, 0, "padded", "each") for name in ("ggd", "cable")),
+    Case("chunked", "float64", "fire", "causal", 2, True, 1, "cached", "each"),
+    Case("chunked", "float64", "t5", "window", 4, False, 0, "padded", "shared"),
+    Case("chunked", "float64", "difference", "causal", 2, True, 0, "ragged", "each"),
     Case("chunked", "float64", "uniform", "window", 2, True, B, "ragged", "each"),
     Case("chunked", "float64", "kerple_log", "causal", 1, True, B, "padded", "each"),
     Case("chunked", "float64", "t5_distance", "both_sides", 4, False, 1, "cached", "each"),
@@ -330,17 +334,16 @@ def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kv_heads", FACTORS["kv_heads"])
+@pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bias", BIASES)
-def test_full_product(bias, mask, kv_heads, small_tiles, x64):
-    """Documents, temperature and empty slots are data: each program is compiled once."""
-    reference = jax.jit(functools.partial(run, "reference"))
-    for backend, dtype in itertools.product(BACKENDS, TOLERANCE):
-        if (backend, dtype) == ("reference", "float64"):
-            continue
-        compiled = jax.jit(functools.partial(run, backend))
-        for settings in itertools.product([False, True], [0, B], ["ragged", "cached", "padded"]):
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"])
+def test_full_product(backend, bias, mask, kv_heads, small_tiles, x64):
+    """Documents, temperature and empty slots are data here: each program is compiled once."""
+    reference, compiled = (jax.jit(functools.partial(run, name)) for name in ("reference", backend))
+    for dtype in TOLERANCE:
+        rows = ["padded", "cached"] if dtype == "float64" else ["padded"]
+        for settings in itertools.product([False, True], [0, B], rows):
             case = Case(backend, dtype, bias, mask, kv_heads, *settings, "each")
             arguments, d_out = inputs(case, always=True)
             made = compiled(*arguments, d_out)
@@ -357,4 +360,7 @@ def test_every_bias_is_compared():
     draw = lambda low, high, *shape: np.zeros(shape)
     made = {type(BIASES[case.bias](draw)) for case in CASES if case.backend == "chunked"}
     public = {getattr(biases, name) for name in biases.__all__}
-    assert made == {x for x in public if isinstance(x, type) and issubclass(x, biases.Bias)} - {biases.Bias}
+    assert made == {x for x in public if isinstance(x, type) and issubclass(x, biases.Bias)} - {
+        biases.Bias,
+        biases.Monotone,
+    }
