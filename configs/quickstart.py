@@ -5,7 +5,7 @@
 
 Text: Python's own documentation, character by character; a key to find in 80% of the samples.
 Hardware: one CPU core; 3000 steps take about 50 seconds.
-Expected: BAM SSMax finds at least .9 of the keys at 64 times the training length (4096). Other encodings:
+Expected: BAM SSMax finds about .9 of the keys at 64 times the training length (4096). Other encodings:
 --config.encoding=alibi --config.ssmax=off.
 """
 

@@ -1,8 +1,8 @@
 """The BAM paper's headline on a laptop: passkeys far beyond the training context.
 
 Command:  python -m bam_jax.sweep experiments/quickstart.py && python -m bam_jax.report runs/quickstart
-Hardware: two CPU cores, about 8 minutes.
-Expected: BAM SSMax .9 or more on average at 64x and at 500x its context; RoPE and Sinusoidal below .1 at 4x.
+Hardware: two CPU cores, about 10 minutes.
+Aimed at: BAM SSMax .9 or more on average at 64x and at 500x its context; RoPE and Sinusoidal below .1 at 4x.
 """
 
 import json
