@@ -25,7 +25,7 @@ def pieces(
       tokens: a text of the same length in each row.
       chunk: tokens read at once.
       read: number of last rows R of each chunk whose logits are wanted, at most a chunk.
-      slots: room in the caches, in tokens; at least the text's length.
+      slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
 
     Yields:
       The logits and the caches after each chunk, the caches being gone once the next chunk is read.
