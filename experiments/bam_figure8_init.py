@@ -1,7 +1,7 @@
 """BAM's Figure 8 at toy scale: how far passkeys are found, by the prior's initialisation, its learning rate and the depth.
 
 Command:  python -m bam_jax.sweep experiments/bam_figure8_init.py --runs=runs/figure8 && python -m bam_jax.report runs/figure8
-Hardware: two CPU cores, about 20 minutes.
+Hardware: a CPU; 20 models, half of them with 4 layers.
 Paper:    its Figure 8 compares uniform with ALiBi-like starts at 120M parameters and context 512, both at the common rate:
           uniform reaches furthest. Its values are in the image alone.
 """

@@ -38,7 +38,6 @@ def test_a_missing_file_has_no_records_and_stays_missing(tmp_path):
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):
-    pytest.importorskip("tensorboardX")
     with log.Writer(tmp_path / "metrics.jsonl", tensorboard=True) as writer:
         writer.write({"step": 1, "loss": 2.5})
     assert list((tmp_path / "tensorboard").glob("events*"))

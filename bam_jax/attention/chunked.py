@@ -64,7 +64,7 @@ def _forward(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Arr
         def key_block(m: Array, carry: tuple) -> tuple:
             out, top, total = carry
             keys = cut.key_block(m)
-            logits, _ = cut.logits(queries, keys, cut.scoring.bias)
+            logits, _ = cut.logits(queries, keys)
             higher = jnp.maximum(top, logits.max(-1))
             weights = jnp.exp(logits - higher[..., None])
             shrink = jnp.exp(top - higher)
@@ -102,10 +102,7 @@ def _backward(
         def key_block(m: Array, carry: tuple) -> tuple:
             (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = carry
             keys = cut.key_block(m)
-            tile = lambda bias, i, j: cut.logits(
-                dataclasses.replace(queries, coordinate=i), dataclasses.replace(keys, coordinate=j), bias
-            )
-            logits, raw = tile(bias, queries.coordinate, keys.coordinate)
+            logits, raw = cut.logits(queries, keys)
             weights = jnp.exp(logits - row_lse[..., None])
             d_weights = cut.dot("bkgqd,bskd->bkgqs", d_rows, keys.v)
             d_logits = weights * (d_weights - row_delta[..., None])
@@ -115,13 +112,13 @@ def _backward(
             dq = dq + cut.dot("bkgqs,bskd->bkgqd", d_logits, keys.k)
             dk = _add(dk, cut.dot("bkgqs,bkgqd->bskd", d_logits, queries.q), 1, m)
             dv = _add(dv, cut.dot("bkgqs,bkgqd->bskd", weights, d_rows), 1, m)
-            of_tile, vjp = jax.vjp(cut.bias, bias, queries.coordinate, keys.coordinate)
+            of_tile, vjp = jax.vjp(cut.bias, bias, queries.tokens.coordinate, keys.tokens.coordinate)
             b, i, j = vjp(_sum_to(d_logits, of_tile))
             d_bias, d_i = jax.tree.map(jnp.add, (d_bias, d_i), (b, i))
             d_j = jax.tree.map(lambda total, part: _add(total, part, -1, m), d_j, j)
             return (dk, dv, d_bias, d_j), (dq, d_temperature, d_i)
 
-        start = (zeros(queries.q), zeros(row_lse), zeros(queries.coordinate))
+        start = (zeros(queries.q), zeros(row_lse), zeros(queries.tokens.coordinate))
         carry, (dq, d_temperature, d_i) = cut.over_keys(n, key_block, (carry, start))
         return carry, (dq * scale, d_temperature, d_i)
 
@@ -146,7 +143,6 @@ class _Queries:
 
     q: Array
     tokens: Tokens
-    coordinate: Coordinate
     temperature: Array | None
 
 
@@ -157,7 +153,6 @@ class _Keys:
     k: Array
     v: Array
     tokens: Tokens
-    coordinate: Coordinate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,12 +228,12 @@ class _Cut:
         tokens = jax.tree.map(take, self.queries)
         rows = self.split_heads(_block(self.q, 1, n, self.block_q)) / math.sqrt(self.q.shape[-1])
         temperature = None if self.temperature is None else self.split_scalars(take(self.temperature))
-        return _Queries(rows.astype(self.q.dtype), tokens, tokens.coordinate, temperature)
+        return _Queries(rows.astype(self.q.dtype), tokens, temperature)
 
     def key_block(self, m: Array) -> _Keys:
         tokens = jax.tree.map(lambda x: _block(x, -1, m, self.block_k), self.keys)
         k, v = (_block(x, 1, m, self.block_k) for x in (self.k, self.v))
-        return _Keys(k, v, tokens, tokens.coordinate)
+        return _Keys(k, v, tokens)
 
     def bias(self, bias: Bias, i: Coordinate, j: Coordinate) -> Array:
         """The bias of a tile, [#B, #K, #G, block_q, block_k]."""
@@ -250,9 +245,11 @@ class _Cut:
         )
         return self.split_scalars(bias_table(scoring, self.dtype))
 
-    def logits(self, queries: _Queries, keys: _Keys, bias: Bias) -> tuple[Array, Array]:
+    def logits(self, queries: _Queries, keys: _Keys) -> tuple[Array, Array]:
         """The logits of a tile [B, K, G, block_q, block_k], and those before temperature and mask."""
-        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k) + self.bias(bias, queries.coordinate, keys.coordinate)
+        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k) + self.bias(
+            self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate
+        )
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
         return logits + jnp.where(seen, 0, HIDDEN).astype(self.dtype)[:, None, None], raw

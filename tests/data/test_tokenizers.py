@@ -53,8 +53,6 @@ def test_unknown_name():
 
 
 def test_mistral():
-    pytest.importorskip("sentencepiece")
-    pytest.importorskip("mistral_common")
     made = tokenizer("mistral")
     assert (made.size, made.eos) == (32_768, 2)
     text = "Keys such as 90125 stay,\n\n  as do  spaces."
