@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
             "ssmax": "on",
             "model": {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "scan": False},
             "data": {"source": "stdlib", "tokenizer": "char", "task": "passkey", "answer_weight": 5.0},
-            "optimizer": {"name": "adamw", "rate": 3e-3, "warmup": 100},
+            "optimizer": {"name": "adamw", "rate": 3e-3, "b2": 0.99, "warmup": 100},
             "context": 64,
             "batch": 16,
             "steps": 3000,
