@@ -1,11 +1,13 @@
 """The checkpoints of a run, and the trained model from one of them."""
 
+import contextlib
+import fcntl
 import functools
 import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +18,12 @@ from orbax.checkpoint import v1 as ocp
 from bam_jax import config as configs
 from bam_jax import log, model
 from bam_jax.config import Config
-from bam_jax.data import tokenizers
+from bam_jax.data import corpus, tokenizers
 from bam_jax.errors import UserError
 
 CONFIG = "config.json"
 FOLDER = "checkpoints"
+LOCK = ".lock"
 SUMS = "sums.json"
 
 
@@ -84,22 +87,49 @@ class Checkpoints:
             log.replace(path / SUMS, json.dumps(_sums(path), indent=1))
 
 
-def claim(workdir: str | os.PathLike, config: Config) -> None:
-    """Make a folder the run of a configuration, or see that it already is; write nothing otherwise.
+@contextlib.contextmanager
+def claim(workdir: str | os.PathLike, config: Config) -> Iterator[None]:
+    """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
+
+    The claim ends with the block, or with the process, however that ends.
 
     Args:
         workdir: the run's folder; made, with `config.json` in it, if it is not there.
         config: what the run is made from.
 
     Raises:
-        UserError: the folder holds a run of another configuration, or something else.
+        UserError: the folder holds a run of another configuration, or something else, or lies among the data; it is
+            claimed by another process, or cannot be written.
     """
     run = Path(workdir)
-    if not (run / CONFIG).exists():
-        if run.exists() and (not run.is_dir() or any(path.name[0] != "." for path in run.iterdir())):
-            raise UserError(f"workdir {run} holds something that is not a run; give a new or an empty folder")
-        run.mkdir(parents=True, exist_ok=True)
-        log.replace(run / CONFIG, configs.to_json(config) + "\n")
+    source = config.data.source
+    if source != corpus.STDLIB and run.resolve().is_relative_to(Path(source).resolve()):
+        raise UserError(
+            f"workdir {run} lies in config.data.source={source}, where its own files would be read as data; "
+            "give a workdir outside that folder"
+        )
+    try:
+        if not (run / CONFIG).exists():
+            if run.exists() and (not run.is_dir() or any(path.name[0] != "." for path in run.iterdir())):
+                raise UserError(f"workdir {run} holds something that is not a run; give a new or an empty folder")
+            run.mkdir(parents=True, exist_ok=True)
+        lock = (run / LOCK).open("a")
+    except OSError as error:
+        raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            busy = isinstance(error, BlockingIOError)
+            why = "is in use by another training" if busy else f"cannot be locked: {error.strerror}"
+            raise UserError(f"workdir {run} {why}; give another folder") from error
+        if not (run / CONFIG).exists():
+            log.replace(run / CONFIG, configs.to_json(config) + "\n")
+        _same_configuration(run, config)
+        yield
+
+
+def _same_configuration(run: Path, config: Config) -> None:
     theirs, ours = _flat(configs.to_dict(read_config(run))), _flat(configs.to_dict(config))
     for name in sorted(theirs.keys() | ours.keys()):
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]

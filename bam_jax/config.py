@@ -129,8 +129,6 @@ class DataConfig(_Section):
     """Loss weight of a key's digits where it stands again (task passkey)."""
     document_mask: bool = True
     """Whether attention and loss stay within a document (task packed)."""
-    workers: int = 0
-    """Threads that make batches ahead; 0: none, batches are made when asked for."""
 
     def _check(self) -> None:
         self._known("tokenizer", TOKENIZERS)
@@ -138,7 +136,7 @@ class DataConfig(_Section):
         self._require("source", self.source != "", "'stdlib' or a path")
         self._require("holdout", 0 <= self.holdout < 1, "at least 0 and below 1")
         self._within(0, 1, "passkey_fraction")
-        self._above(0, "answer_weight", "workers")
+        self._above(0, "answer_weight")
         if self.task == "passkey":
             self._require("tokenizer", self.tokenizer == "char", "'char' for the task 'passkey'")
 

@@ -36,6 +36,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Runs a command's `main(argv)` and exits: 2 after a `UserError` (one line on stderr), 130 after Ctrl-C.
 
+    A path that the system refuses, such as one in a read-only folder, is the user's to mend as well.
+
     Args:
         main: takes the arguments; its return value is the exit status (None: 0).
         argv: the arguments; None means those of the process.
@@ -47,6 +49,11 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         status = main(sys.argv[1:] if argv is None else argv)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        status = 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}; give a path that can be read and written", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

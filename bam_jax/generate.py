@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY
+from bam_jax.errors import UserError
 from bam_jax.model import Caches, Decoder
 
 
@@ -24,14 +25,20 @@ def pieces(
     Args:
       tokens: a text of the same length in each row.
       chunk: tokens read at once.
-      read: number of last rows R of each chunk whose logits are wanted, at most a chunk.
+      read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
       slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
 
     Yields:
       The logits and the caches after each chunk, the caches being gone once the next chunk is read.
+
+    Raises:
+      UserError: more rows are wanted than the text has, or the text is longer than a learned position table.
     """
     batch, length = tokens.shape
     model.check_length(length)
+    if not 0 <= read <= length:
+        raise UserError(f"read={read} must be from 0 to the {length} tokens of the text: each row is that of a token")
+    chunk = max(chunk, read)
     pad = -length % chunk
     tokens = jnp.pad(tokens, ((0, 0), (pad, 0)))
     position = jnp.pad(jnp.arange(length, dtype=jnp.int32), (pad, 0), constant_values=EMPTY)[None]

@@ -172,7 +172,7 @@ class Decoder(nnx.Module):
           read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
 
         Raises:
-          UserError: a row longer than a learned position table.
+          UserError: a row longer than a learned position table, or segment together with caches.
         """
         x, caches = self.hidden(tokens, segment=segment, position=position, caches=caches, read=read)
         return self.head(x).astype(jnp.float32), caches
@@ -187,6 +187,8 @@ class Decoder(nnx.Module):
         read: int | None = None,
     ) -> tuple[Float[Array, "B R E"], Caches | None]:
         """The rows after the final norm, before the head; arguments as in `__call__`."""
+        if segment is not None and caches is not None:
+            raise UserError("segment and caches do not go together: a cache holds one text a row; give one of the two")
         if position is None:
             self.check_length(tokens.shape[1])
             position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]

@@ -53,30 +53,30 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     graph, init, tx = _parts(config, checkpoint.vocabulary(config, tokenizer))
     data = loader.batches(config, tokenizer)
-    checkpoint.claim(run, config)  # last of what may refuse, so that a mistake leaves no folder behind
-    done = checkpoint.latest(run)
-    if done == config.steps:
-        return list(log.read(run / METRICS))
-    log.keep(run / METRICS, lambda record: record["step"] <= done)
-    history = list(log.read(run / METRICS))
-    with (
-        log.Writer(run / METRICS, tensorboard=config.tensorboard) as writer,
-        log.progress(config.steps, done=done, label=run.name, show=progress) as bar,
-        checkpoint.Checkpoints(run) as checkpoints,
-    ):
-        state = checkpoints.load(jax.eval_shape(init), data) if done else _jit_once(init)()
-        update = make_step(config, graph, tx)
-        meter = _Meter(config, writer, bar, history[-1]["seconds"] if history else 0.0)
-        late = None
-        for step in range(done + 1, config.steps + 1):
-            state, metrics = update(state, next(data))
-            if late is not None:
-                meter(*late)  # one step late: the device is busy with this step meanwhile
-            late = step, metrics
-            if step % config.checkpoint_every == 0 or step == config.steps:
-                meter(*late)  # a checkpoint is never made of numbers that are not finite
-                late = None
-                checkpoints.save(step, state, data)
+    with checkpoint.claim(run, config):  # last of what may refuse, so that a mistake leaves no folder behind
+        done = checkpoint.latest(run)
+        if done == config.steps:
+            return list(log.read(run / METRICS))
+        log.keep(run / METRICS, lambda record: record["step"] <= done)
+        history = list(log.read(run / METRICS))
+        with (
+            log.Writer(run / METRICS, tensorboard=config.tensorboard) as writer,
+            log.progress(config.steps, done=done, label=run.name, show=progress) as bar,
+            checkpoint.Checkpoints(run) as checkpoints,
+        ):
+            state = checkpoints.load(jax.eval_shape(init), data) if done else _jit_once(init)()
+            update = make_step(config, graph, tx)
+            meter = _Meter(config, writer, bar, history[-1]["seconds"] if history else 0.0)
+            late = None
+            for step in range(done + 1, config.steps + 1):
+                state, metrics = update(state, next(data))
+                if late is not None:
+                    meter(*late)  # one step late: the device is busy with this step meanwhile
+                late = step, metrics
+                if step % config.checkpoint_every == 0 or step == config.steps:
+                    meter(*late)  # a checkpoint is never made of numbers that are not finite
+                    late = None
+                    checkpoints.save(step, state, data)
     return list(log.read(run / METRICS))
 
 

@@ -1,5 +1,7 @@
 import json
 import shutil
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from bam_jax import checkpoint, train
 from bam_jax import config as configs
-from bam_jax.config import Config
+from bam_jax.config import Config, DataConfig
 from bam_jax.errors import UserError
 
 
@@ -37,30 +39,69 @@ def run(trained, tmp_path):
     return shutil.copytree(trained[1], tmp_path / "run")
 
 
+def claim(run, config):
+    with checkpoint.claim(run, config):
+        pass
+
+
 def test_claim_writes_the_configuration_once(tmp_path):
     run = tmp_path / "a" / "run"
-    checkpoint.claim(run, Config(seed=3))
+    claim(run, Config(seed=3))
     assert checkpoint.read_config(run) == Config(seed=3)
     before = (run / "config.json").stat()
-    checkpoint.claim(run, Config(seed=3))
+    claim(run, Config(seed=3))
     assert (run / "config.json").stat().st_mtime_ns == before.st_mtime_ns
 
 
 @pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])
 def test_claim_refuses_another_configuration(tmp_path, changed):
-    checkpoint.claim(tmp_path / "run", Config(seed=3))
+    claim(tmp_path / "run", Config(seed=3))
     with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options)"):
-        checkpoint.claim(tmp_path / "run", changed)
+        claim(tmp_path / "run", changed)
     assert checkpoint.read_config(tmp_path / "run") == Config(seed=3)
 
 
 def test_claim_refuses_what_is_not_a_run(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="not a run"):
-        checkpoint.claim(tmp_path, Config())
+        claim(tmp_path, Config())
     with pytest.raises(UserError, match="not a run"):
-        checkpoint.claim(tmp_path / "thesis.tex", Config())
+        claim(tmp_path / "thesis.tex", Config())
+    with pytest.raises(UserError, match="thesis.tex/run cannot be written"):
+        claim(tmp_path / "thesis.tex" / "run", Config())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
+    run = tmp_path / "run"
+    code = """if True:
+        import sys, time
+        from bam_jax import checkpoint, config
+        with checkpoint.claim(sys.argv[1], config.Config()):
+            print("claimed", flush=True)
+            time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", code, run], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"claimed\n"
+        with pytest.raises(UserError, match="run is in use by another training"):
+            claim(run, Config(seed=3))
+        assert checkpoint.read_config(run) == Config()
+        other.kill()  # SIGKILL
+    claim(run, Config())
+
+
+def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (tmp_path / "link").symlink_to(texts)
+    for source in (texts, tmp_path / "link"):
+        for run in (texts, texts / "runs" / "x"):
+            with pytest.raises(UserError, match="would be read as data"):
+                claim(run, Config(data=DataConfig(source=str(source))))
+    assert not list(texts.iterdir())
+    claim(tmp_path / "texts2", Config(data=DataConfig(source=str(texts))))
+    monkeypatch.chdir(tmp_path)
+    claim("stdlib/run", Config(data=DataConfig(source="stdlib")))  # no folder's name
 
 
 def test_restored_model_is_the_trained_one(trained):

@@ -157,7 +157,7 @@ def test_json_gives_the_same_back(made):
 
 def test_hash_is_fixed_and_tells_apart():
     # Runs on disk carry this: a new field or default changes it knowingly.
-    assert config.digest(Config()) == "d82577ed9b23"
+    assert config.digest(Config()) == "7247f22ce041"
     assert config.digest(Config(optimizer=OptimizerConfig(rate=1))) == config.digest(
         Config(optimizer=OptimizerConfig(rate=1.0))
     )
@@ -194,6 +194,11 @@ def raises(error):
     ("main", "code", "says"),
     [
         (raises(UserError("bad")), 2, "error: bad\n"),
+        (
+            raises(PermissionError(13, "Permission denied", "runs/x")),
+            2,
+            "error: runs/x: Permission denied; give a path that can be read and written\n",
+        ),
         (raises(KeyboardInterrupt()), 130, "interrupted\n"),
         (lambda argv: None, None, ""),
         (lambda argv: len(argv), 1, ""),
@@ -208,3 +213,5 @@ def test_exit_codes(main, code, says, capsys):
 def test_other_errors_keep_their_traceback():
     with pytest.raises(ZeroDivisionError):
         errors.run(lambda argv: 1 // 0, [])
+    with pytest.raises(ConnectionError):  # of the system, and of no path
+        errors.run(raises(ConnectionError(111, "refused")), [])

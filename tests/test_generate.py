@@ -57,3 +57,17 @@ def test_a_table_must_hold_what_is_read_and_written(tokens):
         generate.greedy(made, tokens, 5)
     with pytest.raises(UserError, match="26 tokens"):
         generate.prefill(made, jnp.tile(tokens, 2))
+
+
+def test_a_read_longer_than_a_chunk_is_read_whole(tokens):
+    made = build("bam")
+    logits, _ = generate.prefill(made, tokens, chunk=4, read=T - 1)
+    np.testing.assert_allclose(logits, made(tokens)[0][:, 1:], atol=1e-4)
+
+
+@pytest.mark.parametrize("read", [-1, T + 1])
+def test_there_are_as_many_rows_as_tokens(tokens, read):
+    with pytest.raises(UserError, match=rf"read={read} must be from 0 to the {T} tokens"):
+        generate.prefill(build("bam"), tokens, chunk=4, read=read)
+    with pytest.raises(UserError, match="the 0 tokens of the text"):
+        generate.greedy(build("bam"), tokens[:, :0], 1)

@@ -234,6 +234,12 @@ def test_a_row_longer_than_a_learned_table_is_an_error(tokens):
     assert model(tokens[:, 6:])[0].shape == (2, 6, VOCAB)
 
 
+def test_packed_documents_and_caches_are_refused_together(tokens):
+    model = build()
+    with pytest.raises(UserError, match="segment and caches do not go together"):
+        model(tokens, segment=jnp.ones((1, T), jnp.int32), caches=model.caches(2, T))
+
+
 def test_logits_are_float32_and_the_products_narrow(tokens):
     model = build("bam", "on", dtype="bfloat16")
     hidden, _ = model.hidden(tokens)

@@ -1,6 +1,7 @@
 """The README's own lines, run as they stand."""
 
 import re
+import subprocess
 from pathlib import Path
 
 from bam_jax import train
@@ -33,6 +34,12 @@ def test_the_parts_in_your_own_model():
     names: dict = {}
     exec(block, names)
     assert names["out"].shape == (2, 128, 4, 32)
+
+
+def test_the_full_products_are_tested_as_users_run_them():
+    command = ["make", "--dry-run", f"--directory={Path(__file__).parent.parent}", "test-all"]
+    recipe = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.search("JAX_DISABLE_MOST_OPTIMIZATIONS=0 .* -m full", recipe)
 
 
 def test_it_is_short():

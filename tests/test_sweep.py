@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bam_jax import sweep
+from bam_jax import errors, sweep
 from bam_jax.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
@@ -57,3 +57,10 @@ def test_bad_arguments_are_named(experiment, tmp_path, argument, message):
     with pytest.raises(UserError, match=message):
         sweep.main([str(experiment), f"--runs={tmp_path / 'runs'}", argument])
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(experiment, capsys):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(sweep.main, [str(experiment), f"--runs={experiment}/runs"])
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and f"{experiment}/runs" in said and said.count("\n") == 1

@@ -96,6 +96,26 @@ def test_command_line_finishes_once_and_refuses_another_configuration(path, caps
     assert run("--config.sead=1")[0] == 2
 
 
+def test_a_second_training_of_a_folder_is_refused_and_writes_nothing(path, capsys):
+    with checkpoint.claim(path / "run", tiny(path)), pytest.raises(SystemExit) as exit:
+        errors.run(train.main, [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}"])
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and "in use by another training" in said and said.count("\n") == 1
+    assert {file.name for file in (path / "run").iterdir()} == {"config.json", ".lock"}
+
+
+def test_the_folder_stays_claimed_while_it_is_trained(path, monkeypatch):
+    make_step = train.make_step
+
+    def another(*arguments):
+        with pytest.raises(UserError, match="in use by another training"):
+            train.fit(tiny(path, "--config.steps=1"), path / "run")
+        return make_step(*arguments)
+
+    monkeypatch.setattr(train, "make_step", another)
+    assert len(train.fit(tiny(path, "--config.steps=1"), path / "run")) == 1
+
+
 def test_a_mistake_leaves_no_folder_behind(path):
     with pytest.raises(UserError, match="vocab=5"):
         train.fit(tiny(path, "--config.model.vocab=5"), path / "run")

@@ -23,8 +23,9 @@ class Backend:
     """One way to compute attention, as a pair of pure functions.
 
     Args:
-      forward: (q, k, v, scoring) -> (out [B, T, H, D], lse [B, H, T]); lse is the logarithm of the row's normaliser, and
-        `HIDDEN` where the row sees nothing (its output is 0).
+      forward: (q, k, v, scoring) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs what
+        rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
+        nothing (its output is 0).
       backward: (q, k, v, scoring, out, lse, d_out) -> (dq, dk, dv, d_scoring), the cotangent of scoring having None for
         each array of integers.
       refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
@@ -86,12 +87,12 @@ def attention(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(backend: str, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    return BACKENDS[backend].forward(q, k, v, scoring)[0]
+    return BACKENDS[backend].forward(q, k, v, scoring)[0].astype(q.dtype)
 
 
 def _forward(backend: str, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, tuple]:
     out, lse = BACKENDS[backend].forward(q, k, v, scoring)
-    return out, (q, k, v, scoring, out, lse)
+    return out.astype(q.dtype), (q, k, v, scoring, out, lse)
 
 
 def _backward(backend: str, residuals: tuple, d_out: Array) -> tuple:

@@ -41,9 +41,8 @@ def batches(config: Config, tokenizer: Tokenizer, split: str = "train") -> grain
     if split not in texts:
         raise UserError(f"unknown split {split!r}; {nearest(split, texts)}")
     source = _SOURCES[config.data.task](texts[split], config, tokenizer)
-    threads = config.data.workers
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4 * threads)
-    return iter(grain.MapDataset.source(source).to_iter_dataset(options))
+    here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # threads ahead of the device gain nothing
+    return iter(grain.MapDataset.source(source).to_iter_dataset(here))
 
 
 def held_out(config: Config, tokenizer: Tokenizer) -> np.ndarray:

@@ -350,6 +350,20 @@ def test_full_product(backend, bias, mask, kv_heads, small_tiles, x64):
             compare(case, arguments, made, reference(*float64(arguments), float64(d_out)))
 
 
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"])
+def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, x64):
+    """Nearly all weight on one key: what the gradient sums is smaller than what the output loses when it is rounded."""
+    rng = np.random.default_rng(0)
+    tokens = Tokens(np.arange(32)[None])
+    prior = biases.GeneralisedGaussian(*(np.full(2, x, np.float32) for x in (0.5, 1.5, 0.0)))
+    *rows, d_out = (jnp.asarray(rng.normal(size=(2, 32, 2, 16)), jnp.bfloat16) for _ in range(4))
+    arguments = *rows, Scoring(prior, tokens, tokens)
+    *_, made = run(backend, *arguments, d_out)
+    *_, expected = run("reference", *float64(arguments), float64(d_out))
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3 * float(np.abs(b).max()))
+
+
 def test_every_pair_of_settings_meets():
     for a, b in itertools.combinations(FACTORS, 2):
         met = {(getattr(case, a), getattr(case, b)) for case in PAIRS}
