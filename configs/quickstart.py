@@ -17,7 +17,7 @@ def get_config() -> ml_collections.ConfigDict:
     return ml_collections.ConfigDict(
         {
             "encoding": "bam",
-            "encoding_options": {"init": "spread"},
+            "encoding_options": {"init": "spread", "spread": 2.0},
             "ssmax": "on",
             "model": {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "scan": False},
             "data": {"source": "stdlib", "tokenizer": "char", "task": "passkey", "answer_weight": 5.0},

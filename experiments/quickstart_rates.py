@@ -1,11 +1,12 @@
-"""A choice of peak rates for the quickstart's baselines, by their accuracy at 1x the training context.
+"""A choice of peak rates for the quickstart's baselines, by their worst accuracy at 1x the training context.
 
 Command:  python experiments/quickstart_rates.py
-Hardware: a CPU; 21 models took 23 core-minutes.
+Hardware: a CPU; 42 models, about a core-minute each.
 Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads.
 """
 
 import json
+import math
 import runpy
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,14 +19,14 @@ from bam_jax.experiment import Evaluation, Experiment, Row
 QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
 CONTEXT = QUICKSTART["CONTEXT"]
 RATES = (1e-3, 3e-3, 1e-2)
-SEED = 100
-"""Of training and of the prompts: neither is used by the quickstart."""
+SEEDS = (100, 101)
+"""Of training, and the first of the prompts: the quickstart uses none of them. One alone may miss that a rate is fragile."""
 
 
 def get_experiment() -> Experiment:
     """Every baseline with every rate, evaluated at the training context only."""
     evaluations = (
-        Evaluation("passkey", (CONTEXT,), trials=10, seed=SEED),
+        Evaluation("passkey", (CONTEXT,), trials=10, seed=SEEDS[0]),
         Evaluation("perplexity", (CONTEXT,)),
     )
     rows = tuple(
@@ -33,7 +34,7 @@ def get_experiment() -> Experiment:
             f"{label}, {rate:g}",
             QUICKSTART["CONFIG"],
             (*overrides, f"--config.optimizer.rate={rate}"),
-            (SEED,),
+            SEEDS,
             evaluations,
         )
         for label, overrides in QUICKSTART["BASELINES"].items()
@@ -57,18 +58,17 @@ def main(argv: Sequence[str]) -> None:
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for run in runs:
         label, _, rate = run.label.rpartition(", ")
-        values = {name: results.curves([run], name)[run.label][0].values[CONTEXT] for name in ("passkey", "perplexity")}
-        found[label][rate] = {
-            "accuracy": round(values["passkey"], 4),
-            "perplexity": round(values["perplexity"], 4),
-        }
+        value = lambda name, run=run: results.curves([run], name)[run.label][0].values[CONTEXT]
+        worst = found[label].setdefault(rate, {"accuracy": math.inf, "perplexity": 0.0})
+        worst["accuracy"] = min(worst["accuracy"], round(value("passkey"), 4))
+        worst["perplexity"] = max(worst["perplexity"], round(value("perplexity"), 4))
     best = {
         label: min(each, key=lambda rate: (-each[rate]["accuracy"], each[rate]["perplexity"]))
         for label, each in found.items()
     }
     result = {
         "command": "python experiments/quickstart_rates.py",
-        "rule": f"highest accuracy at {CONTEXT} tokens, then lowest perplexity there; seed {SEED}",
+        "rule": f"highest accuracy at {CONTEXT} tokens, then lowest perplexity there, the worse of seeds {SEEDS}",
         "found": found,
         "rates": {label: float(rate) for label, rate in best.items()},
     }
