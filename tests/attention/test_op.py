@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tokens, Unsupported, attention, chunked, op
+from bam_jax.attention import (
+    BACKENDS,
+    EMPTY,
+    Backend,
+    Mask,
+    Scoring,
+    Tokens,
+    Unsupported,
+    attention,
+    chunked,
+    grid,
+    op,
+)
 
 B, T, H, D = 2, 12, 3, 4
 SHAPES = [-20.0, -7.5, 1.0]
@@ -33,7 +45,8 @@ def qkv(rng):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(chunked, "_block_sizes", lambda q, k: (4, 6))
+    for module in (chunked, grid):
+        monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

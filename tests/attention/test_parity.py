@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, chunked
+from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, chunked, grid
 
 B, H, D = 2, 4, 6
 WHOLE, RAGGED = 16, 13
@@ -103,19 +103,33 @@ def pairwise(factors):
 
 
 PAIRS = [Case("", *row) for row in pairwise(list(FACTORS.values()))]
-CASES = [dataclasses.replace(case, backend=name) for name in BACKENDS if name != "reference" for case in PAIRS]
+WIDEST = {"pallas_tpu": "float32"}  # of backends that have no float64
+
+
+def on(backend, case):
+    """The case on a backend, in the widest dtype it has."""
+    dtype = WIDEST.get(backend, case.dtype) if case.dtype == "float64" else case.dtype
+    return dataclasses.replace(case, backend=backend, dtype=dtype)
+
+
+OTHERS = [
+    Case("", "float64", "fire", "causal", 2, True, 1, "cached", "each"),
+    Case("", "float64", "t5", "window", 4, False, 0, "padded", "shared"),
+    Case("", "float64", "difference", "causal", 2, True, 0, "ragged", "each"),
+    Case("", "float64", "uniform", "window", 2, True, B, "ragged", "each"),
+    Case("", "float64", "kerple_log", "causal", 1, True, B, "padded", "each"),
+    Case("", "float64", "t5_distance", "both_sides", 4, False, 1, "cached", "each"),
+    Case("", "float64", "ggd", "bidirectional", 2, False, 1, "whole", "position"),
+    Case("", "float32", "t5_bidirectional", "bidirectional", 4, True, 0, "whole", "position"),
+]
+REFUSED = {("pallas_tpu", "t5_distance")}  # a lookup
+CASES = [on(name, case) for name in BACKENDS if name != "reference" for case in PAIRS]
 CASES += [
     *(Case("reference", "bfloat16", name, "causal", 2, True, B, "cached", "each") for name in ("ggd", "cable")),
     *(Case("reference", "float32", name, "both_sides", 1, True, 0, "padded", "each") for name in ("ggd", "cable")),
-    Case("chunked", "float64", "fire", "causal", 2, True, 1, "cached", "each"),
-    Case("chunked", "float64", "t5", "window", 4, False, 0, "padded", "shared"),
-    Case("chunked", "float64", "difference", "causal", 2, True, 0, "ragged", "each"),
-    Case("chunked", "float64", "uniform", "window", 2, True, B, "ragged", "each"),
-    Case("chunked", "float64", "kerple_log", "causal", 1, True, B, "padded", "each"),
-    Case("chunked", "float64", "t5_distance", "both_sides", 4, False, 1, "cached", "each"),
-    Case("chunked", "float64", "ggd", "bidirectional", 2, False, 1, "whole", "position"),
-    Case("chunked", "float32", "t5_bidirectional", "bidirectional", 4, True, 0, "whole", "position"),
+    *(on(name, case) for name in BACKENDS if name != "reference" for case in OTHERS),
 ]
+CASES = [case for case in CASES if (case.backend, case.bias) not in REFUSED]
 
 
 def inputs(case, *, always=False):
@@ -270,7 +284,8 @@ def test_reference_is_the_definition_and_its_slopes(case, x64):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Several blocks on either side; a query block spans no whole key block."""
-    monkeypatch.setattr(chunked, "_block_sizes", lambda q, k: (4, 6))
+    for module in (chunked, grid):
+        monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
 
 
 def compare(case, arguments, made, expected):
@@ -340,9 +355,11 @@ def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"])
 def test_full_product(backend, bias, mask, kv_heads, small_tiles, x64):
     """Documents, temperature and empty slots are data here: each program is compiled once."""
+    if (backend, bias) in REFUSED:
+        pytest.skip("refused")
     reference, compiled = (jax.jit(functools.partial(run, name)) for name in ("reference", backend))
-    for dtype in TOLERANCE:
-        rows = ["padded", "cached"] if dtype == "float64" else ["padded"]
+    for dtype in TOLERANCE if backend not in WIDEST else ("float32", "bfloat16"):
+        rows = ["padded", "cached"] if dtype != "bfloat16" else ["padded"]
         for settings in itertools.product([False, True], [0, B], rows):
             case = Case(backend, dtype, bias, mask, kv_heads, *settings, "each")
             arguments, d_out = inputs(case, always=True)
