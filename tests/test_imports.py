@@ -25,6 +25,8 @@ ALLOWED = {
     "attention/tile": {"biases", "attention/scoring"},
     "attention/grid": {"biases", "attention/scoring", "attention/tile", "attention/tiles"},
     "attention/pallas_tpu": {"biases", "attention/scoring", "attention/tile", "attention/tiles", "attention/grid"},
+    "attention/hopper": {"biases", "attention/scoring", "attention/tile", "attention/tiles"},
+    "attention/pallas_gpu": {"biases", "attention/scoring", "attention/tile", "attention/tiles", "attention/hopper"},
     "attention/op": {
         "biases",
         "attention/scoring",
@@ -32,6 +34,7 @@ ALLOWED = {
         "attention/reference",
         "attention/chunked",
         "attention/pallas_tpu",
+        "attention/pallas_gpu",
     },
     "config": {"errors"},
     "model": {"attention", "biases", "config", "encodings", "errors"},

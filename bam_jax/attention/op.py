@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import chunked, pallas_tpu, reference
+from bam_jax.attention import chunked, pallas_gpu, pallas_tpu, reference
 from bam_jax.attention.scoring import Scoring, split
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import head_axes
@@ -47,11 +47,12 @@ BACKENDS: dict[str, Backend] = {
     "reference": Backend(reference.forward, reference.backward, _nothing_refused),
     "chunked": Backend(chunked.forward, chunked.backward, _nothing_refused),
     "pallas_tpu": Backend(pallas_tpu.forward, pallas_tpu.backward, pallas_tpu.refuses),
+    "pallas_gpu": Backend(pallas_gpu.forward, pallas_gpu.backward, pallas_gpu.refuses),
 }
 
 DEFAULT = Tiling()
 
-NATIVE = {"tpu": "pallas_tpu"}
+NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
 """The backend made for each platform; on others "auto" is "chunked"."""
 
 

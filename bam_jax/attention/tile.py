@@ -183,8 +183,13 @@ _LOWERED = frozenset(
 )
 
 
-def unsupported(scoring: Scoring) -> str | None:
-    """Why the bias cannot be computed in a kernel, with the primitive's name, or None."""
+def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | None:
+    """Why the bias cannot be computed in a kernel, with the primitive's name, or None.
+
+    Args:
+      scoring: with the bias and its coordinates.
+      lowered: names of the primitives that the kernel's compiler knows.
+    """
     name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
     if any(len(shape) > 1 for shape in parameters.shapes):
         return f"the bias {name} has a parameter with more axes than [H, n]"
@@ -202,7 +207,7 @@ def unsupported(scoring: Scoring) -> str | None:
         traced = jax.make_jaxpr(both)(bias, i, j, d)
     except (AttributeError, TypeError) as error:
         return f"the formula of {name} takes its parameters otherwise than one by one: {error}"
-    foreign = sorted(_primitives(traced.jaxpr) - _LOWERED)
+    foreign = sorted(_primitives(traced.jaxpr) - lowered)
     return f"the formula of {name} or its gradient needs {', '.join(foreign)}" if foreign else None
 
 
