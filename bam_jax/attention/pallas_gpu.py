@@ -4,6 +4,9 @@ A block of threads holds 128 queries (forward, and the gradients of the query si
 in each of its two computing warpgroups, and a third warpgroup brings the blocks of the other side through shared memory. What
 is held lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
 keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
+
+It is compiled for an H100 and interpreted on a CPU by its tests, and has not run on a chip yet. Biases of many parameters (T5,
+FIRE) spill registers in the gradients of the query side: right, and slow; see `evals.gpu_static`.
 """
 
 import functools
