@@ -10,7 +10,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op, pallas_gpu
+from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention, hopper, op
 from bam_jax.evals import gpu_static
 
 B, T, H, K, D = 2, 200, 2, 1, 48
@@ -100,7 +100,7 @@ def test_several_blocks_agree_with_the_reference(dtype, tolerance, mask, packed,
 
 @pytest.mark.full
 def test_no_two_threads_race(monkeypatch):
-    monkeypatch.setattr(pallas_gpu, "_INTERPRET", plgpu.InterpretGPUParams(detect_races=True))
+    monkeypatch.setattr(hopper, "_INTERPRET", plgpu.InterpretGPUParams(detect_races=True))
     arguments = (*operands("bfloat16"), scoring(GGD))
     agree(interpreted(*arguments), reference(*arguments), 3e-2)
 
