@@ -4,9 +4,10 @@ ROOT := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 RUN := cd $(ROOT) && .venv/bin/python
 INSTALLED := $(ROOT).venv/installed
 OLDEST := $(ROOT).venv-oldest/installed
+GPU := $(ROOT).venv-gpu/installed
 UV := 0.13.8
 
-.PHONY: quickstart quickstart-far test test-all test-oldest lint clean
+.PHONY: quickstart quickstart-far test test-all test-oldest test-gpu lint clean
 
 quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
@@ -19,11 +20,14 @@ quickstart-far: $(INSTALLED)  ## after it: the same model to 8192 times its trai
 test: $(INSTALLED)  ## the suite of a contributor
 	$(RUN) -m pytest -n auto
 
-test-all: $(INSTALLED) lint test-oldest  ## the full products as XLA optimises them for users, static checks, the oldest supported jax
+test-all: $(INSTALLED) lint test-oldest test-gpu  ## the full products as XLA optimises them for users, static checks, the oldest supported jax
 	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m full
 
 test-oldest: $(OLDEST)  ## what users import into their own models, with the oldest supported versions
 	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention
+
+test-gpu: $(GPU)  ## the GPU kernels through their compiler; no GPU needed
+	cd $(ROOT) && .venv-gpu/bin/python -m pytest -n auto tests/attention/test_pallas_gpu.py
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
@@ -31,7 +35,7 @@ lint: $(INSTALLED)
 	$(RUN) -m mypy
 
 clean:
-	cd $(ROOT) && rm -rf .venv .venv-oldest
+	cd $(ROOT) && rm -rf .venv .venv-oldest .venv-gpu
 
 $(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
 	cd $(ROOT) && python3 -c 'import sys; assert sys.version_info >= (3, 12), f"bam_jax needs Python 3.12, python3 is {sys.version}"'
@@ -42,4 +46,9 @@ $(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
 $(OLDEST): $(INSTALLED)
 	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-oldest
 	cd $(ROOT) && .venv/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
+	touch $@
+
+$(GPU): $(INSTALLED)
+	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-gpu
+	cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv-gpu .venv/bin/uv sync --quiet --locked --extra dev --extra gputest
 	touch $@

@@ -12,6 +12,7 @@
 from bam_jax.attention.cache import Cache
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention
 from bam_jax.attention.scoring import EMPTY, Mask, Scoring, Tokens, document_count
+from bam_jax.attention.tiles import Tiling
 
 __all__ = [
     "BACKENDS",
@@ -20,6 +21,7 @@ __all__ = [
     "Cache",
     "Mask",
     "Scoring",
+    "Tiling",
     "Tokens",
     "Unsupported",
     "attention",

@@ -18,7 +18,6 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import heads, tiles
 from bam_jax.attention.scoring import (
-    EMPTY,
     HIDDEN,
     Scoring,
     Tokens,
@@ -27,6 +26,7 @@ from bam_jax.attention.scoring import (
     cotangent,
     visible,
 )
+from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import Bias, Coordinate
 
 _FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
@@ -35,29 +35,40 @@ _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost ove
 
 
 def forward(
-    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K D"],
+    scoring: Scoring,
+    tiling: Tiling,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
-    if _many_tiles(q, k):
-        return heads.forward(_forward, q, k, v, scoring)
-    return _forward(q, k, v, scoring)
+    run = functools.partial(_forward, tiling)
+    return heads.forward(run, q, k, v, scoring) if _many_tiles(q, k) else run(q, k, v, scoring)
 
 
 def backward(
-    q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    tiling: Tiling,
+    wanted: tuple[bool, ...],
+    out: Array,
+    lse: Array,
+    d_out: Array,
 ) -> tuple[Array, Array, Array, Scoring]:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
-    if _many_tiles(q, k):
-        return heads.backward(_backward, q, k, v, scoring, out, lse, d_out)
-    return _backward(q, k, v, scoring, out, lse, d_out)
+    arguments = (q, k, v, scoring, out, lse, d_out)
+    run = functools.partial(_backward, tiling)
+    return heads.backward(run, *arguments) if _many_tiles(q, k) else run(*arguments)
 
 
 def _many_tiles(q: Array, k: Array) -> bool:
     return k.shape[2] > 1 and q.shape[1] * k.shape[1] > _TABLE
 
 
-def _forward(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    cut = _Cut.of(q, k, v, scoring)
+def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    cut = _Cut.of(q, k, v, scoring, tiling)
     rows = (cut.q.shape[0], cut.kv_heads, cut.groups, cut.block_q)
 
     def query_block(_: None, n: Array) -> tuple[None, tuple[Array, Array]]:
@@ -85,14 +96,14 @@ def _forward(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Arr
 
 
 def _backward(
-    q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
+    tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
 ) -> tuple[Array, Array, Array, Scoring]:
-    cut = _Cut.of(q, k, v, scoring)
+    cut = _Cut.of(q, k, v, scoring, tiling)
     bias, temperature = scoring.bias, scoring.temperature
     delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=cut.dtype)
     # A row that sees nothing has no normaliser: any finite one gives it zero weights.
-    lse, delta = (_pad(x, -1, cut.block_q) for x in (jnp.where(lse > _FLOOR, lse, 0), delta))
-    d_out = _pad(d_out, 1, cut.block_q)
+    lse, delta = (tiles.pad(x, cut.block_q) for x in (jnp.where(lse > _FLOOR, lse, 0), delta))
+    d_out = _pad(d_out, cut.block_q)
     scale = 1 / math.sqrt(q.shape[-1])
     zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))
 
@@ -173,23 +184,17 @@ class _Cut:
     dtype: jnp.dtype
 
     @classmethod
-    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring) -> "_Cut":
+    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "_Cut":
         dtype = jnp.promote_types(q.dtype, jnp.float32)
-        block_q, block_k = _block_sizes(q.shape, k.shape)
+        block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         length = q.shape[1]
-        queries, keys = (
-            Tokens(
-                position=_pad(tokens.position, -1, block, EMPTY),
-                segment=None if tokens.segment is None else _pad(tokens.segment, -1, block),
-                coordinate=jax.tree.map(functools.partial(_pad, axis=-1, block=block), coordinate(tokens, dtype)),
-            )
-            for tokens, block in ((scoring.queries, block_q), (scoring.keys, block_k))
-        )
-        q, k, v = _pad(q, 1, block_q), _pad(k, 1, block_k), _pad(v, 1, block_k)
-        temperature = None if scoring.temperature is None else _pad(scoring.temperature, -1, block_q)
-        whole = dataclasses.replace(scoring, queries=queries, keys=keys, temperature=temperature)
-        first, last = tiles.key_blocks(q, k, whole, block_q, block_k)
-        return cls(q, k, v, whole, first, last, block_q=block_q, block_k=block_k, length=length, dtype=dtype)
+        own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
+        whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
+        whole = tiles.padded(whole, block_q, block_k)
+        # All heads walk over the same blocks.
+        first, count = tiles.span(tiles.needed(q, k, whole, tiling.skip, block_q, block_k).any(0))
+        q, k, v = _pad(q, block_q), _pad(k, block_k), _pad(v, block_k)
+        return cls(q, k, v, whole, first, first + count, block_q=block_q, block_k=block_k, length=length, dtype=dtype)
 
     @property
     def queries(self) -> Tokens:
@@ -302,10 +307,9 @@ def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     return block_q, min(k[1], max(side, min(area // block_q, 2048)))
 
 
-def _pad(x: Array, axis: int, block: int, value: int = 0) -> Array:
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, -x.shape[axis] % block)
-    return jnp.pad(x, widths, constant_values=value)
+def _pad(x: Array, block: int) -> Array:
+    """[B, T, H, D] with T padded to whole blocks."""
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % block), (0, 0), (0, 0)))
 
 
 def _block(x: Array, axis: int, n: Array, size: int) -> Array:

@@ -4,13 +4,15 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import chunked, reference
-from bam_jax.attention.scoring import Scoring
+from bam_jax.attention import chunked, pallas_gpu, pallas_tpu, reference
+from bam_jax.attention.scoring import Scoring, split
+from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import head_axes
 
 
@@ -23,11 +25,12 @@ class Backend:
     """One way to compute attention, as a pair of pure functions.
 
     Args:
-      forward: (q, k, v, scoring) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs what
-        rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
+      forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
+        what rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
         nothing (its output is 0).
-      backward: (q, k, v, scoring, out, lse, d_out) -> (dq, dk, dv, d_scoring), the cotangent of scoring having None for
-        each array of integers.
+      backward: (q, k, v, scoring, tiling, wanted, out, lse, d_out) -> (dq, dk, dv, d_scoring), the cotangent of scoring having
+        None for each array of integers. `wanted` says of each leaf of `scoring.split` whether anybody will look at its
+        cotangent, which may be anything if not.
       refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
     """
 
@@ -43,7 +46,14 @@ def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 BACKENDS: dict[str, Backend] = {
     "reference": Backend(reference.forward, reference.backward, _nothing_refused),
     "chunked": Backend(chunked.forward, chunked.backward, _nothing_refused),
+    "pallas_tpu": Backend(pallas_tpu.forward, pallas_tpu.backward, pallas_tpu.refuses),
+    "pallas_gpu": Backend(pallas_gpu.forward, pallas_gpu.backward, pallas_gpu.refuses),
 }
+
+DEFAULT = Tiling()
+
+NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
+"""The backend made for each platform; on others "auto" is "chunked"."""
 
 
 def attention(
@@ -53,6 +63,7 @@ def attention(
     scoring: Scoring,
     *,
     backend: str = "auto",
+    tiling: Tiling = DEFAULT,
 ) -> Float[Array, "B T H D"]:
     """Softmax attention with a positional bias.
 
@@ -65,7 +76,8 @@ def attention(
       q: queries of H heads.
       k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
       scoring: bias, temperature, tokens and mask.
-      backend: a name in `BACKENDS`, or "auto".
+      backend: a name in `BACKENDS`; "auto": the machine's own where it can do this, else "chunked".
+      tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
 
     Raises:
       ValueError: shapes do not fit together; the message holds them.
@@ -75,36 +87,62 @@ def attention(
     """
     _check(q, k, v, scoring)
     if backend == "auto":
-        backend = "chunked"
-        _announce(backend, jax.default_backend())
+        backend = _choose(q, k, v, scoring)
     if backend not in BACKENDS:
         raise Unsupported(f"no attention backend {backend!r}: there are auto, {', '.join(BACKENDS)}")
     reason = BACKENDS[backend].refuses(q, k, v, scoring)
     if reason is not None:
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
-    return _attention(backend, q, k, v, scoring)
+    return _attention(backend, tiling, q, k, v, scoring)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(backend: str, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    return BACKENDS[backend].forward(q, k, v, scoring)[0].astype(q.dtype)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attention(backend: str, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
+    return BACKENDS[backend].forward(q, k, v, scoring, tiling)[0].astype(q.dtype)
 
 
-def _forward(backend: str, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, tuple]:
-    out, lse = BACKENDS[backend].forward(q, k, v, scoring)
-    return out.astype(q.dtype), (q, k, v, scoring, out, lse)
+def _forward(backend: str, tiling: Tiling, *arguments: Any) -> tuple[Array, tuple]:
+    q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
+    wanted = tuple(x.perturbed for x in jax.tree.leaves(split(arguments[3])[0]))
+    out, lse = BACKENDS[backend].forward(q, k, v, scoring, tiling)
+    return out.astype(q.dtype), (q, k, v, scoring, _Static(wanted), out, lse)
 
 
-def _backward(backend: str, residuals: tuple, d_out: Array) -> tuple:
-    return BACKENDS[backend].backward(*residuals, d_out)
+def _backward(backend: str, tiling: Tiling, residuals: tuple, d_out: Any) -> tuple:
+    q, k, v, scoring, wanted, out, lse = residuals
+    if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
+        d_out = jnp.zeros_like(q)
+    return BACKENDS[backend].backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out)
 
 
-_attention.defvjp(_forward, _backward)
+_attention.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Static:
+    """What passes from forward to backward and is no array."""
+
+    value: tuple[bool, ...] = dataclasses.field(metadata={"static": True})
+
+
+def _choose(q: Array, k: Array, v: Array, scoring: Scoring) -> str:
+    """The backend of this machine, or "chunked" where it has none or it refuses."""
+    platform = jax.default_backend()
+    if platform not in NATIVE:
+        _announce("chunked", platform, None)
+        return "chunked"
+    native = NATIVE[platform]
+    reason = BACKENDS[native].refuses(q, k, v, scoring)
+    chosen = native if reason is None else "chunked"
+    _announce(chosen, platform, None if reason is None else f"{native} cannot do this: {reason}")
+    return chosen
 
 
 @functools.cache
-def _announce(backend: str, platform: str) -> None:
-    logging.getLogger(__name__).info("attention: auto chose the backend %r on %s", backend, platform)
+def _announce(backend: str, platform: str, why: str | None) -> None:
+    reason = "" if why is None else f", since {why}"
+    logging.getLogger(__name__).info("attention: auto chose the backend %r on %s%s", backend, platform, reason)
 
 
 def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:

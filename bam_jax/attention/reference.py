@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention.scoring import HIDDEN, Scoring, bias_table, cotangent, split, visible
+from bam_jax.attention.tiles import Tiling
 
 
 def forward(
-    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the definition, in O(T S) memory; see `attention`."""
     dtype = jnp.promote_types(q.dtype, jnp.float32)
@@ -29,10 +30,18 @@ def forward(
 
 
 def backward(
-    q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    tiling: Tiling,
+    wanted: tuple[bool, ...],
+    out: Array,
+    lse: Array,
+    d_out: Array,
 ) -> tuple[Array, Array, Array, Scoring]:
     """Gradients by differentiating `forward`; see `Backend.backward`."""
     parts, join = split(scoring)
-    _, vjp = jax.vjp(lambda q, k, v, parts: forward(q, k, v, join(parts))[0], q, k, v, parts)
+    _, vjp = jax.vjp(lambda q, k, v, parts: forward(q, k, v, join(parts), tiling)[0], q, k, v, parts)
     dq, dk, dv, d_parts = vjp(d_out)
     return dq, dk, dv, cotangent(scoring, d_parts)

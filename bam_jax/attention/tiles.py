@@ -1,33 +1,105 @@
 """Which tiles of the table of logits must be computed: those that are seen, and whose mass is not provably negligible."""
 
+import dataclasses
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention.scoring import EMPTY, Mask, Scoring, Tokens
+from bam_jax.attention.scoring import EMPTY, Mask, Scoring, Tokens, coordinate
 from bam_jax.biases.base import head_axes
 
 
-def key_blocks(
-    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring, block_q: int, block_k: int
-) -> tuple[Int[Array, " N"], Int[Array, " N"]]:
-    """First, and one past the last, key block that each query block needs for all of these heads.
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """How the table of logits is cut into tiles, and which of them are left out.
 
     Args:
-      q, k: of whole blocks.
-      scoring: with coordinates, of whole blocks; added slots have the position `EMPTY`.
+      skip: the share of a row's mass that all tiles left out may hold together; "exact": half a unit in the last place of
+        the softmax (2^-24 in float32); "off": tiles are left out only where nothing is visible.
+      block_q, block_k: queries and keys of a tile; None: the backend's choice.
+    """
+
+    skip: float | str = "exact"
+    block_q: int | None = None
+    block_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.skip in ("exact", "off") or (isinstance(self.skip, float) and 0 < self.skip < 1)):
+            raise ValueError(f'what is skipped is "exact", "off" or a share between 0 and 1, got skip={self.skip!r}')
+        for block in (self.block_q, self.block_k):
+            if block is not None and block < 1:
+                raise ValueError(f"a tile has at least one query and key, got {self.block_q} x {self.block_k}")
+
+    def blocks(self, block_q: int, block_k: int) -> tuple[int, int]:
+        """Queries and keys of a tile, where it does not say them these."""
+        return self.block_q or block_q, self.block_k or block_k
+
+
+def needed(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    scoring: Scoring,
+    skip: float | str,
+    block_q: int,
+    block_k: int,
+) -> Bool[Array, "H N M"]:
+    """Whether each query block needs each key block, head by head.
+
+    Args:
+      q, k: of any length.
+      scoring: padded to whole blocks.
+      skip: see `Tiling`.
       block_q, block_k: rows of a query block and of a key block.
     """
-    needed = _seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
-    negligible = _negligible(q, k, scoring, block_q, block_k)
-    if negligible is not None:
-        needed = needed & ~negligible
-    first = jnp.argmax(needed, axis=1)
-    last = needed.shape[1] - jnp.argmax(needed[:, ::-1], axis=1)
-    return first, jnp.where(needed.any(1), last, first)
+    seen = _seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)[None]
+    if skip != "off":
+        negligible = _negligible(q, k, scoring, skip, block_q, block_k)
+        if negligible is not None:
+            seen = seen & ~negligible
+    return jnp.broadcast_to(seen, (q.shape[2], *seen.shape[1:]))
+
+
+def counts(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+) -> tuple[Int[Array, " H"], Int[Array, " H"]]:
+    """Tiles of each head that are computed, and those that would be without skipping; of 512 x 512 unless `tiling` says more."""
+    blocks = tiling.blocks(512, 512)
+    whole = padded(scoring, *blocks)
+    computed, seen = (span(needed(q, k, whole, skip, *blocks))[1].sum(-1) for skip in (tiling.skip, "off"))
+    return computed, seen
+
+
+def span(needed: Bool[Array, "*H N M"]) -> tuple[Int[Array, "*H N"], Int[Array, "*H N"]]:
+    """For each block the first of the others that it needs, and how many up to the last one."""
+    first = jnp.argmax(needed, axis=-1).astype(jnp.int32)
+    last = needed.shape[-1] - jnp.argmax(needed[..., ::-1], axis=-1).astype(jnp.int32)
+    return first, jnp.where(needed.any(-1), last - first, 0)
+
+
+def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
+    """The scoring padded to whole blocks by empty slots."""
+
+    def side(tokens: Tokens, block: int) -> Tokens:
+        return Tokens(
+            position=pad(tokens.position, block, EMPTY),
+            segment=None if tokens.segment is None else pad(tokens.segment, block),
+            coordinate=jax.tree.map(lambda x: pad(x, block), tokens.coordinate),
+        )
+
+    return dataclasses.replace(
+        scoring,
+        queries=side(scoring.queries, block_q),
+        keys=side(scoring.keys, block_k),
+        temperature=None if scoring.temperature is None else pad(scoring.temperature, block_q),
+    )
+
+
+def pad(x: Array, block: int, value: int = 0) -> Array:
+    """The last axis padded to whole blocks."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % block)], constant_values=value)
 
 
 def _seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
@@ -59,49 +131,54 @@ def _all_seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: 
     return seen
 
 
-def _negligible(q: Array, k: Array, scoring: Scoring, block_q: int, block_k: int) -> Array | None:
-    """[N, M]: tiles that can be left out, so that all of them together lack less than half a unit in the last place.
+def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q: int, block_k: int) -> Array | None:
+    """[#H, N, M]: tiles that can be left out, so that all of them together hold less than a share of each row's mass.
 
     By Cauchy-Schwarz abs(t_i q_i . k_j) / sqrt(D) <= C_i. A key of bias b has at most exp(2 C_i + t_i (b - b')) times the
     weight of a key that row i is sure to see and whose bias is at least b'. With S keys, a tile can be left out where
 
-        2 C_i + log S + t_i (b_max(tile) - b'_i) < log(eps)   for every row i of the tile and every head.
+        2 C_i + log S + t_i (b_max(tile) - b'_i) < log(share)   for every row i of the tile.
     """
-    low_high = _bounds(scoring, block_q, block_k)
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    low_high = _bounds(scoring, dtype, block_q, block_k)
     if low_high is None:
         return None
-    low, high = low_high  # [H, N, M]
-    norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x.astype(low.dtype)), -1)).transpose(0, 2, 1)  # [B, heads, T]
+    low, high = low_high  # [#H, N, M]
+    share = float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip)
+    norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)).transpose(0, 2, 1)  # [B, heads, T]
     cut = lambda x: x.reshape(x.shape[0], x.shape[1], -1, block_q)
     longest_key = jnp.repeat(norm(k).max((0, 2)), q.shape[2] // k.shape[2])
-    temperature = jnp.ones((1, 1, q.shape[1]), low.dtype) if scoring.temperature is None else scoring.temperature
-    reach = cut(norm(q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None] / math.sqrt(q.shape[-1])  # [H, N]
-    coldest = cut(temperature).min((0, 3))
+    filled = (scoring.queries.position < EMPTY)[:, None]
+    temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
+    reach = (
+        cut(pad(norm(q), block_q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None] / math.sqrt(q.shape[-1])
+    )
+    coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
     sure = _all_seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
     best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
     lost = 2 * reach[:, :, None] + math.log(k.shape[1]) + coldest[:, :, None] * (high - best)
-    negligible = (lost < math.log(jnp.finfo(low.dtype).eps / 2)) & (coldest[:, :, None] > 0)
-    return negligible.all(0)
+    return (lost < math.log(share)) & (coldest[:, :, None] > 0)
 
 
-def _bounds(scoring: Scoring, block_q: int, block_k: int) -> tuple[Array, Array] | None:
+def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:
     """Smallest and largest bias of each tile, [#H, N, M] both; None if the bias does not know."""
 
-    def extent(coordinate: Any, position: Array, block: int, axis: int) -> tuple[Any, Any]:
-        filled = position[:, None] < EMPTY
+    def extent(tokens: Tokens, block: int, axis: int) -> tuple[Any, Any]:
+        filled = tokens.position[:, None] < EMPTY
 
         def one(x: Array, pick: Any, neutral: float) -> Array:
             x = jnp.where(filled, x, neutral)
             x = pick(x.reshape(*x.shape[:2], -1, block), (0, 3))  # [#H, blocks]
             return jnp.expand_dims(jnp.where(jnp.isfinite(x), x, 0), axis)
 
+        own = coordinate(tokens, dtype)
         return tuple(
-            jax.tree.map(lambda x, pick=pick, neutral=neutral: one(x, pick, neutral), coordinate)
+            jax.tree.map(lambda x, pick=pick, neutral=neutral: one(x, pick, neutral), own)
             for pick, neutral in ((jnp.min, jnp.inf), (jnp.max, -jnp.inf))
         )  # type: ignore[return-value]
 
-    i = extent(scoring.queries.coordinate, scoring.queries.position, block_q, 2)
-    j = extent(scoring.keys.coordinate, scoring.keys.position, block_k, 1)
+    i = extent(scoring.queries, block_q, 2)
+    j = extent(scoring.keys, block_k, 1)
     axis = lambda tree: jax.tree.map(lambda x: None if x.shape[0] == 1 else 0, tree)
     value = lambda tree: jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else x, tree)
     axes = (head_axes(scoring.bias), axis(i), axis(j))

@@ -25,6 +25,14 @@ class Bias:
         """Bias between a query with coordinate `i` and a key with coordinate `j`, in nats."""
         raise NotImplementedError(f"{type(self).__name__} has no formula: define __call__(self, i, j)")
 
+    def cotangents(self, i: Coordinate, j: Coordinate, d_bias: Array) -> tuple["Bias", Coordinate, Coordinate]:
+        """Cotangents of the parameters and of both coordinates from that of the bias, each summed to its own shape.
+
+        Kernels call it on their tiles. A bias may override it where a closed form is cheaper than `jax.vjp`.
+        """
+        _, vjp = jax.vjp(lambda bias, i, j: bias(i, j), self, i, j)
+        return vjp(d_bias)
+
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
         """Smallest and largest bias between any query in the range `i` and any key in the range `j`; None: not known.
 
@@ -79,6 +87,14 @@ def shared() -> Any:
 def static(default: Any = dataclasses.MISSING) -> Any:
     """A field that is a hashable Python value, not an array."""
     return dataclasses.field(default=default, metadata={"static": True})
+
+
+def sum_to(x: Array, like: Array) -> Array:
+    """The sum of x over the axes along which `like` has length one, or lacks."""
+    shape = jnp.shape(like)
+    x = x.sum(tuple(range(x.ndim - len(shape))))
+    axes = tuple(axis for axis, size in enumerate(shape) if size == 1 < x.shape[axis])
+    return x.sum(axes, keepdims=True) if axes else x
 
 
 def head_axes(bias: Bias) -> Bias:

@@ -1,5 +1,6 @@
 """Biases of the token index: each is the logarithm of a positional prior, up to its normalisation."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bam_jax.biases.base import Bias, Monotone, bias, shared, static
+from bam_jax.biases.base import Bias, Monotone, bias, shared, static, sum_to
 
 CAP = 9.0
 """Largest exponent of a power: a bias is never below -exp(CAP) = -8103 nats.
@@ -16,10 +17,17 @@ eps = 1e-5 to a power below about -7.5 overflows float32, and the first row, who
 The cap stands inside the exponential, since outside it the gradient would still be inf * 0.
 """
 
+_BITS = 1 / math.log(2)  # in a nat
+
 
 def _power(log_scale: Any, shape: Any, distance: Array) -> Array:
     """exp(log_scale) * distance ** shape, capped; distance > 0. (`pow` costs twice as much on a TPU, and has no cap.)"""
-    return jnp.exp(jnp.minimum(log_scale + shape * jnp.log(distance), CAP))
+    return jnp.exp2(jnp.minimum(_exponent(log_scale, shape, distance), CAP * _BITS))
+
+
+def _exponent(log_scale: Any, shape: Any, distance: Array) -> Array:
+    """log_scale + shape * log(distance) in bits, the unit of what hardware computes."""
+    return log_scale * _BITS + shape * jnp.log2(distance)
 
 
 @bias
@@ -102,6 +110,21 @@ class GeneralisedGaussian(Monotone):
 
     def __call__(self, i: Array, j: Array) -> Array:
         return -_power(self.log_scale, self.shape, jnp.abs(j - i - self.centre()) + self.eps)
+
+    def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple["GeneralisedGaussian", Array, Array]:
+        """In closed form, with z = abs(j - i - mu) + eps; all zero above the cap.
+
+        db/dlog_scale = b,   db/dshape = b log z,   db/dj = -db/di = -db/dmu = b shape sign(j - i - mu) / z
+        """
+        offset = j - i - self.centre()
+        distance = jnp.abs(offset) + self.eps
+        below = _exponent(self.log_scale, self.shape, distance) < CAP * _BITS
+        fall = jnp.where(below, d_bias * _power(self.log_scale, self.shape, distance), 0.0)  # minus that of log_scale
+        d_scale, d_shape = -sum_to(fall, self.log_scale), -sum_to(fall * jnp.log2(distance), self.shape) / _BITS
+        d_offset = -fall * self.shape * jnp.sign(offset) / distance
+        d_loc = -sum_to(d_offset, self.loc) * (jnp.exp(self.loc) + jnp.exp(-self.loc))
+        d_self = dataclasses.replace(self, shape=d_shape, log_scale=d_scale, loc=d_loc)
+        return d_self, sum_to(-d_offset, i), sum_to(d_offset, j)
 
 
 @bias

@@ -10,9 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tokens, Unsupported, attention, chunked, op
+from bam_jax.attention import (
+    BACKENDS,
+    EMPTY,
+    Backend,
+    Mask,
+    Scoring,
+    Tokens,
+    Unsupported,
+    attention,
+    chunked,
+    grid,
+    op,
+    pallas_gpu,
+)
 
 B, T, H, D = 2, 12, 3, 4
+# The GPU kernels are interpreted thread by thread, which takes long.
+EACH = [pytest.param(name, marks=pytest.mark.full) if name == "pallas_gpu" else name for name in BACKENDS]
 SHAPES = [-20.0, -7.5, 1.0]
 
 
@@ -33,10 +48,12 @@ def qkv(rng):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(chunked, "_block_sizes", lambda q, k: (4, 6))
+    for module in (chunked, grid):
+        monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
+    monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH)
 def test_first_row_sees_itself_whatever_the_shape(backend, qkv, small_tiles):
     """eps to the power -20 is infinite in float32; the first row has no other key to turn to."""
 
@@ -51,7 +68,7 @@ def test_first_row_sees_itself_whatever_the_shape(backend, qkv, small_tiles):
 
 
 @pytest.mark.parametrize("log_scale", [0.0, 9.0])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH)
 def test_no_bias_pushes_a_query_to_the_future(backend, log_scale, qkv, small_tiles):
     """A key of its own at -8103 nats is still far above a hidden one."""
     q, k, v = qkv
@@ -68,7 +85,7 @@ def test_no_bias_pushes_a_query_to_the_future(backend, log_scale, qkv, small_til
         assert slopes(k, v, t)[1][:, : t + 1].any((0, 2, 3)).all() or t == T - 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH)
 def test_rows_that_see_nothing_are_zero_and_pass_no_gradient_on(backend, qkv, small_tiles):
     segment = jnp.asarray([[0] * 5 + [1] * 7, [0] * 12], jnp.int32)
 
@@ -86,7 +103,7 @@ def test_rows_that_see_nothing_are_zero_and_pass_no_gradient_on(backend, qkv, sm
     assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(gradients))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH)
 def test_what_lies_in_empty_slots_does_not_matter(backend, qkv, small_tiles):
     q, k, v = qkv
     position = jnp.where(jnp.arange(T) < 7, jnp.arange(T), EMPTY)[None]
@@ -97,7 +114,7 @@ def test_what_lies_in_empty_slots_does_not_matter(backend, qkv, small_tiles):
     np.testing.assert_allclose(run(k, v), short, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH)
 def test_vmap_is_a_loop(backend, qkv, small_tiles):
     q, k, v = (jnp.stack([x, 2 * x]) for x in qkv)
     of = lambda q, k, v: attention(q, k, v, scoring(biases.ALiBi(jnp.ones(H))), backend=backend).sum()

@@ -1,12 +1,17 @@
 """Tiles that are left out lack nothing that could be seen in the result."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, Mask, Scoring, Tokens, attention, chunked, tiles
+from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention, tiles
+from bam_jax.attention.scoring import bias_table, visible
 
 B, T, H, D = 2, 48, 2, 4
 PRIORS = {
@@ -16,41 +21,92 @@ PRIORS = {
 }
 
 
-@pytest.mark.parametrize(
-    "mask", [Mask(), Mask(causal=False), Mask(window=9)], ids=["causal", "bidirectional", "window"]
-)
-@pytest.mark.parametrize("temperature", [None, (0.0, 3.0), (-1.0, 1.0)])
-@pytest.mark.parametrize("prior", PRIORS)
-def test_what_is_left_out_does_not_matter(prior, temperature, mask, rng, monkeypatch, x64):
-    monkeypatch.setattr(chunked, "_block_sizes", lambda q, k: (8, 8))
+MASKS = {"causal": Mask(), "bidirectional": Mask(causal=False), "window": Mask(window=9)}
+CASES = [("chunked", *case) for case in itertools.product(PRIORS, [None, (0.0, 3.0), (-1.0, 1.0)], MASKS)]
+CASES += [("pallas_tpu", "alibi", (0.0, 3.0), "causal"), ("pallas_tpu", "ggd", None, "bidirectional")]
+
+
+@pytest.mark.parametrize(("backend", "prior", "temperature", "mask"), CASES)
+def test_what_is_left_out_does_not_matter(backend, prior, temperature, mask, rng, x64):
     q, k, v = (jnp.asarray(rng.normal(size=(B, T, H, D))) for _ in range(3))
     tokens = Tokens(jnp.arange(T)[None], jnp.asarray(np.repeat([[1, 2]], T // 2, axis=1)))
     if temperature is not None:
         temperature = jnp.asarray(rng.uniform(*temperature, (1, H, T)))
 
-    def run(backend):
+    def run(backend, dtype):
         def loss(q, k, v, bias, temperature):
-            out = attention(q, k, v, Scoring(bias, tokens, tokens, temperature, mask), backend=backend)
+            scoring = Scoring(bias, tokens, tokens, temperature, MASKS[mask])
+            out = attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=8, block_k=8))
             return (out * jnp.cos(jnp.arange(D))).sum(), out
 
-        return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(
-            q, k, v, jax.tree.map(jnp.float64, PRIORS[prior]), temperature
-        )
+        arguments = jax.tree.map(lambda x: x.astype(dtype), (q, k, v, PRIORS[prior], temperature))
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))(*arguments)
 
-    expected = run("reference")
-    for backend in set(BACKENDS) - {"reference"}:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-7 * max(1, np.abs(b).max())),
-            run(backend),
-            expected,
-        )
+    dtype, tolerance = ("float32", 1e-4) if backend == "pallas_tpu" else ("float64", 1e-7)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max())),
+        run(backend, dtype),
+        run("reference", "float64"),
+    )
+
+
+FACTORS = {
+    "prior": st.sampled_from(sorted(PRIORS)),
+    "mask": st.sampled_from(sorted(MASKS)),
+    "skip": st.sampled_from(["exact", 1e-3, 0.3]),
+    "size": st.sampled_from([0.1, 1.0, 10.0]),
+    "temperature": st.sampled_from([None, (0.0, 5.0), (-1.0, 1.0)]),
+    "cut": st.integers(0, T),
+    "empty": st.integers(0, 9),
+    "seed": st.integers(0, 9),
+}
+
+
+@given(**FACTORS)
+def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, temperature, cut, empty, seed):
+    """Against all weights in float64: also for long vectors that point the same way, and rows that nothing divides."""
+    rng = np.random.default_rng(seed)
+    length, block = T - empty, 8
+    towards = rng.normal(size=D)
+    draw = lambda: size * (rng.normal(size=(B, length, H, D)) + rng.choice([0, -3, 3]) * towards)
+    q, k = jnp.asarray(draw(), jnp.float32), jnp.asarray(draw(), jnp.float32)
+    segment = 1 + (np.arange(length) >= cut)[None]
+    tokens = Tokens(jnp.arange(length)[None], jnp.asarray(segment))
+    if temperature is not None:
+        temperature = jnp.asarray(rng.uniform(*temperature, (1, H, length)), jnp.float32)
+    scoring = Scoring(PRIORS[prior], tokens, tokens, temperature, MASKS[mask])
+    needed = np.asarray(tiles.needed(q, k, tiles.padded(scoring, block, block), skip, block, block))
+    kept = needed.repeat(block, 1).repeat(block, 2)[:, :length, :length]
+
+    bias = np.asarray(bias_table(scoring, jnp.float32), float)
+    logits = np.einsum("bthd,bshd->bhts", np.float64(q), np.float64(k)) / np.sqrt(D) + bias
+    logits = logits if temperature is None else logits * np.float64(temperature)[..., None]
+    logits = np.where(visible(tokens, tokens, scoring.mask)[:, None], logits, -np.inf)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    lost = np.where(kept[None], 0, weights).sum(-1) / weights.sum(-1)
+    assert lost.max() < (2**-24 if skip == "exact" else skip)
+
+
+def test_counts_of_tiles():
+    tokens = Tokens(jnp.arange(T)[None])
+    x = jnp.ones((B, T, H, D))
+    scoring = Scoring(biases.ALiBi(jnp.array([10.0, 0.01])), tokens, tokens)
+    computed, seen = tiles.counts(x, x, scoring, Tiling(block_q=8, block_k=8))
+    assert seen.tolist() == [21, 21]  # of 36
+    assert computed.tolist() == [18, 21]
+    computed, _ = tiles.counts(x, x, scoring, Tiling(skip="off", block_q=8, block_k=8))
+    assert computed.tolist() == [21, 21]
 
 
 def test_far_tiles_are_left_out_of_a_local_head():
     tokens = Tokens(jnp.arange(T)[None], coordinate=jnp.arange(float(T))[None, None])
     x = jnp.ones((B, T, 1, D))
-    first, last = tiles.key_blocks(x, x, Scoring(biases.ALiBi(jnp.array([10.0])), tokens, tokens), 8, 8)
-    assert (last == jnp.arange(1, T // 8 + 1)).all()
+    spans = lambda slope, skip: tiles.span(
+        tiles.needed(x, x, Scoring(biases.ALiBi(jnp.array([slope])), tokens, tokens), skip, 8, 8)[0]
+    )
+    first, count = spans(10.0, "exact")
+    assert (first + count == jnp.arange(1, T // 8 + 1)).all()
     assert first.tolist() == [0, 0, 0, 0, 1, 2]
-    first, _ = tiles.key_blocks(x, x, Scoring(biases.ALiBi(jnp.array([0.01])), tokens, tokens), 8, 8)
-    assert not first.any()
+    assert not spans(0.01, "exact")[0].any()
+    assert not spans(10.0, "off")[0].any()
+    assert spans(10.0, 1e-2)[0].tolist() == [0, 0, 0, 1, 2, 3]

@@ -1,0 +1,202 @@
+"""The backend for Hopper GPUs: flash attention in Mosaic GPU, with the bias computed and differentiated tile by tile.
+
+A block of threads holds 128 queries (forward, and the gradients of the query side) or keys (the gradients of the key side), 64
+in each of its two computing warpgroups, and a third warpgroup brings the blocks of the other side through shared memory. What
+is held lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
+keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
+
+It is compiled for an H100 and interpreted on a CPU by its tests, and has not run on a chip yet. Biases of many parameters (T5,
+FIRE) spill registers in the gradients of the query side: right, and slow; see `evals.gpu_static`.
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bam_jax.attention import tile, tiles
+from bam_jax.attention.hopper import (
+    LOWERED,
+    Kernel,
+    Plan,
+    Tile,
+    constant_row,
+    cotangents,
+    pad,
+    product,
+    row_sum,
+    spread,
+    zeros,
+)
+from bam_jax.attention.scoring import HIDDEN, Scoring, cotangent, split
+from bam_jax.attention.tiles import Tiling
+from bam_jax.biases.base import sum_to
+
+_FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
+_DTYPES = ("bfloat16", "float16")  # Of matrix products as exact as their operands.
+
+
+def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
+    """Why these kernels cannot do it, or None; see `Backend.refuses`."""
+    if not q.dtype == k.dtype == v.dtype or q.dtype.name not in _DTYPES:
+        return f"q, k and v are all of one of {', '.join(_DTYPES)} in its matrix products, not {q.dtype}, {k.dtype}, {v.dtype}"
+    if q.shape[-1] > 128:
+        return f"a head width of {q.shape[-1]}, above 128"
+    if jax.default_backend() == "gpu" and getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+        return f"it is made for Hopper (H100, H200), not for {jax.devices()[0].device_kind}"
+    return tile.unsupported(scoring, LOWERED)
+
+
+def forward(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
+    """Attention and its log-normaliser by the running softmax; see `Backend.forward`. The output is float32."""
+    plan = Plan.of(q, k, v, scoring, tiling)
+    kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, width=128)
+    out, (lse,) = plan.over_keys(kernel, (plan.q,), plan.queries, matrices=1, vectors=1)
+    return out[0][:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
+
+
+def backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    tiling: Tiling,
+    wanted: tuple[bool, ...],
+    out: Array,
+    lse: Array,
+    d_out: Array,
+) -> tuple[Array, Array, Array, Scoring]:
+    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    plan = Plan.of(q, k, v, scoring, tiling)
+    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=jnp.float32)
+    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
+    lse = jnp.where(lse > _FLOOR, lse, 0)
+    matrices = (plan.q, pad(d_out.astype(q.dtype), plan.block_q))
+    vectors = (plan.queries, *(tiles.pad(x[:, :, None], plan.block_q) for x in (lse, delta)))
+
+    (bias, temperature, own_i, own_j), _ = split(scoring)
+    sizes = [*plan.parameters.sizes, *[1] * (len(wanted) - len(plan.parameters.sizes))]
+    flags = [flag for flag, size in zip(wanted, sizes, strict=True) for _ in range(size)]
+    cut = len(flags) - len(jax.tree.leaves(own_j))
+    of_rows, of_columns = flags[:cut], flags[cut:]
+    scale = 1 / math.sqrt(q.shape[-1])
+    of_queries = Kernel(
+        "query_gradients",
+        functools.partial(_gradient_start, 1, sum(of_rows)),
+        functools.partial(_query_step, of_rows),
+        functools.partial(_gradient_finish, (scale,)),
+        width=64,
+    )
+    of_keys = Kernel(
+        "key_gradients",
+        functools.partial(_gradient_start, 2, sum(of_columns)),
+        functools.partial(_key_step, of_columns),
+        functools.partial(_gradient_finish, (scale, 1.0)),
+        width=64,
+    )
+    (dq,), d_rows = plan.over_keys(of_queries, matrices, vectors, matrices=1, vectors=sum(of_rows))
+    of_head, d_columns = plan.over_queries(of_keys, matrices, vectors, matrices=2, vectors=sum(of_columns))
+    dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_head)
+
+    d_rows, d_columns = _unstack(d_rows, of_rows), _unstack(d_columns, of_columns)
+    number = sum(plan.parameters.sizes)
+    none = jnp.zeros((q.shape[2],), jnp.float32)
+    d_table = [none if x is None else x.sum((0, 2)) for x in d_rows[:number]]
+    d_bias = plan.parameters.cotangent(jnp.stack(d_table, 1), bias) if number else bias
+    d_temperature, d_i = _refold((temperature, own_i), d_rows[number:])
+    d_scoring = cotangent(scoring, (d_bias, d_temperature, d_i, _refold(own_j, d_columns)))
+    narrow = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
+    return narrow(dq, q), narrow(dk, k), narrow(dv, v), d_scoring
+
+
+def _forward_start(width: int) -> tuple:
+    return constant_row(_FLOOR), constant_row(0.0), zeros(width)
+
+
+def _forward_step(at: Tile, state: tuple) -> tuple:
+    (q,), (k, v) = at.held, at.other
+    top, total, sums = state
+    logits, _ = tile.logits(product(q, k) * at.scale, at.bias, at.rows, at.columns)
+    highest = jnp.maximum(top, logits.max(1))
+    weights = jnp.exp(logits - spread(highest, logits.shape))
+    shrink = jnp.exp(top - highest)
+    sums = at.add_product(sums * spread(shrink, sums.shape), weights.astype(v.dtype), v)
+    return highest, total * shrink + weights.sum(1), sums
+
+
+def _forward_finish(state: tuple) -> tuple:
+    top, total, sums = state
+    some = total > 0
+    whole = jnp.where(some, total, 1.0)
+    lse = jnp.where(some, top + jnp.log(whole), HIDDEN)
+    return (sums * spread(jnp.where(some, 1 / whole, 0.0), sums.shape),), (lse,)
+
+
+def _gradient_start(matrices: int, vectors: int, width: int) -> tuple:
+    return tuple(zeros(width) for _ in range(matrices)), tuple(constant_row(0.0) for _ in range(vectors))
+
+
+def _gradient_finish(scales: tuple[float, ...], state: tuple) -> tuple:
+    matrices, vectors = state
+    return tuple(x * scale for x, scale in zip(matrices, scales, strict=True)), vectors
+
+
+def _query_step(wanted: list[bool], at: Tile, state: tuple) -> tuple:
+    (q, d_out), (k, v) = at.held, at.other
+    queries, lse, delta = at.rows
+    (dq,), d_rows = state
+    logits, raw = tile.logits(product(q, k) * at.scale, at.bias, queries, at.columns)
+    d_logits = jnp.exp(logits - lse) * (product(d_out, v) - delta)
+    parts = []
+    if queries.temperature is not None:
+        parts = [d_logits * raw]
+        d_logits = d_logits * queries.temperature
+    if d_rows:
+        d_bias, d_i, _ = cotangents(at.bias, *tile.coordinates(queries, at.columns), d_logits)
+        own = () if queries.coordinate is None else d_i
+        d_rows = _accumulate(d_rows, [*jax.tree.leaves(d_bias), *parts, *jax.tree.leaves(own)], wanted)
+    return (at.add_product(dq, d_logits.astype(k.dtype), k),), d_rows
+
+
+def _key_step(wanted: list[bool], at: Tile, state: tuple) -> tuple:
+    (k, v), (q, d_out) = at.held, at.other
+    queries, lse, delta = at.columns
+    (dk, dv), d_columns = state
+    logits, _ = tile.logits(product(k, q) * at.scale, at.bias, queries, at.rows)
+    weights = jnp.exp(logits - lse)
+    dv = at.add_product(dv, weights.astype(d_out.dtype), d_out)
+    d_logits = weights * (product(v, d_out) - delta)
+    if queries.temperature is not None:
+        d_logits = d_logits * queries.temperature
+    if d_columns:
+        _, _, d_j = cotangents(at.bias, *tile.coordinates(queries, at.rows), d_logits)
+        d_columns = _accumulate(d_columns, jax.tree.leaves(d_j), wanted)
+    return (at.add_product(dk, d_logits.astype(q.dtype), q), dv), d_columns
+
+
+def _accumulate(total: tuple, parts: list[Array], wanted: list[bool]) -> tuple:
+    """Add the row sums of those parts that are wanted."""
+    # A coordinate that stands for the position comes last, and nobody wants it.
+    chosen = (part for part, flag in zip(parts, wanted, strict=False) if flag)
+    return tuple(x + row_sum(part) for x, part in zip(total, chosen, strict=True))
+
+
+def _unstack(parts: list[Array], flags: list[bool]) -> list[Array | None]:
+    """Of the vectors [B, H, T] one for each flag that is set."""
+    at = iter(parts)
+    return [next(at) if flag else None for flag in flags]
+
+
+def _refold(tree: Any, parts: list[Array | None]) -> Any:
+    """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
+    leaves, whole = jax.tree.flatten(tree)
+    made = [
+        jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
+        for x, part in zip(leaves, parts, strict=True)
+    ]
+    return jax.tree.unflatten(whole, made)

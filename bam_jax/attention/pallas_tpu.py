@@ -1,0 +1,309 @@
+"""The backend for TPUs: flash attention in Pallas, with the bias computed and differentiated tile by tile.
+
+A kernel holds one block of queries (forward, and the gradients of the query side) or of keys (the gradients of the key side)
+in the lanes and walks over the blocks of the other side, which lie in the sublanes. Its running sums are then rows of lanes,
+reductions run over sublanes, and everything in HBM has the sequence as its last axis: no head width is padded to 128 lanes.
+Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from bam_jax.attention import tile, tiles
+from bam_jax.attention.grid import Plan, Step, inside
+from bam_jax.attention.scoring import HIDDEN, Scoring, cotangent, split
+from bam_jax.attention.tiles import Tiling
+from bam_jax.biases.base import sum_to
+
+_FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
+
+
+def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
+    """Why these kernels cannot do it, or None; see `Backend.refuses`."""
+    if jnp.promote_types(q.dtype, jnp.float32) != jnp.float32:
+        return f"a TPU has no {q.dtype}"
+    if q.shape[-1] > 256:
+        return f"a head width of {q.shape[-1]}, above 256"
+    return tile.unsupported(scoring)
+
+
+def forward(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
+    """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
+    if q.shape[1] == 1:
+        return _decode(q, k, v, scoring, tiling)
+    plan = Plan.of(q, k, v, scoring, tiling)
+    column = lambda n: (n, plan.block_q)
+    out, lse = plan.over_keys(
+        _forward_kernel, plan.q, (_like(plan.q), plan.rows(1)), [column(1), column(1), column(q.shape[-1])]
+    )
+    return _outside(out, q.shape[1]), lse[:, :, 0, : q.shape[1]]
+
+
+def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
+    """`forward` of one query: the query heads of a key head are the rows of one tile, and keys lie in the lanes."""
+    plan = Plan.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1))
+    heads = k.shape[2]
+    group = q.shape[2] // heads
+    count = group if group > 1 else 8  # a single row is repeated: Mosaic does not multiply it in bfloat16
+
+    def rows(x: Array) -> Array:
+        """[#B, #H, n, 1] -> [#B, #K, n, rows]."""
+        x = jnp.broadcast_to(x, (x.shape[0], max(x.shape[1], group), *x.shape[2:]))
+        x = x.reshape(x.shape[0], -1, group, x.shape[2]).swapaxes(2, 3)
+        return jnp.repeat(x, count // group, axis=3)
+
+    together = dataclasses.replace(
+        plan,
+        q=rows(plan.q),
+        queries=jax.tree.map(rows, plan.queries),
+        keys=jax.tree.map(lambda x: x if x.shape[1] == 1 else x.reshape(x.shape[0], heads, group, -1), plan.keys),
+        table=jnp.zeros((heads, 1), jnp.float32),
+        needed=plan.needed.reshape(heads, group, 1, -1).any(1),
+        block_q=count,
+    )
+    operands = (together.q, rows(plan.table[None, :, :, None]))
+    scratch = [(count, 1), (count, 1), (q.shape[-1], count)]
+    out, lse = together.over_keys(_decode_kernel, operands, (_like(together.q), together.rows(1)), scratch)
+    out, lse = out[..., :group], lse[..., :group]
+    return out.swapaxes(2, 3).reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
+
+
+def backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    tiling: Tiling,
+    wanted: tuple[bool, ...],
+    out: Array,
+    lse: Array,
+    d_out: Array,
+) -> tuple[Array, Array, Array, Scoring]:
+    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    plan = Plan.of(q, k, v, scoring, tiling)
+    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=jnp.float32)
+    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
+    lse = jnp.where(lse > _FLOOR, lse, 0)
+    rows = _Rows(plan.q, inside(d_out, plan.block_q), *(tiles.pad(x[:, :, None], plan.block_q) for x in (lse, delta)))
+
+    (bias, temperature, own_i, own_j), _ = split(scoring)
+    sizes = [*plan.parameters.sizes, *[1] * (len(wanted) - len(plan.parameters.sizes))]
+    flags = [flag for flag, size in zip(wanted, sizes, strict=True) for _ in range(size)]
+    cut = len(flags) - len(jax.tree.leaves(own_j))
+    of_rows, of_columns = flags[:cut], flags[cut:]
+    dq, d_rows = plan.over_keys(
+        functools.partial(_query_kernel, of_rows),
+        rows,
+        (_like(plan.q), plan.rows(sum(of_rows))),
+        [(q.shape[-1], plan.block_q)],
+    )
+    dk, dv, d_columns = plan.over_queries(
+        functools.partial(_key_kernel, of_columns),
+        rows,
+        (_like(plan.k), _like(plan.v), plan.columns(sum(of_columns))),
+        [(q.shape[-1], plan.block_k)] * 2,
+    )
+    d_rows, d_columns = _unstack(d_rows, of_rows), _unstack(d_columns, of_columns)
+    number = sum(plan.parameters.sizes)
+    none = jnp.zeros((q.shape[2],), jnp.float32)
+    d_table = [none if x is None else x.sum((0, 2)) for x in d_rows[:number]]
+    d_bias = plan.parameters.cotangent(jnp.stack(d_table, 1), bias) if number else bias
+    d_temperature, d_i = _refold((temperature, own_i), d_rows[number:])
+    d_scoring = cotangent(scoring, (d_bias, d_temperature, d_i, _refold(own_j, d_columns)))
+    return _outside(dq, q.shape[1]), _outside(dk, k.shape[1]), _outside(dv, k.shape[1]), d_scoring
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """What the backward kernels need of queries: q (already divided by sqrt(D)) and d_out [B, H, D, T]; [B, H, 1, T]."""
+
+    q: Array
+    d_out: Array
+    lse: Array
+    delta: Array
+
+
+def _forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
+    out, lse = outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        _start(top, total, sums)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        queries, keys = _lanes(step.queries), _sublanes(step.keys)
+        logits, _ = tile.logits(_dot(k, q, 0, 0), step.bias(), queries, keys)
+        highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
+        weights = jnp.exp(logits - highest)
+        shrink = jnp.exp(top[...] - highest)
+        total[...] = total[...] * shrink + weights.sum(0, keepdims=True)
+        sums[...] = sums[...] * shrink + _dot(v, weights, 1, 0)
+        top[...] = highest
+
+    @pl.when(step.last)
+    def finish() -> None:
+        _finish(out, lse, top[...], total[...], sums[...])
+
+
+def _decode_kernel(step: Step, rows: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
+    (q, table), (out, lse) = rows, outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        _start(top, total, sums)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        queries, keys = _sublanes(step.queries), _lanes(step.keys)
+        bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
+        logits, _ = tile.logits(_dot(q, k, 0, 0), bias, queries, keys)
+        highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
+        weights = jnp.exp(logits - highest)
+        shrink = jnp.exp(top[...] - highest)
+        total[...] = total[...] * shrink + weights.sum(1, keepdims=True)
+        sums[...] = sums[...] * shrink[:, 0][None] + _dot(v, weights, 1, 1)
+        top[...] = highest
+
+    @pl.when(step.last)
+    def finish() -> None:
+        _finish(out, lse, top[:, 0][None], total[:, 0][None], sums[...])
+
+
+def _start(top: Any, total: Any, sums: Any) -> None:
+    """Before the first tile of a running softmax."""
+    top[...] = jnp.full_like(top, _FLOOR)
+    total[...] = jnp.zeros_like(total)
+    sums[...] = jnp.zeros_like(sums)
+
+
+def _finish(out: Any, lse: Any, top: Array, total: Array, sums: Array) -> None:
+    """After the last: top and total [1, n], sums [D, n]."""
+    some = total > 0
+    whole = jnp.where(some, total, 1.0)
+    out[...] = (sums * jnp.where(some, 1 / whole, 0.0)).astype(out.dtype)
+    lse[...] = jnp.where(some, top + jnp.log(whole), HIDDEN)
+
+
+def _query_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, outputs: Any, sums: Any) -> None:
+    dq, d_rows = outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        sums[...] = jnp.zeros_like(sums)
+        if d_rows is not None:
+            d_rows[...] = jnp.zeros_like(d_rows)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        queries, keys = _lanes(step.queries), _sublanes(step.keys)
+        bias = step.bias(rows.q.shape[-1])
+        logits, raw = tile.logits(_dot(k, rows.q, 0, 0), bias, queries, keys)
+        d_logits = jnp.exp(logits - rows.lse[...]) * (_dot(v, rows.d_out, 0, 0) - rows.delta[...])
+        parts = []
+        if queries.temperature is not None:
+            parts = [(d_logits * raw).sum(0, keepdims=True)]
+            d_logits = d_logits * queries.temperature
+        sums[...] += _dot(k, d_logits, 1, 0)
+        if d_rows is not None:
+            d_bias, d_i, _ = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
+            _accumulate(d_rows, [*jax.tree.leaves(d_bias), *parts, *jax.tree.leaves(d_i)], wanted)
+
+    @pl.when(step.last)
+    def finish() -> None:
+        dq[...] = (sums[...] / math.sqrt(sums.shape[0])).astype(dq.dtype)
+
+
+def _key_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, outputs: Any, d_k: Any, d_v: Any) -> None:
+    dk, dv, d_columns = outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        d_k[...] = jnp.zeros_like(d_k)
+        d_v[...] = jnp.zeros_like(d_v)
+
+    if d_columns is not None:
+
+        @pl.when(step.first_of_head)
+        def start_head() -> None:
+            d_columns[...] = jnp.zeros_like(d_columns)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        queries, keys = _sublanes(step.queries), _lanes(step.keys)
+        lse, delta = _sublanes((rows.lse, rows.delta))
+        bias = step.bias()
+        logits, _ = tile.logits(_dot(rows.q, k, 0, 0), bias, queries, keys)
+        weights = jnp.exp(logits - lse)
+        d_v[...] += _dot(rows.d_out, weights, 1, 0)
+        d_logits = weights * (_dot(rows.d_out, v, 0, 0) - delta)
+        if queries.temperature is not None:
+            d_logits = d_logits * queries.temperature
+        d_k[...] += _dot(rows.q, d_logits, 1, 0)
+        if d_columns is not None:
+            _, _, d_j = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
+            _accumulate(d_columns, jax.tree.leaves(d_j), wanted)
+
+    @pl.when(step.last)
+    def finish() -> None:
+        dk[...] = d_k[...].astype(dk.dtype)
+        dv[...] = d_v[...].astype(dv.dtype)
+
+
+def _lanes(refs: Any) -> Any:
+    """Vectors [1, n] along the lanes."""
+    return jax.tree.map(lambda ref: ref[...], refs)
+
+
+def _sublanes(refs: Any) -> Any:
+    """Vectors [n, 1] along the sublanes."""
+    return jax.tree.map(lambda ref: ref[0][:, None], refs)
+
+
+def _dot(a: Array, b: Array, axis_a: int, axis_b: int) -> Array:
+    """The product over one axis of each, in the type of the first, summed in float32."""
+    a, b = a[...], b[...]
+    return jax.lax.dot_general(
+        a, b.astype(a.dtype), (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+
+def _accumulate(total: Any, parts: list[Array], wanted: list[bool]) -> None:
+    """Add those parts that are wanted, [1, n] each, to the rows of `total`; behind them may be those of made coordinates."""
+    for n, part in enumerate(part for part, flag in zip(parts, wanted, strict=False) if flag):
+        total[n : n + 1] += part
+
+
+def _like(x: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def _outside(x: Array, length: int) -> Array:
+    """[B, H, D, T] -> [B, length, H, D]."""
+    return x[..., :length].transpose(0, 3, 1, 2)
+
+
+def _unstack(parts: Array | None, flags: list[bool]) -> list[Array | None]:
+    """The rows [B, H, T] of parts [B, H, n, T], one for each flag that is set."""
+    at = iter(range(sum(flags)))
+    return [parts[:, :, next(at)] if flag else None for flag in flags]  # type: ignore[index]
+
+
+def _refold(tree: Any, parts: list[Array | None]) -> Any:
+    """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
+    leaves, whole = jax.tree.flatten(tree)
+    made = [
+        jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
+        for x, part in zip(leaves, parts, strict=True)
+    ]
+    return jax.tree.unflatten(whole, made)
