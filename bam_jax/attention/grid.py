@@ -63,6 +63,7 @@ class Plan:
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "Plan":
+        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out which tiles are needed."""
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         whole = tiles.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)

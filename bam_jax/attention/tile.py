@@ -109,6 +109,7 @@ class Vector:
 
     @property
     def shape(self) -> tuple[int]:
+        """(n,)"""
         return (len(self.numbers),)
 
     def __len__(self) -> int:
@@ -120,10 +121,12 @@ class Vector:
         return self.numbers[n]
 
     def tree_flatten(self) -> tuple[tuple, None]:
+        """See `jax.tree_util.register_pytree_node_class`."""
         return self.numbers, None
 
     @classmethod
     def tree_unflatten(cls, _: None, numbers: tuple) -> "Vector":
+        """See `jax.tree_util.register_pytree_node_class`."""
         return cls(numbers)
 
 
@@ -137,6 +140,7 @@ class Parameters:
 
     @classmethod
     def of(cls, bias: Bias) -> "Parameters":
+        """Those of a bias whose leaves are arrays or their shapes."""
         leaves, tree = jax.tree.flatten(bias)
         axes = jax.tree.leaves(head_axes(bias), is_leaf=lambda x: x is None)
         shapes = tuple(jnp.shape(x)[0 if axis is None else 1 :] for x, axis in zip(leaves, axes, strict=True))

@@ -98,7 +98,7 @@ def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
 
 
 def pad(x: Array, block: int, value: int = 0) -> Array:
-    """The last axis padded to whole blocks."""
+    """[..., n], n padded to whole blocks."""
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % block)], constant_values=value)
 
 
