@@ -96,8 +96,8 @@ def test_the_quickstart_is_what_was_promised():
     assert all(job.config.optimizer.prior_rate == 1.0 for job in jobs if job.row.label == main.label)
     for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
         assert label in labels
-    lengths = {(e.lengths, e.depths) for e in main.evaluations if e.name == "passkey"}
-    assert lengths == {((64, 128, 256, 512, 1024, 2048, 4096), 20), ((32000,), 10)}
+    lengths = {(e.lengths, e.depths, e.trials) for e in main.evaluations if e.name == "passkey"}
+    assert lengths == {((64, 128, 256, 512, 1024, 2048, 4096), 20, 1), ((4096,), 20, 5), ((32000,), 10, 1)}
     assert {e.label for row in made.rows for e in row.evaluations} == {"", "Local RoPE"}
 
 

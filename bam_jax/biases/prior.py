@@ -109,7 +109,9 @@ class GeneralisedGaussian(Monotone):
         return jnp.exp(self.loc) - jnp.exp(-self.loc)
 
     def __call__(self, i: Array, j: Array) -> Array:
-        return -_power(self.log_scale, self.shape, jnp.abs(j - i - self.centre()) + self.eps)
+        offset = j - i - self.centre()
+        distance = jnp.maximum(offset, -offset)  # abs, whose gradient JAX has as 1 at the mode, where 0 is due
+        return -_power(self.log_scale, self.shape, distance + self.eps)
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple["GeneralisedGaussian", Array, Array]:
         """In closed form, with z = abs(j - i - mu) + eps; all zero above the cap.

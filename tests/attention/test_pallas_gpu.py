@@ -13,7 +13,7 @@ from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported,
 from bam_jax.evals import gpu_static
 
 B, T, H, K, D = 2, 200, 2, 1, 48
-HAVE_COMPILER = importlib.util.find_spec("jax_plugins.xla_cuda13") is not None
+HAVE_COMPILER = importlib.util.find_spec("jax_cuda13_plugin") is not None
 needs_compiler = pytest.mark.skipif(
     not HAVE_COMPILER, reason="no GPU compiler: `make test-gpu` brings the extra gputest"
 )
