@@ -36,6 +36,7 @@ ALLOWED = {
     "config": {"errors"},
     "model": {"attention", "biases", "config", "encodings", "errors"},
     "generate": {"attention", "errors", "model"},
+    "adapters": {"attention", "biases", "encodings"},
     "losses": set(),
     "optimizer": {"config"},
 }
@@ -104,7 +105,16 @@ def test_biases_and_attention_load_nothing_of_training():
     script = (
         "import sys, bam_jax.attention, bam_jax.biases\n"
         "heavy = {'optax', 'grain', 'orbax', 'ml_collections', 'flax', 'tqdm', 'matplotlib'} & set(sys.modules)\n"
-        "ours = [name for name in sys.modules if name.startswith(('bam_jax.encodings', 'bam_jax.config', 'bam_jax.model'))]\n"
+        "ours = [name for name in sys.modules if name.startswith(('bam_jax.encodings', 'bam_jax.config', 'bam_jax.model', 'bam_jax.adapters'))]\n"
         "assert not heavy and not ours, (heavy, ours)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_adapters_load_nothing_of_training():
+    script = (
+        "import sys, bam_jax.adapters\n"
+        "names = {'grain', 'ml_collections', 'tqdm', 'matplotlib', 'bam_jax.config', 'bam_jax.model', 'bam_jax.data'}\n"
+        "assert not names & set(sys.modules), names & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
