@@ -39,6 +39,7 @@ ALLOWED = {
     "config": {"errors"},
     "model": {"attention", "biases", "config", "encodings", "errors"},
     "generate": {"attention", "errors", "model"},
+    "adapters": {"attention", "biases", "encodings"},
     "losses": set(),
     "optimizer": {"config"},
 }
@@ -107,7 +108,17 @@ def test_biases_and_attention_load_nothing_of_training():
     script = (
         "import sys, bam_jax.attention, bam_jax.biases\n"
         "heavy = {'optax', 'grain', 'orbax', 'ml_collections', 'flax', 'tqdm', 'matplotlib'} & set(sys.modules)\n"
-        "ours = [name for name in sys.modules if name.startswith(('bam_jax.encodings', 'bam_jax.config', 'bam_jax.model'))]\n"
+        "edges = tuple(f'bam_jax.{name}' for name in ('encodings', 'config', 'model', 'adapters'))\n"
+        "ours = [name for name in sys.modules if name.startswith(edges)]\n"
         "assert not heavy and not ours, (heavy, ours)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_adapters_load_nothing_of_training():
+    script = (
+        "import sys, bam_jax.adapters\n"
+        "names = {'grain', 'ml_collections', 'tqdm', 'matplotlib', 'bam_jax.config', 'bam_jax.model', 'bam_jax.data'}\n"
+        "assert not names & set(sys.modules), names & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

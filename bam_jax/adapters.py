@@ -1,0 +1,150 @@
+"""Attention with a positional bias inside Flax's own modules, as their `attention_fn`.
+
+A bias whose parameters are fixed, or belong to the module around it, in NNX and linen:
+
+    nnx.MultiHeadAttention(..., attention_fn=attention_fn(biases.ALiBi(slopes), Mask(causal=True)), rngs=rngs)
+    nn.MultiHeadDotProductAttention(..., attention_fn=attention_fn(bias, Mask(causal=True)))
+
+A prior that is learned, whose parameters become parameters of the NNX module:
+
+    prior = encodings.BAM(encodings.Dims(heads, width, context), rngs=rngs)
+    nnx.MultiHeadAttention(..., attention_fn=PriorAttention(prior, Mask(causal=True)), rngs=rngs)
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention
+from bam_jax.biases import Bias
+from bam_jax.encodings import Encoding
+
+
+def attention_fn(
+    bias: Bias, mask: Mask, *, backend: str = "auto", tiling: Tiling | None = None
+) -> Callable[..., Float[Array, "... T H D"]]:
+    """The `attention_fn` of `flax.nnx.MultiHeadAttention` and of linen's `MultiHeadDotProductAttention`.
+
+        out_i = sum_j softmax_j(q_i . k_j / sqrt(D) + bias(i, j)) v_j,   j visible from i
+
+    Tokens stand at their index. Causality and windows come from `mask` (`is_causal` of the call adds causality); a dense mask
+    would take O(T S) memory. A mask of keys alone, [..., 1, 1, S], is taken: it hides padding, and a row that sees no key
+    gives 0. In decode mode it shows the slots of the cache that are written, and the query stands at the last one.
+
+    Args:
+      bias: a bias of positions, with parameters [H] or [H, n]; gradients flow to wherever they come from.
+      mask: causality and window.
+      backend, tiling: see `attention.attention`.
+
+    Returns:
+      A function of queries [..., T, H, D], keys and values [..., S, K, D] and what Flax adds to them. It raises Unsupported
+      where that cannot be honoured: dropout, a dense mask or bias, sown weights, a precision, einsums or positions of one's
+      own, T queries among another number of keys unless it is one that a mask of keys places.
+
+    Source: the arguments that flax 0.12's modules pass.
+    """
+    return _Attention(bias, mask, backend, Tiling() if tiling is None else tiling)
+
+
+class PriorAttention(nnx.Module):
+    """The `attention_fn` of `flax.nnx.MultiHeadAttention` with a prior that is learned; see `attention_fn`.
+
+    Args:
+      prior: an encoding of this package that does nothing besides its bias.
+      mask, backend, tiling: see `attention_fn`.
+
+    Raises:
+      Unsupported: the encoding has another hook, which Flax's module would not call.
+    """
+
+    def __init__(self, prior: Encoding, mask: Mask, *, backend: str = "auto", tiling: Tiling | None = None):
+        hooks = {"embed": prior.embedding is not None, "window": prior.window is not None}
+        for name in ("rotate", "coordinate"):
+            hooks[name] = getattr(type(prior), name) is not getattr(Encoding, name)
+        for name, used in hooks.items():
+            if used:
+                raise Unsupported(f"{type(prior).__name__} is more than a bias of positions: it has the hook {name!r}")
+        self.prior = prior
+        self.mask, self.backend, self.tiling = mask, backend, tiling
+
+    def __call__(self, query: Array, key: Array, value: Array, **options: Any) -> Float[Array, "... T H D"]:
+        """See `attention_fn`."""
+        attend = attention_fn(self.prior.bias(), self.mask, backend=self.backend, tiling=self.tiling)
+        return attend(query, key, value, **options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Attention:
+    bias: Bias
+    mask: Mask
+    backend: str
+    tiling: Tiling
+
+    # Linen passes only those arguments that the signature names.
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        mask: Array | None = None,
+        *,
+        broadcast_dropout: bool = True,
+        dropout_rng: Any = None,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        dtype: Any = None,
+        precision: Any = None,
+        module: Any = None,
+        is_causal: bool = False,
+        force_fp32_for_softmax: bool = True,  # it is, always
+        qk_attn_weights_einsum: Any = None,
+        attn_weights_value_einsum: Any = None,
+        input_positions: Any = None,
+    ) -> Array:
+        unsupported = {
+            "bias": bias is not None,
+            "dropout_rate": dropout_rate > 0 and not deterministic,
+            "precision": precision is not None,
+            "sow_weights": module is not None,
+            "qk_attn_weights_einsum": qk_attn_weights_einsum is not None,
+            "attn_weights_value_einsum": attn_weights_value_einsum is not None,
+            "input_positions": input_positions is not None,
+        }
+        for name, asked in unsupported.items():
+            if asked:
+                raise Unsupported(f"attention that never holds its weights cannot do this of Flax's: {name}")
+        dtype = jnp.result_type(query, key, value) if dtype is None else dtype
+        flat = lambda x: x.reshape(-1, *x.shape[-3:])
+        q, k, v = (flat(x.astype(dtype)) for x in (query, key, value))
+        queries, keys = _tokens(q, k, query.shape[:-3], mask)
+        own = dataclasses.replace(self.mask, causal=self.mask.causal or is_causal)
+        scoring = Scoring(self.bias, queries, keys, mask=own)
+        out = attention(q, k, v, scoring, backend=self.backend, tiling=self.tiling)
+        return out.reshape(query.shape)
+
+
+def _tokens(q: Array, k: Array, batch: tuple[int, ...], mask: Array | None) -> tuple[Tokens, Tokens]:
+    """Where queries [B, T, H, D] and keys [B, S, K, D] stand, by a mask that broadcasts to [*batch, H, T, S]."""
+    length, slots = q.shape[1], k.shape[1]
+    index = jnp.arange(slots, dtype=jnp.int32)[None]
+    if mask is None:
+        if length != slots:
+            raise Unsupported(f"{length} queries among {slots} keys: nothing says where they stand")
+        return Tokens(index), Tokens(index)
+    if mask.ndim < 3 or mask.shape[-3:] != (1, 1, slots):
+        raise Unsupported(
+            f"a dense mask {mask.shape}: causality and windows belong to the adapter's Mask, padding to a mask of keys alone, "
+            f"{(*batch, 1, 1, slots)}"
+        )
+    shown = jnp.broadcast_to(mask[..., 0, 0, :].astype(bool), (*batch, slots)).reshape(-1, slots)
+    keys = Tokens(jnp.where(shown, index, EMPTY))
+    if length == slots:
+        return Tokens(index), keys
+    if length != 1:
+        raise Unsupported(f"{length} queries among {slots} keys: nothing says where they stand")
+    return Tokens(jnp.where(shown, index, 0).max(1, keepdims=True)), keys
