@@ -187,7 +187,16 @@ Attend = Callable[[Array, Array, Array, Scoring], Array]
 
 
 def dense(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    """Attention with its bias as a table, all heads and logits in memory, as the papers' authors compute it."""
+    """Attention with its bias as a table, all heads and logits in memory, as the papers' authors compute it.
+
+    Args:
+        q: [B, T, H, D].
+        k, v: [B, S, H, D].
+        scoring: the bias, tokens and mask; no temperature.
+
+    Returns:
+        [B, T, H, D].
+    """
     logits = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32) / math.sqrt(q.shape[-1])
     seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
     weights = jax.nn.softmax(jnp.where(seen, logits + bias_table(scoring, jnp.dtype(jnp.float32)), HIDDEN))
