@@ -12,6 +12,12 @@ long. What cannot run is in the table with its reason. Queries and keys have uni
     jax.nn, + bias         `jax.nn.dot_product_attention` without a bias (not the same function), and with its table
     tokamax, + bias        the same of `tokamax.dot_product_attention`; needs the extra `bench`
     FlexAttention          PyTorch's, with the same generalised Gaussian and gradients to its parameters; needs torch and a GPU
+
+Measured on two CPU cores: experiments/attention_speed_cpu.json and attention_speed_cpu_skip.json, made by
+
+    python -m bam_jax.evals.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3
+    python -m bam_jax.evals.attention_speed --bias=alibi --slope=0.0625 --heads=1 --lengths=32768 --decode= --only=ours \\
+        --passes=forward --repetitions=3
 """
 
 import argparse
