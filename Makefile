@@ -7,7 +7,7 @@ OLDEST := $(ROOT).venv-oldest/installed
 GPU := $(ROOT).venv-gpu/installed
 UV := 0.13.8
 
-.PHONY: quickstart quickstart-far test test-all test-oldest test-gpu lint clean
+.PHONY: quickstart quickstart-far test test-all test-oldest test-gpu test-hopper lint clean
 
 quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
@@ -28,6 +28,9 @@ test-oldest: $(OLDEST)  ## what users import into their own models, with the old
 
 test-gpu: $(GPU)  ## the GPU kernels through their compiler; no GPU needed
 	cd $(ROOT) && .venv-gpu/bin/python -m pytest -n auto tests/attention/test_pallas_gpu.py
+
+test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted: slow, and on few cores its threads may wait for each other
+	$(RUN) -m pytest -m hopper
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

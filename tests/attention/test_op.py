@@ -27,7 +27,7 @@ from bam_jax.attention import (
 
 B, T, H, D = 2, 12, 3, 4
 # The GPU kernels are interpreted thread by thread, which takes long.
-EACH = [pytest.param(name, marks=pytest.mark.full) if name == "pallas_gpu" else name for name in BACKENDS]
+EACH = [pytest.param(name, marks=pytest.mark.hopper) if name == "pallas_gpu" else name for name in BACKENDS]
 SHAPES = [-20.0, -7.5, 1.0]
 
 

@@ -88,16 +88,17 @@ def reference(q, k, v, d_out, scoring):
     ("dtype", "tolerance", "mask", "packed", "tempered"),
     [
         ("bfloat16", 3e-2, Mask(), True, True),
-        pytest.param("float16", 4e-3, Mask(causal=False, window=90), False, False, marks=pytest.mark.full),
+        pytest.param("float16", 4e-3, Mask(causal=False, window=90), False, False),
     ],
 )
+@pytest.mark.hopper
 def test_several_blocks_agree_with_the_reference(dtype, tolerance, mask, packed, tempered):
     temperature = jnp.linspace(0.2, 1.5, H * T, dtype=jnp.float32).reshape(1, H, T) if tempered else None
     arguments = (*operands(dtype), scoring(GGD, mask, packed=packed, temperature=temperature))
     agree(interpreted(*arguments), reference(*arguments), tolerance)
 
 
-@pytest.mark.full
+@pytest.mark.hopper
 def test_a_users_bias_and_tiles_left_out():
     arguments = (*operands("bfloat16"), scoring(Cauchy(few(2.0, 30.0)), packed=False))
     agree(interpreted(*arguments), reference(*arguments), 3e-2)

@@ -349,7 +349,7 @@ def default_numbers(backend):
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.full) if case.backend in SLOW else case for case in CASES],
+    [pytest.param(case, marks=pytest.mark.hopper) if case.backend in SLOW else case for case in CASES],
     ids=lambda case: "-".join(map(str, dataclasses.astuple(case))),
 )
 def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
@@ -381,7 +381,10 @@ def test_full_product(backend, bias, mask, kv_heads, small_tiles, x64):
             compare(case, arguments, made, reference(*float64(arguments), float64(d_out)))
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"])
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param(x, marks=pytest.mark.hopper) if x in SLOW else x for x in BACKENDS if x != "reference"],
+)
 def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, x64):
     """Nearly all weight on one key: what the gradient sums is smaller than what the output loses when it is rounded."""
     rng = np.random.default_rng(0)
