@@ -4,10 +4,10 @@ ROOT := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 RUN := cd $(ROOT) && .venv/bin/python
 INSTALLED := $(ROOT).venv/installed
 OLDEST := $(ROOT).venv-oldest/installed
-GPU := $(ROOT).venv-gpu/installed
+COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: quickstart quickstart-far test test-all test-oldest test-gpu test-hopper lint clean
+.PHONY: quickstart quickstart-far test test-all test-oldest test-compilers test-hopper lint clean
 
 quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
@@ -20,14 +20,14 @@ quickstart-far: $(INSTALLED)  ## after it: the same model to 8192 times its trai
 test: $(INSTALLED)  ## the suite of a contributor
 	$(RUN) -m pytest -n auto
 
-test-all: $(INSTALLED) lint test-oldest test-gpu  ## the full products as XLA optimises them for users, static checks, the oldest supported jax
+test-all: $(INSTALLED) lint test-oldest test-compilers  ## the full products as XLA optimises them for users, static checks, the oldest supported jax
 	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m full
 
 test-oldest: $(OLDEST)  ## what users import into their own models, with the oldest supported versions
 	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention
 
-test-gpu: $(GPU)  ## the GPU kernels through their compiler; no GPU needed
-	cd $(ROOT) && .venv-gpu/bin/python -m pytest -n auto tests/attention/test_pallas_gpu.py
+test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
+	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto tests/attention/test_pallas_tpu.py tests/attention/test_pallas_gpu.py tests/evals/test_tpu_static.py
 
 test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted: slow, and on few cores its threads may wait for each other
 	$(RUN) -m pytest -m hopper
@@ -38,7 +38,7 @@ lint: $(INSTALLED)
 	$(RUN) -m mypy
 
 clean:
-	cd $(ROOT) && rm -rf .venv .venv-oldest .venv-gpu
+	cd $(ROOT) && rm -rf .venv .venv-oldest .venv-compilers
 
 $(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
 	cd $(ROOT) && python3 -c 'import sys; assert sys.version_info >= (3, 12), f"bam_jax needs Python 3.12, python3 is {sys.version}"'
@@ -51,7 +51,7 @@ $(OLDEST): $(INSTALLED)
 	cd $(ROOT) && .venv/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
 	touch $@
 
-$(GPU): $(INSTALLED)
-	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-gpu
-	cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv-gpu .venv/bin/uv sync --quiet --locked --extra dev --extra gputest
+$(COMPILERS): $(INSTALLED)
+	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-compilers
+	cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv-compilers .venv/bin/uv sync --quiet --locked --extra dev --extra compilers
 	touch $@

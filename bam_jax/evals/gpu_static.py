@@ -2,7 +2,7 @@
 
     python -m bam_jax.evals.gpu_static --out=experiments/h100_compiled.json
 
-It needs the plugin of the extra `gputest`, and no GPU: `make test-gpu` makes an environment that has it.
+It needs the plugin of the extra `compilers`, and no GPU: `make test-compilers` makes an environment that has it.
 """
 
 import argparse
@@ -195,7 +195,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         import jax_plugins.xla_cuda13  # noqa: F401
     except ImportError as error:
-        raise errors.UserError("the compiler for GPUs is missing: install the extra `gputest`") from error
+        raise errors.UserError("the compiler for GPUs is missing: install the extra `compilers`") from error
     settings = [
         (name, width, packed) for name in options.bias for width, packed in ((64, False), (128, False), (64, True))
     ]

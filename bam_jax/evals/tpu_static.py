@@ -4,7 +4,7 @@
 
 For each chip and bias it prints, kernel by kernel, the bundles of instructions that one tile takes (every branch once, and no
 transfers: compare kernels of one shape with each other, and do not call them cycles), registers spilled to memory among them,
-and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `dev` and `tpu`.
+and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `compilers` and `tpu`.
 """
 
 import dataclasses

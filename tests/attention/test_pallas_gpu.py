@@ -15,7 +15,7 @@ from bam_jax.evals import gpu_static
 B, T, H, K, D = 2, 200, 2, 1, 48
 HAVE_COMPILER = importlib.util.find_spec("jax_cuda13_plugin") is not None
 needs_compiler = pytest.mark.skipif(
-    not HAVE_COMPILER, reason="no GPU compiler: `make test-gpu` brings the extra gputest"
+    not HAVE_COMPILER, reason="no GPU compiler: `make test-compilers` brings the extra compilers"
 )
 few = lambda *numbers: jnp.asarray(numbers, jnp.float32)
 GGD = biases.GeneralisedGaussian(few(0.7, -0.4), few(-0.5, 0.3), few(0.3, 0.0))
