@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import heads, tiles
+from bam_jax.attention import heads, tile, tiles
 from bam_jax.attention.scoring import (
+    FLOOR,
     HIDDEN,
     Scoring,
     Tokens,
@@ -29,7 +30,6 @@ from bam_jax.attention.scoring import (
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import Bias, Coordinate
 
-_FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
 _TABLE = 2**22  # Logits of one head from which on its key heads are computed one by one.
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
 
@@ -85,7 +85,7 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
             return out, higher, total * shrink + weights.sum(-1)
 
         zero = jnp.zeros((*rows, q.shape[-1]), cut.dtype)
-        start = (zero, jnp.full(rows, _FLOOR, cut.dtype), jnp.zeros(rows, cut.dtype))
+        start = (zero, jnp.full(rows, FLOOR, cut.dtype), jnp.zeros(rows, cut.dtype))
         out, top, total = cut.over_keys(n, key_block, start)
         some = total > 0
         out = jnp.where(some[..., None], out / jnp.where(some, total, 1)[..., None], 0)
@@ -100,9 +100,7 @@ def _backward(
 ) -> tuple[Array, Array, Array, Scoring]:
     cut = _Cut.of(q, k, v, scoring, tiling)
     bias, temperature = scoring.bias, scoring.temperature
-    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=cut.dtype)
-    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
-    lse, delta = (tiles.pad(x, cut.block_q) for x in (jnp.where(lse > _FLOOR, lse, 0), delta))
+    lse, delta = (tiles.pad(x, cut.block_q) for x in tile.residuals(out, lse, d_out))
     d_out = _pad(d_out, cut.block_q)
     scale = 1 / math.sqrt(q.shape[-1])
     zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))

@@ -11,7 +11,6 @@ FIRE) spill registers in the gradients of the query side: right, and slow; see `
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +30,9 @@ from bam_jax.attention.hopper import (
     spread,
     zeros,
 )
-from bam_jax.attention.scoring import HIDDEN, Scoring, cotangent, split
+from bam_jax.attention.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.tiles import Tiling
-from bam_jax.biases.base import sum_to
 
-_FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
 _DTYPES = ("bfloat16", "float16")  # Of matrix products as exact as their operands.
 
 
@@ -73,49 +70,37 @@ def backward(
 ) -> tuple[Array, Array, Array, Scoring]:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     plan = Plan.of(q, k, v, scoring, tiling)
-    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=jnp.float32)
-    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
-    lse = jnp.where(lse > _FLOOR, lse, 0)
     matrices = (plan.q, pad(d_out.astype(q.dtype), plan.block_q))
-    vectors = (plan.queries, *(tiles.pad(x[:, :, None], plan.block_q) for x in (lse, delta)))
+    vectors = (plan.queries, *(tiles.pad(x[:, :, None], plan.block_q) for x in tile.residuals(out, lse, d_out)))
 
-    (bias, temperature, own_i, own_j), _ = split(scoring)
-    sizes = [*plan.parameters.sizes, *[1] * (len(wanted) - len(plan.parameters.sizes))]
-    flags = [flag for flag, size in zip(wanted, sizes, strict=True) for _ in range(size)]
-    cut = len(flags) - len(jax.tree.leaves(own_j))
-    of_rows, of_columns = flags[:cut], flags[cut:]
+    slopes = tile.Slopes.of(scoring, plan.parameters, wanted)
+    rows, columns = sum(slopes.of_queries), sum(slopes.of_keys)
     scale = 1 / math.sqrt(q.shape[-1])
     of_queries = Kernel(
         "query_gradients",
-        functools.partial(_gradient_start, 1, sum(of_rows)),
-        functools.partial(_query_step, of_rows),
+        functools.partial(_gradient_start, 1, rows),
+        functools.partial(_query_step, slopes.of_queries),
         functools.partial(_gradient_finish, (scale,)),
         width=64,
     )
     of_keys = Kernel(
         "key_gradients",
-        functools.partial(_gradient_start, 2, sum(of_columns)),
-        functools.partial(_key_step, of_columns),
+        functools.partial(_gradient_start, 2, columns),
+        functools.partial(_key_step, slopes.of_keys),
         functools.partial(_gradient_finish, (scale, 1.0)),
         width=64,
     )
-    (dq,), d_rows = plan.over_keys(of_queries, matrices, vectors, matrices=1, vectors=sum(of_rows))
-    of_head, d_columns = plan.over_queries(of_keys, matrices, vectors, matrices=2, vectors=sum(of_columns))
+    (dq,), d_rows = plan.over_keys(of_queries, matrices, vectors, matrices=1, vectors=rows)
+    of_head, d_columns = plan.over_queries(of_keys, matrices, vectors, matrices=2, vectors=columns)
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_head)
 
-    d_rows, d_columns = _unstack(d_rows, of_rows), _unstack(d_columns, of_columns)
-    number = sum(plan.parameters.sizes)
-    none = jnp.zeros((q.shape[2],), jnp.float32)
-    d_table = [none if x is None else x.sum((0, 2)) for x in d_rows[:number]]
-    d_bias = plan.parameters.cotangent(jnp.stack(d_table, 1), bias) if number else bias
-    d_temperature, d_i = _refold((temperature, own_i), d_rows[number:])
-    d_scoring = cotangent(scoring, (d_bias, d_temperature, d_i, _refold(own_j, d_columns)))
+    d_scoring = slopes.cotangent(d_rows, d_columns, q.shape[2])
     narrow = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
     return narrow(dq, q), narrow(dk, k), narrow(dv, v), d_scoring
 
 
 def _forward_start(width: int) -> tuple:
-    return constant_row(_FLOOR), constant_row(0.0), zeros(width)
+    return constant_row(FLOOR), constant_row(0.0), zeros(width)
 
 
 def _forward_step(at: Tile, state: tuple) -> tuple:
@@ -184,19 +169,3 @@ def _accumulate(total: tuple, parts: list[Array], wanted: list[bool]) -> tuple:
     # A coordinate that stands for the position comes last, and nobody wants it.
     chosen = (part for part, flag in zip(parts, wanted, strict=False) if flag)
     return tuple(x + row_sum(part) for x, part in zip(total, chosen, strict=True))
-
-
-def _unstack(parts: list[Array], flags: list[bool]) -> list[Array | None]:
-    """Of the vectors [B, H, T] one for each flag that is set."""
-    at = iter(parts)
-    return [next(at) if flag else None for flag in flags]
-
-
-def _refold(tree: Any, parts: list[Array | None]) -> Any:
-    """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
-    leaves, whole = jax.tree.flatten(tree)
-    made = [
-        jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
-        for x, part in zip(leaves, parts, strict=True)
-    ]
-    return jax.tree.unflatten(whole, made)

@@ -18,11 +18,8 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import tile, tiles
 from bam_jax.attention.grid import Plan, Step, inside
-from bam_jax.attention.scoring import HIDDEN, Scoring, cotangent, split
+from bam_jax.attention.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.tiles import Tiling
-from bam_jax.biases.base import sum_to
-
-_FLOOR = -1e20  # A running maximum starts here: far below every logit, far above HIDDEN.
 
 
 def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
@@ -90,35 +87,23 @@ def backward(
 ) -> tuple[Array, Array, Array, Scoring]:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     plan = Plan.of(q, k, v, scoring, tiling)
-    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=jnp.float32)
-    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
-    lse = jnp.where(lse > _FLOOR, lse, 0)
-    rows = _Rows(plan.q, inside(d_out, plan.block_q), *(tiles.pad(x[:, :, None], plan.block_q) for x in (lse, delta)))
+    lse, delta = (tiles.pad(x[:, :, None], plan.block_q) for x in tile.residuals(out, lse, d_out))
+    rows = _Rows(plan.q, inside(d_out, plan.block_q), lse, delta)
 
-    (bias, temperature, own_i, own_j), _ = split(scoring)
-    sizes = [*plan.parameters.sizes, *[1] * (len(wanted) - len(plan.parameters.sizes))]
-    flags = [flag for flag, size in zip(wanted, sizes, strict=True) for _ in range(size)]
-    cut = len(flags) - len(jax.tree.leaves(own_j))
-    of_rows, of_columns = flags[:cut], flags[cut:]
+    slopes = tile.Slopes.of(scoring, plan.parameters, wanted)
     dq, d_rows = plan.over_keys(
-        functools.partial(_query_kernel, of_rows),
+        functools.partial(_query_kernel, slopes.of_queries),
         rows,
-        (_like(plan.q), plan.rows(sum(of_rows))),
+        (_like(plan.q), plan.rows(sum(slopes.of_queries))),
         [(q.shape[-1], plan.block_q)],
     )
     dk, dv, d_columns = plan.over_queries(
-        functools.partial(_key_kernel, of_columns),
+        functools.partial(_key_kernel, slopes.of_keys),
         rows,
-        (_like(plan.k), _like(plan.v), plan.columns(sum(of_columns))),
+        (_like(plan.k), _like(plan.v), plan.columns(sum(slopes.of_keys))),
         [(q.shape[-1], plan.block_k)] * 2,
     )
-    d_rows, d_columns = _unstack(d_rows, of_rows), _unstack(d_columns, of_columns)
-    number = sum(plan.parameters.sizes)
-    none = jnp.zeros((q.shape[2],), jnp.float32)
-    d_table = [none if x is None else x.sum((0, 2)) for x in d_rows[:number]]
-    d_bias = plan.parameters.cotangent(jnp.stack(d_table, 1), bias) if number else bias
-    d_temperature, d_i = _refold((temperature, own_i), d_rows[number:])
-    d_scoring = cotangent(scoring, (d_bias, d_temperature, d_i, _refold(own_j, d_columns)))
+    d_scoring = slopes.cotangent(_each(d_rows), _each(d_columns), q.shape[2])
     return _outside(dq, q.shape[1]), _outside(dk, k.shape[1]), _outside(dv, k.shape[1]), d_scoring
 
 
@@ -182,7 +167,7 @@ def _decode_kernel(step: Step, rows: Any, k: Any, v: Any, outputs: Any, top: Any
 
 def _start(top: Any, total: Any, sums: Any) -> None:
     """Before the first tile of a running softmax."""
-    top[...] = jnp.full_like(top, _FLOOR)
+    top[...] = jnp.full_like(top, FLOOR)
     total[...] = jnp.zeros_like(total)
     sums[...] = jnp.zeros_like(sums)
 
@@ -293,17 +278,6 @@ def _outside(x: Array, length: int) -> Array:
     return x[..., :length].transpose(0, 3, 1, 2)
 
 
-def _unstack(parts: Array | None, flags: list[bool]) -> list[Array | None]:
-    """The rows [B, H, T] of parts [B, H, n, T], one for each flag that is set."""
-    at = iter(range(sum(flags)))
-    return [parts[:, :, next(at)] if flag else None for flag in flags]  # type: ignore[index]
-
-
-def _refold(tree: Any, parts: list[Array | None]) -> Any:
-    """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
-    leaves, whole = jax.tree.flatten(tree)
-    made = [
-        jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
-        for x, part in zip(leaves, parts, strict=True)
-    ]
-    return jax.tree.unflatten(whole, made)
+def _each(parts: Array | None) -> list[Array]:
+    """The rows [B, H, T] of [B, H, n, T]."""
+    return [] if parts is None else [parts[:, :, n] for n in range(parts.shape[2])]

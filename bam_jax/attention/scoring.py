@@ -16,6 +16,9 @@ EMPTY = np.iinfo(np.int32).max
 HIDDEN = -1e30
 """Added to the logit of a hidden pair. It absorbs any logit: biases are at least -exp(CAP)."""
 
+FLOOR = -1e20
+"""Where a running maximum starts: far below every logit, far above `HIDDEN`."""
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ Everything about tokens comes as arrays with an axis of length one, [1, n] on on
 """
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +12,9 @@ import jax.extend
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention.scoring import EMPTY, HIDDEN, Scoring
+from bam_jax.attention.scoring import EMPTY, FLOOR, HIDDEN, Scoring, cotangent, split
 from bam_jax.biases import Bias, Uniform
-from bam_jax.biases.base import Coordinate, head_axes
+from bam_jax.biases.base import Coordinate, head_axes, sum_to
 
 
 @jax.tree_util.register_dataclass
@@ -100,6 +101,15 @@ def logits(product: Float[Array, "..."], bias: Bias, queries: Queries, keys: Key
     return jnp.where(visible(queries, keys), scores, HIDDEN), raw
 
 
+def residuals(
+    out: Float[Array, "B T H D"], lse: Float[Array, "B H T"], d_out: Float[Array, "B T H D"]
+) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
+    """What a backward pass needs of each row: its log-normaliser, finite everywhere, and the sum over D of out times d_out."""
+    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
+    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=lse.dtype)
+    return jnp.where(lse > FLOOR, lse, 0), delta
+
+
 @jax.tree_util.register_pytree_node_class
 class Vector:
     """A vector of parameters inside a kernel: numbers that a formula takes one by one."""
@@ -176,6 +186,57 @@ class Parameters:
             part, at = part.sum(0) if shared else part, at + size
             leaves.append(part.reshape(jnp.shape(x)).astype(jnp.result_type(x)))
         return jax.tree.unflatten(self.tree, leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slopes:
+    """What backward kernels sum beside dq, dk and dv, and the cotangent of a scoring made of it.
+
+    Args:
+      of_queries: whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates.
+      of_keys: whether each of a key's coordinates is.
+    """
+
+    scoring: Scoring
+    parameters: Parameters
+    of_queries: list[bool]
+    of_keys: list[bool]
+
+    @classmethod
+    def of(cls, scoring: Scoring, parameters: Parameters, wanted: tuple[bool, ...]) -> "Slopes":
+        """From the flags of `Backend.backward`, one for each leaf of `scoring.split`."""
+        sizes = [*parameters.sizes, *[1] * (len(wanted) - len(parameters.sizes))]
+        flags = [flag for flag, size in zip(wanted, sizes, strict=True) for _ in range(size)]
+        cut = len(flags) - len(jax.tree.leaves(scoring.keys.coordinate))
+        return cls(scoring, parameters, flags[:cut], flags[cut:])
+
+    def cotangent(
+        self, of_queries: Sequence[Float[Array, "B H T"]], of_keys: Sequence[Float[Array, "B H S"]], heads: int
+    ) -> Scoring:
+        """From the sums [B, H, T or more] and [B, H, S or more] of what is wanted, in its order."""
+        rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
+        (bias, temperature, own_i, own_j), _ = split(self.scoring)
+        number, none = sum(self.parameters.sizes), jnp.zeros((heads,), jnp.float32)
+        table = [none if x is None else x.sum((0, 2)) for x in rows[:number]]
+        d_bias = self.parameters.cotangent(jnp.stack(table, 1), bias) if number else bias
+        d_temperature, d_i = _refolded((temperature, own_i), rows[number:])
+        return cotangent(self.scoring, (d_bias, d_temperature, d_i, _refolded(own_j, columns)))
+
+
+def _unstacked(parts: Sequence[Array], flags: list[bool]) -> list[Array | None]:
+    """The parts, one for each flag that is set, with None for the others."""
+    rest: Iterator[Array] = iter(parts)
+    return [next(rest) if flag else None for flag in flags]
+
+
+def _refolded(tree: Any, parts: list[Array | None]) -> Any:
+    """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
+    leaves, whole = jax.tree.flatten(tree)
+    made = [
+        jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
+        for x, part in zip(leaves, parts, strict=True)
+    ]
+    return jax.tree.unflatten(whole, made)
 
 
 # What Mosaic, the compiler of TPU kernels, lowers in a formula and in its gradient.
