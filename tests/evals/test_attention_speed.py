@@ -9,8 +9,8 @@ import pytest
 
 from bam_jax.attention import attention
 from bam_jax.errors import UserError
-from bam_jax.evals import attention_speed
-from bam_jax.evals.attention_speed import BIASES, PASSES, Case, Problem
+from bam_jax.evals import attention_speed, contenders
+from bam_jax.evals.contenders import BIASES, PASSES, Case, Problem
 
 TINY = ["--heads=2", "--width=8", "--repetitions=1"]
 
@@ -58,10 +58,10 @@ def test_contenders_compute_the_same(name, queries):
     scoring = problem.scoring(problem.learned)
     q, k, v = problem.q, problem.k, problem.v
     expected = attention(q, k, v, scoring, backend="reference")
-    library = attention_speed._library(jax.nn.dot_product_attention, True)
-    for attend in (attention_speed._ours("chunked", "exact"), attention_speed.dense, library):
+    library = contenders._library(jax.nn.dot_product_attention, True)
+    for attend in (contenders._ours("chunked", "exact"), contenders.dense, library):
         np.testing.assert_allclose(attend(q, k, v, scoring), expected, atol=2e-6)
-    plain = attention_speed._library(jax.nn.dot_product_attention, False)(q, k, v, scoring)
+    plain = contenders._library(jax.nn.dot_product_attention, False)(q, k, v, scoring)
     assert (jnp.abs(plain - expected).max() > 1e-3) == (name != "nope")
 
 
