@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import heads, tile, tiles
+from bam_jax.attention import heads, tile, tiles, toeplitz
 from bam_jax.attention.scoring import (
     FLOOR,
     HIDDEN,
@@ -77,7 +77,7 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
         def key_block(m: Array, carry: tuple) -> tuple:
             out, top, total = carry
             keys = cut.key_block(m)
-            logits, _ = cut.logits(queries, keys)
+            logits, _ = cut.logits(queries, keys, (n, m))
             higher = jnp.maximum(top, logits.max(-1))
             weights = jnp.exp(logits - higher[..., None])
             shrink = jnp.exp(top - higher)
@@ -113,7 +113,7 @@ def _backward(
         def key_block(m: Array, carry: tuple) -> tuple:
             (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = carry
             keys = cut.key_block(m)
-            logits, raw = cut.logits(queries, keys)
+            logits, raw = cut.logits(queries, keys, (n, m))
             weights = jnp.exp(logits - row_lse[..., None])
             d_weights = cut.dot("bkgqd,bskd->bkgqs", d_rows, keys.v)
             d_logits = weights * (d_weights - row_delta[..., None])
@@ -123,8 +123,7 @@ def _backward(
             dq = dq + cut.dot("bkgqs,bskd->bkgqd", d_logits, keys.k)
             dk = _add(dk, cut.dot("bkgqs,bkgqd->bskd", d_logits, queries.q), 1, m)
             dv = _add(dv, cut.dot("bkgqs,bkgqd->bskd", weights, d_rows), 1, m)
-            of_tile, vjp = jax.vjp(cut.bias, bias, queries.tokens.coordinate, keys.tokens.coordinate)
-            b, i, j = vjp(_sum_to(d_logits, of_tile))
+            b, i, j = cut.bias_cotangents(queries, keys, (n, m), d_logits)
             d_bias, d_i = jax.tree.map(jnp.add, (d_bias, d_i), (b, i))
             d_j = jax.tree.map(lambda total, part: _add(total, part, -1, m), d_j, j)
             return (dk, dv, d_bias, d_j), (dq, d_temperature, d_i)
@@ -176,6 +175,7 @@ class _Cut:
     scoring: Scoring
     first: Array  # [query blocks], first key block that is needed
     last: Array  # [query blocks], one past the last
+    straight: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
     block_q: int
     block_k: int
     length: int  # T before padding
@@ -191,8 +191,11 @@ class _Cut:
         whole = tiles.padded(whole, block_q, block_k)
         # All heads walk over the same blocks.
         first, count = tiles.span(tiles.needed(q, k, whole, tiling.skip, block_q, block_k).any(0))
+        straight = toeplitz.straight(scoring, whole, block_q, block_k)
         q, k, v = _pad(q, block_q), _pad(k, block_k), _pad(v, block_k)
-        return cls(q, k, v, whole, first, first + count, block_q=block_q, block_k=block_k, length=length, dtype=dtype)
+        return cls(
+            q, k, v, whole, first, first + count, straight, block_q=block_q, block_k=block_k, length=length, dtype=dtype
+        )
 
     @property
     def queries(self) -> Tokens:
@@ -250,11 +253,33 @@ class _Cut:
         )
         return self.split_scalars(bias_table(scoring, self.dtype))
 
-    def logits(self, queries: _Queries, keys: _Keys) -> tuple[Array, Array]:
+    def bias_of_offsets(self, bias: Bias, i: Array, j: Array) -> Array:
+        """The same of a `Relative` bias and of positions that follow one another."""
+        return self.split_scalars(toeplitz.table(bias, i, j))
+
+    def of_tile(self, at: tuple[Array, Array], by_offset: Callable, by_pair: Callable, *operands: Any) -> Any:
+        """Whichever of two functions of `operands` is due for the bias of the tile at block numbers (n, m)."""
+        if self.straight is None:
+            return by_pair(*operands)
+        straight = self.straight[0][at[0]] & self.straight[1][at[1]]
+        return jax.lax.cond(straight, by_offset, by_pair, *operands)
+
+    def bias_cotangents(self, queries: _Queries, keys: _Keys, at: tuple[Array, Array], d_logits: Array) -> tuple:
+        """Cotangents of the bias and of both coordinates of a tile."""
+        operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
+
+        def of(function: Callable, d_logits: Array, *operands: Any) -> tuple:
+            of_tile, vjp = jax.vjp(function, *operands)
+            return vjp(_sum_to(d_logits, of_tile))
+
+        by = (functools.partial(of, function) for function in (self.bias_of_offsets, self.bias))
+        return self.of_tile(at, *by, d_logits, *operands)
+
+    def logits(self, queries: _Queries, keys: _Keys, at: tuple[Array, Array]) -> tuple[Array, Array]:
         """The logits of a tile [B, K, G, block_q, block_k], and those before temperature and mask."""
-        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k) + self.bias(
-            self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate
-        )
+        operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
+        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k)
+        raw = raw + self.of_tile(at, self.bias_of_offsets, self.bias, *operands)
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
         return logits + jnp.where(seen, 0, HIDDEN).astype(self.dtype)[:, None, None], raw

@@ -13,7 +13,7 @@ spreads a formula over heads, queries and keys.
  [-1.  -0.5 -0. ]]
 """
 
-from bam_jax.biases.base import Bias, Monotone, bias, head_axes, shared, static, table
+from bam_jax.biases.base import Bias, Monotone, Relative, bias, head_axes, shared, static, table
 from bam_jax.biases.context import CABLE, KCABLE, Difference
 from bam_jax.biases.prior import (
     CAP,
@@ -42,6 +42,7 @@ __all__ = [
     "KerpleLog",
     "KerplePower",
     "Monotone",
+    "Relative",
     "T5Distance",
     "Uniform",
     "alibi_slopes",

@@ -41,7 +41,14 @@ class Bias:
         return None
 
 
-class Monotone(Bias):
+class Relative(Bias):
+    """A bias of the offset alone: bias(i, j) = bias(0, j - i).
+
+    Where positions follow one another, attention evaluates it once for each offset of a tile, not for each pair.
+    """
+
+
+class Monotone(Relative):
     """A bias that only falls, or only rises, with the distance between the key and a centre near the query."""
 
     def centre(self) -> Any:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bam_jax.biases.base import Bias, Monotone, bias, shared, static, sum_to
+from bam_jax.biases.base import Bias, Monotone, Relative, bias, shared, static, sum_to
 
 CAP = 9.0
 """Largest exponent of a power: a bias is never below -exp(CAP) = -8103 nats.
@@ -222,7 +222,7 @@ def t5_starts(buckets: int = 32, max_distance: int = 128) -> tuple[int, ...]:
 
 
 @bias
-class T5(Bias):
+class T5(Relative):
     """T5's buckets: one learned value for each range of distances, an empirical prior.
 
         b(i, j) = table[bucket(i - j)],   bucket(d) = the last one with starts[bucket] <= d
@@ -252,7 +252,7 @@ class T5(Bias):
 
 
 @bias
-class T5Distance(Bias):
+class T5Distance(Relative):
     """T5 bias as the CABLE paper has it: one learned value per distance, clipped, no logarithmic buckets.
 
         b(i, j) = table[min(abs(i - j), K)]
