@@ -362,6 +362,22 @@ def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
         jax.tree.map(np.testing.assert_array_equal, made, compiled(*arguments, d_out))
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("chunked", "float64", "ggd", "causal", 2, True, B, "ragged", "position"),
+        Case("chunked", "float64", "fire", "window", 2, False, 1, "padded", "shared"),
+        Case("chunked", "float64", "cable", "causal", 4, False, 0, "cached", "each"),
+    ],
+    ids=lambda case: case.bias,
+)
+def test_one_head_after_another_agrees_too(case, small_tiles, monkeypatch, x64):
+    monkeypatch.setattr(chunked, "_TABLE", 0)
+    arguments, d_out = inputs(case)
+    made = jax.jit(functools.partial(run, "chunked"))(*arguments, d_out)
+    compare(case, arguments, made, expectation(*arguments, d_out))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("mask", MASKS)
