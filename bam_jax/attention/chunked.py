@@ -32,6 +32,7 @@ from bam_jax.biases.base import Bias, Coordinate
 
 _TABLE = 2**22  # Logits of one head from which on its key heads are computed one by one.
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
+_PLANE = 2**16  # Elements of one tile of one row and head, at most: 256 x 256.
 
 
 def forward(
@@ -324,8 +325,8 @@ def _scan(body: Callable, start: Any, length: int) -> tuple[Any, Any]:
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
-    area = max(_TILE // (q[0] * q[2]), 1)
-    side = 2 ** min(max(round(math.log2(area) / 2), 5), 9)
+    area = min(max(_TILE // (q[0] * q[2]), 1), _PLANE)
+    side = 2 ** max(round(math.log2(area) / 2), 5)
     block_q = min(q[1], side)
     return block_q, min(k[1], max(side, min(area // block_q, 2048)))
 
