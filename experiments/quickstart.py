@@ -79,7 +79,7 @@ def get_experiment() -> Experiment:
     ssmax = ("--config.encoding=bam", "--config.ssmax=on")
     spread = ("--config.encoding_options.init=spread", "--config.encoding_options.spread=2.0")
     uniform = ("--config.encoding_options.init=uniform",)
-    far = (Evaluation("passkey", LENGTHS[-1:], trials=5), Evaluation("passkey", (FAR,), depths=10))
+    far = (Evaluation("passkey", LENGTHS[-1:], trials=3), Evaluation("passkey", (FAR,), depths=10))
     rows = [
         Row("BAM SSMax", CONFIG, (*ssmax, *spread), (0, 1, 2), (*EVALUATIONS, *far)),
         Row(
