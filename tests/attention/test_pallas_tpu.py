@@ -9,7 +9,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention, grid, op
+from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens, Unsupported, attention, grid, op
 from bam_jax.evals.tpu_static import CHIPS, compile_for
 
 H, K = 4, 2
@@ -232,3 +232,23 @@ def test_decoding_compiles(chip, name, kv_heads):
     assert compiled(chip, ask, *arguments).as_text().count('custom_call_target="tpu_custom_call"') == 1
     if chip == "v5e" and name == "ggd":
         assert compiled(chip, functools.partial(slopes, tiling=Tiling()), *arguments)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_step_of_decoding_copies_no_cache(chip):
+    """XLA lays the cache out as the kernel reads it, slots along the lanes: no head width is padded to 128 numbers."""
+    width, slots = 48, 2**15
+    shape = lambda *n, of=jnp.bfloat16: jax.ShapeDtypeStruct(n, of)
+    row, query = shape(1, 1, K, width), shape(1, 1, H, width)
+    position = shape(1, 1, of=jnp.int32)
+    cache = jax.eval_shape(lambda k: Cache.empty(k, Tokens(position), slots), row)
+
+    def step(cache, q, k, v, position):
+        tokens = Tokens(position)
+        cache = cache.append(k, v, tokens)
+        scoring = Scoring(BIASES["ggd"], tokens, cache.tokens)
+        return attention(q, cache.k, cache.v, scoring, backend="pallas_tpu"), cache
+
+    memory = compiled(chip, step, cache, query, row, row, position).memory_analysis()
+    assert memory.temp_size_in_bytes < slots * K * width  # a quarter of the cache
+    assert memory.argument_size_in_bytes < 1.2 * 2 * 2 * slots * K * width  # nothing is padded to 128 lanes
