@@ -21,6 +21,8 @@ from bam_jax.attention.grid import Plan, Step, inside
 from bam_jax.attention.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.tiles import Tiling
 
+_PIECE = 128  # Keys whose logits with a block of queries are computed at once: more do not fit into registers.
+
 
 def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
     """Why these kernels cannot do it, or None; see `Backend.refuses`."""
@@ -127,18 +129,25 @@ def _forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, 
 
     @pl.when(step.needed)
     def compute() -> None:
-        queries, keys = _lanes(step.queries), _sublanes(step.keys)
-        logits, _ = tile.logits(_dot(k, q, 0, 0), step.bias(), queries, keys)
-        highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
-        weights = jnp.exp(logits - highest)
-        shrink = jnp.exp(top[...] - highest)
-        total[...] = total[...] * shrink + weights.sum(0, keepdims=True)
-        sums[...] = sums[...] * shrink + _dot(v, weights, 1, 0)
-        top[...] = highest
+        queries, bias = _lanes(step.queries), step.bias()
+        for piece in _pieces(k.shape[1]):
+            keys = _sublanes(jax.tree.map(lambda ref, at=piece: ref.at[:, at], step.keys))
+            logits, _ = tile.logits(_dot(k[:, piece], q, 0, 0), bias, queries, keys)
+            highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
+            weights = jnp.exp(logits - highest)
+            shrink = jnp.exp(top[...] - highest)
+            total[...] = total[...] * shrink + weights.sum(0, keepdims=True)
+            sums[...] = sums[...] * shrink + _dot(v[:, piece], weights, 1, 0)
+            top[...] = highest
 
     @pl.when(step.last)
     def finish() -> None:
         _finish(out, lse, top[...], total[...], sums[...])
+
+
+def _pieces(length: int) -> list[slice]:
+    """The parts of a block of keys that are computed one after another."""
+    return [slice(at, min(at + _PIECE, length)) for at in range(0, length, _PIECE)]
 
 
 def _decode_kernel(step: Step, rows: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:

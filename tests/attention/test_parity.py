@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, chunked, grid, pallas_gpu
+from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, chunked, grid, pallas_gpu, pallas_tpu
 
 B, H, D = 2, 4, 6
 WHOLE, RAGGED = 16, 13
@@ -284,9 +284,10 @@ def test_reference_is_the_definition_and_its_slopes(case, x64):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """Several blocks on either side; a query block spans no whole key block."""
+    """Several blocks on either side; a query block spans no whole key block, which is computed in two pieces."""
     for module in (chunked, grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
+    monkeypatch.setattr(pallas_tpu, "_PIECE", 4)
     # Interpreted, a product of float32 is exact: what is compared is the kernel's arithmetic, not its rounding.
     monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
 
