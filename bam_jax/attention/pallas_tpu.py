@@ -21,7 +21,8 @@ from bam_jax.attention.grid import Plan, Step, inside
 from bam_jax.attention.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.tiles import Tiling
 
-_PIECE = 128  # Keys whose logits with a block of queries are computed at once: more do not fit into registers.
+# So many keys, or queries, of a tile are computed at once: of more the logits would not stay in registers.
+_KEYS, _QUERIES = 128, 256
 
 
 def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
@@ -130,8 +131,8 @@ def _forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, 
     @pl.when(step.needed)
     def compute() -> None:
         queries, bias = _lanes(step.queries), step.bias()
-        for piece in _pieces(k.shape[1]):
-            keys = _sublanes(jax.tree.map(lambda ref, at=piece: ref.at[:, at], step.keys))
+        for piece in _pieces(k.shape[1], _KEYS):
+            keys = _sublanes(_at(step.keys, piece))
             logits, _ = tile.logits(_dot(k[:, piece], q, 0, 0), bias, queries, keys)
             highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
             weights = jnp.exp(logits - highest)
@@ -145,9 +146,9 @@ def _forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, 
         _finish(out, lse, top[...], total[...], sums[...])
 
 
-def _pieces(length: int) -> list[slice]:
-    """The parts of a block of keys that are computed one after another."""
-    return [slice(at, min(at + _PIECE, length)) for at in range(0, length, _PIECE)]
+def _pieces(length: int, size: int) -> list[slice]:
+    """The parts of a block that are computed one after another."""
+    return [slice(at, min(at + size, length)) for at in range(0, length, size)]
 
 
 def _decode_kernel(step: Step, rows: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
@@ -200,18 +201,20 @@ def _query_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, o
 
     @pl.when(step.needed)
     def compute() -> None:
-        queries, keys = _lanes(step.queries), _sublanes(step.keys)
-        bias = step.bias(rows.q.shape[-1])
-        logits, raw = tile.logits(_dot(k, rows.q, 0, 0), bias, queries, keys)
-        d_logits = jnp.exp(logits - rows.lse[...]) * (_dot(v, rows.d_out, 0, 0) - rows.delta[...])
-        parts = []
-        if queries.temperature is not None:
-            parts = [(d_logits * raw).sum(0, keepdims=True)]
-            d_logits = d_logits * queries.temperature
-        sums[...] += _dot(k, d_logits, 1, 0)
-        if d_rows is not None:
-            d_bias, d_i, _ = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
-            _accumulate(d_rows, [*jax.tree.leaves(d_bias), *parts, *jax.tree.leaves(d_i)], wanted)
+        queries, bias = _lanes(step.queries), step.bias(rows.q.shape[-1])
+        for piece in _pieces(k.shape[1], _KEYS):
+            keys = _sublanes(_at(step.keys, piece))
+            logits, raw = tile.logits(_dot(k[:, piece], rows.q, 0, 0), bias, queries, keys)
+            d_weights = _dot(v[:, piece], rows.d_out, 0, 0)
+            d_logits = jnp.exp(logits - rows.lse[...]) * (d_weights - rows.delta[...])
+            parts = []
+            if queries.temperature is not None:
+                parts = [(d_logits * raw).sum(0, keepdims=True)]
+                d_logits = d_logits * queries.temperature
+            sums[...] += _dot(k[:, piece], d_logits, 1, 0)
+            if d_rows is not None:
+                d_bias, d_i, _ = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
+                _accumulate(d_rows, [*jax.tree.leaves(d_bias), *parts, *jax.tree.leaves(d_i)], wanted)
 
     @pl.when(step.last)
     def finish() -> None:
@@ -234,24 +237,30 @@ def _key_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, out
 
     @pl.when(step.needed)
     def compute() -> None:
-        queries, keys = _sublanes(step.queries), _lanes(step.keys)
-        lse, delta = _sublanes((rows.lse, rows.delta))
-        bias = step.bias()
-        logits, _ = tile.logits(_dot(rows.q, k, 0, 0), bias, queries, keys)
-        weights = jnp.exp(logits - lse)
-        d_v[...] += _dot(rows.d_out, weights, 1, 0)
-        d_logits = weights * (_dot(rows.d_out, v, 0, 0) - delta)
-        if queries.temperature is not None:
-            d_logits = d_logits * queries.temperature
-        d_k[...] += _dot(rows.q, d_logits, 1, 0)
-        if d_columns is not None:
-            _, _, d_j = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
-            _accumulate(d_columns, jax.tree.leaves(d_j), wanted)
+        keys, bias = _lanes(step.keys), step.bias()
+        for piece in _pieces(rows.q.shape[1], _QUERIES):
+            some = _at(rows, piece)
+            queries, lse, delta = _sublanes((_at(step.queries, piece), some.lse, some.delta))
+            logits, _ = tile.logits(_dot(some.q, k, 0, 0), bias, queries, keys)
+            weights = jnp.exp(logits - lse)
+            d_v[...] += _dot(some.d_out, weights, 1, 0)
+            d_logits = weights * (_dot(some.d_out, v, 0, 0) - delta)
+            if queries.temperature is not None:
+                d_logits = d_logits * queries.temperature
+            d_k[...] += _dot(some.q, d_logits, 1, 0)
+            if d_columns is not None:
+                _, _, d_j = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
+                _accumulate(d_columns, jax.tree.leaves(d_j), wanted)
 
     @pl.when(step.last)
     def finish() -> None:
         dk[...] = d_k[...].astype(dk.dtype)
         dv[...] = d_v[...].astype(dv.dtype)
+
+
+def _at(refs: Any, piece: slice) -> Any:
+    """A piece of vectors or matrices [n, length]."""
+    return jax.tree.map(lambda ref: ref.at[:, piece], refs)
 
 
 def _lanes(refs: Any) -> Any:

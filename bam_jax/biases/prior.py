@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -18,6 +19,15 @@ The cap stands inside the exponential, since outside it the gradient would still
 """
 
 _BITS = 1 / math.log(2)  # in a nat
+
+
+@jax.custom_jvp
+def _distance(offset: Array) -> Array:
+    """abs, with the gradient 0 at 0, where JAX has 1."""
+    return jnp.abs(offset)
+
+
+_distance.defjvps(lambda d_offset, distance, offset: d_offset * jnp.sign(offset))
 
 
 def _power(log_scale: Any, shape: Any, distance: Array) -> Array:
@@ -109,9 +119,7 @@ class GeneralisedGaussian(Monotone):
         return jnp.exp(self.loc) - jnp.exp(-self.loc)
 
     def __call__(self, i: Array, j: Array) -> Array:
-        offset = j - i - self.centre()
-        distance = jnp.maximum(offset, -offset)  # abs, whose gradient JAX has as 1 at the mode, where 0 is due
-        return -_power(self.log_scale, self.shape, distance + self.eps)
+        return -_power(self.log_scale, self.shape, _distance(j - i - self.centre()) + self.eps)
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple["GeneralisedGaussian", Array, Array]:
         """In closed form, with z = abs(j - i - mu) + eps; all zero above the cap.
@@ -119,7 +127,7 @@ class GeneralisedGaussian(Monotone):
         db/dlog_scale = b,   db/dshape = b log z,   db/dj = -db/di = -db/dmu = b shape sign(j - i - mu) / z
         """
         offset = j - i - self.centre()
-        distance = jnp.abs(offset) + self.eps
+        distance = _distance(offset) + self.eps
         below = _exponent(self.log_scale, self.shape, distance) < CAP * _BITS
         fall = jnp.where(below, d_bias * _power(self.log_scale, self.shape, distance), 0.0)  # minus that of log_scale
         d_scale, d_shape = -sum_to(fall, self.log_scale), -sum_to(fall * jnp.log2(distance), self.shape) / _BITS

@@ -5,10 +5,14 @@
 For each chip and bias it prints, kernel by kernel, the bundles of instructions that one tile takes (every branch once, and no
 transfers: compare kernels of one shape with each other, and do not call them cycles), registers spilled to memory among them,
 and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `compilers` and `tpu`.
+
+Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
+the same size; its backward pass is one kernel for all gradients.
 """
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -27,6 +31,9 @@ from bam_jax.attention import Scoring, Tiling, Tokens, attention
 
 CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 KERNELS = ("forward_kernel", "query_kernel", "key_kernel")
+
+SPLASH = "tokamax"
+SPLASH_KERNELS = ("splash_mha_fwd_residuals", "splash_mha_dkv")
 
 _number: Callable[[int], Any] = lambda heads: jax.ShapeDtypeStruct((heads,), jnp.float32)
 BIASES = {
@@ -82,21 +89,40 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
     return jax.grad(loss, (0, 1, 2, 3)), (row, row, row, bias, bias, position)
 
 
+def splash_step(shape: Shape) -> tuple[Any, tuple]:
+    """The same of tokamax's splash attention without a bias, in tiles as large as ours."""
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+    side = min(512, shape.length)
+    blocks = ("block_q", "block_kv", "block_kv_compute")
+    config = splash_attention_kernel.SplashConfig(
+        **dict.fromkeys((*blocks, *(f"{block}_dkv" for block in blocks[:2]), "block_kv_dkv_compute"), side)
+    )
+    mask = splash_attention_mask.CausalMask((shape.length, shape.length))
+    splash = splash_attention_kernel.make_splash_mha_single_device(mask, config=config)
+    row = jax.ShapeDtypeStruct((shape.heads, shape.length, shape.width), jnp.bfloat16)
+    loss = lambda q, k, v: splash(q, k, v).astype(jnp.float32).sum()
+    return jax.grad(loss, (0, 1, 2)), (row, row, row)
+
+
 def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
     """One record for each kernel: bundles, spills and fills of registers, bytes beside the operands.
 
     Args:
         chip: a name in `CHIPS`.
-        name: of a bias in `BIASES`; of the generalised Gaussian, shape and log_scale are trained and loc is fixed.
+        name: of a bias in `BIASES`, or `SPLASH`; of the generalised Gaussian, shape and log_scale are trained and loc is fixed.
         shape: what is compiled.
         dump: the folder to which libtpu writes its schedules.
     """
     for old in dump.glob("*"):
         old.unlink()
-    f, arguments = training_step(shape, BIASES[name](shape.heads), ("loc",) if name == "ggd" else ())
+    if name == SPLASH:
+        f, arguments = splash_step(shape)
+    else:
+        f, arguments = training_step(shape, BIASES[name](shape.heads), ("loc",) if name == "ggd" else ())
     memory = compile_for(chip, f, *arguments).memory_analysis()
     records = []
-    for kernel in KERNELS:
+    for kernel in SPLASH_KERNELS if name == SPLASH else KERNELS:
         (schedule,) = dump.glob(f"*{kernel}*schedule-analysis_final_bundles.txt")
         (utilisation,) = dump.glob(f"*{kernel}*final_hlo-static-per-bundle-utilization.txt")
         found = re.search(r"total scheduled bundles:\s+(\d+)", schedule.read_text())
@@ -142,16 +168,17 @@ def main(argv: Sequence[str]) -> None:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         run = functools.partial(measure, shape=shape, dump=Path(folder))
         records = []
-        print(f"{'chip':5} {'bias':12} {'kernel':15} {'bundles':>8} {'/uniform':>8} {'spills':>7} {'fills':>7}")
+        print(f"{'chip':5} {'bias':12} {'kernel':24} {'bundles':>8} {'/uniform':>8} {'spills':>7} {'fills':>7}")
+        beside = [SPLASH] if importlib.util.find_spec("tokamax") else []
         for chip in given.chips.split(","):
             plain: dict[str, int] = {}
-            for name in given.biases.split(","):
+            for name in [*given.biases.split(","), *beside]:
                 for record in run(chip, name):
                     if name == "uniform":
                         plain[record["kernel"]] = record["bundles"]
-                    ratio = f"{record['bundles'] / plain[record['kernel']]:.2f}" if plain else ""
+                    ratio = f"{record['bundles'] / plain[record['kernel']]:.2f}" if record["kernel"] in plain else ""
                     print(
-                        f"{chip:5} {name:12} {record['kernel']:15} {record['bundles']:8} {ratio:>8} "
+                        f"{chip:5} {name:12} {record['kernel']:24} {record['bundles']:8} {ratio:>8} "
                         f"{record['spills']:7} {record['fills']:7}"
                     )
                     records.append(record)

@@ -284,10 +284,11 @@ def test_reference_is_the_definition_and_its_slopes(case, x64):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """Several blocks on either side; a query block spans no whole key block, which is computed in two pieces."""
+    """Several blocks on either side; a query block spans no whole key block; what a kernel walks over is in two pieces."""
     for module in (chunked, grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
-    monkeypatch.setattr(pallas_tpu, "_PIECE", 4)
+    monkeypatch.setattr(pallas_tpu, "_KEYS", 4)
+    monkeypatch.setattr(pallas_tpu, "_QUERIES", 3)
     # Interpreted, a product of float32 is exact: what is compared is the kernel's arithmetic, not its rounding.
     monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
 
