@@ -7,7 +7,9 @@ transfers: compare kernels of one shape with each other, and do not call them cy
 and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `compilers` and `tpu`.
 
 Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
-the same size; its backward pass is one kernel for all gradients.
+the same size; its backward pass is one kernel for all gradients. Measured so: experiments/tpu_static.json, made by
+
+    python -m bam_jax.evals.tpu_static --json=experiments/tpu_static.json
 """
 
 import dataclasses
@@ -16,8 +18,10 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +187,11 @@ def main(argv: Sequence[str]) -> None:
                     )
                     records.append(record)
     if given.json is not None:
-        given.json.write_text(json.dumps(records, indent=1) + "\n")
+        about = {
+            "command": f"python -m bam_jax.evals.tpu_static {shlex.join(argv)}",
+            "versions": {name: version(name) for name in ("jax", "jaxlib", "libtpu", *beside)},
+        }
+        given.json.write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def test_the_report_has_a_row_for_each_kernel(tmp_path):
     command = [sys.executable, "-m", "bam_jax.evals.tpu_static", "--chips=v5e", "--biases=uniform,ggd", "--length=256"]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     done = subprocess.run([*command, f"--json={file}"], env=environment, capture_output=True, text=True, check=True)
-    records = json.loads(file.read_text())
+    records = json.loads(file.read_text())["records"]
     assert [(x["bias"], x["kernel"]) for x in records] == [
         (bias, kernel) for bias in ("uniform", "ggd") for kernel in tpu_static.KERNELS
     ]
