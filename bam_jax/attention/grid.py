@@ -14,8 +14,9 @@ from jaxtyping import Array
 
 from bam_jax.attention import tile, tiles
 from bam_jax.attention.scoring import Scoring
+from bam_jax.attention.strips import Strip, Strips
 from bam_jax.attention.tiles import Tiling
-from bam_jax.biases.base import Bias
+from bam_jax.biases import Bias, Uniform
 
 _INTERPRET: Any = True  # How kernels run on a CPU.
 
@@ -27,8 +28,10 @@ class Step:
     Args:
       queries, keys: what it reads of the tokens.
       parameters, number: of the bias, and (n) -> the n-th of this head.
+      strip, diagonal: of a bias that comes in strips the tile's, and its number; None and 0: it is a formula.
       first, last: whether this is the first, or last, step of the block that it holds.
       first_of_head: whether it is the first of a query head, too.
+      first_block: whether the block that it holds is the first.
       needed: whether there is a tile to compute.
     """
 
@@ -36,13 +39,18 @@ class Step:
     keys: tile.Keys
     parameters: tile.Parameters
     number: Callable
+    strip: Any
+    diagonal: Any
     first: Array
     last: Array
     first_of_head: Array
+    first_block: Array
     needed: Array
 
     def bias(self, width: int = 1) -> Bias:
         """The bias of this head, each parameter a row of this many lanes."""
+        if self.strip is not None:
+            return Strip(self.strip)
         return self.parameters.bias([jnp.full((1, width), self.number(n)) for n in range(sum(self.parameters.sizes))])
 
 
@@ -60,26 +68,36 @@ class Plan:
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
     block_k: int
+    strips: Strips | None  # of the bias; None: it is a formula
 
     @classmethod
-    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "Plan":
-        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out which tiles are needed."""
+    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None = None) -> "Plan":
+        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out which tiles are needed.
+
+        With a shift (see `strips.shift`) the bias comes in strips, without one it is a formula.
+        """
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         whole = tiles.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
-        parameters = tile.Parameters.of(scoring.bias)
+        inner = scoring.bias if shift is None else Uniform()
+        parameters = tile.Parameters.of(inner)
         scaled = (q.astype(jnp.float32) / math.sqrt(q.shape[-1])).astype(q.dtype)
+        needed = tiles.needed(q, k, whole, tiling.skip, block_q, block_k)
+        strips = None
+        if shift is not None:
+            strips = Strips(scoring.bias, shift, q.shape[2], block_q, block_k, *needed.shape[1:])
         return cls(
             inside(scaled, block_q),
             inside(k, block_k),
             inside(v, block_k),
             queries,
             keys,
-            parameters.table(scoring.bias, q.shape[2]),
+            parameters.table(inner, q.shape[2]),
             parameters,
-            tiles.needed(q, k, whole, tiling.skip, block_q, block_k),
+            needed,
             block_q,
             block_k,
+            strips,
         )
 
     def rows(self, count: int) -> jax.ShapeDtypeStruct | None:
@@ -90,25 +108,37 @@ class Plan:
         """An output of some numbers for each query head and key, [B, H, count, S]."""
         return jax.ShapeDtypeStruct((*self.q.shape[:2], count, self.k.shape[3]), jnp.float32) if count else None
 
-    def over_keys(self, kernel: Callable, rows: Any, outputs: Any, scratch: list[tuple[int, int]]) -> Any:
-        """Run a kernel that holds a block of queries and walks over the key blocks that it needs."""
-        first, count = tiles.span(self.needed)
-        return self._run(kernel, rows, outputs, scratch, first, count, self.needed.shape[2], hold_queries=True)
+    def diagonals(self) -> jax.ShapeDtypeStruct | None:
+        """An output of a number for each query head and diagonal of its tiles, [B, H, G, W]."""
+        if self.strips is None:
+            return None
+        return jax.ShapeDtypeStruct((*self.q.shape[:2], self.strips.count, self.strips.width), jnp.float32)
 
-    def over_queries(self, kernel: Callable, rows: Any, outputs: Any, scratch: list[tuple[int, int]]) -> Any:
+    def over_keys(
+        self, kernel: Callable, rows: Any, outputs: tuple, scratch: list[tuple[int, int]], whole: tuple = ()
+    ) -> Any:
+        """Run a kernel that holds a block of queries and walks over the key blocks that it needs.
+
+        Outputs are held block by block; behind them those of `whole` are held for all blocks of a head.
+        """
+        first, count = tiles.span(self.needed)
+        return self._run(kernel, rows, outputs, scratch, first, count, self.needed.shape[2], whole, hold_queries=True)
+
+    def over_queries(self, kernel: Callable, rows: Any, outputs: tuple, scratch: list[tuple[int, int]]) -> Any:
         """Run a kernel that holds a block of keys and walks, query head by query head, over the query blocks that need it."""
         first, count = tiles.span(self.needed.swapaxes(1, 2))
-        return self._run(kernel, rows, outputs, scratch, first, count, self.needed.shape[1], hold_queries=False)
+        return self._run(kernel, rows, outputs, scratch, first, count, self.needed.shape[1], (), hold_queries=False)
 
     def _run(
         self,
         kernel: Callable,
         rows: Any,
-        outputs: Any,
+        outputs: tuple,
         scratch: list[tuple[int, int]],
         first: Array,
         count: Array,
         steps: int,
+        whole: tuple,
         *,
         hold_queries: bool,
     ) -> Any:
@@ -125,43 +155,80 @@ class Plan:
             h = c * group + g
             return b, h, first[h, n] + jnp.minimum(m, jnp.maximum(count[h, n] - 1, 0))
 
-        def body(table: Any, first: Any, count: Any, rows: Any, queries: Any, k: Any, v: Any, keys: Any, *rest: Any):
-            c, n, g, m = (pl.program_id(axis) for axis in range(1, 5))
+        def diagonal(*at: Any) -> tuple:
+            (b, h, n), (_, _, m) = held(*at), other(*at)
+            return b, h, self.strips.number(*((n, m) if hold_queries else (m, n))) if self.strips else 0
+
+        def head(b: Array, c: Array, *_: Any) -> tuple:
+            return b, c, 0
+
+        def body(
+            table: Any,
+            first: Any,
+            count: Any,
+            strip: Any,
+            rows: Any,
+            queries: Any,
+            k: Any,
+            v: Any,
+            keys: Any,
+            *rest: Any,
+        ):
+            at = [pl.program_id(axis) for axis in range(5)]
+            _, c, n, g, m = at
             h = c * group + g
             step = Step(
                 queries,
                 keys,
                 self.parameters,
                 lambda n: table[h, n],
+                strip,
+                diagonal(*at, table, first, count)[2],
                 first=(g == 0) & (m == 0),
                 last=(g == group - 1) & (m == steps - 1),
                 first_of_head=m == 0,
+                first_block=n == 0,
                 needed=m < count[h, n],
             )
             kernel(step, rows, k, v, rest[: -len(scratch)], *rest[-len(scratch) :])
 
         block, at_q, at_k = (self.block_q, held, other) if hold_queries else (self.block_k, other, held)
-        operands = (rows, self.queries, self.k, self.v, self.keys)
+        strip, width = None, 0
+        if self.strips is not None:
+            strip, width = self.strips.values(keys_in_rows=hold_queries).reshape(1, heads, 1, -1), self.strips.width
+        operands = (strip, rows, self.queries, self.k, self.v, self.keys)
+        of_strip = lambda x: _spec(x, heads, width, diagonal)
         of_queries = lambda x: _spec(x, heads, self.block_q, at_q)
         of_keys = lambda x: _spec(x, heads, self.block_k, at_k)
         scalars = (self.table, first, count)
         call = lambda *operands, interpret: pl.pallas_call(
             body,
-            out_shape=outputs,
+            out_shape=(*outputs, *whole),
             grid_spec=pltpu.PrefetchScalarGridSpec(
                 num_scalar_prefetch=len(scalars),
                 grid=grid,
                 in_specs=[
                     jax.tree.map(of, x)
                     for of, x in zip(
-                        (of_queries, of_queries, of_keys, of_keys, of_keys), operands[len(scalars) :], strict=True
+                        (of_strip, of_queries, of_queries, of_keys, of_keys, of_keys),
+                        operands[len(scalars) :],
+                        strict=True,
                     )
                 ],
-                out_specs=jax.tree.map(lambda x: _spec(x, heads, block, held), outputs),
+                out_specs=(
+                    *jax.tree.map(lambda x: _spec(x, heads, block, held), outputs),
+                    *jax.tree.map(lambda x: _spec(x, heads, x.shape[3], head, pl.Buffered(1)), whole),
+                ),
                 scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
             ),
             compiler_params=pltpu.CompilerParams(
-                dimension_semantics=("parallel", "parallel", "parallel", "arbitrary", "arbitrary")
+                dimension_semantics=(
+                    "parallel",
+                    "parallel",
+                    "arbitrary" if jax.tree.leaves(whole) else "parallel",
+                    "arbitrary",
+                    "arbitrary",
+                )
             ),
             interpret=interpret,
             name=getattr(kernel, "func", kernel).__name__.strip("_"),
@@ -174,14 +241,14 @@ class Plan:
         )
 
 
-def _spec(x: Array, heads: int, block: int, at: Callable) -> pl.BlockSpec:
+def _spec(x: Array, heads: int, block: int, at: Callable, mode: Any = None) -> pl.BlockSpec:
     """The block of an array [#B, heads or fewer, n, length] at a row, query head and block number."""
 
     def index(*grid: Any) -> tuple:
         b, h, n = at(*grid)
         return b if x.shape[0] > 1 else 0, h // (heads // x.shape[1]), 0, n
 
-    return pl.BlockSpec((None, None, x.shape[2], block), index)
+    return pl.BlockSpec((None, None, x.shape[2], block), index, pipeline_mode=mode)
 
 
 def inside(x: Array, block: int) -> Array:

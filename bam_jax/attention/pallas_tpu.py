@@ -3,12 +3,14 @@
 A kernel holds one block of queries (forward, and the gradients of the query side) or of keys (the gradients of the key side)
 in the lanes and walks over the blocks of the other side, which lie in the sublanes. Its running sums are then rows of lanes,
 reductions run over sublanes, and everything in HBM has the sequence as its last axis: no head width is padded to 128 lanes.
-Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
+Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own. A relative bias that a kernel cannot
+compute is given to it in strips, where offsets are those of slots, and is left to the backend for every machine where not.
 """
 
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,10 +18,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from bam_jax.attention import tile, tiles
+from bam_jax.attention import chunked, strips, tile, tiles
 from bam_jax.attention.grid import Plan, Step, inside
 from bam_jax.attention.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.tiles import Tiling
+from bam_jax.biases import Bias, Relative, Uniform
 
 # So many keys, or queries, of a tile are computed at once: of more the logits would not stay in registers.
 _KEYS, _QUERIES = 128, 256
@@ -31,16 +34,42 @@ def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
         return f"a TPU has no {q.dtype}"
     if q.shape[-1] > 256:
         return f"a head width of {q.shape[-1]}, above 256"
-    return tile.unsupported(scoring)
+    reason = tile.unsupported(scoring)
+    if reason is None or not isinstance(scoring.bias, Relative):
+        return reason
+    if scoring.queries.coordinate is not None or scoring.keys.coordinate is not None:
+        return f"{reason}, and outside a kernel it is evaluated for offsets of positions, not of coordinates"
+    return None
 
 
 def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
+    if tile.unsupported(scoring) is not None:
+
+        def other(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+            out, lse = chunked.forward(q, k, v, scoring, tiling)
+            return out.astype(q.dtype), lse
+
+        return _by_strips(functools.partial(_forward, tiling), other, q, k, v, scoring)
     if q.shape[1] == 1:
         return _decode(q, k, v, scoring, tiling)
-    plan = Plan.of(q, k, v, scoring, tiling)
+    return _forward(tiling, None, q, k, v, scoring)
+
+
+def _by_strips(kernels: Callable, other: Callable, q: Array, k: Array, v: Array, scoring: Scoring, *rest: Array) -> Any:
+    """`kernels(shift, ...)` where offsets are those of slots; else, and for one query, `other(...)`."""
+    if q.shape[1] == 1:
+        return other(q, k, v, scoring, *rest)
+    fits, shift = strips.shift(scoring)
+    return jax.lax.cond(fits, kernels, lambda _, *operands: other(*operands), shift, q, k, v, scoring, *rest)
+
+
+def _forward(
+    tiling: Tiling, shift: Array | None, q: Array, k: Array, v: Array, scoring: Scoring
+) -> tuple[Array, Array]:
+    plan = Plan.of(q, k, v, scoring, tiling, shift)
     column = lambda n: (n, plan.block_q)
     out, lse = plan.over_keys(
         _forward_kernel, plan.q, (_like(plan.q), plan.rows(1)), [column(1), column(1), column(q.shape[-1])]
@@ -89,16 +118,41 @@ def backward(
     d_out: Array,
 ) -> tuple[Array, Array, Array, Scoring]:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
-    plan = Plan.of(q, k, v, scoring, tiling)
+    kernels = functools.partial(_backward, tiling, wanted)
+    if tile.unsupported(scoring) is None:
+        return kernels(None, q, k, v, scoring, out, lse, d_out)
+    other = lambda q, k, v, scoring, *rest: chunked.backward(q, k, v, scoring, tiling, wanted, *rest)
+    return _by_strips(kernels, other, q, k, v, scoring, out, lse, d_out)
+
+
+def _backward(
+    tiling: Tiling,
+    wanted: tuple[bool, ...],
+    shift: Array | None,
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    out: Array,
+    lse: Array,
+    d_out: Array,
+) -> tuple[Array, Array, Array, Scoring]:
+    plan = Plan.of(q, k, v, scoring, tiling, shift)
     lse, delta = (tiles.pad(x[:, :, None], plan.block_q) for x in tile.residuals(out, lse, d_out))
     rows = _Rows(plan.q, inside(d_out, plan.block_q), lse, delta)
 
+    bias, of_bias = scoring.bias, False
+    if plan.strips is not None:
+        number = len(jax.tree.leaves(bias))
+        of_bias, wanted = any(wanted[:number]), wanted[number:]
+        scoring = dataclasses.replace(scoring, bias=Uniform())
     slopes = tile.Slopes.of(scoring, plan.parameters, wanted)
-    dq, d_rows = plan.over_keys(
+    dq, d_rows, d_strips = plan.over_keys(
         functools.partial(_query_kernel, slopes.of_queries),
         rows,
         (_like(plan.q), plan.rows(sum(slopes.of_queries))),
         [(q.shape[-1], plan.block_q)],
+        (plan.diagonals() if of_bias else None,),
     )
     dk, dv, d_columns = plan.over_queries(
         functools.partial(_key_kernel, slopes.of_keys),
@@ -107,6 +161,9 @@ def backward(
         [(q.shape[-1], plan.block_k)] * 2,
     )
     d_scoring = slopes.cotangent(_each(d_rows), _each(d_columns), q.shape[2])
+    if plan.strips is not None:
+        d_bias = jax.tree.map(jnp.zeros_like, bias) if d_strips is None else plan.strips.cotangent(d_strips.sum(0))
+        d_scoring = dataclasses.replace(d_scoring, bias=d_bias)
     return _outside(dq, q.shape[1]), _outside(dk, k.shape[1]), _outside(dv, k.shape[1]), d_scoring
 
 
@@ -133,7 +190,7 @@ def _forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, 
         queries, bias = _lanes(step.queries), step.bias()
         for piece in _pieces(k.shape[1], _KEYS):
             keys = _sublanes(_at(step.keys, piece))
-            logits, _ = tile.logits(_dot(k[:, piece], q, 0, 0), bias, queries, keys)
+            logits, _ = tile.logits(_dot(k[:, piece], q, 0, 0), _part(bias, piece), queries, keys)
             highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
             weights = jnp.exp(logits - highest)
             shrink = jnp.exp(top[...] - highest)
@@ -149,6 +206,11 @@ def _forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, 
 def _pieces(length: int, size: int) -> list[slice]:
     """The parts of a block that are computed one after another."""
     return [slice(at, min(at + size, length)) for at in range(0, length, size)]
+
+
+def _part(bias: Bias, piece: slice) -> Bias:
+    """The bias of some rows of a tile; a formula is that of all."""
+    return dataclasses.replace(bias, row=piece.start) if isinstance(bias, strips.Strip) else bias
 
 
 def _decode_kernel(step: Step, rows: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
@@ -191,7 +253,7 @@ def _finish(out: Any, lse: Any, top: Array, total: Array, sums: Array) -> None:
 
 
 def _query_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, outputs: Any, sums: Any) -> None:
-    dq, d_rows = outputs
+    dq, d_rows, d_strips = outputs
 
     @pl.when(step.first)
     def start() -> None:
@@ -199,12 +261,18 @@ def _query_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, o
         if d_rows is not None:
             d_rows[...] = jnp.zeros_like(d_rows)
 
+    if d_strips is not None:
+
+        @pl.when(step.first & step.first_block)
+        def start_strips() -> None:
+            d_strips[...] = jnp.zeros_like(d_strips)
+
     @pl.when(step.needed)
     def compute() -> None:
-        queries, bias = _lanes(step.queries), step.bias(rows.q.shape[-1])
+        queries, bias, d_tile = _lanes(step.queries), step.bias(rows.q.shape[-1]), []
         for piece in _pieces(k.shape[1], _KEYS):
             keys = _sublanes(_at(step.keys, piece))
-            logits, raw = tile.logits(_dot(k[:, piece], rows.q, 0, 0), bias, queries, keys)
+            logits, raw = tile.logits(_dot(k[:, piece], rows.q, 0, 0), _part(bias, piece), queries, keys)
             d_weights = _dot(v[:, piece], rows.d_out, 0, 0)
             d_logits = jnp.exp(logits - rows.lse[...]) * (d_weights - rows.delta[...])
             parts = []
@@ -215,6 +283,9 @@ def _query_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, o
             if d_rows is not None:
                 d_bias, d_i, _ = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
                 _accumulate(d_rows, [*jax.tree.leaves(d_bias), *parts, *jax.tree.leaves(d_i)], wanted)
+            d_tile.append(d_logits)
+        if d_strips is not None:
+            d_strips[pl.ds(step.diagonal, 1)] += strips.sums(jnp.concatenate(d_tile), d_strips.shape[1])
 
     @pl.when(step.last)
     def finish() -> None:
@@ -241,7 +312,7 @@ def _key_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, out
         for piece in _pieces(rows.q.shape[1], _QUERIES):
             some = _at(rows, piece)
             queries, lse, delta = _sublanes((_at(step.queries, piece), some.lse, some.delta))
-            logits, _ = tile.logits(_dot(some.q, k, 0, 0), bias, queries, keys)
+            logits, _ = tile.logits(_dot(some.q, k, 0, 0), _part(bias, piece), queries, keys)
             weights = jnp.exp(logits - lse)
             d_v[...] += _dot(some.d_out, weights, 1, 0)
             d_logits = weights * (_dot(some.d_out, v, 0, 0) - delta)

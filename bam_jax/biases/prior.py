@@ -265,7 +265,7 @@ class T5Distance(Relative):
 
         b(i, j) = table[min(abs(i - j), K)]
 
-    A lookup, which kernels do not evaluate elementwise.
+    A lookup, which no kernel evaluates: those of TPUs are given its values in strips.
 
     Args:
       table: [H, K + 1].

@@ -1,5 +1,6 @@
 """The TPU kernels: the real compiler accepts them without a chip, and they say what they cannot do before it is asked."""
 
+import dataclasses
 import functools
 
 import jax
@@ -23,6 +24,7 @@ BIASES = {
     "fire": biases.FIRE(vector(3), vector(), jnp.ones(3), jnp.ones(3), jnp.ones(()), jnp.ones(())),
     "t5": biases.T5(vector(4), starts=biases.t5_starts(4, 9)),
     "t5_bidirectional": biases.T5(vector(8), starts=biases.t5_starts(4, 9), bidirectional=True),
+    "t5_distance": biases.T5Distance(vector(9)),
     "difference": biases.Difference(),
     "cable": biases.CABLE(),
     "k_cable": biases.KCABLE(),
@@ -46,6 +48,14 @@ class Odd(biases.Bias):
 
     def __call__(self, i, j):
         return -self.scale * jnp.sinh(i - j)
+
+
+@biases.bias
+class Looked(biases.Bias):
+    values: jax.Array
+
+    def __call__(self, i, j):
+        return self.values[jnp.abs(i - j).astype(jnp.int32)]
 
 
 @biases.bias
@@ -112,6 +122,16 @@ def test_blocks_of_every_width_fit(width, dtype):
     assert compiled("v5e", functools.partial(slopes, tiling=Tiling()), *arguments)
 
 
+@pytest.mark.parametrize("lengths", [(1024, 1024), (600, 100), pytest.param((37, 1000), marks=pytest.mark.full)])
+@pytest.mark.parametrize("chip", CHIPS)
+def test_strips_of_whole_and_of_short_blocks_compile(chip, lengths):
+    """Blocks of 512 x 512, and of what is no multiple of 8 or 128."""
+    rows, slots = lengths
+    arguments = operands(biases.T5Distance(vector(1025)), rows, 64, jnp.bfloat16, mask=Mask(), slots=slots)
+    text = compiled(chip, functools.partial(slopes, tiling=Tiling()), *arguments).as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') == 3
+
+
 @pytest.fixture
 def row(rng):
     """q, k, v [1, 24, H or K, 8] and tokens of one row of two documents."""
@@ -143,11 +163,11 @@ def test_a_bias_of_the_users_own_runs_with_its_gradient(row):
     close(made, expected)
 
 
-def test_kernels_race_with_nothing_and_read_what_was_written(row, monkeypatch):
+@pytest.mark.parametrize("name", ["ggd", "t5_distance"])
+def test_kernels_race_with_nothing_and_read_what_was_written(name, row, monkeypatch):
     monkeypatch.setattr(grid, "_INTERPRET", pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan"))
     *qkv, tokens = row
-    bias = biases.GeneralisedGaussian(vector(), vector(), vector())
-    close(*(loss(backend, tokens)(*qkv, bias) for backend in ("pallas_tpu", "reference")))
+    close(*(loss(backend, tokens)(*qkv, BIASES[name]) for backend in ("pallas_tpu", "reference")))
 
 
 def test_kernels_run_where_they_are_asked_for(row):
@@ -167,8 +187,11 @@ def test_what_a_kernel_cannot_do_is_said_before_it_is_compiled(row):
         ask(Odd(vector()))
     with pytest.raises(Unsupported, match="the formula of Whole takes its parameters otherwise than one by one"):
         ask(Whole(vector(3)))
-    with pytest.raises(Unsupported, match="T5Distance takes its parameters otherwise.*: looks a parameter up"):
-        ask(biases.T5Distance(vector(3)))
+    with pytest.raises(Unsupported, match="Looked takes its parameters otherwise.*: looks a parameter up"):
+        ask(Looked(vector(3)))
+    own = dataclasses.replace(tokens, coordinate=jnp.ones((1, 1, 24)))
+    with pytest.raises(Unsupported, match="T5Distance takes its.* for offsets of positions, not of coordinates"):
+        attention(q, k, v, Scoring(biases.T5Distance(vector(3)), tokens, own), backend="pallas_tpu")
     with pytest.raises(Unsupported, match=r"Cauchy has a parameter with more axes than \[H, n\]"):
         ask(Cauchy(vector(2, 2)))
     with jax.enable_x64(True), pytest.raises(Unsupported, match="float64"):
@@ -194,7 +217,7 @@ def test_auto_takes_the_kernels_on_a_tpu_and_says_when_it_cannot(row, monkeypatc
     ]
 
 
-@pytest.mark.parametrize("name", ["uniform", "ggd", "fire", "cable"])
+@pytest.mark.parametrize("name", ["uniform", "ggd", "fire", "t5_distance", "cable"])
 @pytest.mark.parametrize("kv_heads", [H, K, 1])
 def test_one_query_over_a_cache(name, kv_heads, rng):
     """Several blocks of keys, a row padded on the left, slots not written yet; coordinates and temperatures of each head."""
