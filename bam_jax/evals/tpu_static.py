@@ -39,12 +39,13 @@ KERNELS = ("forward_kernel", "query_kernel", "key_kernel")
 SPLASH = "tokamax"
 SPLASH_KERNELS = ("splash_mha_fwd_residuals", "splash_mha_dkv")
 
-_number: Callable[[int], Any] = lambda heads: jax.ShapeDtypeStruct((heads,), jnp.float32)
+_number: Callable[..., Any] = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
 BIASES = {
     "uniform": lambda heads: biases.Uniform(),
     "alibi": lambda heads: biases.ALiBi(_number(heads)),
     "ggd": lambda heads: biases.GeneralisedGaussian(_number(heads), _number(heads), _number(heads)),
     "kerple_log": lambda heads: biases.KerpleLog(_number(heads), _number(heads)),
+    "t5_distance": lambda heads: biases.T5Distance(_number(heads, 1025)),
 }
 
 
