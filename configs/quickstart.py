@@ -1,4 +1,4 @@
-"""Passkey retrieval far beyond the training length, in a minute or two on one CPU core.
+"""Passkey retrieval far beyond the training length, in about a minute on one CPU core.
 
     python -m bam_jax.train --config=configs/quickstart.py --workdir=runs/one
     python -m bam_jax.evaluate --run=runs/one --eval=passkey --lengths=64,256,1024,4096 --depths=20
@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
             "encoding": "bam",
             "encoding_options": {"init": "spread", "spread": 2.0},
             "ssmax": "on",
-            "model": {"layers": 3, "width": 64, "heads": 4, "hidden": 128, "scan": False},
+            "model": {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "scan": False},
             "data": {"source": "stdlib", "tokenizer": "char", "task": "passkey", "answer_weight": 5.0},
             "optimizer": {"name": "adamw", "rate": 3e-3, "b2": 0.99, "warmup": 100},
             "context": 64,

@@ -1,7 +1,7 @@
 """A choice of peak rates for the quickstart's baselines, by their worst accuracy at 1x the training context.
 
 Command:  python experiments/quickstart_rates.py
-Hardware: a CPU; 42 models took 49 minutes on two hardware threads of one busy core.
+Hardware: a CPU; 42 models took 47 core-minutes.
 Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads.
 """
 
