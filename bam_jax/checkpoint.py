@@ -111,7 +111,8 @@ def claim(workdir: str | os.PathLike, config: Config) -> Iterator[None]:
     try:
         if not (run / CONFIG).exists():
             if run.exists() and (not run.is_dir() or any(path.name[0] != "." for path in run.iterdir())):
-                raise UserError(f"workdir {run} holds something that is not a run; give a new or an empty folder")
+                what = "holds something that is not a run" if run.is_dir() else "is a file, not a run"
+                raise UserError(f"workdir {run} {what}; give a new or an empty folder")
             run.mkdir(parents=True, exist_ok=True)
         lock = (run / LOCK).open("a")
     except OSError as error:
@@ -196,7 +197,9 @@ def read_config(run: str | os.PathLike) -> Config:
     try:
         return configs.from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{run} is not a run: it has no {CONFIG}; train one with --workdir={run}") from error
+        raise UserError(
+            f"{run} is not a run: it has no {CONFIG}; train one with python -m bam_jax.train --config=FILE --workdir={run}"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
     except UserError as error:
@@ -221,7 +224,9 @@ def restore_model(
     config = configs.override(read_config(run), overrides)
     step = latest(run)
     if step == 0:
-        raise UserError(f"{run} has no checkpoint; train it first: python -m bam_jax.train --workdir={run}")
+        raise UserError(
+            f"{run} has no checkpoint; train it first: python -m bam_jax.train --config=FILE --workdir={run}"
+        )
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     vocab = vocabulary(config, tokenizer)
     graph, tree = split(nnx.eval_shape(lambda: model.build(config, vocab=vocab, rngs=nnx.Rngs(0))))
@@ -260,7 +265,7 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
             root = root.__cause__ or root.__context__ or root
         raise UserError(
             f"checkpoint {path} cannot be read{changes}; "
-            "undo the changes, or remove that folder to go back to the checkpoint before it "
+            "undo the changes, or remove that folder and train on from the checkpoint before it, if there is one "
             f"({type(root).__name__}: {' '.join(str(root).split())[:160]})"
         ) from error
 
@@ -278,7 +283,7 @@ def _verify(path: Path, parts: Iterable[str]) -> None:
         if wrong:
             raise UserError(
                 f"checkpoint {path} cannot be read: {wrong[0]} is not what was saved; "
-                "remove that folder to go back to the checkpoint before it"
+                "remove that folder and train on from the checkpoint before it, if there is one"
             )
 
 

@@ -220,7 +220,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         UserError: no such file, no `get_config` in it, or an unknown key, wrong type or bad value.
     """
     if not Path(path).is_file():
-        raise UserError(f"no config file {path}; give a Python file such as configs/quickstart.py")
+        raise UserError(f"no config file {path} in {Path.cwd()}; give the path of a Python file that has a get_config")
     try:
         names = runpy.run_path(str(path))
     except (SyntaxError, UnicodeDecodeError) as error:

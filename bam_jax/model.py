@@ -239,7 +239,7 @@ class Decoder(nnx.Module):
         if limit is not None and length > limit:
             raise UserError(
                 f"{length} tokens are more than the learned position table holds ({limit}): "
-                "use shorter texts, or train with encoding_options.length or another encoding"
+                "use shorter texts (a passkey's answer counts), or train with encoding_options.length or another encoding"
             )
 
 
