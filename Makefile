@@ -20,7 +20,7 @@ quickstart-far: $(INSTALLED)  ## after it: the same model to 8192 times its trai
 test: $(INSTALLED)  ## the suite of a contributor
 	$(RUN) -m pytest -n auto
 
-test-all: $(INSTALLED) lint test-oldest test-compilers  ## the full products as XLA optimises them for users, static checks, the oldest supported jax
+test-all: $(INSTALLED) lint test-oldest test-compilers  ## the full products as XLA optimises them for users, static checks, the oldest supported jax, the compilers of kernels
 	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m full
 
 test-oldest: $(OLDEST)  ## what users import into their own models, with the oldest supported versions

@@ -31,7 +31,7 @@ ALLOWED = {
         "attention/heads",
     },
     "attention/cache": {"biases", "attention/scoring"},
-    "attention/strips": {"biases", "attention/scoring"},
+    "attention/strips": {"biases", "attention/scoring", "attention/toeplitz"},
     "attention/grid": {"biases", "attention/scoring", "attention/tile", "attention/tiles", "attention/strips"},
     "attention/pallas_tpu": {
         "biases",

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax import biases
+from bam_jax.attention import toeplitz
 from bam_jax.attention.scoring import EMPTY, Scoring, Tokens
 from bam_jax.biases import Bias
 
@@ -101,8 +101,7 @@ class Strips:
     def _of(self, keys_in_rows: bool, bias: Bias) -> Array:
         used = self.block_q + self.block_k - 1
         offset = self.shift + 1 - self.query_blocks * self.block_q + jnp.arange((self.count - 1) * self.step + used)
-        offset = offset.astype(jnp.float32)[None, None]
-        values = biases.table(bias, jnp.zeros((1, 1, 1), jnp.float32), offset)[0, :, 0].astype(jnp.float32)
+        values = toeplitz.of_offsets(bias, offset.astype(jnp.float32)[None, None])[0].astype(jnp.float32)
         values = jnp.broadcast_to(values, (self.heads, values.shape[1]))
         strip = lambda n: jax.lax.dynamic_slice_in_dim(values, n * self.step, used, axis=1)
         strips = jax.vmap(strip, out_axes=1)(jnp.arange(self.count))

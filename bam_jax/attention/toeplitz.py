@@ -36,6 +36,11 @@ def straight(
     return of(padded.queries.position, block_q), of(padded.keys.position, block_k)
 
 
+def of_offsets(bias: Bias, offset: Float[Array, "#B 1 n"]) -> Float[Array, "#B #H n"]:
+    """A `Relative` bias at some offsets of a key from its query, in tokens."""
+    return biases.table(bias, jnp.zeros_like(offset[..., :1]), offset)[:, :, 0]
+
+
 def table(bias: Bias, i: Float[Array, "#B 1 T"], j: Float[Array, "#B 1 S"]) -> Float[Array, "#B #H T S"]:
     """`biases.table` of a `Relative` bias, of coordinates of which only the first of either side is looked at.
 
@@ -43,7 +48,7 @@ def table(bias: Bias, i: Float[Array, "#B 1 T"], j: Float[Array, "#B 1 S"]) -> F
     """
     queries, keys = i.shape[-1], j.shape[-1]
     offset = j[..., :1] - i[..., :1] + jnp.arange(1 - queries, keys, dtype=i.dtype)
-    diagonals = biases.table(bias, jnp.zeros_like(offset[..., :1]), offset)[:, :, 0]
+    diagonals = of_offsets(bias, offset)
     diagonals = jax.lax.optimization_barrier(diagonals)  # else XLA evaluates the formula again for each pair
     row = lambda t: jax.lax.dynamic_slice_in_dim(diagonals, queries - 1 - t, keys, axis=-1)
     return jax.vmap(row, out_axes=-2)(jnp.arange(queries))
