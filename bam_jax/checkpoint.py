@@ -253,21 +253,34 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     if (path / SUMS).exists():  # a process killed in the moment after a save leaves none
         _verify(path, abstract)
     try:
+        _fit(path, abstract["model"], changes)
         return ocp.load_checkpointables(path, abstract)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-    ) as error:  # what orbax and tensorstore raise on bad files
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:  # what orbax and tensorstore raise on bad files
         root: BaseException = error
         while root.__cause__ or root.__context__:
             root = root.__cause__ or root.__context__ or root
         raise UserError(
             f"checkpoint {path} cannot be read{changes}; "
-            "undo the changes, or remove that folder and train on from the checkpoint before it, if there is one "
+            "remove that folder and train on from the checkpoint before it, if there is one "
             f"({type(root).__name__}: {' '.join(str(root).split())[:160]})"
         ) from error
+
+
+def _fit(path: Path, wanted: dict[str, Any], changes: str) -> None:
+    """See that the model's arrays are those that were saved; orbax finds out with half of its reads still going on."""
+    tree = ocp.metadata(path, "model").metadata
+    if tree is None:  # not to be read; loading says why
+        return
+    saved, wanted = _flat(tree), _flat(wanted)
+    for name in sorted(saved.keys() | wanted.keys()):
+        there, here = [each[name].shape if name in each else "nothing" for each in (saved, wanted)]
+        if there != here:
+            raise UserError(
+                f"checkpoint {path} does not fit{changes}: model.{name} is {there} there and {here} here; "
+                "change nothing that changes the parameters"
+            )
 
 
 def _verify(path: Path, parts: Iterable[str]) -> None:
