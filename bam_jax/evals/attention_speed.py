@@ -15,9 +15,10 @@ long. What cannot run is in the table with its reason. Queries and keys have uni
 
 Measured on two CPU cores: experiments/attention_speed_cpu.json and attention_speed_cpu_skip.json, made by
 
-    python -m bam_jax.evals.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3
+    python -m bam_jax.evals.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3 \\
+        --memory=14
     python -m bam_jax.evals.attention_speed --bias=alibi --slope=0.0625 --heads=1 --lengths=32768 --decode= --only=ours \\
-        --passes=forward --repetitions=3
+        --repetitions=3 --memory=14
 """
 
 import argparse
