@@ -31,6 +31,7 @@ ALLOWED = {
         "attention/heads",
     },
     "attention/cache": {"biases", "attention/scoring"},
+    "attention/merge": {"attention/scoring"},
     "attention/strips": {"biases", "attention/scoring", "attention/toeplitz"},
     "attention/grid": {"biases", "attention/scoring", "attention/tile", "attention/tiles", "attention/strips"},
     "attention/pallas_tpu": {
@@ -40,10 +41,18 @@ ALLOWED = {
         "attention/tiles",
         "attention/strips",
         "attention/grid",
+        "attention/merge",
         "attention/chunked",
     },
     "attention/hopper": {"biases", "attention/scoring", "attention/tile", "attention/tiles"},
-    "attention/pallas_gpu": {"biases", "attention/scoring", "attention/tile", "attention/tiles", "attention/hopper"},
+    "attention/pallas_gpu": {
+        "biases",
+        "attention/scoring",
+        "attention/tile",
+        "attention/tiles",
+        "attention/hopper",
+        "attention/merge",
+    },
     "attention/op": {
         "biases",
         "attention/scoring",

@@ -143,7 +143,7 @@ class Plan:
         hold_queries: bool,
     ) -> Any:
         """Run a kernel over the grid [row, held head, held block, its query heads, blocks of the other side]."""
-        heads = self.q.shape[1]
+        heads = len(first)
         group = 1 if hold_queries else heads // self.k.shape[1]
         grid = (self.q.shape[0], heads // group, first.shape[1], group, steps)
 

@@ -9,6 +9,7 @@ It is compiled for an H100 and interpreted on a CPU by its tests, and has not ru
 FIRE) spill registers in the gradients of the query side: right, and slow; see `evals.gpu_static`.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -30,8 +31,11 @@ from bam_jax.attention.hopper import (
     spread,
     zeros,
 )
+from bam_jax.attention.merge import merge, parts
 from bam_jax.attention.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.tiles import Tiling
+
+_PROCESSORS = 132  # of an H100 and an H200; each holds a block of threads.
 
 _DTYPES = ("bfloat16", "float16")  # Of matrix products as exact as their operands.
 
@@ -53,8 +57,21 @@ def forward(
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`. The output is float32."""
     plan = Plan.of(q, k, v, scoring, tiling)
     kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, width=128)
-    out, (lse,) = plan.over_keys(kernel, (plan.q,), plan.queries, matrices=1, vectors=1)
-    return out[0][:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
+    if q.shape[1] == 1:
+        return _decode(plan, kernel, q)
+    (out,), (lse,) = plan.over_keys(kernel, (plan.q,), plan.queries, matrices=1, vectors=1)
+    return out[:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
+
+
+def _decode(plan: Plan, kernel: Kernel, q: Array) -> tuple[Array, Array]:
+    """`forward` of one query: a block of threads for each part of its keys, as many as the GPU can hold at once."""
+    number = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), plan.needed.shape[-1])
+    again = lambda x: jnp.tile(x, number)
+    together = dataclasses.replace(plan, needed=parts(plan.needed, number), q=jnp.tile(plan.q, (1, number, 1, 1)))
+    (out,), (lse,) = together.over_keys(kernel, (together.q,), jax.tree.map(again, plan.queries), matrices=1, vectors=1)
+    first = slice(None, None, plan.block_q)
+    out, lse = merge(out[:, first].swapaxes(1, 2), lse[:, :, first], axis=2)  # [B, H, D], [B, H]
+    return out[:, None, :, : q.shape[3]], lse[..., None]
 
 
 def backward(

@@ -20,12 +20,15 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import chunked, strips, tile, tiles
 from bam_jax.attention.grid import Plan, Step, inside
+from bam_jax.attention.merge import merge, parts
 from bam_jax.attention.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases import Bias, Relative, Uniform
 
 # So many keys, or queries, of a tile are computed at once: of more the logits would not stay in registers.
 _KEYS, _QUERIES = 128, 256
+
+_CORES = 2  # Of the TPUs that have most: so many share the keys of one query.
 
 
 def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
@@ -78,7 +81,10 @@ def _forward(
 
 
 def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
-    """`forward` of one query: the query heads of a key head are the rows of one tile, and keys lie in the lanes."""
+    """`forward` of one query: the query heads of a key head are the rows of one tile, and keys lie in the lanes.
+
+    The parts of the keys are to the grid what heads are.
+    """
     plan = Plan.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1))
     heads = k.shape[2]
     group = q.shape[2] // heads
@@ -90,20 +96,24 @@ def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> t
         x = x.reshape(x.shape[0], -1, group, x.shape[2]).swapaxes(2, 3)
         return jnp.repeat(x, count // group, axis=3)
 
+    needed = plan.needed.reshape(heads, group, 1, -1).any(1)
+    number = min(_CORES, needed.shape[-1])
     together = dataclasses.replace(
         plan,
         q=rows(plan.q),
         queries=jax.tree.map(rows, plan.queries),
         keys=jax.tree.map(lambda x: x if x.shape[1] == 1 else x.reshape(x.shape[0], heads, group, -1), plan.keys),
-        table=jnp.zeros((heads, 1), jnp.float32),
-        needed=plan.needed.reshape(heads, group, 1, -1).any(1),
+        table=jnp.zeros((1, 1), jnp.float32),
+        needed=parts(needed, number).reshape(heads * number, 1, -1),
         block_q=count,
     )
+    made = lambda n: jax.ShapeDtypeStruct((q.shape[0], heads * number, n, count), jnp.float32)
     operands = (together.q, rows(plan.table[None, :, :, None]))
     scratch = [(count, 1), (count, 1), (q.shape[-1], count)]
-    out, lse = together.over_keys(_decode_kernel, operands, (_like(together.q), together.rows(1)), scratch)
-    out, lse = out[..., :group], lse[..., :group]
-    return out.swapaxes(2, 3).reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
+    out, lse = together.over_keys(_decode_kernel, operands, (made(q.shape[-1]), made(1)), scratch)
+    each = lambda x: x[..., :group].reshape(q.shape[0], heads, number, -1, group).swapaxes(3, 4)
+    out, lse = merge(each(out), each(lse)[..., 0], axis=2)  # [B, K, group, D], [B, K, group]
+    return out.astype(q.dtype).reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
 
 
 def backward(

@@ -1,5 +1,6 @@
 """The GPU kernels: interpreted over several blocks, compiled for an H100 without one, and what they cannot do."""
 
+import dataclasses
 import functools
 import importlib.util
 
@@ -106,6 +107,17 @@ def test_a_users_bias_and_tiles_left_out():
     agree(interpreted(*arguments, Tiling(block_q=128, block_k=256)), reference(*arguments), 3e-2)
 
 
+@pytest.mark.hopper
+def test_one_query_over_parts_of_its_keys():
+    q, k, v, _ = operands("bfloat16")
+    whole = scoring(GGD, packed=False)
+    last = Tokens(whole.queries.position[:, -1:])
+    one = Scoring(GGD, last, whole.keys)
+    out = jax.jit(lambda *x: attention(*x, one, backend="pallas_gpu"))(q[:, -1:], k, v)
+    wide = (x.astype(jnp.float32) for x in (q[:, -1:], k, v))
+    agree(out, attention(*wide, one, backend="reference"), 3e-2)
+
+
 @needs_compiler
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", gpu_static.BIASES)
@@ -119,6 +131,17 @@ def test_every_bias_compiles_for_an_h100(name, packed):
 def test_it_compiles_whatever_the_users_default_numbers(x64):
     for f, shapes in gpu_static.kernels(*gpu_static.operands("ggd", 64, length=256, dtype="float16")).values():
         gpu_static.compiled(f, *shapes)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["ggd", "cable"])
+def test_decoding_compiles_for_an_h100(name):
+    _, k, v, whole = gpu_static.operands(name, 64, length=8192)
+    queries = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype), whole.queries)
+    one = dataclasses.replace(whole, queries=queries)
+    q = jax.ShapeDtypeStruct((1, 1, gpu_static.HEADS, 64), k.dtype)
+    forward, _ = gpu_static.kernels(q, k, v, one)["forward"]
+    assert gpu_static.compiled(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
 
 
 def test_what_it_cannot_do_it_refuses_by_a_reason():

@@ -1,0 +1,43 @@
+"""Attention over many keys, put together from attention over each of several parts of them."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bam_jax.attention.scoring import HIDDEN
+
+
+def parts(needed: Bool[Array, "H 1 M"], count: int) -> Bool[Array, "H P M"]:
+    """The key blocks that the only query block needs, dealt out to so many copies of it, a run of blocks to each.
+
+    Few queries and many keys have no other work to share out among the cores of a device.
+
+    Args:
+      needed: by query head; see `tiles.needed`.
+      count: of parts; no more than there are blocks.
+    """
+    blocks = needed.shape[-1]
+    owner = jnp.arange(blocks) * count // blocks
+    return needed & (owner == jnp.arange(count)[:, None])
+
+
+def merge(
+    out: Float[Array, "... D"], lse: Float[Array, "..."], axis: int
+) -> tuple[Float[Array, "... D"], Float[Array, "..."]]:
+    """Attention over all keys from that over each of their parts, whose axis goes.
+
+        out = sum_p exp(lse_p - lse) out_p,    lse = log sum_p exp(lse_p)
+
+    Args:
+      out: [..., P, ..., D].
+      lse: [..., P, ...], logarithms of the normalisers, `HIDDEN` where a part has no visible key.
+      axis: of the parts, from the front.
+
+    >>> merge(jnp.array([[1.0], [3.0]]), jnp.zeros(2), axis=0)
+    (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))
+    """
+    top = lse.max(axis)
+    weights = jnp.where(lse > HIDDEN, jnp.exp(lse - jnp.expand_dims(top, axis)), 0.0)
+    total = weights.sum(axis)
+    whole = jnp.where(total > 0, total, 1.0)
+    merged = (weights[..., None] * out).sum(axis) / whole[..., None]
+    return merged, jnp.where(total > 0, top + jnp.log(whole), HIDDEN)
