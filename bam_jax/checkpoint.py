@@ -102,12 +102,13 @@ def claim(workdir: str | os.PathLike, config: Config) -> Iterator[None]:
             claimed by another process, or cannot be written.
     """
     run = Path(workdir)
-    source = config.data.source
-    if source != corpus.STDLIB and run.resolve().is_relative_to(Path(source).resolve()):
-        raise UserError(
-            f"workdir {run} lies in config.data.source={source}, where its own files would be read as data; "
-            "give a workdir outside that folder"
-        )
+    for _, part in config.data.parts().values():
+        for source in {part.source, part.held_out_source} - {"", corpus.STDLIB}:
+            if run.resolve().is_relative_to(Path(source).resolve()):
+                raise UserError(
+                    f"workdir {run} lies in the data source {source}, where its own files would be read as data; "
+                    "give a workdir outside that folder"
+                )
     try:
         if not (run / CONFIG).exists():
             if run.exists() and (not run.is_dir() or any(path.name[0] != "." for path in run.iterdir())):

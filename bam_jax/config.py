@@ -18,8 +18,10 @@ from bam_jax.errors import UserError, nearest
 
 DTYPES = ("auto", "bfloat16", "float32")
 OPTIMIZERS = ("adamw", "radam")
+PACKINGS = ("concat", "first_fit")
+POSITIONS = ("row", "restart")
 SSMAX = ("off", "on", "inside", "outside")
-TASKS = ("packed", "passkey")
+TASKS = ("packed", "passkey", "masked", "triplets")
 TOKENIZERS = ("byte", "char", "mistral")
 
 
@@ -108,6 +110,10 @@ class ModelConfig(_Section):
         self._require("kv_heads", divides, f"0 or a divisor of the heads, {self.heads}")
 
 
+_SHARED = {"tokenizer", "mixture", "positions", "workers"}
+"""Keys of the data that hold for a whole mixture."""
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig(_Section):
     """Where the text comes from and what is made of it."""
@@ -115,29 +121,83 @@ class DataConfig(_Section):
     path: ClassVar[str] = "config.data."
 
     source: str = "stdlib"
-    """"stdlib" (the documentation every Python carries), or a folder or file of .txt or .jsonl."""
+    """"stdlib" (the documentation every Python carries), or a folder or file of .txt or .jsonl, or a folder that
+    `bam_jax.data.prepare` wrote."""
     tokenizer: str = "char"
     task: str = "packed"
-    """"packed": documents end to end; "passkey": random windows with planted keys."""
+    """"packed": documents in rows, predict the next token; "masked": the same rows, predict masked tokens;
+    "passkey": random windows with planted keys; "triplets": query, positive, negative."""
     text_field: str = "text"
     """The field of a .jsonl line that holds the text."""
     holdout: float = 0.1
-    """Fraction of the characters kept for evaluation."""
+    """Fraction of the characters kept for evaluation; a prepared folder has its own hold-out."""
+    held_out_source: str = ""
+    """Evaluate on this source; then none of `source` is held out. "": on what is held out of `source`."""
+    packing: str = "concat"
+    """"concat": documents end to end, cut into rows; "first_fit": whole documents where they fit (longer ones are
+    cut), the rest of a row padded."""
+    document_mask: bool = True
+    """Whether attention and loss stay within a document (tasks packed and masked)."""
+    positions: str = "row"
+    """"row": a token's position is its index in the row; "restart": in its document's part of the row."""
+    shuffle: int = 2**20
+    """Documents shuffled together; a prepared folder with more is shuffled by whole shards, and in groups of them."""
+    mask_fraction: float = 0.15
+    """Fraction of the tokens to predict (task masked)."""
     passkey_fraction: float = 0.8
     """Fraction of the samples that carry a key (task passkey)."""
     answer_weight: float = 1.5
     """Loss weight of a key's digits where it stands again (task passkey)."""
-    document_mask: bool = True
-    """Whether attention and loss stay within a document (task packed)."""
+    mixture: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Several corpora in one batch: name to {"weight": share of the rows, and keys of this group that differ}."""
+    workers: int = 0
+    """Processes that make batches ahead; 0: made when asked for."""
+
+    def parts(self) -> dict[str, tuple[float, "DataConfig"]]:
+        """The corpora of the mixture, each with its weight; without a mixture this one alone.
+
+        >>> data = DataConfig(mixture={"text": {"weight": 3}, "keys": {"weight": 1, "task": "passkey"}})
+        >>> {name: (weight, part.task) for name, (weight, part) in data.parts().items()}
+        {'text': (3.0, 'packed'), 'keys': (1.0, 'passkey')}
+
+        Raises:
+            UserError: a part without a weight, or with a key or value that will not do.
+        """
+        return {name: self._part(name, changes) for name, changes in self.mixture.items()} or {"": (1.0, self)}
+
+    def _part(self, name: str, changes: Any) -> tuple[float, "DataConfig"]:
+        path = f"{self.path}mixture.{name}"
+        if not isinstance(changes, dict) or "weight" not in changes:
+            raise UserError(f"{path}={changes!r} must be a group of keys with a weight, such as {{'weight': 0.1}}")
+        keys = {key: value for key, value in changes.items() if key != "weight"}
+        own = _kinds(DataConfig).keys() - _SHARED
+        for key in keys:
+            if key in _SHARED:
+                raise UserError(f"{path}.{key} cannot differ within a mixture; set {self.path}{key}")
+            if key not in own:
+                raise UserError(f"unknown config key {path}.{key}; {nearest(key, {*own, 'weight'})}")
+        weight = _typed(f"{path}.weight", changes["weight"], float)
+        if weight <= 0:
+            raise UserError(f"{path}.weight={weight} must be positive; leave the part out for none of it")
+        try:
+            return weight, dataclasses.replace(self, mixture={}, **keys)
+        except UserError as error:
+            raise UserError(f"{error} (in {path})") from error
 
     def _check(self) -> None:
         self._known("tokenizer", TOKENIZERS)
         self._known("task", TASKS)
+        self._known("packing", PACKINGS)
+        self._known("positions", POSITIONS)
         self._require("source", self.source != "", "'stdlib' or a path")
         self._require("holdout", 0 <= self.holdout < 1, "at least 0 and below 1")
         self._within(0, 1, "passkey_fraction")
-        self._above(0, "answer_weight")
-        if self.task == "passkey":
+        self._require("mask_fraction", 0 < self.mask_fraction <= 1, "above 0 and at most 1")
+        self._above(0, "answer_weight", "workers")
+        self._above(1, "shuffle")
+        if self.mixture:
+            self.parts()  # raises where a part will not do
+        elif self.task == "passkey":
             self._require("tokenizer", self.tokenizer == "char", "'char' for the task 'passkey'")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bam_jax import checkpoint, errors, host, log
 from bam_jax import config as configs
-from bam_jax.config import Config, DataConfig
+from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
 from bam_jax.errors import UserError, nearest
 from bam_jax.evals import passkey, perplexity
@@ -83,7 +83,9 @@ def evaluate(
         "step": checkpoint.latest(run),
         "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
     }
-    stream = np.zeros(0, np.int32) if identity["prompt"] == "paper" else _held_out(config.data)
+    stream = (
+        np.zeros(0, np.int32) if identity["prompt"] == "paper" else _held_out(configs.to_json(Config(data=config.data)))
+    )
     if name == "passkey":
         places = [round(float(depth), 6) for depth in np.linspace(0, 1, depths)]
         wanted = {(length, depth): trials for length in sorted(set(lengths)) for depth in places}
@@ -159,9 +161,10 @@ def _mend(path: Path) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _held_out(data: DataConfig) -> np.ndarray:
-    """The held-out tokens, kept: a sweep evaluates a run several times in one process."""
-    return loader.held_out(Config(data=data), tokenizers.tokenizer(data.tokenizer))
+def _held_out(text: str) -> np.ndarray:
+    """The held-out tokens of a configuration as JSON, kept: a sweep evaluates a run several times in one process."""
+    config = configs.from_json(text)
+    return loader.held_out(config, tokenizers.tokenizer(config.data.tokenizer))
 
 
 def _lengths(text: str) -> list[int]:

@@ -98,6 +98,8 @@ def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
         for run in (texts, texts / "runs" / "x"):
             with pytest.raises(UserError, match="would be read as data"):
                 claim(run, Config(data=DataConfig(source=str(source))))
+            with pytest.raises(UserError, match="would be read as data"):
+                claim(run, Config(data=DataConfig(mixture={"x": {"weight": 1, "held_out_source": str(source)}})))
     assert not list(texts.iterdir())
     claim(tmp_path / "texts2", Config(data=DataConfig(source=str(texts))))
     monkeypatch.chdir(tmp_path)

@@ -100,6 +100,19 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
         ("--config.data.holdout=1", "config.data.holdout=1.0 must be at least 0 and below 1"),
         ("--config.data.task=passkeys", "did you mean 'passkey'?"),
         ("--config.data.tokenizer=chars", "did you mean 'char'?"),
+        ("--config.data.packing=first-fit", "did you mean 'first_fit'?"),
+        ("--config.data.mask_fraction=0", "config.data.mask_fraction=0.0 must be above 0"),
+        ("--config.data.shuffle=0", "config.data.shuffle=0 must be 1 or more"),
+        ("--config.data.mixture.keys.task=passkey", "config.data.mixture.keys={'task': 'passkey'} must be a group"),
+        ("--config.data.mixture.keys=0.5", "config.data.mixture.keys=0.5 must be a group"),
+        ("--config.data.mixture.keys.weight=0", "config.data.mixture.keys.weight=0.0 must be positive"),
+        ("--config.data.mixture.keys.weight=many", "config.data.mixture.keys.weight='many' must be of type float"),
+        (
+            "--config.data.mixture.keys={'weight': 1, 'taks': 'x'}",
+            "unknown config key config.data.mixture.keys.taks; did you mean 'task'?",
+        ),
+        ("--config.data.mixture.keys={'weight': 1, 'tokenizer': 'byte'}", "set config.data.tokenizer"),
+        ("--config.data.mixture.keys={'weight': 1, 'holdout': 2}", "(in config.data.mixture.keys)"),
         ("--config.optimizer.name=adamw2", "did you mean 'adamw'?"),
         (
             "--config.optimizer.accumulate=5",
@@ -115,8 +128,20 @@ def test_bad_overrides_are_one_clear_line(argument, says):
 
 
 def test_passkeys_need_characters():
-    with pytest.raises(UserError, match="'char' for the task 'passkey'"):
-        DataConfig(task="passkey", tokenizer="byte")
+    for mixture in {}, {"keys": {"weight": 1}}:
+        with pytest.raises(UserError, match="'char' for the task 'passkey'"):
+            DataConfig(task="passkey", tokenizer="byte", mixture=mixture)
+
+
+def test_parts_of_a_mixture_are_whole_configurations():
+    data = DataConfig(source="a", mixture={"text": {"weight": 3}, "keys": {"weight": 1.5, "task": "passkey"}})
+    assert data.parts() == {
+        "text": (3.0, DataConfig(source="a")),
+        "keys": (1.5, DataConfig(source="a", task="passkey")),
+    }
+    assert DataConfig().parts() == {"": (1.0, DataConfig())}
+    both = config.from_json(config.to_json(Config(data=data)))
+    assert both.data == data
 
 
 @pytest.mark.parametrize(
@@ -157,7 +182,7 @@ def test_json_gives_the_same_back(made):
 
 def test_hash_is_fixed_and_tells_apart():
     # Runs on disk carry this: a new field or default changes it knowingly.
-    assert config.digest(Config()) == "7247f22ce041"
+    assert config.digest(Config()) == "912e543c61a1"
     assert config.digest(Config(optimizer=OptimizerConfig(rate=1))) == config.digest(
         Config(optimizer=OptimizerConfig(rate=1.0))
     )

@@ -9,7 +9,7 @@ import grain
 import numpy as np
 
 from bam_jax.config import Config, DataConfig
-from bam_jax.data.corpus import documents, split
+from bam_jax.data.corpus import STDLIB, documents, split
 from bam_jax.data.passkey import plant
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.errors import UserError, nearest
@@ -138,14 +138,20 @@ _SOURCES: dict[str, _Source] = {"packed": Packed, "passkey": Passkeys}
 
 
 def _texts(data: DataConfig) -> tuple[list[str], list[str]]:
-    if data.source == "stdlib":  # the same for the life of the process, and two seconds to read
-        return _stdlib(data.holdout)
-    return split(documents(data.source, data.text_field), data.holdout)
+    if data.held_out_source:
+        return _split(data.source, data.text_field, 0.0)[0], list(documents(data.held_out_source, data.text_field))
+    return _split(data.source, data.text_field, data.holdout)
+
+
+def _split(source: str, text_field: str, holdout: float) -> tuple[list[str], list[str]]:
+    if source == STDLIB:  # the same for the life of the process, and two seconds to read
+        return _stdlib(holdout)
+    return split(documents(source, text_field), holdout)
 
 
 @functools.cache
 def _stdlib(holdout: float) -> tuple[list[str], list[str]]:
-    return split(documents("stdlib"), holdout)
+    return split(documents(STDLIB), holdout)
 
 
 def _encode(texts: Sequence[str], config: Config, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:

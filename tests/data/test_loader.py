@@ -169,6 +169,15 @@ def test_bad_input(make, change, split, says):
         next(open_(make(**change), split))
 
 
+def test_a_source_of_its_own_to_evaluate_on(make, tmp_path):
+    (tmp_path / "test.txt").write_text("a text for the end")
+    config = make(held_out_source=str(tmp_path / "test.txt"), holdout=0.5)
+    made = tokenizer("char")
+    assert made.decode(held_out(config, made)) == "a text for the end"
+    whole = dataclasses.replace(config, data=dataclasses.replace(config.data, holdout=0.0, held_out_source=""))
+    assert_same(take(open_(config), 2), take(open_(whole), 2))
+
+
 def test_nothing_held_out(make):
     with pytest.raises(UserError, match="config.data.holdout=0.0 holds no text out"):
         held_out(make(), tokenizer("char"))
