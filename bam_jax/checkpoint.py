@@ -154,16 +154,16 @@ def latest(run: str | os.PathLike) -> int:
 
 
 def vocabulary(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
-    """Entries of the model's vocabulary: the tokenizer's, or what the configuration says.
+    """Entries of the model's vocabulary: the tokenizer's, padded where that is customary, or what the configuration says.
 
     Args:
-        config: its `model.vocab` is 0 for the tokenizer's size.
+        config: its `model.vocab` is 0 for the tokenizer's `padded`.
         tokenizer: the configuration's tokenizer.
 
     Raises:
         UserError: the configuration says fewer than the tokenizer has.
     """
-    size = config.model.vocab or tokenizer.size
+    size = config.model.vocab or tokenizer.padded
     if size < tokenizer.size:
         raise UserError(
             f"config.model.vocab={size} is less than the {tokenizer.size} of tokenizer {tokenizer.name!r}; "

@@ -22,7 +22,7 @@ PACKINGS = ("concat", "first_fit")
 POSITIONS = ("row", "restart")
 SSMAX = ("off", "on", "inside", "outside")
 TASKS = ("packed", "passkey", "masked", "triplets")
-TOKENIZERS = ("byte", "char", "mistral")
+TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
 
 
 def _kinds(cls: type["_Section"]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ModelConfig(_Section):
     hidden: int = 128
     """Width of the SwiGLU layer."""
     vocab: int = 0
-    """0: the tokenizer's size."""
+    """0: what the tokenizer needs (`Tokenizer.padded`)."""
     remat: bool = False
     """Recompute each layer in the backward pass instead of storing its activations."""
     scan: bool = True
@@ -124,6 +124,7 @@ class DataConfig(_Section):
     """"stdlib" (the documentation every Python carries), or a folder or file of .txt or .jsonl, or a folder that
     `bam_jax.data.prepare` wrote."""
     tokenizer: str = "char"
+    """"char", "byte", "mistral", "gpt2" or "gpt2:FOLDER", "bert:PATH", "bpe:PATH" (`bam_jax.data.tokenizers`)."""
     task: str = "packed"
     """"packed": documents in rows, predict the next token; "masked": the same rows, predict masked tokens;
     "passkey": random windows with planted keys; "triplets": query, positive, negative."""
@@ -185,7 +186,9 @@ class DataConfig(_Section):
             raise UserError(f"{error} (in {path})") from error
 
     def _check(self) -> None:
-        self._known("tokenizer", TOKENIZERS)
+        name = self.tokenizer.partition(":")[0]  # what follows is looked at where it is read
+        if name not in TOKENIZERS:
+            raise UserError(f"{self.path}tokenizer={self.tokenizer!r} is unknown; {nearest(name, TOKENIZERS)}")
         self._known("task", TASKS)
         self._known("packing", PACKINGS)
         self._known("positions", POSITIONS)

@@ -1,0 +1,122 @@
+"""What every tokenizer is to the rest of the package."""
+
+import abc
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+
+from bam_jax.errors import UserError
+
+
+class Tokenizer(abc.ABC):
+    """Text to token ids and back.
+
+    It is pickled as its name, its path and its hash, and made again from these in the other process.
+    """
+
+    name: str
+    path: str = ""
+    """The file or folder that it was made from; "" for one that comes with the code."""
+    files: Mapping[str, Path] = {}
+    """The files of its vocabulary, by the names under which a folder of them makes it again."""
+    size: int
+    """Number of ids: all that `encode` gives, and the special ones, are below it."""
+    digits: tuple[int, ...]
+    """The ids of the ten digits, 0 first."""
+    eos: int | None = None
+    """The id that ends a document; None: documents end without one."""
+    mask: int | None = None
+    """The id that stands for a token to be predicted (masked language models); None: there is none."""
+    special: tuple[int, ...] = ()
+    """Ids that no text has, in ascending order: eos and mask, and others such as pads."""
+    hash: str
+    """Sixteen hex digits of the vocabulary's SHA-256."""
+
+    @property
+    def spec(self) -> str:
+        """What names it in a configuration: its name, and after a colon its path if it has one."""
+        return f"{self.name}:{self.path}" if self.path else self.name
+
+    @property
+    def padded(self) -> int:
+        """Entries of a model's vocabulary where the configuration leaves that open: `size`, or what is customary."""
+        return self.size
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """The int32 ids of a text, [tokens], without special ones."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text, as `encode` gives them; faster than one by one where the library is."""
+        return [self.encode(text) for text in texts]
+
+    @abc.abstractmethod
+    def decode(self, ids: np.ndarray) -> str:
+        """The text of ids, [tokens]."""
+
+    def check(self, wanted: str, owner: str) -> Self:
+        """Itself, if it has the hash that something was made with.
+
+        Args:
+            wanted: that hash.
+            owner: what was made with it, for the message.
+
+        Raises:
+            UserError: it has another.
+        """
+        if self.hash != wanted:
+            raise UserError(
+                f"{owner} was made with a tokenizer of hash {wanted}, but tokenizer {self.spec!r} has hash {self.hash}; "
+                "give the tokenizer that it was made with"
+            )
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., "Tokenizer"], tuple[Any, ...]]:
+        return _again, (type(self), self.path, self.hash)
+
+
+def _again(kind: Callable[..., Tokenizer], path: str, wanted: str) -> Tokenizer:
+    made = kind(path) if path else kind()
+    return made.check(wanted, "what this process was given")
+
+
+def digest(*parts: bytes) -> str:
+    """Sixteen hex digits of the SHA-256 of a vocabulary.
+
+    Args:
+        parts: its files; the division between two of them counts.
+    """
+    whole = parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return hashlib.sha256(whole).hexdigest()[:16]
+
+
+def need(package: str, name: str) -> ModuleType:
+    """A package that only some tokenizers need.
+
+    Args:
+        package: what to import.
+        name: the tokenizer that needs it.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"tokenizer '{name}' needs the package {error.name}: pip install 'bam_jax[tokenizers]'"
+        ) from error
+
+
+def encodable(text: str) -> str:
+    """The text with "?" for what UTF-8 cannot hold: Python's strings may have lone surrogates, libraries refuse them.
+
+    >>> encodable("a\\ud800b")
+    'a?b'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,114 @@
+"""The tokenizer of CABLE's models."""
+
+import hashlib
+import json
+import os
+import string
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
+from bam_jax.errors import UserError
+
+FILES = ("vocab.bpe", "encoder.json")
+SOURCE = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+END = "<|endoftext|>"
+MULTIPLE = 128
+"""The vocabulary of a model is a multiple of this: 50,304 entries for 50,257 ids (CABLE's, after nanoGPT)."""
+
+
+class GPT2Tokenizer(Tokenizer):
+    """GPT-2's byte-level BPE of 50,257 ids, which CABLE's models use padded to 50,304.
+
+    Args:
+        path: the folder with vocab.bpe and encoder.json; "": where tiktoken keeps what it has downloaded
+            (TIKTOKEN_CACHE_DIR). Nothing is ever downloaded.
+
+    Raises:
+        UserError: tiktoken is not installed, or the files are not there or do not belong together.
+    """
+
+    name = "gpt2"
+
+    def __init__(self, path: str = "") -> None:
+        tiktoken = need("tiktoken", self.name)
+        pattern = need("tiktoken_ext.openai_public", self.name).r50k_pat_str
+        self.path = path
+        self.files = _files(path)
+        merges, encoder = (self.files[name].read_bytes() for name in FILES)
+        ranks, self.eos = _ranks(merges, encoder, self.files)
+        self._encoding = tiktoken.Encoding(
+            "gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={END: self.eos}
+        )
+        self.size = self._encoding.n_vocab
+        self.digits = tuple(ranks[digit.encode()] for digit in string.digits)
+        self.special = (self.eos,)
+        self.hash = digest(merges, encoder)
+
+    @property
+    def padded(self) -> int:
+        """The size rounded up to a multiple of 128, which matrix units like."""
+        return -(-self.size // MULTIPLE) * MULTIPLE
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text, [tokens] int32; the name of the end token in a text is text."""
+        return self._encoding.encode_to_numpy(encodable(text), disallowed_special=()).astype(np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: np.ndarray) -> str:
+        """The text of ids; what is not text, the end of a document and a model's padding, is nothing."""
+        ids = np.asarray(ids)
+        return self._encoding.decode(ids[ids < self.eos].tolist())
+
+
+def _files(path: str) -> dict[str, Path]:
+    if path:
+        found = {name: Path(path) / name for name in FILES}
+    else:  # as tiktoken's own loader names what it keeps
+        temporary = Path(tempfile.gettempdir()) / "data-gym-cache"
+        cache = Path(os.environ["TIKTOKEN_CACHE_DIR"] if "TIKTOKEN_CACHE_DIR" in os.environ else temporary)
+        found = {name: cache / hashlib.sha1((SOURCE + name).encode()).hexdigest() for name in FILES}
+    missing = [name for name in FILES if not found[name].is_file()]
+    if missing:
+        where = f"{path} has no {missing[0]}" if path else f"tiktoken's cache {cache} has no {missing[0]}"
+        raise UserError(
+            f"tokenizer 'gpt2' reads {FILES[0]} and {FILES[1]}, but {where}; "
+            f"download both from {SOURCE} into a folder and name it: gpt2:FOLDER"
+        )
+    return found
+
+
+def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[bytes, int], int]:
+    """The id of each piece of bytes, which is its rank among the merges too, and the end token's."""
+    byte_of = _alphabet()
+    try:
+        ids: dict[str, int] = json.loads(encoder)
+        eos = ids.pop(END)
+        pieces = list(map(str.split, merges.decode().split("\n")[1:-1]))  # the first line says the version
+        ranks = {bytes(byte_of[symbol] for symbol in piece): number for piece, number in ids.items()}
+        first = len(byte_of)
+        fits = all(ids[left + right] == first + rank for rank, (left, right) in enumerate(pieces))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{files[FILES[0]]} and {files[FILES[1]]} are not GPT-2's vocabulary ({type(error).__name__}: {error}); "
+            f"download both again from {SOURCE}"
+        ) from error
+    if not fits or len(ranks) != first + len(pieces) or eos != len(ranks):
+        raise UserError(
+            f"{files[FILES[0]]} and {files[FILES[1]]} do not belong together: {len(pieces)} merges and 256 bytes, "
+            f"but {len(ranks)} pieces or in another order; download both again from {SOURCE}"
+        )
+    return ranks, eos
+
+
+def _alphabet() -> dict[str, int]:
+    """The byte of each symbol in the files: bytes that print stand for themselves, others follow U+00FF in their order."""
+    printing = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(256 + n): byte for n, byte in enumerate(others)}

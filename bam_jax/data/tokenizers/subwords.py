@@ -1,0 +1,141 @@
+"""Vocabularies in files, read by the library `tokenizers`: WordPiece of BERT, BPE trained on one's own text."""
+
+import json
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
+from bam_jax.errors import UserError
+
+JSON, TXT = "tokenizer.json", "vocab.txt"
+ENDS = ("<eos>", "</s>", "<|endoftext|>", "[SEP]")
+MASKS = ("<mask>", "[MASK]")
+
+
+class _Subwords(Tokenizer):
+    """What both kinds share.
+
+    Args:
+        path: a file, or a folder with the file under its usual name.
+    """
+
+    model: ClassVar[str]
+    """Its type in a tokenizer.json."""
+    usual: ClassVar[tuple[str, ...]]
+    """Names of the file in a folder."""
+
+    def __init__(self, path: str) -> None:
+        library = need("tokenizers", self.name)
+        given = Path(path)
+        found = [given] if given.is_file() else [given / name for name in self.usual if (given / name).is_file()]
+        if not path or not found:
+            why = f"finds no file at {path}" if path else "needs a file"
+            remedy = f"name a {' or '.join(self.usual)}, or a folder with one, as in {self.name}:PATH"
+            raise UserError(f"tokenizer '{self.name}' {why}; {remedy}")
+        self.path = path
+        contents = found[0].read_bytes()
+        is_json = contents.lstrip()[:1] == b"{"
+        self.files = {JSON if is_json else TXT: found[0]}
+        try:
+            text = contents.decode()
+            if is_json and json.loads(text)["model"]["type"] != self.model:
+                raise ValueError(f"its model is {json.loads(text)['model']['type']}, not {self.model}")
+            self._library = library.Tokenizer.from_str(text) if is_json else self._from_txt(text)
+        except Exception as error:  # the library raises nothing narrower
+            raise UserError(
+                f"{found[0]} is no vocabulary of tokenizer '{self.name}' ({error}); give {' or '.join(self.usual)}"
+            ) from error
+        self._library.encode_special_tokens = True  # the name of a special token in a text is text
+        self._library.no_truncation()
+        self._library.no_padding()
+        vocabulary: dict[str, int] = self._library.get_vocab()
+        self.size = max(vocabulary.values()) + 1
+        self.eos, self.mask = (
+            next((vocabulary[name] for name in names if name in vocabulary), None) for names in (ENDS, MASKS)
+        )
+        unknown = vocabulary.get(self._library.model.unk_token)  # no special one: text has it
+        self.special = tuple(sorted(self._special(vocabulary) - {unknown}))
+        self.digits = tuple(self._digit(vocabulary, digit) for digit in string.digits)
+        self.hash = digest(contents)
+
+    def _from_txt(self, text: str) -> Any:
+        raise ValueError("it is not JSON")
+
+    def _special(self, vocabulary: dict[str, int]) -> set[int]:
+        added = self._library.get_added_tokens_decoder()
+        return {number for number, token in added.items() if token.special}
+
+    def _digit(self, vocabulary: dict[str, int], digit: str) -> int:
+        if digit not in vocabulary:
+            raise UserError(f"tokenizer '{self.spec}' has no token for the digit {digit}; give another vocabulary")
+        return vocabulary[digit]
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text, [pieces] int32."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text, on as many threads as the library takes (RAYON_NUM_THREADS)."""
+        encodings = self._library.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: np.ndarray) -> str:
+        """The text of ids; special ones are nothing."""
+        ids = np.asarray(ids)
+        return self._library.decode(ids[~np.isin(ids, self.special)].tolist())
+
+
+class BertTokenizer(_Subwords):
+    """BERT's WordPiece: lower case without accents, unless the vocabulary has capital letters.
+
+    A document ends with [SEP]. What is decoded is lower case and spaced anew.
+
+    Args:
+        path: the model's vocab.txt or tokenizer.json, or a folder with one.
+
+    Raises:
+        UserError: `tokenizers` is not installed, or there is no such file, or it is something else.
+    """
+
+    name = "bert"
+    model = "WordPiece"
+    usual = (JSON, TXT)
+
+    def _from_txt(self, text: str) -> Any:
+        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+        pieces = text.splitlines()
+        absent = [name for name in ("[UNK]", "[SEP]") if name not in pieces]
+        if absent or len(set(pieces)) < len(pieces):
+            raise ValueError(f"it has no line {absent[0]}" if absent else "a piece has two lines")
+        cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+        made = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+        made.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.decoder = decoders.WordPiece()
+        return made
+
+    def _special(self, vocabulary: dict[str, int]) -> set[int]:
+        # BERT's vocab.txt has [unused...] among the pieces too; no text gives those, since its brackets are parted.
+        return {
+            number for piece, number in vocabulary.items() if len(piece) > 2 and piece[0] == "[" and piece[-1] == "]"
+        }
+
+
+class BPETokenizer(_Subwords):
+    """Byte-level BPE from a tokenizer.json, such as `python -m bam_jax.data.train_bpe` makes of one's own text.
+
+    Args:
+        path: the file, or a folder with a tokenizer.json.
+
+    Raises:
+        UserError: `tokenizers` is not installed, or there is no such file, or it is something else.
+    """
+
+    name = "bpe"
+    model = "BPE"
+    usual = (JSON,)
