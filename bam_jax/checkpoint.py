@@ -19,6 +19,7 @@ from bam_jax import config as configs
 from bam_jax import log, model
 from bam_jax.config import Config
 from bam_jax.data import corpus, tokenizers
+from bam_jax.data.tokenizers.kept import keep, kept
 from bam_jax.errors import UserError
 
 CONFIG = "config.json"
@@ -88,18 +89,19 @@ class Checkpoints:
 
 
 @contextlib.contextmanager
-def claim(workdir: str | os.PathLike, config: Config) -> Iterator[None]:
+def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer) -> Iterator[None]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
     The claim ends with the block, or with the process, however that ends.
 
     Args:
-        workdir: the run's folder; made, with `config.json` in it, if it is not there.
+        workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there.
         config: what the run is made from.
+        tokenizer: the one that the configuration names; its files are copied.
 
     Raises:
-        UserError: the folder holds a run of another configuration, or something else, or lies among the data; it is
-            claimed by another process, or cannot be written.
+        UserError: the folder holds a run of another configuration or tokenizer, or something else, or lies among the
+            data; it is claimed by another process, or cannot be written.
     """
     run = Path(workdir)
     for _, part in config.data.parts().values():
@@ -128,6 +130,7 @@ def claim(workdir: str | os.PathLike, config: Config) -> Iterator[None]:
         if not (run / CONFIG).exists():
             log.replace(run / CONFIG, configs.to_json(config) + "\n")
         _same_configuration(run, config)
+        keep(tokenizer, run)
         yield
 
 
@@ -228,7 +231,7 @@ def restore_model(
         raise UserError(
             f"{run} has no checkpoint; train it first: python -m bam_jax.train --config=FILE --workdir={run}"
         )
-    tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+    tokenizer = kept(run, config.data.tokenizer)
     vocab = vocabulary(config, tokenizer)
     graph, tree = split(nnx.eval_shape(lambda: model.build(config, vocab=vocab, rngs=nnx.Rngs(0))))
     changes = f" with {' '.join(overrides)}" if overrides else ""

@@ -47,9 +47,9 @@ def evaluate(
     """Evaluate the newest checkpoint of a run, and append to its `results.jsonl` what is not there yet.
 
     A record holds `eval`, `length`, `depth`, `value`, `unit`, `n` (prompts or sequences), what else the evaluation found
-    (`bam_jax.evals`), `prompt` and `seed` (passkey), `step`, `overrides`, `config` (the run's digest), `commit` (of
-    the code; null outside a git checkout) and `seconds`. More trials or tokens than before add a record with those that
-    were missing, so that the mean of a cell's records, weighted by `n`, is the cell's value.
+    (`bam_jax.evals`), `prompt` and `seed` (passkey), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its
+    hash), `commit` (of the code; null outside a git checkout) and `seconds`. More trials or tokens than before add a
+    record with those that were missing, so that the mean of a cell's records, weighted by `n`, is the cell's value.
 
     Args:
         run: the run's folder.
@@ -75,7 +75,11 @@ def evaluate(
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
-    common = {"config": configs.digest(checkpoint.read_config(run)), "commit": commit()}
+    common = {
+        "config": configs.digest(checkpoint.read_config(run)),
+        "tokenizer": tokenizer.hash,
+        "commit": commit(),
+    }
     identity = {
         "eval": name,
         "prompt": (prompt or ("toy" if tokenizer.name == "char" else "paper")) if name == "passkey" else None,
@@ -83,9 +87,9 @@ def evaluate(
         "step": checkpoint.latest(run),
         "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
     }
-    stream = (
-        np.zeros(0, np.int32) if identity["prompt"] == "paper" else _held_out(configs.to_json(Config(data=config.data)))
-    )
+    stream = np.zeros(0, np.int32)
+    if identity["prompt"] != "paper":
+        stream = _held_out(configs.to_json(Config(data=config.data)), tokenizer.spec)
     if name == "passkey":
         places = [round(float(depth), 6) for depth in np.linspace(0, 1, depths)]
         wanted = {(length, depth): trials for length in sorted(set(lengths)) for depth in places}
@@ -93,6 +97,9 @@ def evaluate(
         wanted = {(length, None): perplexity.available(stream, length, tokens) for length in sorted(set(lengths))}
 
     path = run / RESULTS
+    for record in log.read(path):
+        if "tokenizer" in record:  # results from before it was written have none
+            tokenizer.check(record["tokenizer"], str(path))
     done: dict[tuple, int] = defaultdict(int)
     for record in _matching(path, identity, wanted):
         done[record["length"], record["depth"]] += record["n"]
@@ -161,10 +168,9 @@ def _mend(path: Path) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _held_out(text: str) -> np.ndarray:
+def _held_out(text: str, spec: str) -> np.ndarray:
     """The held-out tokens of a configuration as JSON, kept: a sweep evaluates a run several times in one process."""
-    config = configs.from_json(text)
-    return loader.held_out(config, tokenizers.tokenizer(config.data.tokenizer))
+    return loader.held_out(configs.from_json(text), tokenizers.tokenizer(spec))
 
 
 def _lengths(text: str) -> list[int]:

@@ -33,7 +33,7 @@ State = dict[str, Any]
 def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = None) -> list[dict[str, Any]]:
     """Train to the end, from the newest checkpoint in `workdir` if there is one.
 
-    Writes `config.json`, `metrics.jsonl` and `checkpoints/`. A record of the metrics holds the step, its mean
+    Writes `config.json`, `tokenizer/`, `metrics.jsonl` and `checkpoints/`. A record of the metrics holds the step, its mean
     loss (nats a token, as weighted), the norm of its gradient before clipping, its learning rate, the tokens
     and seconds of training so far and the tokens per second since the record before.
 
@@ -53,7 +53,7 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     graph, init, tx = _parts(config, checkpoint.vocabulary(config, tokenizer))
     data = loader.batches(config, tokenizer)
-    with checkpoint.claim(run, config):  # last of what may refuse, so that a mistake leaves no folder behind
+    with checkpoint.claim(run, config, tokenizer):  # last of what may refuse, so that a mistake leaves no folder behind
         done = checkpoint.latest(run)
         if done == config.steps:
             return list(log.read(run / METRICS))

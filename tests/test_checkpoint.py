@@ -10,6 +10,7 @@ import pytest
 from bam_jax import checkpoint, train
 from bam_jax import config as configs
 from bam_jax.config import Config, DataConfig
+from bam_jax.data import tokenizer
 from bam_jax.errors import UserError
 
 
@@ -40,7 +41,7 @@ def run(trained, tmp_path):
 
 
 def claim(run, config):
-    with checkpoint.claim(run, config):
+    with checkpoint.claim(run, config, tokenizer(config.data.tokenizer)):
         pass
 
 
@@ -77,7 +78,8 @@ def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
     code = """if True:
         import sys, time
         from bam_jax import checkpoint, config
-        with checkpoint.claim(sys.argv[1], config.Config()):
+        from bam_jax.data import tokenizer
+        with checkpoint.claim(sys.argv[1], config.Config(), tokenizer("char")):
             print("claimed", flush=True)
             time.sleep(600)
     """
@@ -109,12 +111,12 @@ def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
 def test_restored_model_is_the_trained_one(trained):
     config, run = trained
     assert checkpoint.latest(run) == 4
-    loaded, tokenizer, decoder = checkpoint.restore_model(run)
-    assert loaded == config and tokenizer.name == "char"
+    loaded, made, decoder = checkpoint.restore_model(run)
+    assert loaded == config and made.name == "char"
     logits, _ = decoder(np.zeros((1, 8), np.int32))
-    assert logits.shape == (1, 8, tokenizer.size)
+    assert logits.shape == (1, 8, made.size)
     _, tree = checkpoint.split(decoder)
-    fresh = train._parts(config, tokenizer.size)[1]()["model"]
+    fresh = train._parts(config, made.size)[1]()["model"]
     assert not np.array_equal(tree["params"]["head"]["kernel"], fresh["params"]["head"]["kernel"])
     np.testing.assert_array_equal(*(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh)))
 

@@ -29,7 +29,7 @@ def run(tmp_path_factory):
     tokenizer = tokenizers.tokenizer("char")
     initial = nnx.jit(lambda: model.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
     state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
-    with checkpoint.claim(folder / "run", config), checkpoint.Checkpoints(folder / "run") as checkpoints:
+    with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
         checkpoints.save(1, state, loader.batches(config, tokenizer))
     return folder / "run"
 

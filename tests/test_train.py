@@ -10,6 +10,7 @@ import pytest
 
 from bam_jax import checkpoint, errors, log, train
 from bam_jax import config as configs
+from bam_jax.data import tokenizer
 from bam_jax.errors import UserError
 
 CONFIG = """
@@ -97,11 +98,11 @@ def test_command_line_finishes_once_and_refuses_another_configuration(path, caps
 
 
 def test_a_second_training_of_a_folder_is_refused_and_writes_nothing(path, capsys):
-    with checkpoint.claim(path / "run", tiny(path)), pytest.raises(SystemExit) as exit:
+    with checkpoint.claim(path / "run", tiny(path), tokenizer("char")), pytest.raises(SystemExit) as exit:
         errors.run(train.main, [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}"])
     said = capsys.readouterr().err
     assert exit.value.code == 2 and "in use by another training" in said and said.count("\n") == 1
-    assert {file.name for file in (path / "run").iterdir()} == {"config.json", ".lock"}
+    assert {file.name for file in (path / "run").iterdir()} == {"config.json", "tokenizer", ".lock"}
 
 
 def test_the_folder_stays_claimed_while_it_is_trained(path, monkeypatch):

@@ -59,6 +59,10 @@ class Tokenizer(abc.ABC):
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids, [tokens]."""
 
+    def identity(self) -> dict[str, str | int | None]:
+        """What travels with everything made with it: spec, name, hash, size and eos, as JSON values."""
+        return {"spec": self.spec, "name": self.name, "hash": self.hash, "size": self.size, "eos": self.eos}
+
     def check(self, wanted: str, owner: str) -> Self:
         """Itself, if it has the hash that something was made with.
 

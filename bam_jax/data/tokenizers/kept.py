@@ -1,0 +1,64 @@
+"""A tokenizer kept beside what was made with it, so that no other can be taken for it."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from bam_jax import log
+from bam_jax.data.tokenizers import Tokenizer, tokenizer
+from bam_jax.errors import UserError
+
+FOLDER = "tokenizer"
+IDENTITY = "identity.json"
+
+
+def keep(made: Tokenizer, run: str | os.PathLike) -> None:
+    """Copy a tokenizer's files, and who it is, into a run; if they are there, see that it is the same.
+
+    Args:
+        made: the tokenizer.
+        run: the run's folder.
+
+    Raises:
+        UserError: the run has another.
+    """
+    folder = Path(run) / FOLDER
+    if (folder / IDENTITY).exists():
+        made.check(_identity(folder)["hash"], f"run {run}")
+        return
+    folder.mkdir(exist_ok=True)
+    for name, path in made.files.items():
+        shutil.copyfile(path, folder / name)
+    log.replace(folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n")  # last: without it nothing is kept
+
+
+def kept(run: str | os.PathLike, spec: str) -> Tokenizer:
+    """The tokenizer of a run, from its own copy of the files: theirs may have moved since.
+
+    Args:
+        run: the run's folder; one from before tokenizers were kept has none, and gets what the name means now.
+        spec: the one that the configuration names.
+
+    Raises:
+        UserError: that is not the tokenizer that the run was made with, or it cannot be made.
+    """
+    folder = Path(run) / FOLDER
+    if not (folder / IDENTITY).exists():
+        return tokenizer(spec)
+    identity = _identity(folder)
+    copied = any(path.name != IDENTITY for path in folder.iterdir())
+    own = f"{identity['name']}:{folder}" if copied and spec == identity["spec"] else spec
+    return tokenizer(own).check(identity["hash"], f"run {run}")
+
+
+def _identity(folder: Path) -> dict[str, str]:
+    path = folder / IDENTITY
+    try:
+        identity = json.loads(path.read_text(encoding="utf-8"))
+        return {name: identity[name] for name in ("spec", "name", "hash")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); "
+            f"remove the folder {folder} to go on with the tokenizer that the configuration names"
+        ) from error
