@@ -20,7 +20,7 @@ quickstart-far: $(INSTALLED)  ## after it: the same model to 8192 times its trai
 test: $(INSTALLED)  ## the suite of a contributor
 	$(RUN) -m pytest -n auto
 
-test-all: $(INSTALLED) lint test-oldest test-compilers  ## the full products as XLA optimises them for users, static checks, the oldest supported jax, the compilers of kernels
+test-all: $(INSTALLED) lint test-oldest test-compilers test-hopper  ## the full products as XLA optimises them for users, static checks, the oldest supported jax, the compilers of kernels, GPU kernels interpreted
 	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m full
 
 test-oldest: $(OLDEST)  ## what users import into their own models, with the oldest supported versions
@@ -29,7 +29,7 @@ test-oldest: $(OLDEST)  ## what users import into their own models, with the old
 test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
 	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto tests/attention/test_pallas_tpu.py tests/attention/test_pallas_gpu.py tests/evals/test_tpu_static.py
 
-test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted: slow, and on few cores its threads may wait for each other
+test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread, one test after another
 	$(RUN) -m pytest -m hopper
 
 lint: $(INSTALLED)
