@@ -350,6 +350,29 @@ def test_mistral():
     assert made.decode(ids) == text and [i for i in ids if i in made.digits] == [made.digits[int(d)] for d in "90125"]
 
 
+@pytest.fixture(scope="module")
+def made_mistral():
+    return tokenizer("mistral")
+
+
+@given(st.text(st.sampled_from(" \u2581ab\n1\t.é<s>")) | st.text())
+def test_mistral_by_words_is_mistral(made_mistral, text):
+    """Against sentencepiece on the whole text, spaces in every place, also those that a text brings as sentencepiece's own."""
+    from bam_jax.data.tokenizers.base import encodable
+
+    whole = made_mistral._pieces.encode(encodable(text))
+    assert made_mistral.encode(text).tolist() == whole
+    assert made_mistral.encode(text).tolist() == whole, "the second time, from memory"
+
+
+def test_mistral_of_long_texts(made_mistral, monkeypatch):
+    monkeypatch.setattr("bam_jax.data.tokenizers.mistral._PASSAGE", 40)
+    rng = np.random.default_rng(0)
+    text = "".join(rng.choice(["the ", "  ", "bias", "\u2581", "\n", " of 12", " a"], 2000))
+    assert made_mistral.encode(text).tolist() == made_mistral._pieces.encode(text)
+    assert made_mistral.encode(text.replace(" ", "")).tolist() == made_mistral._pieces.encode(text.replace(" ", ""))
+
+
 @pytest.mark.parametrize(("name", "fits"), [("mistral", True), ("bpe", True), ("byte", True), ("gpt2", False)])
 def test_the_papers_passkey_needs_digits_of_their_own(every, name, fits):
     make = lambda: paper_prompt(4096, 0.5, [1, 9, 9, 8, 4], every[name])
