@@ -1,6 +1,7 @@
 """What an experiment is: rows to train, how to evaluate them, what they should show; the jobs that makes."""
 
 import dataclasses
+import inspect
 import re
 import runpy
 from pathlib import Path
@@ -19,6 +20,7 @@ class Evaluation:
         depths: equally spaced depths of a passkey.
         trials: prompts at each depth.
         seed: of the prompts.
+        tokens: of text for the perplexity at each length.
         overrides: "--config.a.b=value", changes at evaluation only.
         label: the curve's name; "" means the row's.
     """
@@ -28,6 +30,7 @@ class Evaluation:
     depths: int = 20
     trials: int = 1
     seed: int = 0
+    tokens: int = 2**15
     overrides: tuple[str, ...] = ()
     label: str = ""
 
@@ -35,14 +38,15 @@ class Evaluation:
         """What stands behind `python -m bam_jax.evaluate --run=FOLDER`.
 
         >>> Evaluation("perplexity", (64, 128)).arguments()
-        ['--eval=perplexity', '--lengths=64,128']
+        ['--eval=perplexity', '--lengths=64,128', '--tokens=32768']
         """
         passkey = [f"--depths={self.depths}", f"--trials={self.trials}", f"--seed={self.seed}"]
+        perplexity = [f"--tokens={self.tokens}"]
         lengths = ",".join(map(str, self.lengths))
         return [
             f"--eval={self.name}",
             f"--lengths={lengths}",
-            *(passkey if self.name == "passkey" else []),
+            *(passkey if self.name == "passkey" else perplexity),
             *self.overrides,
         ]
 
@@ -77,11 +81,27 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
+class Step:
+    """A command before the rows, such as one that prepares their data; done again, it does what is missing.
+
+    Args:
+        module: what stands behind `python -m`.
+        arguments: its arguments.
+        makes: a file; the step is left out once it is there. "": the command itself sees what is missing.
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+    makes: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """What an experiment file's `get_experiment()` returns.
 
     Args:
         title: heads the report.
+        steps: done in their order before the rows.
         rows: the first is the main one: its heat map and its priors are drawn.
         claims: reported beside what was measured.
         notes: paragraphs about what the numbers do and do not say.
@@ -93,13 +113,19 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     notes: tuple[str, ...] = ()
     platform: str = "cpu"
+    steps: tuple[Step, ...] = ()
 
 
-def load(path: str | Path) -> Experiment:
-    """The experiment in a Python file with `get_experiment()`.
+def load(path: str | Path, *, source: str | None = None, runs: Path = Path("runs")) -> Experiment:
+    """The experiment in a Python file with `get_experiment()`, or `get_experiment(source, runs)` if it is about a corpus.
+
+    Args:
+        path: the file.
+        source: where the user has the corpus.
+        runs: folder of the runs, below which steps may put what they make of it.
 
     Raises:
-        UserError: no such file, or no `get_experiment` in it.
+        UserError: no such file, or no `get_experiment` in it, or a corpus missing or not wanted.
     """
     if not Path(path).is_file():
         raise UserError(f"no experiment file {path}; give the path of one such as experiments/quickstart.py")
@@ -109,7 +135,12 @@ def load(path: str | Path) -> Experiment:
         raise UserError(f"experiment file {path} is not Python: {error}") from error
     if "get_experiment" not in names:
         raise UserError(f"{path} defines no get_experiment(); it must return a bam_jax.experiment.Experiment")
-    return names["get_experiment"]()
+    about_a_corpus = bool(inspect.signature(names["get_experiment"]).parameters)
+    if about_a_corpus and source is None:
+        raise UserError(f"{path} needs --source=PATH, where the corpus is that its docstring names")
+    if source is not None and not about_a_corpus:
+        raise UserError(f"--source={source}: {path} takes no corpus; leave the option out")
+    return names["get_experiment"](source, runs) if about_a_corpus else names["get_experiment"]()
 
 
 @dataclasses.dataclass(frozen=True)

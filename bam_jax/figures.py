@@ -69,6 +69,21 @@ def perplexity(curves: Curves, context: int) -> Figure:
 
 
 @styled
+def positions(curves: Curves, context: int) -> Figure:
+    """Perplexity against the position in a sequence, far beyond what was seen in training.
+
+    Args:
+        curves: perplexities by label, at the end of each window of positions.
+        context: tokens seen in training.
+
+    Source: BAM, perplexity by position.
+    """
+    figure = perplexity(curves, context)
+    figure.axes[0].set_xlabel(f"position in training contexts of {context} tokens")
+    return figure
+
+
+@styled
 def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figure:
     """Passkey accuracy by length and depth; the last row and column are means.
 
@@ -177,6 +192,33 @@ def scatter(groups: Mapping[str, Heads]) -> Figure:
         axes.text(at, 0.98, text, transform=axes.transAxes, ha=side, va="top", style="italic")
     axes.set(xlabel=r"shape $\theta_\beta$", ylabel=r"log scale $\theta_\alpha$")
     figure.legend(loc="outside upper center", ncols=2, frameon=False, handletextpad=0.2)
+    return figure
+
+
+@styled
+def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
+    """How many documents have which length, and how many of the tokens stand in them, a panel for each corpus.
+
+    Args:
+        corpora: tokens of each document, [documents] integers, by name.
+        context: tokens of a row, marked.
+    """
+    figure = Figure(figsize=(SIZE, 0.4 + 2.4 * len(corpora)), layout="constrained")
+    least, most = (pick(int(pick(each)) for each in corpora.values()) for pick in (min, max))
+    halves = np.arange(np.floor(np.log2(max(least, 1))), np.log2(most + 1) + 0.5, 0.5)
+    edges = np.unique(np.ceil(2**halves))
+    panels = figure.subplots(len(corpora), sharex=True, squeeze=False).flat
+    for (name, each), axes in zip(corpora.items(), panels, strict=True):
+        for label, weights in (("documents", np.ones(len(each))), ("tokens", each)):
+            share = 100 * np.histogram(each, edges, weights=weights)[0] / weights.sum()
+            axes.stairs(share, edges, label=label, linewidth=1.6, **style(("documents", "tokens"), label))
+        axes.axvline(context, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set(ylim=(0, None), ylabel="% of all")
+        axes.set_title(name, loc="left")
+    axes.set_xlabel(f"length of a document in tokens; dotted: a row of {context:,}")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
     return figure
 
 

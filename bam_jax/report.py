@@ -60,6 +60,19 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
                 commands=[*made["perplexity"], again],
             )
         )
+    positions = results.positions(runs)
+    if any(len(seed.values) > 1 for seeds in positions.values() for seed in seeds):
+        parts.append(
+            Section(
+                "Perplexity by position",
+                """The longest sequences of held-out text, in windows of positions as long as a training context; a
+                column is the window that ends there.""",
+                figure=figures.positions(positions, context),
+                name="positions",
+                table=_lengths(positions, context),
+                commands=[*made["perplexity"], again],
+            )
+        )
     if main[0].heads is not None:
         parts.append(_priors(main[0], main[0].heads, context, again))
     if any(run.heads is not None for run in runs):

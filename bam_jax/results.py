@@ -125,6 +125,29 @@ def curves(runs: Iterable[Run], evaluation: str) -> Curves:
     }
 
 
+def positions(runs: Iterable[Run]) -> Curves:
+    """By label and seed, the perplexity of each window of positions, at the greatest length that was measured.
+
+    Its key is where the window ends: what is found there, a model found with nearly as many tokens before it.
+
+    Args:
+        runs: their cells are put together by label and seed.
+    """
+    found: dict[str, list[Seed]] = defaultdict(list)
+    for run in runs:
+        cells: dict[str, list[Cell]] = defaultdict(list)
+        for cell in run.cells:
+            if cell["eval"] == "perplexity":
+                cells[run.curve(cell)].append(cell)
+        for label, group in cells.items():
+            length = max(cell["length"] for cell in group)
+            longest = [cell for cell in group if cell["length"] == length]
+            losses = np.average([cell["windows"] for cell in longest], 0, [cell["n"] for cell in longest])
+            ends = [min((number + 1) * longest[0]["window"], length) for number in range(len(losses))]
+            found[label].append(Seed(run.seed, dict(zip(ends, np.exp(losses).tolist(), strict=True))))
+    return dict(found)
+
+
 def mean(cells: Sequence[Cell]) -> float:
     """The mean value of cells, every prompt or token weighing the same."""
     return float(np.average([cell["value"] for cell in cells], weights=[cell["n"] for cell in cells]))

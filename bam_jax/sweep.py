@@ -1,6 +1,6 @@
 """An experiment's rows trained and evaluated, one pinned process a core; again, it does what is missing.
 
-python -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart [--jobs=2] [--only=RUN]
+python -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart [--source=PATH] [--jobs=2] [--only=RUN]
 """
 
 import dataclasses
@@ -20,18 +20,24 @@ from typing import Any
 from bam_jax import errors, experiment, log
 from bam_jax.board import Board
 from bam_jax.errors import UserError, nearest
-from bam_jax.experiment import Experiment, Job, jobs
+from bam_jax.experiment import Experiment, Job, Step, jobs
 
 POLL = 0.5
 """Seconds between two looks at the running rows."""
 
 
-def manifest(experiment: Experiment, path: str, folder: Path) -> dict[str, Any]:
-    """What a report needs beside the runs' own files; written to `experiment.json`."""
+def manifest(experiment: Experiment, given: Sequence[str], folder: Path) -> dict[str, Any]:
+    """What a report needs beside the runs' own files; written to `experiment.json`.
+
+    Args:
+        experiment: what is done.
+        given: the arguments that name it: its file, and the corpus if there is one.
+        folder: of the runs.
+    """
     order = [row.label for row in experiment.rows]
     return {
         "title": experiment.title,
-        "command": f"python -m bam_jax.sweep {shlex.quote(path)} --runs={shlex.quote(str(folder))}",
+        "command": shlex.join(["python", "-m", "bam_jax.sweep", *given, f"--runs={folder}"]),
         "folder": str(folder),
         "claims": [dataclasses.asdict(claim) for claim in experiment.claims],
         "notes": list(experiment.notes),
@@ -54,12 +60,27 @@ def work(job: Job, folder: Path) -> None:
         importlib.import_module(module).main(arguments)
 
 
-def run(waiting: Sequence[Job], path: str, folder: Path, cores: Sequence[int], platform: str) -> list[Job]:
+def prepare(steps: Sequence[Step]) -> None:
+    """Do an experiment's steps, each in a process of its own.
+
+    Args:
+        steps: in their order.
+
+    Raises:
+        UserError: one failed; it said why.
+    """
+    for step in steps:
+        command = [sys.executable, "-m", step.module, *step.arguments]
+        if not (step.makes and Path(step.makes).exists()) and subprocess.run(command).returncode:
+            raise UserError(f"this failed: {shlex.join(['python', '-m', *command[2:]])}; mend it and start again")
+
+
+def run(waiting: Sequence[Job], given: Sequence[str], folder: Path, cores: Sequence[int], platform: str) -> list[Job]:
     """Work through the jobs, each in a process of its own on a core of its own.
 
     Args:
         waiting: the jobs in their order.
-        path: the experiment file, which every process loads again.
+        given: the arguments that name the experiment, which every process loads again.
         folder: where the runs stand; logs go to its `logs`.
         cores: as many jobs run at a time.
         platform: JAX_PLATFORMS, where the environment does not set it.
@@ -81,7 +102,7 @@ def run(waiting: Sequence[Job], path: str, folder: Path, cores: Sequence[int], p
                     sys.executable,
                     "-m",
                     "bam_jax.sweep",
-                    path,
+                    *given,
                     f"--runs={folder}",
                     f"--only={job.name}",
                 ]
@@ -147,13 +168,15 @@ def main(argv: Sequence[str]) -> int:
     parser = errors.Parser(prog="python -m bam_jax.sweep", description=__doc__.splitlines()[0])
     parser.add_argument("experiment", help="a Python file with get_experiment()")
     parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME OF THE FILE)")
+    parser.add_argument("--source", help="where the corpus is, for an experiment about one")
     parser.add_argument("--jobs", type=int, help="rows at a time (default: as many as there are cores)")
     parser.add_argument("--only", metavar="RUN", help="only this run, in this process, such as cable-seed0")
     parser.add_argument("--core", type=int, help="pin the process of --only to this core")
     given = parser.parse_args(argv)
-    plan = experiment.load(given.experiment)
-    todo = jobs(plan)
     folder = given.runs or Path("runs") / Path(given.experiment).stem
+    plan = experiment.load(given.experiment, source=given.source, runs=folder)
+    named = [given.experiment, *([f"--source={given.source}"] if given.source else [])]
+    todo = jobs(plan)
     names = [job.name for job in todo]
     if given.only is not None:
         if given.only not in names:
@@ -165,11 +188,12 @@ def main(argv: Sequence[str]) -> int:
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs={given.jobs} must be 1 or more")
     (folder / "logs").mkdir(parents=True, exist_ok=True)
-    described = manifest(plan, given.experiment, folder)
+    described = manifest(plan, named, folder)
     log.replace(folder / "experiment.json", json.dumps(described, indent=2) + "\n")
+    prepare(plan.steps)
     cores = _cores()
     count = given.jobs or len(cores)
-    failed = run(todo, given.experiment, folder, [cores[k % len(cores)] for k in range(count)], plan.platform)
+    failed = run(todo, named, folder, [cores[k % len(cores)] for k in range(count)], plan.platform)
     if failed:
         print(f"{len(failed)} of {len(todo)} rows failed", file=sys.stderr)
     return 1 if failed else 0

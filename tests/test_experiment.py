@@ -25,6 +25,16 @@ def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
         experiment.load(path)
 
 
+def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):
+    path = tmp_path / "experiment.py"
+    path.write_text("def get_experiment(source, runs):\n    return f'{source} in {runs}'\n")
+    assert experiment.load(path, source="corpus", runs=tmp_path / "x") == f"corpus in {tmp_path / 'x'}"
+    with pytest.raises(UserError, match="experiment.py needs --source=PATH"):
+        experiment.load(path)
+    with pytest.raises(UserError, match="--source=corpus: .*quickstart.py takes no corpus"):
+        experiment.load(EXPERIMENTS / "quickstart.py", source="corpus")
+
+
 def test_a_job_is_the_commands_a_person_would_type():
     evaluation = Evaluation("passkey", (64, 128), depths=5, overrides=("--config.encoding_options.window=64",))
     row = Row("BAM SSMax (spread)", QUICKSTART, ("--config.steps=3",), (7,), (evaluation,))

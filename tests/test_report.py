@@ -66,7 +66,9 @@ def folder(tmp_path):
             cell("passkey", 128, 0.0, depth=0.0),
             cell("passkey", 128, 1.0, depth=0.0, overrides=wide),
             cell("passkey", 128, 0.5, depth=0.0, overrides={"encoding_options.base_scale": 50.0}),
-            cell("perplexity", 128, 4.0, n=99),
+            cell("perplexity", 64, 9.0) | {"window": 64, "windows": [2.0]},
+            cell("perplexity", 128, 4.0, n=3) | {"window": 64, "windows": [1.0, 2.0]},
+            cell("perplexity", 128, 4.0) | {"window": 64, "windows": [3.0, 4.0]},
         ],
     }
     for name, lines in cells.items():
@@ -87,7 +89,14 @@ def test_curves_are_means_by_label_and_seed(folder):
         "Local RoPE": [Seed(0, {128: 1.0})],
         "RoPE, encoding_options.base_scale=50.0": [Seed(0, {128: 0.5})],
     }
-    assert results.curves(runs, "perplexity") == {"RoPE": [Seed(0, {128: 4.0})]}
+    assert results.curves(runs, "perplexity") == {"RoPE": [Seed(0, {64: 9.0, 128: 4.0})]}
+
+
+def test_positions_are_the_windows_of_the_longest_sequences(folder):
+    _, runs = results.read(folder)
+    ((label, (seed,)),) = results.positions(runs).items()
+    assert label == "RoPE" and seed.seed == 0 and list(seed.values) == [64, 128]
+    np.testing.assert_allclose(list(seed.values.values()), np.exp([1.5, 2.5]))
 
 
 def test_a_mean_weighs_every_prompt_the_same():
