@@ -185,6 +185,21 @@ class DataConfig(_Section):
         except UserError as error:
             raise UserError(f"{error} (in {path})") from error
 
+    def _check_mixture(self) -> None:
+        parts = self.parts()
+        total = sum(weight for weight, _ in parts.values())
+        for name, (weight, _) in parts.items():
+            if weight < 1e-5 * total:
+                raise UserError(
+                    f"{self.path}mixture.{name}.weight={weight} is less than 0.00001 of all weights; leave the part out"
+                )
+        tasks = {part.task for _, part in parts.values()}
+        if len(tasks) > 1 and not tasks <= {"packed", "passkey"}:
+            raise UserError(
+                f"{self.path}mixture has the tasks {', '.join(sorted(tasks))}, whose batches differ in kind; "
+                "mix packed and passkey, or one task with itself"
+            )
+
     def _check(self) -> None:
         name = self.tokenizer.partition(":")[0]  # what follows is looked at where it is read
         if name not in TOKENIZERS:
@@ -199,7 +214,7 @@ class DataConfig(_Section):
         self._above(0, "answer_weight", "workers")
         self._above(1, "shuffle")
         if self.mixture:
-            self.parts()  # raises where a part will not do
+            self._check_mixture()
         elif self.task == "passkey":
             self._require("tokenizer", self.tokenizer == "char", "'char' for the task 'passkey'")
 

@@ -4,6 +4,7 @@ The same command again resumes a run that was interrupted, bit for bit, and leav
 """
 
 import argparse
+import contextlib
 import functools
 import math
 import os
@@ -25,6 +26,8 @@ from bam_jax.errors import UserError
 from bam_jax.host import keep_freed_memory
 
 METRICS = "metrics.jsonl"
+TASKS = ("packed", "passkey")
+"""What a decoder can be trained on."""
 
 State = dict[str, Any]
 """{'model': {'params': ..., 'frozen': ...}, 'optimizer': ...}, plain pytrees of arrays."""
@@ -52,7 +55,8 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
     run = Path(workdir)
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     graph, init, tx = _parts(config, checkpoint.vocabulary(config, tokenizer))
-    data = loader.batches(config, tokenizer)
+    _see_tasks(config)
+    data = loader.batches(config, tokenizer, host=jax.process_index(), hosts=jax.process_count())
     with checkpoint.claim(run, config, tokenizer):  # last of what may refuse, so that a mistake leaves no folder behind
         done = checkpoint.latest(run)
         if done == config.steps:
@@ -62,6 +66,7 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
         with (
             log.Writer(run / METRICS, tensorboard=config.tensorboard) as writer,
             log.progress(config.steps, done=done, label=run.name, show=progress) as bar,
+            contextlib.closing(data),
             checkpoint.Checkpoints(run) as checkpoints,
         ):
             state = checkpoints.load(jax.eval_shape(init), data) if done else _jit_once(init)()
@@ -97,7 +102,8 @@ def make_step(
 
     def loss(params, frozen, part, weight):
         decoder = nnx.merge(graph, params, frozen)
-        hidden, _ = decoder.hidden(part["tokens"], segment=part["segment"] if "segment" in part else None)
+        segment, position = [part[name] if name in part else None for name in ("segment", "position")]
+        hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
         kernel = decoder.head.kernel[...]
         chunk = losses.chunk_rows(kernel.shape[1])
         total, _ = losses.cross_entropy(hidden, kernel, part["targets"], part["weights"], chunk=chunk)
@@ -129,6 +135,15 @@ def make_step(
         return new, jnp.stack([value, optax.tree.norm(gradient)])
 
     return step
+
+
+def _see_tasks(config: Config) -> None:
+    for _, part in config.data.parts().values():
+        if part.task not in TASKS:
+            raise UserError(
+                f"config.data.task={part.task!r} is for models that see both ways, and this trains decoders; "
+                f"give one of {', '.join(TASKS)}"
+            )
 
 
 class _Meter:

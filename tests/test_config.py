@@ -112,6 +112,11 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
             "unknown config key config.data.mixture.keys.taks; did you mean 'task'?",
         ),
         ("--config.data.mixture.keys={'weight': 1, 'tokenizer': 'byte'}", "set config.data.tokenizer"),
+        ("--config.data.mixture={'a': {'weight': 1}, 'b': {'weight': 1e-6}}", "mixture.b.weight=1e-06 is less than"),
+        (
+            "--config.data.mixture={'a': {'weight': 1}, 'b': {'weight': 1, 'task': 'triplets'}}",
+            "has the tasks packed, triplets",
+        ),
         ("--config.data.mixture.keys={'weight': 1, 'holdout': 2}", "(in config.data.mixture.keys)"),
         ("--config.optimizer.name=adamw2", "did you mean 'adamw'?"),
         (

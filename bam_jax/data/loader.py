@@ -1,48 +1,75 @@
 """Batches: a pure function of the configuration and a number, so that any of them can be made again."""
 
-import functools
+import asyncio
+import json
 import sys
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import grain
 import numpy as np
 
 from bam_jax.config import Config, DataConfig
-from bam_jax.data.corpus import STDLIB, documents, split
-from bam_jax.data.passkey import plant
-from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
-from bam_jax.errors import UserError, nearest
+from bam_jax.data.documents import Documents, open_documents
+from bam_jax.data.first_fit import FirstFit
+from bam_jax.data.masked import Masked
+from bam_jax.data.mixture import Mixture
+from bam_jax.data.planted import Planted
+from bam_jax.data.rows import Batch, Rows
+from bam_jax.data.shards import Split
+from bam_jax.data.shuffle import Shuffle
+from bam_jax.data.stream import Concatenated
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.data.triplets import FIELDS, Triplets
+from bam_jax.errors import UserError
 
-SPLITS = ("train", "held_out")
+STATE = "process_0-of-1.json"
+"""The iterator's file in a checkpoint, for any number of hosts. (Checkpoints of grain's own iterators have it too.)"""
 
-Batch = dict[str, np.ndarray]
+
+def batches(config: Config, tokenizer: Tokenizer, split: str = "train", *, host: int = 0, hosts: int = 1) -> "Batches":
+    """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
+
+    Args:
+        config: its data, context, batch and seed matter.
+        tokenizer: the one that `config.data.tokenizer` names.
+        split: "train" or "held_out".
+        host: which of the hosts this is, from 0.
+        hosts: how many share a batch; host h takes the rows from h B / hosts to (h + 1) B / hosts.
+
+    Returns:
+        An iterator of dictionaries of arrays, with B the host's rows and T the context:
+        tokens [B, T] int32; targets [B, T] int32, the tokens that follow (or, with the task masked, those that
+        were there); weights [B, T] float32 of the targets in the loss; segment [B, T] int32 where a row holds
+        several documents that must not see each other, or pads: it numbers the documents from 1, pads are 0;
+        position [B, T] int32 where positions restart in every document.
+        With the task triplets instead query, positive, negative [B, T] int32, padded with 0, and query_length,
+        positive_length, negative_length [B] int32, tokens.
+
+    Raises:
+        UserError: unknown split, no or unreadable text, less of it than a row, or hosts that do not divide the batch.
+    """
+    if config.batch % hosts:
+        raise UserError(f"config.batch={config.batch} must be a multiple of the {hosts} hosts")
+    return Batches(make_rows(config, tokenizer, split), config.batch, host, hosts, config.data.workers)
 
 
-def batches(config: Config, tokenizer: Tokenizer, split: str = "train") -> grain.DatasetIterator:
-    """The endless batches of a run; equal configurations give equal batches.
-
-    Its state (`get_state`, `set_state`, or orbax) is the number of the next batch: resuming is exact.
+def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> Rows:
+    """The rows that the batches are made of, in their global order.
 
     Args:
         config: its data, context, batch and seed matter.
         tokenizer: the one that `config.data.tokenizer` names.
         split: "train" or "held_out".
 
-    Returns:
-        An iterator of dictionaries: tokens [B, T] int32; targets [B, T] int32, the tokens that follow;
-        weights [B, T] float32 of the targets in the loss; and, where a row holds several documents that
-        must not see each other, segment [B, T] int32, which numbers them from 1 (there is no padding, 0).
-
     Raises:
         UserError: unknown split, no or unreadable text, or less of it than a row.
     """
-    texts = dict(zip(SPLITS, _texts(config.data), strict=True))
-    if split not in texts:
-        raise UserError(f"unknown split {split!r}; {nearest(split, texts)}")
-    source = _SOURCES[config.data.task](texts[split], config, tokenizer)
-    here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # threads ahead of the device gain nothing
-    return iter(grain.MapDataset.source(source).to_iter_dataset(here))
+    parts = {
+        name: (weight, _TASKS[part.task](open_documents(part, tokenizer, split), part, config, tokenizer))
+        for name, (weight, part) in config.data.parts().items()
+    }
+    return Mixture(parts) if config.data.mixture else parts[""][1]
 
 
 def held_out(config: Config, tokenizer: Tokenizer) -> np.ndarray:
@@ -51,121 +78,165 @@ def held_out(config: Config, tokenizer: Tokenizer) -> np.ndarray:
     Raises:
         UserError: no or unreadable text, or none held out.
     """
-    texts = _texts(config.data)[1]
-    if not texts:
-        raise UserError(f"config.data.holdout={config.data.holdout} holds no text out; give for example 0.1")
-    return np.concatenate([tokenizer.encode(text) for text in texts])
-
-
-class Passkeys:
-    """Batches of random windows of the text, with keys planted in some (`passkey.plant`)."""
-
-    def __init__(self, texts: Sequence[str], config: Config, tokenizer: Tokenizer) -> None:
-        if not isinstance(tokenizer, CharTokenizer):
-            raise UserError(f"the task 'passkey' needs the tokenizer 'char', not '{tokenizer.name}'")
-        self._stream = _encode(texts, config, tokenizer)[0]
-        self._config = config
-        self._tokenizer = tokenizer
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> Batch:
-        """The batch of that number."""
-        config = self._config
-        rng = np.random.default_rng([config.seed, index])
-        starts = rng.integers(0, len(self._stream) - config.context, (config.batch, 1))
-        windows = self._stream[starts + np.arange(config.context + 1)]
-        tokens, weights = plant(
-            windows,
-            rng,
-            self._tokenizer,
-            fraction=config.data.passkey_fraction,
-            answer_weight=config.data.answer_weight,
+    sources = {
+        (part.source, part.text_field, part.holdout, part.held_out_source): part
+        for _, part in config.data.parts().values()
+    }
+    ids = [text for part in sources.values() for text in _texts(open_documents(part, tokenizer, "held_out"))]
+    if not ids:
+        first = next(iter(sources.values()))
+        raise UserError(
+            f"config.data.holdout={first.holdout} holds no text out; give for example 0.1 (a prepared folder decides "
+            "for itself: prepare it with a hold-out, or name text with config.data.held_out_source)"
         )
-        return _batch(tokens, weights[:, 1:])
+    ending = tokenizer.eos is not None
+    return np.concatenate([text[:-1] if ending else text for text in ids])
 
 
-class Packed:
-    """Batches of whole documents end to end, in a new order every epoch, cut into rows of context + 1 tokens.
+class Batches(grain.DatasetIterator[Batch]):
+    """Batch after batch of some rows; its state is the number of the next one, nothing else.
 
-    A row starts with the last target of the one before, so that an epoch has each token as a target once
-    (but the first, and the last that fill no row). A document that a row's end cuts goes on in the next row.
+    So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are
+    started by the first batch and stopped by `close`, or when the state is set.
+
+    Args:
+        rows: what batches are made of.
+        size: rows of a batch of all hosts together.
+        host: which of the hosts this is.
+        hosts: how many there are.
+        workers: processes that make batches ahead; 0: made when asked for.
     """
 
-    def __init__(self, texts: Sequence[str], config: Config, tokenizer: Tokenizer) -> None:
-        self._stream, self._lengths = _encode(texts, config, tokenizer)
-        self._starts = np.cumsum(self._lengths) - self._lengths
-        self._rows = (len(self._stream) - 1) // config.context
-        self._config = config
-        # Two orders: a batch may begin in one epoch and end in the next.
-        self._order = functools.lru_cache(maxsize=2)(self._shuffle)
+    def __init__(self, rows: Rows, size: int, host: int = 0, hosts: int = 1, workers: int = 0) -> None:
+        super().__init__()
+        share = size // hosts
+        self._make = _Make(rows, size, np.arange(host * share, (host + 1) * share))
+        self._first_host = host == 0
+        self._workers = workers
+        self._number = 0
+        self._ahead: grain.DatasetIterator[Batch] | None = None
+
+    def __next__(self) -> Batch:
+        self._assert_not_closed()
+        if self._workers and self._ahead is None:
+            here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # a worker has nothing to wait for
+            source = grain.MapDataset.source(_From(self._make, self._number)).to_iter_dataset(here)
+            options = grain.MultiprocessingOptions(num_workers=self._workers, per_worker_buffer_size=2)
+            self._ahead = iter(source.mp_prefetch(options))
+        batch = self._make(self._number) if self._ahead is None else next(self._ahead)
+        self._number += 1
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """The number of the next batch."""
+        return {"next_index": self._number}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go to where an iterator stood, of any number of hosts and workers.
+
+        Args:
+            state: what its `get_state` gave.
+        """
+        self._stop()
+        self._number = state["next_index"]
+
+    async def save(self, directory: Any) -> Awaitable[None]:
+        """What orbax calls to save the state; it is the same on all hosts, and the first writes it."""
+        return self._write(directory, json.dumps(self.get_state()))
+
+    async def load(self, directory: Any) -> Awaitable[None]:
+        """What orbax calls to set the state to a saved one."""
+        return self._read(directory)
+
+    def close(self) -> None:
+        """Stop the worker processes; there are no more batches."""
+        self._stop()
+        super().close()
+
+    async def _write(self, directory: Any, state: str) -> None:
+        folder = await directory.await_creation()
+        if self._first_host:
+            await asyncio.to_thread((folder / STATE).write_text, state)
+
+    async def _read(self, directory: Any) -> None:
+        self.set_state(json.loads(await asyncio.to_thread((directory / STATE).read_text)))
+
+    def _stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+
+class _Make:
+    """The host's rows of any batch."""
+
+    def __init__(self, rows: Rows, size: int, mine: np.ndarray) -> None:
+        self._rows, self._size, self._mine = rows, size, mine
+
+    def __call__(self, number: int) -> Batch:
+        return self._rows.take(number * self._size + self._mine)
+
+
+class _From:
+    """The batches from a number on, as grain wants a source: by index."""
+
+    def __init__(self, make: _Make, first: int) -> None:
+        self._make, self._first = make, first
 
     def __len__(self) -> int:
         return sys.maxsize
 
     def __getitem__(self, index: int) -> Batch:
-        """The batch of that number."""
-        config = self._config
-        numbers = index * config.batch + np.arange(config.batch)
-        epochs = numbers // self._rows
-        tokens = np.empty((config.batch, config.context + 1), np.int32)
-        slots = np.empty_like(tokens)
-        for epoch in np.unique(epochs):
-            order, ends = self._order(int(epoch))
-            chosen = epochs == epoch
-            places = (numbers[chosen] % self._rows * config.context)[:, None] + np.arange(config.context + 1)
-            slot = np.searchsorted(ends, places, side="right")
-            document = order[slot]
-            tokens[chosen] = self._stream[self._starts[document] + self._lengths[document] - ends[slot] + places]
-            slots[chosen] = slot
-        if not config.data.document_mask:
-            return _batch(tokens, np.ones((config.batch, config.context), np.float32))
-        weights = (slots[:, 1:] == slots[:, :-1]).astype(np.float32)
-        return _batch(tokens, weights) | {"segment": slots[:, :-1] - slots[:, :1] + 1}
-
-    def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The epoch's order of the documents, and where each then ends in the stream."""
-        order = np.random.default_rng([self._config.seed, epoch]).permutation(len(self._lengths))
-        return order, np.cumsum(self._lengths[order])
+        return self._make(self._first + index)
 
 
-class _Source(Protocol):
-    def __call__(self, texts: Sequence[str], config: Config, tokenizer: Tokenizer, /) -> Passkeys | Packed: ...
+def _packed(documents: Documents, data: DataConfig, config: Config, shift: int = 1) -> Rows:
+    return _PACKINGS[data.packing](
+        documents,
+        Shuffle(documents, config.seed, data.shuffle),
+        config.context,
+        shift=shift,
+        document_mask=data.document_mask,
+        restart=data.positions == "restart",
+    )
 
 
-_SOURCES: dict[str, _Source] = {"packed": Packed, "passkey": Passkeys}
+def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> Rows:
+    rows = _packed(documents, data, config, shift=0)
+    return Masked(rows, tokenizer, fraction=data.mask_fraction, seed=config.seed)
 
 
-def _texts(data: DataConfig) -> tuple[list[str], list[str]]:
-    if data.held_out_source:
-        return _split(data.source, data.text_field, 0.0)[0], list(documents(data.held_out_source, data.text_field))
-    return _split(data.source, data.text_field, data.holdout)
+def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> Rows:
+    return Planted(
+        documents,
+        tokenizer,
+        config.context,
+        block=config.batch,
+        fraction=data.passkey_fraction,
+        answer_weight=data.answer_weight,
+        seed=config.seed,
+    )
 
 
-def _split(source: str, text_field: str, holdout: float) -> tuple[list[str], list[str]]:
-    if source == STDLIB:  # the same for the life of the process, and two seconds to read
-        return _stdlib(holdout)
-    return split(documents(source, text_field), holdout)
-
-
-@functools.cache
-def _stdlib(holdout: float) -> tuple[list[str], list[str]]:
-    return split(documents(STDLIB), holdout)
-
-
-def _encode(texts: Sequence[str], config: Config, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """The documents end to end, each with its end token if there is one, and their lengths in tokens."""
-    ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], np.int32)
-    parts = [np.concatenate([tokenizer.encode(text), ending]) for text in texts]
-    lengths = np.array([len(part) for part in parts], np.int64)
-    if lengths.sum() <= config.context:
+def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> Rows:
+    if not isinstance(documents, Split) or documents.manifest.fields != FIELDS:
         raise UserError(
-            f"the text has {lengths.sum()} tokens, fewer than config.context={config.context} and one more; "
-            "give a shorter context or more text"
+            f"the task 'triplets' needs a folder prepared with the fields {', '.join(FIELDS)}, and "
+            f"config.data.source={data.source} is not one"
         )
-    return np.concatenate(parts), lengths
+    return Triplets(documents, Shuffle(documents, config.seed, data.shuffle), config.context, eos=tokenizer.eos)
 
 
-def _batch(tokens: np.ndarray, weights: np.ndarray) -> Batch:
-    return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}
+_PACKINGS: dict[str, type[Concatenated] | type[FirstFit]] = {"concat": Concatenated, "first_fit": FirstFit}
+_TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer], Rows]] = {
+    "packed": lambda documents, data, config, tokenizer: _packed(documents, data, config),
+    "masked": _masked,
+    "passkey": _planted,
+    "triplets": _triplets,
+}
+
+
+def _texts(documents: Documents) -> Iterator[np.ndarray]:
+    total = int(documents.shards[-1])
+    for first in range(0, total, 1024):
+        yield from documents.read(np.arange(first, min(first + 1024, total)))

@@ -1,0 +1,85 @@
+"""Rows: what a batch is made of, each a pure function of its number."""
+
+import itertools
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+import numpy as np
+
+Batch = dict[str, np.ndarray]
+
+
+class Rows(Protocol):
+    """Endless rows in one global order, of which any can be made at any time: those of an epoch, then of the next."""
+
+    def take(self, numbers: np.ndarray) -> Batch:
+        """The rows of these numbers.
+
+        Args:
+            numbers: [R] int64 from 0, in any order; consecutive ones cost least.
+
+        Returns:
+            Arrays whose first axis is R; what they are, `bam_jax.data.loader.batches` says.
+        """
+
+
+class Kept[*Key, Value]:
+    """A function of which the last few values are kept. Pickled, it forgets them (`functools.lru_cache` cannot be).
+
+    Args:
+        make: the function, of hashable arguments.
+        size: number of values.
+
+    >>> double = Kept(lambda number: 2 * number, size=1)
+    >>> double(2), double(2)
+    (4, 4)
+    """
+
+    def __init__(self, make: Callable[[*Key], Value], size: int) -> None:
+        self._make, self._size = make, size
+        self._values: dict[Hashable, Value] = {}
+
+    def __call__(self, *key: *Key) -> Value:
+        value = self._values.pop(key) if key in self._values else self._make(*key)
+        self._values[key] = value  # the newest is the last
+        if len(self._values) > self._size:
+            del self._values[next(iter(self._values))]
+        return value
+
+    def __reduce__(self) -> tuple:
+        return Kept, (self._make, self._size)
+
+
+def stretches(numbers: np.ndarray, *same: np.ndarray) -> list[slice]:
+    """Where consecutive numbers stand one after the other, as slices.
+
+    Args:
+        numbers: [R] integers.
+        same: [R] arrays that must not change within a slice.
+
+    >>> stretches(np.array([7, 8, 9, 3]))
+    [slice(0, 3, None), slice(3, 4, None)]
+    """
+    breaks = np.diff(numbers) != 1
+    for other in same:
+        breaks |= np.diff(other) != 0
+    ends = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(numbers)]
+    return [slice(first, last) for first, last in itertools.pairwise(ends) if first < last]
+
+
+def restarted(segment: np.ndarray) -> np.ndarray:
+    """Positions that start again from 0 with every segment of a row.
+
+    Args:
+        segment: [R, T] integers.
+
+    Returns:
+        [R, T] int32.
+
+    >>> restarted(np.array([[1, 1, 2, 2, 2, 0]]))
+    array([[0, 1, 0, 1, 2, 0]], dtype=int32)
+    """
+    index = np.arange(segment.shape[1], dtype=np.int32)
+    starts = np.zeros_like(segment, np.int32)
+    starts[:, 1:] = np.where(segment[:, 1:] != segment[:, :-1], index[1:], 0)
+    return index - np.maximum.accumulate(starts, axis=1)
