@@ -66,6 +66,7 @@ ALLOWED = {
     "model": {"attention", "biases", "config", "encodings", "errors"},
     "generate": {"attention", "errors", "model"},
     "adapters": {"attention", "biases", "encodings"},
+    "theory": {"biases", "attention/scoring"},
     "losses": set(),
     "optimizer": {"config"},
 }
