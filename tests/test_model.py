@@ -21,6 +21,14 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 VOCAB, T = 24, 12
 TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="float32")
 
+# Encodings that differ from one that is tested in a formula of positions alone; `-m full` takes them, too.
+ALIKE = ("additive_decay", "alibi_learned", "gaussian", "kerple_power", "rope_ntk", "rope_pi", "student_t")
+
+
+def each(names):
+    return [pytest.param(name, marks=pytest.mark.full) if name in ALIKE else name for name in names]
+
+
 # Encodings whose bias depends on the difference of positions alone (below the training context for FIRE).
 RELATIVE = sorted(set(ENCODINGS) - {"sinusoidal", "learned"})
 
@@ -71,7 +79,7 @@ def test_parameters_of_the_papers_models(name, transformer, embedding, prior, sc
     assert models.count(model) - embedding - prior - scales == transformer
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", each(ENCODINGS))
 def test_future_tokens_change_nothing(encoding, tokens):
     model = build(encoding, "on")
     later = tokens.at[:, 7:].set((tokens[:, 7:] + 5) % VOCAB)
@@ -159,7 +167,7 @@ def test_remat_keeps_fewer_activations():
     assert kept(True) < 0.7 * kept(False)
 
 
-@pytest.mark.parametrize("encoding", RELATIVE)
+@pytest.mark.parametrize("encoding", each(RELATIVE))
 def test_packed_documents_do_not_see_each_other(encoding, tokens):
     """A document in a pack has the logits that it has alone."""
     model = build(encoding, "on")
@@ -171,7 +179,7 @@ def test_packed_documents_do_not_see_each_other(encoding, tokens):
     assert jnp.isfinite(packed).all()
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", each(ENCODINGS))
 def test_the_cache_continues_where_the_row_stopped(encoding, tokens):
     """A first piece with empty slots in front, a second piece, then one token at a time: the logits of one pass."""
     model = build(encoding, "on", kv_heads=2)

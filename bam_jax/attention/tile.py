@@ -272,6 +272,8 @@ def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | N
         traced = jax.make_jaxpr(both)(bias, i, j, d)
     except (AttributeError, TypeError) as error:
         return f"the formula of {name} takes its parameters otherwise than one by one: {error}"
+    if any(jnp.size(x) > 1 for x in traced.consts):
+        return f"the formula of {name} holds an array that is no parameter"
     foreign = sorted(_primitives(traced.jaxpr) - lowered)
     return f"the formula of {name} or its gradient needs {', '.join(foreign)}" if foreign else None
 

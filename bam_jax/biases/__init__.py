@@ -15,6 +15,7 @@ spreads a formula over heads, queries and keys.
 
 from bam_jax.biases.base import Bias, Monotone, Relative, bias, head_axes, shared, static, table
 from bam_jax.biases.context import CABLE, KCABLE, Difference
+from bam_jax.biases.decay import AdditiveDecay, Gaussian, Sandwich, StudentT, sandwich_compression
 from bam_jax.biases.prior import (
     CAP,
     FIRE,
@@ -36,18 +37,23 @@ __all__ = [
     "KCABLE",
     "T5",
     "ALiBi",
+    "AdditiveDecay",
     "Bias",
     "Difference",
+    "Gaussian",
     "GeneralisedGaussian",
     "KerpleLog",
     "KerplePower",
     "Monotone",
     "Relative",
+    "Sandwich",
+    "StudentT",
     "T5Distance",
     "Uniform",
     "alibi_slopes",
     "bias",
     "head_axes",
+    "sandwich_compression",
     "shared",
     "static",
     "t5_starts",

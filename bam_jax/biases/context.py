@@ -7,7 +7,7 @@ spacing of 0.03 and the difference between neighbours would be lost.
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bam_jax.biases.base import Bias, Range, bias
+from bam_jax.biases.base import Bias, Range, bias, static
 
 type Sum = tuple[Array, Array]
 
@@ -21,10 +21,15 @@ def _difference_range(i: Range, j: Range) -> tuple[Array, Array]:
     return _difference(i[0], j[1]), _difference(i[1], j[0])
 
 
+def _distance_range(low: Array, high: Array) -> tuple[Array, Array]:
+    """Smallest and largest absolute value between two numbers."""
+    return jnp.maximum(jnp.maximum(low, -high), 0), jnp.maximum(jnp.abs(low), jnp.abs(high))
+
+
 def _weighted_range(i: Range, j: Range) -> tuple[Array, Array]:
     """Smallest and largest weight times distance, for query coordinates (weight, sum)."""
     low, high = _difference_range((i[0][1], i[1][1]), j)
-    near, far = jnp.maximum(jnp.maximum(low, -high), 0), jnp.maximum(jnp.abs(low), jnp.abs(high))
+    near, far = _distance_range(low, high)
     return jnp.maximum(i[0][0], 0) * near, jnp.maximum(jnp.abs(i[0][0]), jnp.abs(i[1][0])) * far
 
 
@@ -32,19 +37,29 @@ def _weighted_range(i: Range, j: Range) -> tuple[Array, Array]:
 class Difference(Bias):
     """Difference of two running sums: the Forgetting Transformer, and CABLE without its weight.
 
-        b(i, j) = c_i - c_j
+        b(i, j) = c_i - c_j,   or -abs(c_i - c_j), the symmetric form for encoders
 
     Coordinates: c, in nats; it falls along the text, so that keys before the query are penalised.
+
+    Args:
+      symmetric: whether keys after the query are penalised like those before it.
 
     Source: Lin et al. 2025 (FoX), section 3: c = cumsum(log sigmoid(x w + b)). CABLE equation 5 (CABLE_NW): c = -S.
     """
 
+    symmetric: bool = static(False)
+
     def __call__(self, i: Sum, j: Sum) -> Array:
-        return _difference(i, j)
+        difference = _difference(i, j)
+        return -jnp.abs(difference) if self.symmetric else difference
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:
         """See `Bias.bounds`."""
-        return _difference_range(i, j)
+        low, high = _difference_range(i, j)
+        if not self.symmetric:
+            return low, high
+        near, far = _distance_range(low, high)
+        return -far, -near
 
 
 @bias

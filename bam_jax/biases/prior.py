@@ -182,7 +182,9 @@ class KerplePower(Monotone):
 class FIRE(Bias):
     """FIRE: a small network of the progress along the query's context, so that every length looks alike.
 
-        b(i, j) = f(psi(abs(i - j)) / psi(max(L, i))),   psi(x) = log(c x + 1),   f(x) = w2 . relu(w1 x + b1) + b2
+        b(i, j) = f(psi(abs(i - j)) / psi(max(L, i, j))),   psi(x) = log(c x + 1),   f(x) = w2 . relu(w1 x + b1) + b2
+
+    For j <= i it is the paper's, which divides by psi(max(L, i)); the later of the two is the form for encoders.
 
     Args:
       w1, b1: [n], the hidden layer, shared by all heads (n = 32 in the paper).
@@ -201,7 +203,7 @@ class FIRE(Bias):
 
     def __call__(self, i: Array, j: Array) -> Array:
         psi = lambda x: jnp.log(self.c * x + 1)
-        progress = psi(jnp.abs(i - j)) / psi(jnp.maximum(self.length, i))
+        progress = psi(jnp.abs(i - j)) / psi(jnp.maximum(self.length, jnp.maximum(i, j)))
         total = self.b2 + jnp.zeros_like(progress)
         for n in range(self.w1.shape[-1]):
             total = total + self.w2[n] * jnp.maximum(self.w1[n] * progress + self.b1[n], 0)

@@ -6,8 +6,22 @@ A method of your own is a class (or `learned(SomeBias, parameter=initial value)`
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Dims, Encoding, Frozen, learned
 from bam_jax.encodings.context import CABLE, CABLENW, KCABLE, ForgettingTransformer
-from bam_jax.encodings.prior import BAM, FIRE, T5, ALiBi, KerpleLog, KerplePower, NoPE, T5Distance
-from bam_jax.encodings.rotary import RoPE
+from bam_jax.encodings.prior import (
+    BAM,
+    FIRE,
+    T5,
+    AdditiveDecay,
+    ALiBi,
+    Gaussian,
+    KerpleLog,
+    KerplePower,
+    LearnedALiBi,
+    NoPE,
+    Sandwich,
+    StudentT,
+    T5Distance,
+)
+from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.spec import Spec, spec
 from bam_jax.encodings.ssmax import SSMax
 from bam_jax.encodings.table import ENCODINGS
@@ -19,21 +33,29 @@ __all__ = [
     "ENCODINGS",
     "FIRE",
     "KCABLE",
+    "NTK",
     "T5",
     "ALiBi",
+    "AdditiveDecay",
     "Dims",
     "Encoding",
     "ForgettingTransformer",
     "Frozen",
+    "Gaussian",
     "KerpleLog",
     "KerplePower",
     "Learned",
+    "LearnedALiBi",
     "NoPE",
+    "PositionInterpolation",
     "RoPE",
     "SSMax",
+    "Sandwich",
     "Sinusoidal",
     "Spec",
+    "StudentT",
     "T5Distance",
+    "YaRN",
     "learned",
     "spec",
 ]

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bam_jax.biases import Bias, Uniform
 from bam_jax.biases.base import Coordinate
+from bam_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,11 +20,14 @@ class Dims:
       heads: query heads.
       width: of the residual stream.
       context: training context in tokens.
+      causal: whether queries see only what comes before them; else, in an encoder, biases are symmetric (or, T5's,
+        bidirectional).
     """
 
     heads: int
     width: int
     context: int
+    causal: bool = True
 
 
 class Frozen(nnx.Variable):
@@ -66,6 +70,17 @@ class Encoding(nnx.Module):
         return Uniform()
 
 
+def positive(option: str, value: float) -> float:
+    """The value of an option that must be above 0, or a UserError.
+
+    >>> positive("factor", 4.0)
+    4.0
+    """
+    if not value > 0:
+        raise UserError(f"encoding_options.{option}={value} must be above 0")
+    return value
+
+
 def learned(formula: type[Bias], **initial: Any) -> type[Encoding]:
     """An encoding that trains every parameter of a bias.
 
@@ -84,4 +99,5 @@ def learned(formula: type[Bias], **initial: Any) -> type[Encoding]:
             return formula(**{name: getattr(self, name)[...] for name in initial})
 
     Learned.__name__ = Learned.__qualname__ = formula.__name__
+    Learned.__doc__ = formula.__doc__
     return Learned

@@ -71,13 +71,14 @@ class CABLENW(_RunningSum):
         if gate not in GATES:
             raise UserError(f"CABLE has no gate {gate!r}: {nearest(gate, GATES)}")
         self.gate = gate
+        self.symmetric = not dims.causal
         self.step_size = _linear(dims, rngs)
 
     def step(self, x: Array) -> Array:
         return -GATES[self.gate](self.step_size(x))
 
     def bias(self) -> biases.Bias:
-        return biases.Difference()
+        return biases.Difference(self.symmetric)
 
 
 class CABLE(CABLENW):
@@ -112,13 +113,14 @@ class ForgettingTransformer(_RunningSum):
     """
 
     def __init__(self, dims: Dims, *, gate_bias: float = 0.0, rngs: nnx.Rngs):
+        self.symmetric = not dims.causal
         self.gate = _linear(dims, rngs, bias=gate_bias)
 
     def step(self, x: Array) -> Array:
         return jax.nn.log_sigmoid(self.gate(x))
 
     def bias(self) -> biases.Bias:
-        return biases.Difference()
+        return biases.Difference(self.symmetric)
 
 
 def _linear(dims: Dims, rngs: nnx.Rngs, bias: float | None = None) -> nnx.Linear:

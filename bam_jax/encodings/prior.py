@@ -1,11 +1,14 @@
 """Encodings whose bias compares token positions: the priors of BAM and what the papers compare them with."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Array
 
 from bam_jax import biases
-from bam_jax.encodings.base import Dims, Encoding, Frozen
+from bam_jax.encodings.base import Dims, Encoding, Frozen, learned, positive
 from bam_jax.errors import UserError, nearest
 
 
@@ -14,13 +17,78 @@ class NoPE(Encoding):
 
 
 class ALiBi(Encoding):
-    """ALiBi: a Laplace prior with fixed scales. Source: Press et al. 2022, section 3; BAM Lemma 2."""
+    """ALiBi: a Laplace prior with fixed scales.
 
-    def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
-        self.heads = dims.heads
+    Options:
+      factor: divides the slopes at evaluation: texts of factor times the training context are interpolated into it.
+
+    Source: Press et al. 2022, section 3; BAM Lemma 2; factor: Al-Khateeb et al. 2023 (arXiv 2310.13017).
+    """
+
+    def __init__(self, dims: Dims, *, factor: float = 1.0, rngs: nnx.Rngs):
+        self.heads, self.factor = dims.heads, positive("factor", factor)
+
+    def slopes(self) -> Array:
+        """[H], in nats per token, before they are divided."""
+        return jnp.asarray(biases.alibi_slopes(self.heads), jnp.float32)
 
     def bias(self) -> biases.Bias:
-        return biases.ALiBi(jnp.asarray(biases.alibi_slopes(self.heads), jnp.float32))
+        return biases.ALiBi(self.slopes() / self.factor)
+
+
+class LearnedALiBi(ALiBi):
+    """ALiBi whose slopes train, from the published ones and kept positive by their logarithms. Options: factor, as in ALiBi.
+
+    Source: Press et al. 2022, section 3, which names trained slopes and finds that they extrapolate less; the logarithm is ours.
+    """
+
+    def __init__(self, dims: Dims, *, factor: float = 1.0, rngs: nnx.Rngs):
+        super().__init__(dims, factor=factor, rngs=rngs)
+        self.log_slope = nnx.Param(jnp.log(super().slopes()))
+
+    def slopes(self) -> Array:
+        return jnp.exp(self.log_slope[...])
+
+
+class Sandwich(Encoding):
+    """Sandwich: inner products of sinusoidal position vectors, without parameters.
+
+    Options: width of a position vector, 128 in the paper, and base.  Source: Chi et al. 2023, section 6.
+    """
+
+    def __init__(self, dims: Dims, *, width: int = 128, base: float = 10_000.0, rngs: nnx.Rngs):
+        if width < 2 or width % 2:
+            raise UserError(f"Sandwich's position vectors hold pairs: width={width} must be even and positive")
+        self.heads, self.width, self.base = dims.heads, width, positive("base", base)
+
+    def bias(self) -> biases.Bias:
+        compression = jnp.asarray(biases.sandwich_compression(self.heads), jnp.float32)
+        return biases.Sandwich(compression, self.width, self.base)
+
+
+class AdditiveDecay(Encoding):
+    """A learned mixture of linear, logarithmic and square-root decay; softplus keeps its weights from being negative.
+
+    Options: initial weights of a head, linear (0.01 nats per token), logarithmic and root (0.1 nats).
+
+    Source: Vetcha 2026 (arXiv 2601.06113), the additive part of Adaptive Positional Encoding; softplus and the initial values
+    are ours.
+    """
+
+    def __init__(
+        self, dims: Dims, *, linear: float = 0.01, logarithmic: float = 0.1, root: float = 0.1, rngs: nnx.Rngs
+    ):
+        weight = lambda name, value: nnx.Param(jnp.full(dims.heads, math.log(math.expm1(positive(name, value)))))
+        self.linear = weight("linear", linear)
+        self.logarithmic = weight("logarithmic", logarithmic)
+        self.root = weight("root", root)
+
+    def bias(self) -> biases.Bias:
+        return biases.AdditiveDecay(*(jax.nn.softplus(x[...]) for x in (self.linear, self.logarithmic, self.root)))
+
+
+Gaussian = learned(biases.Gaussian, log_width=math.log(16.0))
+StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 
 
 class BAM(Encoding):
@@ -126,15 +194,19 @@ class FIRE(Encoding):
 
 
 class T5(Encoding):
-    """T5's logarithmic buckets. Options: buckets (32), max_distance in tokens (128). Source: Raffel et al. 2020."""
+    """T5's logarithmic buckets; in an encoder half of them serve keys after the query.
+
+    Options: buckets (32), max_distance in tokens (128).  Source: Raffel et al. 2020.
+    """
 
     def __init__(self, dims: Dims, *, buckets: int = 32, max_distance: int = 128, rngs: nnx.Rngs):
-        self.starts = biases.t5_starts(buckets, max_distance)
+        self.bidirectional = not dims.causal
+        self.starts = biases.t5_starts(buckets // 2 if self.bidirectional else buckets, max_distance)
         init = nnx.initializers.normal(dims.width**-0.5)
         self.table = nnx.Param(init(rngs.params(), (dims.heads, buckets)))
 
     def bias(self) -> biases.Bias:
-        return biases.T5(self.table[...], starts=self.starts)
+        return biases.T5(self.table[...], starts=self.starts, bidirectional=self.bidirectional)
 
 
 class T5Distance(Encoding):

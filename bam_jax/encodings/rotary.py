@@ -1,16 +1,20 @@
-"""Rotary encodings: queries and keys turned by their positions."""
+"""Rotary encodings: queries and keys turned by their positions; and how to rescale a trained one for longer texts."""
+
+import math
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.encodings.base import Dims, Encoding
+from bam_jax.encodings.base import Dims, Encoding, positive
+from bam_jax.errors import UserError
 
 
 class RoPE(Encoding):
     """RoPE: each pair of a head's dimensions turns by an angle proportional to the position.
 
-        (x_n, x_{n + D/2}) turned by t / (base * base_scale) ** (2 n / D),   n = 0 ... D/2 - 1
+        (x_n, x_{n + D/2}) turned by t * rate_n,   rate_n = (base * base_scale) ** (-2 n / D),   n = 0 ... D/2 - 1
 
     Options:
       base: 10,000 (Su et al., CABLE); BAM's models use 500,000.
@@ -19,6 +23,9 @@ class RoPE(Encoding):
 
     Source: Su et al. 2021, section 3.2; BAM appendix D.2.
     """
+
+    magnitude = 1.0
+    """What queries and keys are multiplied by, each."""
 
     def __init__(
         self,
@@ -29,13 +36,99 @@ class RoPE(Encoding):
         window: int | None = None,
         rngs: nnx.Rngs,
     ):
-        self.base = base * base_scale
+        self.base = positive("base", base) * positive("base_scale", base_scale)
         self.window = window
+
+    def rates(self, half: int) -> Float[np.ndarray, " half"]:
+        """Radians per token of each pair of a head of 2 half dimensions."""
+        return self.base ** (-np.arange(half) / half)
 
     def rotate(self, x: Float[Array, "B T N D"], position: Int[Array, "#B T"]) -> Float[Array, "B T N D"]:
         half = x.shape[-1] // 2
-        rate = self.base ** (-jnp.arange(half) / half)
+        rate = jnp.asarray(self.rates(half), jnp.float32)
         angle = position[:, :, None, None].astype(jnp.float32) * rate
-        cos, sin = jnp.cos(angle), jnp.sin(angle)
+        cos, sin = self.magnitude * jnp.cos(angle), self.magnitude * jnp.sin(angle)
         a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+class PositionInterpolation(RoPE):
+    """RoPE with position interpolation: positions are pressed into the training context.
+
+        rate_n = base ** (-2 n / D) / factor
+
+    Options: factor, the length wanted over the training context; base and window as in RoPE. For a trained RoPE, at
+    evaluation or to go on training.
+
+    Source: Chen et al. 2023 (arXiv 2306.15595), equation 3.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        factor: float = 1.0,
+        base: float = 10_000.0,
+        window: int | None = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(dims, base=base, window=window, rngs=rngs)
+        self.factor = positive("factor", factor)
+
+    def rates(self, half: int) -> Float[np.ndarray, " half"]:
+        return super().rates(half) / self.factor
+
+
+class NTK(PositionInterpolation):
+    """NTK-aware RoPE: the slowest pair is interpolated by the whole factor, the fastest not at all.
+
+        rate_n = (base * factor ** (D / (D - 2))) ** (-2 n / D)
+
+    Options as in position interpolation.
+
+    Source: Peng et al. 2023 (arXiv 2309.00071), section 3.1, after bloc97's post.
+    """
+
+    def rates(self, half: int) -> Float[np.ndarray, " half"]:
+        if half < 2:
+            raise UserError("NTK-aware RoPE needs heads of 4 dimensions or more: choose fewer heads or more width")
+        return (self.base * self.factor ** (half / (half - 1))) ** (-np.arange(half) / half)
+
+
+class YaRN(PositionInterpolation):
+    """YaRN: pairs that turn often within the training context stay, those that do not turn once are interpolated.
+
+        rate_n = r_n * ((1 - g(r_n)) / factor + g(r_n)),   r_n = base ** (-2 n / D)
+        g(r) = clip((L r / (2 pi) - slow) / (fast - slow), 0, 1);   q and k times 0.1 log(factor) + 1
+
+    Options: factor, base and window as in position interpolation; slow (1) and fast (32), alpha and beta of the paper, in
+    turns; context, L in tokens, the training context by default.
+
+    Source: Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4. The ramp runs over turns, as the paper has it; the
+    authors' code has it run over n, between the two n of these turns.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        factor: float = 1.0,
+        slow: float = 1.0,
+        fast: float = 32.0,
+        context: int | None = None,
+        base: float = 10_000.0,
+        window: int | None = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(dims, factor=factor, base=base, window=window, rngs=rngs)
+        if not slow < fast:
+            raise UserError(f"YaRN interpolates between slow and fast turns: slow={slow} must be below fast={fast}")
+        self.slow, self.fast = slow, fast
+        self.context = dims.context if context is None else context
+        self.magnitude = 0.1 * math.log(max(self.factor, 1.0)) + 1
+
+    def rates(self, half: int) -> Float[np.ndarray, " half"]:
+        rate = RoPE.rates(self, half)
+        turns = self.context * rate / (2 * math.pi)
+        kept = np.clip((turns - self.slow) / (self.fast - self.slow), 0, 1)
+        return rate * ((1 - kept) / self.factor + kept)

@@ -3,15 +3,34 @@
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Encoding
 from bam_jax.encodings.context import CABLE, CABLENW, KCABLE, ForgettingTransformer
-from bam_jax.encodings.prior import BAM, FIRE, T5, ALiBi, KerpleLog, KerplePower, NoPE, T5Distance
-from bam_jax.encodings.rotary import RoPE
+from bam_jax.encodings.prior import (
+    BAM,
+    FIRE,
+    T5,
+    AdditiveDecay,
+    ALiBi,
+    Gaussian,
+    KerpleLog,
+    KerplePower,
+    LearnedALiBi,
+    NoPE,
+    Sandwich,
+    StudentT,
+    T5Distance,
+)
+from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "nope": NoPE,
     "alibi": ALiBi,
+    "alibi_learned": LearnedALiBi,
     "bam": BAM,
+    "gaussian": Gaussian,
+    "student_t": StudentT,
     "kerple_log": KerpleLog,
     "kerple_power": KerplePower,
+    "additive_decay": AdditiveDecay,
+    "sandwich": Sandwich,
     "fire": FIRE,
     "t5": T5,
     "t5_distance": T5Distance,
@@ -22,4 +41,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "rope": RoPE,
+    "rope_pi": PositionInterpolation,
+    "rope_ntk": NTK,
+    "rope_yarn": YaRN,
 }

@@ -21,11 +21,16 @@ BIASES = {
     "ggd": biases.GeneralisedGaussian(vector(), vector(), vector()),
     "kerple_log": biases.KerpleLog(vector(), vector()),
     "kerple_power": biases.KerplePower(vector(), vector()),
+    "sandwich": biases.Sandwich(vector()),
+    "additive_decay": biases.AdditiveDecay(vector(), vector(), vector()),
+    "gaussian": biases.Gaussian(vector()),
+    "student_t": biases.StudentT(vector(), vector()),
     "fire": biases.FIRE(vector(3), vector(), jnp.ones(3), jnp.ones(3), jnp.ones(()), jnp.ones(())),
     "t5": biases.T5(vector(4), starts=biases.t5_starts(4, 9)),
     "t5_bidirectional": biases.T5(vector(8), starts=biases.t5_starts(4, 9), bidirectional=True),
     "t5_distance": biases.T5Distance(vector(9)),
     "difference": biases.Difference(),
+    "distance": biases.Difference(symmetric=True),
     "cable": biases.CABLE(),
     "k_cable": biases.KCABLE(),
 }
@@ -56,6 +61,14 @@ class Looked(biases.Bias):
 
     def __call__(self, i, j):
         return self.values[jnp.abs(i - j).astype(jnp.int32)]
+
+
+@biases.bias
+class Held(biases.Bias):
+    slope: jax.Array
+
+    def __call__(self, i, j):
+        return -self.slope * jnp.abs(i - j) * jnp.asarray([[1.0, 2.0]]).sum()
 
 
 @biases.bias
@@ -185,6 +198,8 @@ def test_what_a_kernel_cannot_do_is_said_before_it_is_compiled(row):
     )
     with pytest.raises(Unsupported, match="the formula of Odd or its gradient needs cosh, sinh"):
         ask(Odd(vector()))
+    with pytest.raises(Unsupported, match="the formula of Held holds an array that is no parameter"):
+        ask(Held(vector()))
     with pytest.raises(Unsupported, match="the formula of Whole takes its parameters otherwise than one by one"):
         ask(Whole(vector(3)))
     with pytest.raises(Unsupported, match="Looked takes its parameters otherwise.*: looks a parameter up"):

@@ -37,6 +37,10 @@ BIASES = {
     "ggd": lambda draw: biases.GeneralisedGaussian(draw(-0.7, 1.5, H), draw(-1, 1, H), draw(-0.6, 0.6, H)),
     "kerple_log": lambda draw: biases.KerpleLog(draw(0.1, 2, H), draw(0.1, 1, H)),
     "kerple_power": lambda draw: biases.KerplePower(draw(0.1, 1, H), draw(0.2, 1.9, H)),
+    "sandwich": lambda draw: biases.Sandwich(draw(0.5, 2, H), width=6, base=50.0),
+    "additive_decay": lambda draw: biases.AdditiveDecay(draw(0, 1, H), draw(0, 1, H), draw(0, 1, H)),
+    "gaussian": lambda draw: biases.Gaussian(draw(0, 2, H)),
+    "student_t": lambda draw: biases.StudentT(draw(0, 2, H), draw(-1, 1, H)),
     "fire": lambda draw: biases.FIRE(
         w1=draw(-1, 2, 3),
         b1=draw(-1, 1, 3),
@@ -49,10 +53,11 @@ BIASES = {
     "t5_bidirectional": lambda draw: biases.T5(draw(-1, 1, H, 8), starts=biases.t5_starts(4, 9), bidirectional=True),
     "t5_distance": lambda draw: biases.T5Distance(draw(-1, 1, H, 6)),
     "difference": lambda draw: biases.Difference(),
+    "distance": lambda draw: biases.Difference(symmetric=True),
     "cable": lambda draw: biases.CABLE(),
     "k_cable": lambda draw: biases.KCABLE(),
 }
-SUMS = ("difference", "cable", "k_cable")
+SUMS = ("difference", "distance", "cable", "k_cable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,10 +132,21 @@ OTHERS = [
     Case("", "float32", "t5_bidirectional", "bidirectional", 4, True, 0, "whole", "position"),
 ]
 
+# Formulas of kinds that the others have, too: what kernels make of them is in the full product.
+ALIKE = [
+    Case("chunked", "float64", "sandwich", "both_sides", 2, True, B, "cached", "position"),
+    Case("chunked", "float64", "additive_decay", "causal", 1, False, 1, "padded", "position"),
+    Case("chunked", "float64", "gaussian", "window", 2, True, 0, "ragged", "each"),
+    Case("chunked", "float64", "student_t", "both_sides", 4, False, B, "padded", "each"),
+    Case("chunked", "float64", "distance", "bidirectional", 2, True, 0, "whole", "each"),
+]
+
 
 def refused(backend, bias, coordinate):
-    """A lookup, inside a kernel; outside one it can be evaluated for all offsets of positions."""
-    return bias == "t5_distance" and (backend == "pallas_gpu" or (backend == "pallas_tpu" and coordinate != "position"))
+    """A lookup or many cosines, inside a kernel; outside one they can be evaluated for all offsets of positions."""
+    return bias in ("t5_distance", "sandwich") and (
+        backend == "pallas_gpu" or (backend == "pallas_tpu" and coordinate != "position")
+    )
 
 
 CASES = [on(name, case) for name in BACKENDS if name != "reference" for case in PAIRS]
@@ -138,6 +154,8 @@ CASES += [
     *(Case("reference", "bfloat16", name, "causal", 2, True, B, "cached", "each") for name in ("ggd", "cable")),
     *(Case("reference", "float32", name, "both_sides", 1, True, 0, "padded", "each") for name in ("ggd", "cable")),
     *(on(name, case) for name in BACKENDS if name != "reference" for case in OTHERS),
+    *ALIKE,
+    Case("pallas_tpu", "float32", "sandwich", "causal", 2, True, 1, "ragged", "position"),
 ]
 CASES = [case for case in CASES if not refused(case.backend, case.bias, case.coordinate)]
 
@@ -175,7 +193,7 @@ def inputs(case, *, always=False):
     if case.bias in SUMS:
         sums = lambda t: (np.cumsum(draw(0, 1, B, H, t), -1), draw(-1e-3, 1e-3, B, H, t))
         own_i, own_j = sums(rows), sums(slots)
-        own_i = own_i if case.bias == "difference" else (draw(0, 2, B, H, rows), own_i)
+        own_i = own_i if case.bias in ("difference", "distance") else (draw(0, 2, B, H, rows), own_i)
     elif case.coordinate != "position":
         axes = (1, 1) if case.coordinate == "shared" else (B, H)
         own_j = np.arange(slots) + draw(-0.4, 0.4, *axes, slots)

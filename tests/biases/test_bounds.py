@@ -15,8 +15,16 @@ POSITION = {
     "ggd": st.builds(biases.GeneralisedGaussian, number(-20, 20), number(-5, 5), number(-2, 2)),
     "kerple_log": st.builds(biases.KerpleLog, number(0.125, 4), number(0.125, 4)),
     "kerple_power": st.builds(biases.KerplePower, number(0.125, 4), number(0, 2)),
+    "additive_decay": st.builds(biases.AdditiveDecay, number(0, 4), number(0, 4), number(0, 4)),
+    "gaussian": st.builds(biases.Gaussian, number(-2, 8)),
+    "student_t": st.builds(biases.StudentT, number(-2, 8), number(-3, 5)),
 }
-SUMS = {"difference": biases.Difference(), "cable": biases.CABLE(), "k_cable": biases.KCABLE()}
+SUMS = {
+    "difference": biases.Difference(),
+    "distance": biases.Difference(True),
+    "cable": biases.CABLE(),
+    "k_cable": biases.KCABLE(),
+}
 SEED = st.integers(0, 10**6)
 
 
@@ -53,8 +61,9 @@ def test_running_sums(name, seed):
     sums = lambda *shape: tuple(jnp.asarray(rng.normal(size=shape) * s, jnp.float32) for s in (10.0, 1e-3))
     i, j = sums(20, 1), sums(1, 20)
     weight = jnp.asarray(rng.exponential(size=(20, 1)), jnp.float32)
-    check(SUMS[name], i if name == "difference" else (weight, i), j)
+    check(SUMS[name], i if isinstance(SUMS[name], biases.Difference) else (weight, i), j)
 
 
 def test_biases_without_bounds_say_so():
     assert biases.T5(jnp.zeros(4), starts=biases.t5_starts(4, 9)).bounds((0, 1), (0, 1)) is None
+    assert biases.Sandwich(jnp.ones(())).bounds((0, 1), (0, 1)) is None

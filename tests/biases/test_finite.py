@@ -93,6 +93,25 @@ def test_kerple_power(r1, r2, i, j):
     check(biases.KerplePower, {"r1": r1, "r2": r2}, i, j)
 
 
+@given(number(0.125, 8), POSITION, POSITION)
+@example(0.125, 10**6, 0)
+def test_sandwich(compression, i, j):
+    check(biases.Sandwich, {"compression": compression}, i, j, width=8, base=10_000.0)
+
+
+@given(number(0, 10), number(0, 10), number(0, 10), POSITION, POSITION)
+@example(1, 1, 1, 4, 4)
+def test_additive_decay(linear, logarithmic, root, i, j):
+    check(biases.AdditiveDecay, {"linear": linear, "logarithmic": logarithmic, "root": root}, i, j)
+
+
+@given(number(-5, 20), number(-5, 10), POSITION, POSITION)
+@example(-5, -5, 0, 10**6)
+def test_gaussian_and_student_t(log_width, log_freedom, i, j):
+    check(biases.Gaussian, {"log_width": log_width}, i, j)
+    check(biases.StudentT, {"log_width": log_width, "log_freedom": log_freedom}, i, j)
+
+
 @given(number(0.0009765625, 10), number(0.125, 10_000), st.integers(0, 99), POSITION, POSITION)
 @example(0.125, 0.125, 0, 0, 0)
 def test_fire(c, length, seed, i, j):
@@ -124,9 +143,10 @@ def test_cable(formula, weight, i, j, low):
     check(formula, {}, (weight, (i, low)), (j, 0.0))
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
 @given(number(-(10**6), 0), number(-(10**6), 0), number(-0.03125, 0.03125))
-def test_difference(i, j, low):
-    check(biases.Difference, {}, (i, low), (j, 0.0))
+def test_difference(symmetric, i, j, low):
+    check(biases.Difference, {}, (i, low), (j, 0.0), symmetric=symmetric)
 
 
 def test_uniform():

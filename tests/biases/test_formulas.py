@@ -26,8 +26,36 @@ def fire(w1, b1, w2, b2, c, length):
     psi = lambda x: math.log(c * x + 1)
 
     def formula(h, i, j):
-        x = psi(abs(i - j)) / psi(max(length, i))
+        x = psi(abs(i - j)) / psi(max(length, i, j))
         return b2[h] + sum(w2[h][n] * max(w1[n] * x + b1[n], 0) for n in range(len(w1)))
+
+    return formula
+
+
+def sandwich(compression, width, base):
+    """The inner product of two position vectors of Vaswani et al., number by number."""
+    angle = lambda t, n: t / base ** (2 * (n // 2) / width)
+    vector = lambda t: [(math.sin, math.cos)[n % 2](angle(t, n)) for n in range(width)]
+
+    def formula(h, i, j):
+        product = sum(a * b for a, b in zip(vector(i), vector(j), strict=True))
+        return (product - width / 2) / compression[h]
+
+    return formula
+
+
+def student_t(log_width, log_freedom):
+    def formula(h, i, j):
+        width, nu = math.exp(log_width[h]), math.exp(log_freedom[h])
+        return -(nu + 1) / 2 * math.log(1 + ((i - j) / width) ** 2 / nu)
+
+    return formula
+
+
+def additive_decay(a, b, c):
+    def formula(h, i, j):
+        d = abs(i - j)
+        return -a[h] * d - b[h] * math.log(1 + d) - c[h] * math.sqrt(d)
 
     return formula
 
@@ -74,6 +102,26 @@ POSITION = {
         {"r1": SLOPES, "r2": [1.7, 0.3, 1.0]},
         lambda h, i, j: -SLOPES[h] * abs(i - j) ** [1.7, 0.3, 1.0][h],
     ),
+    "sandwich": (
+        biases.Sandwich,
+        {"compression": SLOPES, "width": 6, "base": 50.0},
+        sandwich(SLOPES, 6, 50.0),
+    ),
+    "additive_decay": (
+        biases.AdditiveDecay,
+        {"linear": [0.1, 0.0, 2.0], "logarithmic": SLOPES, "root": [0.3, 1.0, 0.0]},
+        additive_decay([0.1, 0.0, 2.0], SLOPES, [0.3, 1.0, 0.0]),
+    ),
+    "gaussian": (
+        biases.Gaussian,
+        {"log_width": LOC},
+        lambda h, i, j: -(((i - j) / math.exp(LOC[h])) ** 2) / 2,
+    ),
+    "student_t": (
+        biases.StudentT,
+        {"log_width": SHAPE, "log_freedom": LOG_SCALE},
+        student_t(SHAPE, LOG_SCALE),
+    ),
     "fire": (
         biases.FIRE,
         {"w1": W1, "b1": B1, "w2": W2, "b2": B2, "c": 0.7, "length": 9.0},
@@ -98,7 +146,7 @@ POSITION = {
 
 
 def build(formula, parameters):
-    keep = ("starts", "bidirectional")
+    keep = ("starts", "bidirectional", "width", "base")
     return formula(**{name: x if name in keep else jnp.asarray(x) for name, x in parameters.items()})
 
 
@@ -128,7 +176,7 @@ def sums(rng, *shape):
     return high, rng.normal(size=shape) * 1e-3
 
 
-@pytest.mark.parametrize("name", ["difference", "cable", "k_cable"])
+@pytest.mark.parametrize("name", ["difference", "distance", "cable", "k_cable"])
 def test_formula_of_running_sums(name, rng, x64):
     (a, a_low), (b, b_low) = sums(rng, HEADS, 7), sums(rng, HEADS, 9)
     g = rng.exponential(size=(HEADS, 7))
@@ -138,17 +186,35 @@ def test_formula_of_running_sums(name, rng, x64):
         weight = g[h, int(i)]
         return {
             "difference": difference,
+            "distance": -abs(difference),
             "cable": -weight * abs(difference),
             "k_cable": -math.log((weight * difference) ** 2 + 1),
         }[name]
 
-    made = {"difference": biases.Difference(), "cable": biases.CABLE(), "k_cable": biases.KCABLE()}[name]
+    made = {
+        "difference": biases.Difference(),
+        "distance": biases.Difference(symmetric=True),
+        "cable": biases.CABLE(),
+        "k_cable": biases.KCABLE(),
+    }[name]
     total = (a[None], a_low[None])
-    i = total if name == "difference" else (g[None], total)
+    i = total if isinstance(made, biases.Difference) else (g[None], total)
     i, j = ((jnp.asarray(x) if not isinstance(x, tuple) else x) for x in (i, (b[None], b_low[None])))
     np.testing.assert_allclose(
         biases.table(made, i, j)[0], loop(formula, np.arange(7), np.arange(9)), rtol=1e-10, atol=1e-12
     )
+
+
+SYMMETRIC = {name: x for name, x in POSITION.items() if name not in ("ggd", "t5", "t5_bidirectional")}
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_symmetric_for_encoders(name, x64):
+    """All that has no direction of its own: loc, or buckets of either side."""
+    formula, parameters, _ = SYMMETRIC[name]
+    at = jnp.arange(0.0, 40, 3)[None, None]
+    made = biases.table(build(formula, parameters), at, at)
+    np.testing.assert_allclose(made, made.swapaxes(-1, -2), rtol=1e-12)
 
 
 def test_every_bias_is_tested_here():

@@ -1,5 +1,6 @@
 """Encodings: what they hold, what trains, which formula they make, and how a config names them."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -68,7 +69,12 @@ def test_bam_trains_shape_and_scale_by_default():
 PARAMETERS = {
     "nope": set(),
     "alibi": set(),
+    "alibi_learned": {"log_slope"},
     "bam": {"shape", "log_scale"},
+    "gaussian": {"log_width"},
+    "student_t": {"log_width", "log_freedom"},
+    "additive_decay": {"linear", "logarithmic", "root"},
+    "sandwich": set(),
     "kerple_log": {"log_r1", "log_r2"},
     "kerple_power": {"log_r1", "logit_r2"},
     "fire": {"w1", "b1", "w2", "b2", "c", "length_scale"},
@@ -81,6 +87,9 @@ PARAMETERS = {
     "sinusoidal": set(),
     "learned": set(),
     "rope": set(),
+    "rope_pi": set(),
+    "rope_ntk": set(),
+    "rope_yarn": set(),
 }
 
 
@@ -101,6 +110,44 @@ def test_trained_parameters(name):
 
 def test_alibi_has_the_published_slopes():
     np.testing.assert_allclose(build("alibi").bias().slope, [2**-2, 2**-4, 2**-6, 2**-8])
+
+
+def test_trained_slopes_of_alibi_start_from_the_published_ones():
+    np.testing.assert_allclose(build("alibi_learned").bias().slope, [2**-2, 2**-4, 2**-6, 2**-8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["alibi", "alibi_learned"])
+def test_slopes_are_divided_by_the_factor(name):
+    """The bias at factor times a distance is that at the distance."""
+    at = jnp.arange(5.0)[None, None]
+    stretched = biases.table(build(name, factor=3.0).bias(), 3 * at, 3 * at)
+    np.testing.assert_allclose(stretched, biases.table(build(name).bias(), at, at), rtol=1e-6)
+
+
+def test_additive_decay_starts_where_its_options_say_and_never_goes_below_zero():
+    made = build("additive_decay", linear=0.5, root=2.0)
+    np.testing.assert_allclose(made.bias().linear, [0.5] * 4, rtol=1e-6)
+    np.testing.assert_allclose(made.bias().logarithmic, [0.1] * 4, rtol=1e-5)
+    np.testing.assert_allclose(made.bias().root, [2.0] * 4, rtol=1e-6)
+    made.linear[...] = jnp.full(4, -50.0)
+    assert (made.bias().linear >= 0).all()
+
+
+def test_sandwich_is_compressed_head_by_head():
+    made = build("sandwich", width=10, base=100.0).bias()
+    np.testing.assert_allclose(made.compression, [2, 4, 6, 8])
+    assert (made.width, made.base) == (10, 100.0)
+    assert build("sandwich").bias().width == 128
+
+
+def test_encoders_have_biases_without_a_direction():
+    encoder = dataclasses.replace(DIMS, causal=False)
+    at = lambda name: spec(name).build(encoder, nnx.Rngs(0))
+    assert at("fox").bias() == at("cable_nw").bias() == biases.Difference(symmetric=True)
+    assert build("fox").bias() == build("cable_nw").bias() == biases.Difference(symmetric=False)
+    t5 = at("t5").bias()
+    assert t5.bidirectional and not build("t5").bias().bidirectional
+    assert t5.table.shape == (4, 32) and len(t5.starts) == 16
 
 
 def test_kerple_stays_in_its_range():
@@ -169,6 +216,11 @@ def test_mistakes_are_said_with_the_remedy(arguments, message):
     [
         ("bam", {"init": "spred"}, r"BAM has no init 'spred': did you mean 'spread'\?"),
         ("cable", {"gate": "rely"}, r"no gate 'rely': did you mean 'relu'\?"),
+        ("alibi", {"factor": 0}, "encoding_options.factor=0 must be above 0"),
+        ("additive_decay", {"root": -1.0}, "encoding_options.root=-1.0 must be above 0"),
+        ("sandwich", {"width": 7}, "width=7 must be even"),
+        ("rope_yarn", {"slow": 40}, "slow=40 must be below fast=32"),
+        ("rope_pi", {"factor": float("nan")}, "encoding_options.factor=nan must be above 0"),
     ],
 )
 def test_unknown_values_of_options(name, options, message):

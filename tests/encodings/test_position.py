@@ -45,6 +45,55 @@ def test_base_scale_multiplies_the_base(x):
     assert (scaled != rope(base=200.0).rotate(x, position))[:, 1:].any()
 
 
+def scaled(name, half, **options):
+    """Radians per token of each pair: angles turned by from 0 to 1, and the magnitude."""
+    encoding = spec(name, options).build(DIMS, nnx.Rngs(0))
+    one = jnp.concatenate([jnp.ones((1, 1, 1, half)), jnp.zeros((1, 1, 1, half))], -1)
+    turned = np.asarray(encoding.rotate(one, jnp.array([[1]])), np.float64)[0, 0, 0]
+    return np.arctan2(turned[half:], turned[:half]), np.hypot(turned[half:], turned[:half])
+
+
+def test_position_interpolation_divides_every_rate():
+    rates, magnitude = scaled("rope_pi", 5, factor=8.0, base=100.0)
+    np.testing.assert_allclose(rates, [100.0 ** (-n / 5) / 8 for n in range(5)], rtol=1e-5)
+    np.testing.assert_allclose(magnitude, 1, rtol=1e-6)
+
+
+def test_ntk_keeps_the_fastest_rate_and_interpolates_the_slowest():
+    rates, _ = scaled("rope_ntk", 5, factor=8.0, base=100.0)
+    base = 100.0 * 8.0 ** (10 / 8)
+    np.testing.assert_allclose(rates, [base ** (-2 * n / 10) for n in range(5)], rtol=1e-5)
+    np.testing.assert_allclose(rates[[0, 4]], [1, 100.0 ** (-4 / 5) / 8], rtol=1e-5)
+
+
+def test_yarn_by_a_loop():
+    """L = 200 tokens: the pairs turn 32, 6.5, 1.3, .26 and .05 times."""
+    options = {"factor": 8.0, "base": 3000.0, "slow": 1.0, "fast": 20.0, "context": 200}
+    rates, magnitude = scaled("rope_yarn", 5, **options)
+    expected = []
+    for n in range(5):
+        rate = 3000.0 ** (-2 * n / 10)
+        wavelength = 2 * np.pi / rate
+        turns = 200 / wavelength
+        kept = 0.0 if turns < 1 else 1.0 if turns > 20 else (turns - 1) / 19
+        expected.append((1 - kept) * rate / 8 + kept * rate)
+    assert expected[0] == 1 and 1 / 8 < expected[1] / 3000 ** (-2 / 10) < 1 and expected[3] == 3000 ** (-6 / 10) / 8
+    np.testing.assert_allclose(rates, expected, rtol=1e-5)
+    np.testing.assert_allclose(magnitude, 0.1 * np.log(8) + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rope_pi", "rope_ntk", "rope_yarn"])
+def test_no_scaling_is_rope(name, x):
+    position = jnp.arange(T)[None]
+    made = spec(name).build(DIMS, nnx.Rngs(0)).rotate(x, position)
+    np.testing.assert_allclose(made, rope().rotate(x, position), atol=1e-6)
+
+
+def test_yarn_measures_turns_in_the_training_context():
+    made = spec("rope_yarn").build(Dims(2, 12, 777), nnx.Rngs(0))
+    assert made.context == 777
+
+
 def test_rope_keeps_the_type_and_its_window(x):
     assert rope().rotate(x.astype(jnp.bfloat16), jnp.arange(T)[None]).dtype == jnp.bfloat16
     assert rope().window is None
