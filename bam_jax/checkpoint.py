@@ -210,6 +210,30 @@ def read_config(run: str | os.PathLike) -> Config:
         raise UserError(f"{path}: {error}; mend it or train into another folder") from error
 
 
+def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str, Any]:
+    """What `split` gives of a trained model, from a run's newest checkpoint.
+
+    Args:
+        run: the run's folder; nothing is written to it.
+        like: the same of a model of equal shapes; its values do not matter.
+
+    Raises:
+        UserError: there is no run or no checkpoint, it cannot be read, or its shapes are others.
+    """
+    return _load(Path(run), _trained(run), {"model": _placed(like)})["model"]
+
+
+def _trained(run: str | os.PathLike) -> int:
+    """The step of a run's newest checkpoint, which is there."""
+    read_config(run)
+    step = latest(run)
+    if step == 0:
+        raise UserError(
+            f"{run} has no checkpoint; train it first: python -m bam_jax.train --config=FILE --workdir={run}"
+        )
+    return step
+
+
 def restore_model(
     run: str | os.PathLike, *, overrides: Sequence[str] = ()
 ) -> tuple[Config, tokenizers.Tokenizer, model.Decoder]:
@@ -226,11 +250,7 @@ def restore_model(
         UserError: there is no run or no checkpoint, it cannot be read, or the changes do not fit it.
     """
     config = configs.override(read_config(run), overrides)
-    step = latest(run)
-    if step == 0:
-        raise UserError(
-            f"{run} has no checkpoint; train it first: python -m bam_jax.train --config=FILE --workdir={run}"
-        )
+    step = _trained(run)
     tokenizer = kept(run, config.data.tokenizer)
     vocab = vocabulary(config, tokenizer)
     graph, tree = split(nnx.eval_shape(lambda: model.build(config, vocab=vocab, rngs=nnx.Rngs(0))))

@@ -17,6 +17,7 @@ import ml_collections
 from bam_jax.errors import UserError, nearest
 
 DTYPES = ("auto", "bfloat16", "float32")
+FAMILIES = ("llama", "gpt2")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit")
 POSITIONS = ("row", "restart")
@@ -85,13 +86,17 @@ class ModelConfig(_Section):
 
     path: ClassVar[str] = "config.model."
 
+    family: str = "llama"
+    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head."""
+    causal: bool = True
+    """False: an encoder, in which every token sees the whole text."""
     layers: int = 2
     width: int = 64
     heads: int = 4
     kv_heads: int = 0
     """Key and value heads (grouped-query attention); 0: as many as heads."""
     hidden: int = 128
-    """Width of the SwiGLU layer."""
+    """Width inside the MLP."""
     vocab: int = 0
     """0: what the tokenizer needs (`Tokenizer.padded`)."""
     remat: bool = False
@@ -104,6 +109,7 @@ class ModelConfig(_Section):
     def _check(self) -> None:
         self._above(1, "layers", "width", "heads", "hidden")
         self._above(0, "kv_heads", "vocab")
+        self._known("family", FAMILIES)
         self._known("dtype", DTYPES)
         self._require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
         divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
@@ -274,6 +280,8 @@ class Config(_Section):
     """Sequences of one optimiser step."""
     steps: int = 2000
     seed: int = 0
+    start: str = ""
+    """A run whose trained parameters are the first ones here; "": drawn from the seed."""
     log_every: int = 100
     checkpoint_every: int = 500
     tensorboard: bool = False
@@ -283,6 +291,9 @@ class Config(_Section):
         self._known("ssmax", SSMAX)
         self._above(1, "context", "batch", "steps", "log_every", "checkpoint_every")
         self._within(0, 2**32 - 1, "seed")
+        masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]
+        if masked and self.model.causal:
+            raise UserError("config.data.task='masked' needs an encoder; set --config.model.causal=False")
         count = self.optimizer.accumulate
         self._require("batch", self.batch % count == 0, f"a multiple of config.optimizer.accumulate={count}")
 

@@ -1,10 +1,6 @@
-"""The Llama-style decoder of BAM: pre-norm, RMSNorm, SwiGLU, no biases in linear maps, an untied head.
-
-Source: BAM appendix C, table 1; Touvron et al. 2023.
-"""
+"""The pre-norm transformer of both papers: attention with a positional encoding, and the parts of a family of decoders."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +11,7 @@ from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tokens, attention, do
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
 from bam_jax.errors import UserError
+from bam_jax.layers import FAMILIES
 
 type Caches = tuple[Cache, ...]
 """One cache for each layer."""
@@ -49,14 +46,20 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
-        head_width = config.width // config.heads
-        self.query = _linear(config.width, self.heads * head_width, dtype, rngs)
-        self.key = _linear(config.width, self.kv_heads * head_width, dtype, rngs)
-        self.value = _linear(config.width, self.kv_heads * head_width, dtype, rngs)
-        self.out = _linear(self.heads * head_width, config.width, dtype, rngs)
+        head_width, linear = config.width // config.heads, FAMILIES[config.family].linear
+        self.causal = config.causal
+        self.query = linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs)
+        self.key = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs)
+        self.value = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs)
+        self.out = linear(self.heads * head_width, config.width, dtype=dtype, rngs=rngs, residual_layers=config.layers)
         self.encoding: Encoding = encoding.build(dims, rngs)
         self.ssmax_prior = encoding.ssmax
         self.ssmax = None if encoding.ssmax is None else SSMax(config.heads, rngs=rngs)
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys a query may see."""
+        return Mask(causal=self.causal, window=self.encoding.window)
 
     def __call__(
         self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None, read: int | None
@@ -91,32 +94,21 @@ class Attention(nnx.Module):
             queries=dataclasses.replace(rows.tokens, coordinate=i),
             keys=keys,
             temperature=temperature,
-            mask=Mask(causal=True, window=self.encoding.window),
+            mask=self.mask,
         )
         out = attention(q, k.astype(q.dtype), v.astype(q.dtype), scoring)
         return self.out(out.reshape(*out.shape[:2], -1)), cache
-
-
-class MLP(nnx.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x)). Source: Shazeer 2020."""
-
-    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        self.gate = _linear(config.width, config.hidden, dtype, rngs)
-        self.up = _linear(config.width, config.hidden, dtype, rngs)
-        self.down = _linear(config.hidden, config.width, dtype, rngs)
-
-    def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
-        return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
 
 
 class Block(nnx.Module):
     """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        self.attention_norm = _norm(config.width, dtype, rngs)
+        family = FAMILIES[config.family]
+        self.attention_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
         self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs)
-        self.mlp_norm = _norm(config.width, dtype, rngs)
-        self.mlp = MLP(config, dtype=dtype, rngs=rngs)
+        self.mlp_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.mlp = family.mlp(config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None = None, read: int | None = None
@@ -128,7 +120,7 @@ class Block(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A causal language model over token ids; its layers are one stacked block, scanned.
+    """A language model over token ids; its layers are one stacked block, scanned. With `config.causal` off, an encoder.
 
     Args:
       config: sizes.
@@ -141,7 +133,9 @@ class Decoder(nnx.Module):
         dtype = _dtype(config.dtype)
         dims = Dims(config.heads, config.width, context)
         self.config = config
-        self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=nnx.initializers.normal(1.0), rngs=rngs)
+        family = FAMILIES[config.family]
+        init = nnx.initializers.normal(family.embedding_std)
+        self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=init, rngs=rngs)
         self.position = encoding.build_embedding(dims, rngs)
 
         @nnx.split_rngs(splits=config.layers)
@@ -150,8 +144,8 @@ class Decoder(nnx.Module):
             return Block(config, encoding, dims, dtype=dtype, rngs=rngs)
 
         self.layers = stack(rngs)
-        self.norm = _norm(config.width, dtype, rngs)
-        self.head = _linear(config.width, vocab, dtype, rngs)
+        self.norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.head = None if family.tied else family.linear(config.width, vocab, dtype=dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -172,10 +166,15 @@ class Decoder(nnx.Module):
           read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
 
         Raises:
-          UserError: a row longer than a learned position table, or segment together with caches.
+          UserError: a row longer than a learned position table, or caches together with segment or in an encoder.
         """
         x, caches = self.hidden(tokens, segment=segment, position=position, caches=caches, read=read)
-        return self.head(x).astype(jnp.float32), caches
+        logits = self.embed.attend(x) if self.head is None else self.head(x)
+        return logits.astype(jnp.float32), caches
+
+    def unembedding(self) -> Float[Array, "E V"]:
+        """The kernel of the head, which makes logits of what `hidden` gives."""
+        return self.embed.embedding[...].T if self.head is None else self.head.kernel[...]
 
     def hidden(
         self,
@@ -189,11 +188,13 @@ class Decoder(nnx.Module):
         """The rows after the final norm, before the head; arguments as in `__call__`."""
         if segment is not None and caches is not None:
             raise UserError("segment and caches do not go together: a cache holds one text a row; give one of the two")
+        if caches is not None and not self.config.causal:
+            raise UserError("an encoder (config.model.causal=False) sees the whole text at once: give it no caches")
         if position is None:
             self.check_length(tokens.shape[1])
             position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         at = Tokens(position, segment)
-        rows = _Rows(at, document_count(at, Mask(window=self.layers.attention.encoding.window)))
+        rows = _Rows(at, document_count(at, self.layers.attention.mask))
         x = self.embed(tokens)
         if self.position is not None:
             x = self.position(x, position)
@@ -247,22 +248,3 @@ def _dtype(name: str) -> jnp.dtype:
     if name == "auto":
         name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     return jnp.dtype(name)
-
-
-def _linear(inputs: int, outputs: int, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.Linear:
-    return nnx.Linear(inputs, outputs, use_bias=False, dtype=dtype, dot_general=_rows_dot_general, rngs=rngs)
-
-
-def _rows_dot_general(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:
-    """`lax.dot_general` of [..., E] and [E, F], as one matrix product on a CPU.
-
-    XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one.
-    """
-    if jax.default_backend() != "cpu":
-        return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
-    y = jax.lax.dot_general(x.reshape(-1, x.shape[-1]), kernel, (((1,), (0,)), ((), ())), **options)
-    return y.reshape(*x.shape[:-1], kernel.shape[1])
-
-
-def _norm(width: int, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.RMSNorm:
-    return nnx.RMSNorm(width, epsilon=1e-5, dtype=dtype, rngs=rngs)

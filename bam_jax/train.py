@@ -69,7 +69,7 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
             contextlib.closing(data),
             checkpoint.Checkpoints(run) as checkpoints,
         ):
-            state = checkpoints.load(jax.eval_shape(init), data) if done else _jit_once(init)()
+            state = checkpoints.load(jax.eval_shape(init), data) if done else _first(config, init)
             update = make_step(config, graph, tx)
             meter = _Meter(config, writer, bar, history[-1]["seconds"] if history else 0.0)
             late = None
@@ -104,7 +104,7 @@ def make_step(
         decoder = nnx.merge(graph, params, frozen)
         segment, position = [part[name] if name in part else None for name in ("segment", "position")]
         hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
-        kernel = decoder.head.kernel[...]
+        kernel = decoder.unembedding()
         chunk = losses.chunk_rows(kernel.shape[1])
         total, _ = losses.cross_entropy(hidden, kernel, part["targets"], part["weights"], chunk=chunk)
         return total / weight
@@ -199,6 +199,14 @@ def _parts(config: Config, vocab: int) -> tuple[nnx.GraphDef, Callable[[], State
         return {"model": tree, "optimizer": tx.init(tree["params"])}
 
     return graph, init, tx
+
+
+def _first(config: Config, init: Callable[[], State]) -> State:
+    """The state before the first step; with `config.start` its model is that run's, its optimiser new."""
+    state = _jit_once(init)()
+    if config.start:
+        state["model"] = checkpoint.restore_parameters(config.start, state["model"])
+    return state
 
 
 def _jit_once(function: Callable[[], State]) -> Callable[[], State]:

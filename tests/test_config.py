@@ -58,6 +58,33 @@ def test_every_config_file_loads_and_says_how_to_run_it(name):
 
 
 @pytest.mark.parametrize(
+    ("name", "layers", "width", "heads", "micro"),
+    [("tiny", 6, 512, 8, 64), ("small", 12, 768, 12, 32), ("medium", 24, 1024, 16, 16)],
+)
+def test_cables_sizes(name, layers, width, heads, micro):
+    made = config.load(CONFIGS / f"gpt2_{name}.py")
+    size = made.model
+    assert (size.family, size.layers, size.width, size.heads, size.hidden) == ("gpt2", layers, width, heads, 4 * width)
+    assert made.batch * made.context == 524_288 and made.steps == 19_000
+    assert made.batch // made.optimizer.accumulate == micro
+    assert (made.optimizer.name, made.optimizer.rate, made.optimizer.final) == ("adamw", 6e-4, 0.1)
+    assert 715 <= made.optimizer.warmup <= 750 and not made.data.document_mask
+
+
+def test_the_extended_context_takes_as_many_tokens_a_step():
+    before, after = (config.load(CONFIGS / f"{name}.py") for name in ("lm_1b", "lm_1b_extended"))
+    assert (after.context, after.steps) == (1024, 256)
+    assert after.batch * after.context == before.batch * before.context
+    assert after.optimizer.rate * after.optimizer.final == pytest.approx(before.optimizer.rate * before.optimizer.final)
+
+
+def test_masked_tokens_need_an_encoder():
+    with pytest.raises(UserError, match="--config.model.causal=False"):
+        Config(data=DataConfig(task="masked"))
+    Config(data=DataConfig(task="masked"), model=ModelConfig(causal=False))
+
+
+@pytest.mark.parametrize(
     ("name", "layers", "width", "heads", "hidden", "rate"),
     [
         ("lm_120m", 12, 768, 16, 1536, 1e-3),
@@ -84,7 +111,7 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
     [
         ("--config.modle.heads=3", "unknown config key config.modle; did you mean 'model'?"),
         ("--config.model.headz=3", "unknown config key config.model.headz; did you mean 'heads'?"),
-        ("--config.model=3", "config.model is a group; name one of its keys: dtype"),
+        ("--config.model=3", "config.model is a group; name one of its keys: causal, dtype"),
         ("--config.steps.x=3", "write config.steps=value"),
         ("--config.steps", "not of the form --config.name=value"),
         ("--config.steps=many", "config.steps='many' must be of type int, not str"),
@@ -187,7 +214,7 @@ def test_json_gives_the_same_back(made):
 
 def test_hash_is_fixed_and_tells_apart():
     # Runs on disk carry this: a new field or default changes it knowingly.
-    assert config.digest(Config()) == "912e543c61a1"
+    assert config.digest(Config()) == "7c3334e875e6"
     assert config.digest(Config(optimizer=OptimizerConfig(rate=1))) == config.digest(
         Config(optimizer=OptimizerConfig(rate=1.0))
     )

@@ -79,6 +79,64 @@ def test_parameters_of_the_papers_models(name, transformer, embedding, prior, sc
     assert models.count(model) - embedding - prior - scales == transformer
 
 
+@pytest.mark.parametrize(("name", "size"), [("tiny", 44_670_976), ("small", 123_689_472), ("medium", 353_822_720)])
+def test_parameters_of_gpt2(name, size):
+    """Without the encoding's. The paper prints 44M, 124M and 334M."""
+    config = configs.load(CONFIGS / f"gpt2_{name}.py", ["--config.encoding=nope"])
+    model = nnx.eval_shape(lambda: models.build(config, vocab=50_304, rngs=nnx.Rngs(0)))
+    assert models.count(model) == size
+
+
+def test_gpt2_is_its_formula(tokens):
+    """Pre-norm blocks, biases, GELU and a tied head, in NumPy, from the parameters by name."""
+    model = build("nope", family="gpt2", scan=True)
+    _, state = nnx.split(model)
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(state))
+    linear = lambda p, x: x @ p["kernel"] + p["bias"]
+
+    def norm(p, x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+
+    gelu = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    table = tree["embed"]["embedding"]
+    x = table[np.asarray(tokens)]
+    heads = lambda y: y.reshape(*y.shape[:2], TINY.heads, -1).swapaxes(1, 2)
+    for n in range(TINY.layers):
+        p = jax.tree.map(lambda y, n=n: y[n], tree["layers"])
+        a = p["attention"]
+        y = norm(p["attention_norm"], x)
+        q, k, v = (heads(linear(a[name], y)) for name in ("query", "key", "value"))
+        logits = np.where(np.tri(T, dtype=bool), q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1]), -np.inf)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        attended = (weights / weights.sum(-1, keepdims=True)) @ v
+        x = x + linear(a["out"], attended.swapaxes(1, 2).reshape(x.shape))
+        x = x + linear(p["mlp"]["down"], gelu(linear(p["mlp"]["up"], norm(p["mlp_norm"], x))))
+    expected = norm(tree["norm"], x) @ table.T
+    np.testing.assert_allclose(model(tokens)[0], expected, atol=2e-4 * np.abs(expected).max())
+
+
+def test_gpt2_starts_with_small_weights_and_smaller_ones_into_the_residual_stream():
+    config = Config(encoding="nope", model=ModelConfig(family="gpt2", layers=8, width=64, heads=4, hidden=256))
+    model = models.build(config, vocab=512, rngs=nnx.Rngs(0))
+    deviation = lambda x: float(jnp.std(x[...]))
+    for linear in (model.layers.attention.query, model.layers.mlp.up):
+        assert deviation(linear.kernel) == pytest.approx(0.02, rel=0.03)
+        assert not linear.bias[...].any()
+    for linear in (model.layers.attention.out, model.layers.mlp.down):
+        assert deviation(linear.kernel) == pytest.approx(0.02 / 4, rel=0.03)
+    assert deviation(model.embed.embedding) == pytest.approx(0.02, rel=0.03)
+
+
+def test_in_an_encoder_every_token_sees_every_other(tokens):
+    model = build("bam", "on", causal=False)
+    changed = tokens.at[:, -1].set((tokens[:, -1] + 5) % VOCAB)
+    logits, other = model(tokens)[0], model(changed)[0]
+    assert (logits != other).any(-1).all()
+    with pytest.raises(UserError, match="encoder"):
+        model(tokens, caches=model.caches(2, T))
+
+
 @pytest.mark.parametrize("encoding", each(ENCODINGS))
 def test_future_tokens_change_nothing(encoding, tokens):
     model = build(encoding, "on")

@@ -177,3 +177,18 @@ def test_a_step_trains_everything_but_the_frozen_prior(path):
         *(state["model"]["params"] for state in (before, after)),
     )
     assert all(jax.tree.leaves(moved))
+
+
+def test_a_run_may_start_from_anothers_parameters(path):
+    train.fit(tiny(path, "--config.steps=2", "--config.checkpoint_every=2"), path / "short")
+    longer = tiny(path, f"--config.start={path / 'short'}", "--config.context=48")
+    size = tokenizer(longer.data.tokenizer).size
+    _, init, tx = train._parts(longer, size)
+    first = train._first(longer, init)
+    same(first["model"], final(path / "short"))
+    same(first["optimizer"], tx.init(first["model"]["params"]))
+    with pytest.raises(UserError, match="not a run"):
+        train._first(tiny(path, f"--config.start={path / 'nowhere'}"), init)
+    with pytest.raises(UserError, match="does not fit"):
+        wide = tiny(path, f"--config.start={path / 'short'}", "--config.model.width=32")
+        train._first(wide, train._parts(wide, size)[1])

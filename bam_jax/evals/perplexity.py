@@ -129,7 +129,7 @@ def _nll(
 ) -> Array:
     decoder = nnx.merge(graph, state)
     hidden, _ = decoder.hidden(tokens, position=position, segment=segment)
-    kernel = decoder.head.kernel[...].astype(hidden.dtype)
+    kernel = decoder.unembedding().astype(hidden.dtype)
 
     def nll(row: tuple[Array, Array]) -> Array:
         logits = jnp.matmul(row[0], kernel, preferred_element_type=jnp.float32)

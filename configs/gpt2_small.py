@@ -1,0 +1,48 @@
+"""CABLE's GPT-2 small: 123.7M parameters, 10 billion tokens of FineWeb-Edu at context 1024 (CABLE, section 4).
+
+    python -m bam_jax.train --config=configs/gpt2_small.py --config.data.source=FOLDER --workdir=runs/gpt2_small
+
+FOLDER was made by `python -m bam_jax.data.prepare` with the tokenizer gpt2, or holds your own text. The parameters are
+counted without a position table: those of the encoding come on top.
+
+The paper's 10 heads do not divide the width of 768; its code has GPT-2's 12, as here.
+
+On WikiText-103 the paper trains 5,000 steps: --config.steps=5000. Another encoding: --config.encoding=alibi. Its table
+with DAPE has a context of 512: --config.context=512 --config.batch=1024.
+
+Hardware: one accelerator of 80 GB; a step of 524,288 tokens is cut into 16 micro-batches of 32 x 1024. 19,000
+steps are about 7.4e+18 floating-point operations: some 13 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
+
+Expected: on FineWeb-Edu the paper's perplexities, 20.63 at 1024 tokens and 19.28 at 15,360 (table 4).
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """What differs from the defaults of `bam_jax.config.Config`."""
+    return ml_collections.ConfigDict(
+        {
+            "encoding": "cable",
+            "model": {
+                "family": "gpt2",
+                "layers": 12,
+                "width": 768,
+                "heads": 12,
+                "hidden": 3072,
+                "remat": True,
+            },
+            "data": {"tokenizer": "gpt2", "document_mask": False, "holdout": 0.01},
+            "optimizer": {
+                "name": "adamw",
+                "rate": 6e-4,
+                "warmup": 715,
+                "accumulate": 16,
+            },
+            "context": 1024,
+            "batch": 512,
+            "steps": 19000,
+            "log_every": 10,
+            "checkpoint_every": 500,
+        }
+    )
