@@ -65,11 +65,21 @@ class Attention(nnx.Module):
         self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None, read: int | None
     ) -> tuple[Float[Array, "B R E"], Cache | None]:
         """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
+        q, k, v, scoring, cache = self.inputs(x, rows, cache, read)
+        if read == 0:
+            return x[:, :0], cache
+        out = attention(q, k, v, scoring)
+        return self.out(out.reshape(*out.shape[:2], -1)), cache
+
+    def inputs(
+        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R H D"], Float[Array, "B S K D"], Float[Array, "B S K D"], Scoring, Cache | None]:
+        """What `attention` is given, q, k, v and the scoring, and the cache with these rows behind it."""
         position = rows.tokens.position
         filled = position < EMPTY
         before = None if cache is None else cache.last_coordinate()
         i, j = self.encoding.coordinate(x, filled, before)
-        split = lambda y, heads: y.reshape(*y.shape[:2], heads, -1)
+        split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
         k = self.encoding.rotate(split(self.key(x), self.kv_heads), position)
         v = split(self.value(x), self.kv_heads)
         keys = dataclasses.replace(rows.tokens, coordinate=j)
@@ -77,8 +87,6 @@ class Attention(nnx.Module):
             cache = cache.append(k, v, keys)
             k, v, keys = cache.k, cache.v, cache.tokens
 
-        if read == 0:
-            return x[:, :0], cache
         if read is not None:
             last = lambda y, axis: jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
             x, i = last(x, 1), jax.tree.map(lambda y: last(y, 2), i)
@@ -96,8 +104,7 @@ class Attention(nnx.Module):
             temperature=temperature,
             mask=self.mask,
         )
-        out = attention(q, k.astype(q.dtype), v.astype(q.dtype), scoring)
-        return self.out(out.reshape(*out.shape[:2], -1)), cache
+        return q, k.astype(q.dtype), v.astype(q.dtype), scoring, cache
 
 
 class Block(nnx.Module):
@@ -190,15 +197,7 @@ class Decoder(nnx.Module):
             raise UserError("segment and caches do not go together: a cache holds one text a row; give one of the two")
         if caches is not None and not self.config.causal:
             raise UserError("an encoder (config.model.causal=False) sees the whole text at once: give it no caches")
-        if position is None:
-            self.check_length(tokens.shape[1])
-            position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        at = Tokens(position, segment)
-        rows = _Rows(at, document_count(at, self.layers.attention.mask))
-        x = self.embed(tokens)
-        if self.position is not None:
-            x = self.position(x, position)
-
+        x, rows = self._start(tokens, segment, position)
         graph, stacked = nnx.split(self.layers)
         layer = lambda state: nnx.merge(graph, state)
         if self.config.scan and caches is None and read is None:
@@ -218,6 +217,35 @@ class Decoder(nnx.Module):
                     updated.append(cache)
             caches = tuple(updated) or None
         return self.norm(x), caches
+
+    def scored(
+        self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None
+    ) -> list[tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Scoring]]:
+        """Queries, keys and scoring of every layer: with `bam_jax.theory`, its attention weights and their factors.
+
+        Args:
+          tokens: ids.
+          segment: document numbers of packed rows; see `__call__`.
+        """
+        x, rows = self._start(tokens, segment, None)
+        graph, stacked = nnx.split(self.layers)
+        found = []
+        for n in range(self.config.layers):
+            block = nnx.merge(graph, jax.tree.map(lambda s, n=n: s[n], stacked))
+            q, k, _, scoring, _ = block.attention.inputs(block.attention_norm(x), rows)
+            found.append((q, k, scoring))
+            x, _ = block(x, rows)
+        return found
+
+    def _start(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, _Rows]:
+        """The first layer's rows, and what all layers know of them."""
+        if position is None:
+            self.check_length(tokens.shape[1])
+            position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        at = Tokens(position, segment)
+        rows = _Rows(at, document_count(at, self.layers.attention.mask))
+        x = self.embed(tokens)
+        return x if self.position is None else self.position(x, position), rows
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""

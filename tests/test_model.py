@@ -344,3 +344,19 @@ def test_ssmax_is_there_when_asked_for():
     assert isinstance(made.ssmax, SSMax)
     assert made.ssmax_prior == "inside"
     assert build("rope", "on").layers.attention.ssmax_prior == "outside"
+
+
+@pytest.mark.parametrize("encoding", ["bam", "cable", "rope"])
+@pytest.mark.parametrize("scan", [True, False])
+def test_what_is_scored_is_what_attention_is_given(encoding, scan, tokens, monkeypatch):
+    model = build(encoding, ssmax="on", scan=False)
+    given = []
+    inner = models.attention
+    monkeypatch.setattr(models, "attention", lambda q, k, v, s: given.append((q, k, s)) or inner(q, k, v, s))
+    segment = jnp.ones_like(tokens).at[:, 5:].set(2)
+    model(tokens, segment=segment)
+    monkeypatch.undo()
+    model.config = dataclasses.replace(model.config, scan=scan)
+    found = model.scored(tokens, segment=segment)
+    assert len(found) == len(given) == 2
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, given)
