@@ -1,0 +1,135 @@
+"""What is shown of a corpus is what is in it: counts, lengths, the rows as text."""
+
+import json
+import re
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from bam_jax import errors, figures
+from bam_jax.data import inspect, shards, tokenizer, train_bpe
+from bam_jax.errors import UserError
+
+ALL = ("--config.data.holdout=0", "--no-plot")
+TEXTS = [f"{'word ' * n}ends at {n}." for n in range(1, 40)]
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return tmp_path / "text.jsonl"
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    """A folder with two shards to train on and one held out, made with a BPE of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bpe.json").write_text(train_bpe.train(TEXTS, 280))
+    made = tokenizer("bpe:bpe.json")
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    written: dict[str, tuple] = {"train": (), "held_out": ()}
+    for split, texts in (("train", TEXTS[:20]), ("train", TEXTS[20:30]), ("held_out", TEXTS[30:])):
+        writer = shards.ShardWriter(folder, split, written[split], len(written[split]), "<u2")
+        for text in texts:
+            writer.append(np.append(made.encode(text), made.eos))
+        written[split] += (writer.close(),)
+    shards.Manifest({"source": "tests"}, ("text",), made.identity(), "<u2", written, {}, None).write(folder)
+    return folder
+
+
+def shown(capsys, *arguments):
+    inspect.main([str(argument) for argument in arguments])
+    return capsys.readouterr().out
+
+
+def test_a_source_is_shown_as_its_config_reads_it(source, capsys):
+    said = shown(capsys, source, "--config.data.tokenizer=byte", "--config.data.holdout=0", "--config.context=64")
+    total = sum(len(text) + 1 for text in TEXTS)
+    lengths = sorted(len(text) + 1 for text in TEXTS)
+    numbers = re.search(r"^train +(.*)$", said, re.MULTILINE)[1].replace(",", "").split()
+    assert list(map(int, numbers[:3])) == [39, total, 1]
+    assert int(numbers[6]) == lengths[19] and int(numbers[-1]) == lengths[-1]
+    assert re.search(r"^held_out +0 +0 ", said, re.MULTILINE)
+    assert "16–31" in said and "128–255" in said and "█" in said
+    assert re.search(rf"^concat +{(total - 1) // 64} +100\.0%", said, re.MULTILINE) and "first_fit" in said
+    assert matplotlib.image.imread("text-lengths.png").shape[1] > 500 and "text-lengths.png" in said
+
+
+def test_the_documents_of_a_row_stand_apart(source, capsys):
+    said = shown(capsys, source, "--config.data.tokenizer=byte", *ALL, "--config.context=256", "--rows=3")
+    rows = re.split(r"^row \d\n", said, flags=re.MULTILINE)[1:]
+    assert len(rows) == 3 and not list(source.parent.glob("*.png"))
+    for row in rows:
+        documents = re.findall(r"^  document (\d+), places (\d+) to (\d+)\n((?:    .*\n?)+)", row, re.MULTILINE)
+        assert [int(number) for number, *_ in documents] == list(range(1, len(documents) + 1))
+        assert int(documents[0][1]) == 0 and int(documents[-1][2]) == 255
+        for _, first, last, text in documents:
+            text = " ".join(text.split())
+            assert text.count("⟨end⟩") == text.endswith("⟨end⟩")
+            assert abs(len(text.replace("⟨end⟩", "e")) - (int(last) - int(first) + 1)) <= 2  # spaces at the ends go
+        for text in [" ".join(text.split()) for *_, text in documents][1:-1]:
+            assert text.removesuffix("⟨end⟩") in TEXTS
+
+
+def test_padding_and_masks_are_visible(source, capsys):
+    options = ["--config.data.tokenizer=byte", *ALL, "--config.context=128"]
+    masked = shown(capsys, source, *options, "--config.data.task=masked", "--config.model.causal=False")
+    assert "⟨mask⟩" in masked and "task masked" in masked
+    padded = shown(capsys, source, *options, "--config.data.packing=first_fit", "--config.context=600", "--rows=9")
+    assert re.search(r"^  padding, places \d+ to 599$", padded, re.MULTILINE)
+
+
+def test_a_prepared_folder_names_its_tokenizer(prepared, capsys):
+    said = shown(capsys, prepared, "--config.context=32", "--rows=1", "--plot=mine.png")
+    identity = shards.read_manifest(prepared).tokenizer
+    assert f"tokenizer bpe:bpe.json: {identity['size']} ids, hash {identity['hash']}" in said
+    assert re.search(r"^train +30 +[\d,]+ +2 ", said, re.MULTILINE)
+    assert re.search(r"^held_out +9 +[\d,]+ +1 ", said, re.MULTILINE)
+    assert "ends at" in said and (prepared.parent / "mine.png").exists()
+
+
+def test_a_mixture_is_shown_part_by_part(source, capsys, tmp_path):
+    mixture = {"lines": {"weight": 3, "source": str(source)}, "keys": {"weight": 1, "task": "passkey"}}
+    data = {"tokenizer": "char", "mixture": mixture}
+    (tmp_path / "mixed.py").write_text(
+        f"import ml_collections\ndef get_config():\n    return ml_collections.ConfigDict(dict(context=64, data={data!r}))\n"
+    )
+    said = shown(capsys, "--config=mixed.py", "--rows=8")
+    assert f"lines, weight 3: {source}" in said and "keys, weight 1: stdlib" in said
+    assert said.count("packed at 64") == 1 and "<KEY>" in said and (tmp_path / "mixed-lengths.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give a prepared folder or a data source, or --config=FILE"),
+        (["none"], "none does not exist"),
+        (["text.jsonl", "--rows=-1"], "--rows=-1 must be 0 or more"),
+        (["text.jsonl", "--plot=x.pdf"], "--plot=x.pdf must end with .png"),
+        (["text.jsonl", "--config.data.tokenizer=bpe:none"], "finds no file at none"),
+        (["text.jsonl", "--config.data.tokniser=x"], "did you mean 'tokenizer'"),
+    ],
+)
+def test_what_is_refused(source, arguments, says, capsys):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(inspect.main, arguments)
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and says in said and said.count("\n") == 1
+    assert not list(source.parent.glob("*.png"))
+
+
+def test_another_tokenizer_than_the_folders_is_refused(prepared):
+    with pytest.raises(UserError, match="hash"):
+        inspect.main([str(prepared), "--config.data.tokenizer=byte"])
+
+
+def test_the_figure_has_every_document_and_token():
+    lengths = np.array([1, 1, 2, 3, 900, 1 << 20])
+    figure = figures.lengths({"a": lengths, "b": np.array([7])}, 512)
+    documents, tokens = (patch.get_data() for patch in figure.axes[0].patches)
+    assert documents.values.sum() == pytest.approx(100) and tokens.values.sum() == pytest.approx(100)
+    assert documents.edges[0] == 1 and documents.edges[-1] > 1 << 20
+    assert documents.values[0] == pytest.approx(100 / 3) and figure.axes[1].get_title(loc="left") == "b"
