@@ -77,7 +77,7 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
     manifest = shards.read_manifest(source)
     tokenizer.check(manifest.tokenizer["hash"], f"{source} (prepared with {manifest.tokenizer['spec']})")
     # A folder that is there to be evaluated on may have been prepared without a hold-out.
-    whole = apart and split == "held_out" and not manifest.shards["held_out"]
+    whole = apart and split == "held_out" and not manifest.documents("held_out")
     return shards.open_split(source, "train" if whole else split)
 
 

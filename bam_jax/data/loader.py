@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import multiprocessing
+import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data.documents import Documents, open_documents
@@ -119,10 +123,7 @@ class Batches(grain.DatasetIterator[Batch]):
     def __next__(self) -> Batch:
         self._assert_not_closed()
         if self._workers and self._ahead is None:
-            here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # a worker has nothing to wait for
-            source = grain.MapDataset.source(_From(self._make, self._number)).to_iter_dataset(here)
-            options = grain.MultiprocessingOptions(num_workers=self._workers, per_worker_buffer_size=2)
-            self._ahead = iter(source.mp_prefetch(options))
+            self._ahead = _ahead(_From(self._make, self._number), self._workers)
         batch = self._make(self._number) if self._ahead is None else next(self._ahead)
         self._number += 1
         return batch
@@ -188,6 +189,28 @@ class _From:
 
     def __getitem__(self, index: int) -> Batch:
         return self._make(self._first + index)
+
+
+def _ahead(source: _From, workers: int) -> grain.DatasetIterator[Batch]:
+    """The batches made ahead by worker processes."""
+    if not flags.FLAGS.is_parsed():  # grain reads its own options there; a program of absl's has parsed them
+        flags.FLAGS.mark_as_parsed()
+    here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # a worker has nothing to wait for
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
+    # Through pipes: arrays in shared memory last only as long as their files, and leave those behind when killed.
+    piped = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+    dataset = grain.experimental.WithOptionsIterDataset(grain.MapDataset.source(source).to_iter_dataset(here), piped)
+    return iter(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
+
+
+def _end_with_parent(worker: int, workers: int) -> None:
+    """In a worker: end it when the process that started it is killed; nobody else would."""
+    threading.Thread(target=_wait_and_end, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _packed(documents: Documents, data: DataConfig, config: Config, shift: int = 1) -> Rows:

@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from bam_jax.data import shards, tokenizer
+
 
 class Listed:
     """Documents of given lengths, shard by shard, in which every token has its own id, from 1."""
@@ -46,3 +48,24 @@ def listed():
 @pytest.fixture(scope="session")
 def endless():
     return Endless
+
+
+def prepare(folder, texts, held_out=(), *, name="byte", fields=("text",)):
+    """A prepared folder of texts, given shard by shard."""
+    made = tokenizer(name)
+    ending = [] if made.eos is None else [made.eos]
+    finished = {"train": (), "held_out": ()}
+    for split, groups in {"train": texts, "held_out": [held_out]}.items():
+        for number, group in enumerate(groups):
+            writer = shards.ShardWriter(folder, split, finished[split], number, "<u2")
+            for text in group:
+                writer.append(np.concatenate([made.encode(text), ending]).astype(np.int64))
+            finished[split] = (*finished[split], writer.close())
+    about = {"spec": made.spec, "name": made.name, "hash": made.hash, "size": made.size, "eos": made.eos}
+    shards.Manifest({"source": "x"}, fields, about, "<u2", finished, {}, None).write(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def prepared():
+    return prepare

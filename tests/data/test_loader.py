@@ -1,5 +1,6 @@
 """Batches: what is in them, and that any place in them can be resumed bit for bit."""
 
+import contextlib
 import dataclasses
 import hashlib
 
@@ -77,23 +78,134 @@ def test_batches_are_for_ever_what_they_were(tmp_path, task, name, seed, expecte
     assert found == expected
 
 
-@pytest.mark.parametrize("task", ["packed", "passkey"])
-def test_resume_is_exact(make, tmp_path, task):
-    config = make(task=task)
-    unbroken = take(open_(config), 12)
-    iterator = open_(config)
-    assert_same(take(iterator, 5), unbroken[:5])
-    state = iterator.get_state()
+MIXTURES = {
+    "keys": {"mixture": {"text": {"weight": 0.7}, "keys": {"weight": 0.3, "task": "passkey"}}},
+    "texts": {
+        "packing": "first_fit",
+        "positions": "restart",
+        "mixture": {"all": {"weight": 2}, "long": {"weight": 1, "packing": "concat", "text_field": "body"}},
+    },
+}
+OPTIONS = {
+    "packed": {},
+    "unmasked": {"document_mask": False},
+    "restart": {"positions": "restart"},
+    "first_fit": {"packing": "first_fit", "positions": "restart"},
+    "groups": {"source": "prepared", "tokenizer": "byte", "shuffle": 2},
+    "first_fit groups": {"source": "prepared", "tokenizer": "byte", "shuffle": 2, "packing": "first_fit"},
+    "passkey": {"task": "passkey"},
+    "masked": {"task": "masked", "tokenizer": "byte"},
+    "masked first_fit": {"task": "masked", "tokenizer": "byte", "packing": "first_fit", "document_mask": False},
+    "triplets": {"task": "triplets", "source": "triplets", "tokenizer": "byte", "shuffle": 6},
+    **MIXTURES,
+}
+
+
+@pytest.fixture(params=OPTIONS)
+def option(make, tmp_path, prepared, request):
+    """The configuration of each of the OPTIONS."""
+    data = OPTIONS[request.param]
+    if "source" not in data:
+        return make(**data)
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    fields = ("query", "positive", "negative") if data["source"] == "triplets" else ("text",)
+    prepared(folder, [TEXTS[:3], TEXTS[2:], ["one", "two", "three"] * 3], fields=fields)
+    return make(**data | {"source": str(folder)})
+
+
+def together(parts):
+    """The batches of several hosts as one."""
+    return [
+        {name: np.concatenate([each[name] for each in batch]) for name in batch[0]}
+        for batch in zip(*parts, strict=True)
+    ]
+
+
+def on_hosts(config, hosts):
+    made = tokenizer(config.data.tokenizer)
+    return [batches(config, made, host=host, hosts=hosts) for host in range(hosts)]
+
+
+def test_hosts_share_the_batches_and_resume_in_other_numbers(option):
+    whole = take(open_(option), 12)
+    for hosts in (2, 4):
+        assert_same(together([take(each, 12) for each in on_hosts(option, hosts)]), whole)
+        for stopped, others in ((5, 1), (11, 4), (3, 2)):
+            first = on_hosts(option, hosts)
+            for each in first:
+                take(each, stopped)
+            states = [each.get_state() for each in first]
+            assert states == [states[0]] * hosts
+            again = on_hosts(option, others)
+            for each in again:
+                each.set_state(states[-1])
+            assert_same(together([take(each, 12 - stopped) for each in again]), whole[stopped:])
+
+
+def test_the_state_of_one_host_is_that_of_all(make, tmp_path):
+    """Saved by two hosts into one checkpoint, read by one and by four."""
+    config = make(packing="first_fit")
+    whole = take(open_(config), 9)
+    first, second = on_hosts(config, 2)
+    take(first, 5), take(second, 5)
     with ocp.training.Checkpointer(tmp_path / "checkpoints") as saver:
-        saver.save_checkpointables(5, {"data": iterator})
-    take(iterator, 3)  # what is read after saving must not be in the checkpoint
+        saver.save_checkpointables(5, {"data": first, "of the second": second})
+    take(first, 3)  # what is read after saving must not be in the checkpoint
+    assert not list((tmp_path / "checkpoints" / "5" / "of the second").glob("*.json"))  # it would write the same file
+    for hosts in (1, 4):
+        restored = on_hosts(config, hosts)
+        for each in restored:
+            with ocp.training.Checkpointer(tmp_path / "checkpoints") as reader:
+                reader.load_checkpointables(None, {"data": each})
+        assert_same(together([take(each, 4) for each in restored]), whole[5:])
+
+
+def with_workers(config, workers):
+    return open_(dataclasses.replace(config, data=dataclasses.replace(config.data, workers=workers)))
+
+
+def test_workers_change_nothing(make):
+    config = make(**MIXTURES["keys"])
+    whole = take(open_(config), 9)
+    with contextlib.closing(with_workers(config, 2)) as iterator:
+        iterator.set_state({"next_index": 2})
+        assert_same(take(iterator, 5), whole[2:7])
+        state = iterator.get_state()
     again = open_(config)
     again.set_state(state)
-    assert_same(take(again, 7), unbroken[5:])
-    restored = open_(config)
-    with ocp.training.Checkpointer(tmp_path / "checkpoints") as reader:
-        reader.load_checkpointables(None, {"data": restored})
-    assert_same(take(restored, 7), unbroken[5:])
+    assert_same(take(again, 2), whole[7:])
+
+
+@pytest.mark.full
+def test_workers_go_where_the_state_says(make):
+    config = make()
+    whole = take(open_(config), 9)
+    with contextlib.closing(with_workers(config, 3)) as iterator:
+        assert_same(take(iterator, 7), whole[:7])
+        iterator.set_state({"next_index": 1})
+        assert_same(take(iterator, 4), whole[1:5])
+
+
+@pytest.mark.full
+def test_what_goes_wrong_in_a_worker_is_said_here(make, tmp_path, prepared):
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    config = make(source=prepared(folder, [TEXTS]), tokenizer="byte")
+    shard = folder / "train-00000.array_record"
+    damaged = shard.read_bytes().replace(b"o\0v\0e\0r\0", b"o\0v\0i\0r\0")
+    shard.write_bytes(damaged)
+    with contextlib.closing(with_workers(config, 1)) as iterator:
+        with pytest.raises(UserError, match="train-00000.array_record is damaged"):
+            take(iterator, 20)
+
+
+def test_a_closed_iterator_gives_no_more(make):
+    iterator = open_(make())
+    next(iterator)
+    iterator.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(iterator)
 
 
 def test_batches_are_made_when_asked_for(make, monkeypatch):
@@ -190,6 +302,8 @@ def test_held_out_is_not_trained_on(make):
     [
         ({}, "test", "unknown split 'test'"),
         ({"context": 10_000}, "train", "fewer than config.context=10000"),
+        ({"task": "masked"}, "train", "tokenizer 'char' has no mask token for the task 'masked'"),
+        ({"task": "triplets"}, "train", "needs a folder prepared with the fields query, positive, negative"),
         ({"task": "passkey", "context": 12}, "train", "context 12 is too short for passkeys"),
     ],
 )
@@ -205,6 +319,11 @@ def test_a_source_of_its_own_to_evaluate_on(make, tmp_path):
     assert made.decode(held_out(config, made)) == "a text for the end"
     whole = dataclasses.replace(config, data=dataclasses.replace(config.data, holdout=0.0, held_out_source=""))
     assert_same(take(open_(config), 2), take(open_(whole), 2))
+
+
+def test_hosts_that_do_not_divide_the_batch(make):
+    with pytest.raises(UserError, match="config.batch=4 must be a multiple of the 3 hosts"):
+        on_hosts(make(), 3)
 
 
 def test_nothing_held_out(make):
