@@ -150,3 +150,13 @@ def test_adapters_load_nothing_of_training():
         "assert not names & set(sys.modules), names & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_preparing_data_loads_nothing_of_training():
+    """Its worker processes start again and again; what parquet and other formats need is imported where they are read."""
+    script = (
+        "import sys, bam_jax.data.prepare\n"
+        "names = {'jax', 'grain', 'pyarrow', 'fsspec', 'array_record', 'tensorflow_datasets', 'bam_jax.config'}\n"
+        "assert not names & set(sys.modules), names & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

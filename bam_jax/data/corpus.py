@@ -3,17 +3,16 @@
 import ast
 import gc
 import hashlib
-import json
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
+from bam_jax.data.sources import Source
 from bam_jax.errors import UserError
 
 STDLIB = "stdlib"
-SUFFIXES = (".txt", ".jsonl")
 _UNREAD = {
     "__pycache__",
     "dist-packages",
@@ -30,20 +29,20 @@ def documents(source: str, text_field: str = "text") -> Iterator[str]:
     """The documents of a source, always in the same order; empty ones are left out.
 
     Args:
-        source: "stdlib" (about 1.9M characters, no paragraph twice); or a file, or a folder searched
-            through, of .txt (a document each) and .jsonl (a document a line).
-        text_field: the field of a .jsonl line that holds the text.
+        source: "stdlib" (about 1.9M characters, no paragraph twice); or anything that `sources.Source` reads: a
+            file, or a folder searched through, of .txt (a document each), .jsonl (a document a line), .parquet and more.
+        text_field: the field or column that holds the text.
 
     Raises:
         UserError: nothing there, nothing in it, or a file that cannot be read or is not what its name says.
     """
     found = False
-    for document in _stdlib() if source == STDLIB else _files(Path(source), text_field):
+    for document in _stdlib() if source == STDLIB else _read(Source(source, (text_field,))):
         if document.strip():
             found = True
             yield document
     if not found:
-        raise UserError(f"data source {source} holds no text; name a folder or file of .txt or .jsonl with some")
+        raise UserError(f"data source {source} holds no text; name a folder or file with some")
 
 
 def split(texts: Iterable[str], holdout: float) -> tuple[list[str], list[str]]:
@@ -118,37 +117,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
             yield from _docstrings(child)
 
 
-def _files(source: Path, text_field: str) -> Iterator[str]:
-    if not source.exists():
-        raise UserError(f"data source {source} does not exist; give 'stdlib', or a folder or file of .txt or .jsonl")
-    paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES)
-    if not paths or paths[0].suffix not in SUFFIXES:
-        raise UserError(f"data source {source} has no .txt or .jsonl file; name one, or a folder with some")
-    for path in paths:
-        try:
-            if path.suffix == ".txt":
-                yield path.read_text(encoding="utf-8")
-            else:
-                yield from _lines(path, text_field)
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}; mend it or remove it from {source}") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); convert it") from error
-
-
-def _lines(path: Path, text_field: str) -> Iterator[str]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path} line {number} is not JSON: {error.msg}; mend or remove it") from error
-            if not isinstance(record, dict) or not isinstance(record.get(text_field), str):
-                fields = ", ".join(record) if isinstance(record, dict) else "none"
-                raise UserError(
-                    f"{path} line {number} has no text in the field '{text_field}' (its fields: {fields}); "
-                    "name another with --config.data.text_field"
-                )
-            yield record[text_field]
+def _read(source: Source) -> Iterator[str]:
+    for part in source.parts():
+        for (document,), _ in part.read():
+            yield document

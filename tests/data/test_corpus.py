@@ -44,7 +44,7 @@ def test_folder(tmp_path):
     ("name", "content", "says"),
     [
         ("missing", None, "does not exist"),
-        ("a.md", b"text", "has no .txt or .jsonl"),
+        ("a.md", b"text", "has no .txt or .jsonl or .parquet"),
         ("a.txt", b" \n", "holds no text"),
         ("a.txt", b"\xff\xfe", "a.txt is not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{', "a.jsonl line 2 is not JSON"),

@@ -1,0 +1,274 @@
+"""Tokenises a corpus into a prepared folder (see `shards`); killed at any moment, the same command goes on to the same bytes.
+
+python -m bam_jax.data.prepare --source=FOLDER --tokenizer=mistral --out=data/mine [--holdout-tokens=1000000] [--dry-run]
+python -m bam_jax.data.prepare --preset=fineweb-10bt --out=data/fineweb
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bam_jax import errors
+from bam_jax.data import shards
+from bam_jax.data.estimate import estimate, threshold
+from bam_jax.data.files import listing
+from bam_jax.data.filling import fill
+from bam_jax.data.pool import Encoder
+from bam_jax.data.presets import PRESETS, preset
+from bam_jax.data.records import Part
+from bam_jax.data.sources import ERRORS, FORMATS, Source, digest
+from bam_jax.data.tokenizers import Tokenizer, tokenizer
+from bam_jax.errors import UserError, nearest
+
+SHARD_TOKENS = 2**26  # 128 MiB of uint16
+DOCUMENT_BYTES = 66  # that a record takes beside its ids: its chunk's header, its place in the index, its length
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prepare a corpus, estimate what that takes, or verify a prepared folder.
+
+    Args:
+        argv: the command's arguments.
+    """
+    options = _parser().parse_args(argv)
+    if options.verify:
+        shards.verify(_given(options, "out"))
+        print(f"{options.out}: every byte of every shard is as it was written")
+        return
+    _complete(options)
+    made = tokenizer(options.tokenizer)
+    source, parts = _source(options)
+    if options.dry_run:
+        print(forecast(parts, Encoder(made, options.seed), options.workers, options.max_tokens))
+        return
+    folder = Path(_given(options, "out"))
+    with _alone(folder):
+        manifest = _manifest(folder, options, source, parts, made)
+        if manifest.next is None:
+            print(f"{folder} is complete already: {_summary(manifest)}")
+            return
+        print(_summary(fill(folder, manifest, parts, Encoder(made, options.seed), options.workers)))
+
+
+def forecast(parts: list[Part], encoder: Encoder, workers: int, max_tokens: int | None) -> str:
+    """What preparing would give and take, from a sample.
+
+    Args:
+        parts: of the source.
+        encoder: tokenises the sample.
+        workers: processes that are to tokenise.
+        max_tokens: to stop at, or None.
+    """
+    whole = estimate(parts, encoder)
+    share = 1.0 if max_tokens is None else min(1.0, max_tokens / whole.tokens)
+    tokens, documents = whole.tokens * share, whole.documents * share
+    size = tokens * int(encoder.dtype[-1]) + documents * DOCUMENT_BYTES
+    return "\n".join(
+        [
+            f"source      {len(parts):,} parts, {sum(part.size for part in parts) / 1e9:.3f} GB as stored",
+            f"documents   about {documents:,.0f}, {whole.bytes * share / 1e9:.3f} GB of text",
+            f"tokens      about {tokens:,.0f}",
+            f"shards      about {size / 1e9:.3f} GB",
+            f"time        about {_clock(whole.seconds * share / max(workers, 1))} with {workers} workers "
+            f"({whole.tokens / whole.seconds / 1e6:.2f} M tokens/s each)",
+        ]
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = errors.Parser(prog="python -m bam_jax.data.prepare", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add(
+        "--source", help="a file, a folder, gs://... or s3://..., tfds:NAME[:SPLIT]; of .txt, .jsonl, .parquet and more"
+    )
+    add("--preset", help=f"a paper's corpus: {', '.join(PRESETS)}; gives what the other options leave open")
+    add("--split", default="train", help="the preset's files: train; of WikiText also validation or test")
+    add("--tokenizer", help="char, byte, mistral, gpt2[:FOLDER], bert:PATH, bpe:PATH")
+    add("--out", help="the folder to make; a folder begun with the same command is gone on with")
+    add("--text-field", help="column or field of the text, or several with commas between (default: text)")
+    add("--format", help=f"{' or '.join(FORMATS)}: documents begin at lines ' = Title = ' (default: by suffix)")
+    add("--errors", default="strict", help=f"{' or '.join(ERRORS)}: what bytes that are not UTF-8 become")
+    add("--holdout-tokens", type=_count, help="tokens of whole documents to hold out (default: 0, or the preset's)")
+    add("--seed", type=int, default=0, help="of the choice which documents are held out")
+    add("--max-tokens", type=_count, help="stop when so many are there to train on")
+    add("--max-records", type=_count, help="stop when so many documents or triplets are read")
+    add("--shard-tokens", type=_count, default=SHARD_TOKENS, help="tokens after which a shard is finished")
+    add("--workers", type=_workers, default=_cores(), help="processes; 0: tokenise in this one")
+    add("--dry-run", action="store_true", help="read a sample, say what the whole would give and take, write nothing")
+    add("--verify", action="store_true", help="see that every byte of --out is as it was written")
+    return parser
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _count(text: str) -> int:
+    value = int(text.replace("_", ""))
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def _workers(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return value
+
+
+def _given(options: argparse.Namespace, name: str) -> str:
+    value = getattr(options, name.replace("-", "_"))
+    if value is None:
+        raise UserError(f"--{name} is not given (see --help)")
+    return value
+
+
+def _complete(options: argparse.Namespace) -> None:
+    """Fills in what is not given: from the preset, or the defaults."""
+    if options.preset is None:
+        _given(options, "source")
+        options.patterns = ("*",)
+        defaults: dict[str, Any] = {"format": "auto", "holdout_tokens": 0, "text_field": "text"}
+    else:
+        chosen = preset(options.preset)
+        if options.split not in chosen.patterns:
+            raise UserError(
+                f"{options.preset} has no split {options.split!r}; {nearest(options.split, chosen.patterns)}"
+            )
+        options.patterns = chosen.patterns[options.split]
+        defaults = {
+            "source": f"corpora/{options.preset}",
+            "format": chosen.format,
+            "text_field": ",".join(chosen.fields),
+            "tokenizer": chosen.tokenizer,
+            "holdout_tokens": chosen.holdout_tokens if options.split == "train" else 0,
+            "max_tokens": chosen.max_tokens,
+            "max_records": chosen.max_records,
+        }
+    for name, value in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    _given(options, "tokenizer")
+
+
+def _source(options: argparse.Namespace) -> tuple[Source, list[Part]]:
+    fields = tuple(options.text_field.split(","))
+    source = Source(options.source, fields, options.patterns, options.format, options.errors)
+    if options.preset is not None and not source.path.startswith("tfds:"):
+        try:
+            there = bool(listing(source.path, source.patterns))
+        except UserError:
+            there = False
+        if not there:
+            raise UserError(
+                f"{options.preset} ({options.split}) is not at {source.path}; "
+                f"fetch it there: {preset(options.preset).download(source.path)}  (or name its folder with --source)"
+            )
+    return source, source.parts()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes must not write into one folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise UserError(f"another process is preparing {folder}; wait for it, or give another --out") from error
+    finally:
+        os.close(place)
+
+
+def _manifest(
+    folder: Path, options: argparse.Namespace, source: Source, parts: list[Part], made: Tokenizer
+) -> shards.Manifest:
+    """That of the folder, if it was begun in the same way; otherwise a new one."""
+    recipe = {
+        "source": source.path,
+        "preset": options.preset,
+        "parts": len(parts),
+        "parts_hash": digest(parts),
+        "format": source.format,
+        "errors": source.errors,
+        "seed": options.seed,
+        "holdout_tokens": options.holdout_tokens,
+        "max_tokens": options.max_tokens,
+        "max_records": options.max_records,
+        "shard_tokens": options.shard_tokens,
+    }
+    described = {key: getattr(made, key) for key in ("spec", "name", "hash", "size", "eos")}
+    fields = source.fields
+    if (folder / shards.MANIFEST).exists():
+        begun = shards.read_manifest(folder)
+        _same(folder, "tokenizer", begun.tokenizer["hash"], made.hash)
+        _same(folder, "text-field", ",".join(begun.fields), ",".join(fields))
+        for key, value in recipe.items():
+            if key not in ("source", "preset", "parts"):  # wherever it lies now, and however it was named
+                _same(folder, key, begun.recipe[key], value)
+        return begun
+    if any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
+    wanted = options.holdout_tokens
+    recipe["threshold"] = threshold(wanted, _expected(parts, Encoder(made, options.seed), options)) if wanted else 0
+    fresh = shards.Manifest(
+        recipe=recipe,
+        fields=fields,
+        tokenizer=described,
+        dtype=Encoder(made, options.seed).dtype,
+        shards=dict.fromkeys(shards.SPLITS, ()),
+        counts={"records": 0, "empty": 0, "left_out": 0, "bytes": 0},
+        next=(0, 0),
+    )
+    fresh.write(folder)
+    return fresh
+
+
+def _expected(parts: list[Part], encoder: Encoder, options: argparse.Namespace) -> int:
+    """Tokens that will be read, estimated."""
+    whole = estimate(parts, encoder)
+    limits = [options.max_tokens and options.max_tokens + options.holdout_tokens]
+    if options.max_records:
+        limits.append(round(options.max_records * len(options.text_field.split(",")) * whole.tokens / whole.documents))
+    return min([whole.tokens, *filter(None, limits)])
+
+
+def _same(folder: Path, name: str, begun: Any, given: Any) -> None:
+    if begun != given:
+        what = "the files of the source" if name == "parts_hash" else f"--{name.replace('_', '-')}"
+        raise UserError(
+            f"{folder} was begun with another value of {what} ({begun}, not {given}); give the same, or another --out"
+        )
+
+
+def _summary(manifest: shards.Manifest) -> str:
+    lines = []
+    for split in shards.SPLITS:
+        lines.append(
+            f"{split} {manifest.tokens(split):,} tokens in {manifest.documents(split):,} documents, "
+            f"{len(manifest.shards[split])} shards"
+        )
+    counts = manifest.counts
+    lines.append(f"{counts['records']:,} records read, {counts['empty']:,} of them empty")
+    short = manifest.recipe["holdout_tokens"] - manifest.tokens("held_out")
+    if short > 0:
+        lines.append(
+            f"{short:,} tokens fewer held out than asked for, as the reserved documents were short: "
+            "another --seed chooses others"
+        )
+    return "; ".join(lines)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+if __name__ == "__main__":
+    errors.run(main)
