@@ -111,6 +111,29 @@ def test_the_quickstart_is_what_was_promised():
     assert {e.label for row in made.rows for e in row.evaluations} == {"", "Local RoPE"}
 
 
+@pytest.mark.parametrize("form", ["wiki.{}.raw", "wiki.{}.tokens", "{}.txt", "deep/{}-00000-of-00001.parquet"])
+def test_wikitext2_is_trained_on_one_part_and_evaluated_on_the_other(tmp_path, form):
+    load = lambda: experiment.load(EXPERIMENTS / "wikitext2.py", source=str(tmp_path), runs=Path("runs/x"))
+    with pytest.raises(UserError, match="hf download Salesforce/wikitext .*--local-dir"):
+        load()
+    (tmp_path / "deep").mkdir()
+    valid, test = (tmp_path / form.format(name) for name in ("validation" if "parquet" in form else "valid", "test"))
+    valid.touch()
+    test.touch()
+    made = load()
+    bpe, *prepared = made.steps
+    assert bpe.makes == "runs/x/data/bpe.json" and f"--source={valid}" in bpe.arguments
+    outs = {argument: step for step in prepared for argument in step.arguments if argument.startswith("--out=")}
+    jobs = experiment.jobs(made)
+    assert len(jobs) == 8 and len({job.config.encoding for job in jobs}) == 4
+    for job in jobs:
+        data = job.config.data
+        for out, path in ((data.source, valid), (data.held_out_source, test)):
+            assert {f"--source={path}", f"--tokenizer={data.tokenizer}"} <= set(outs[f"--out={out}"].arguments)
+        (evaluation,) = job.row.evaluations
+        assert max(evaluation.lengths) == 16 * job.config.context
+
+
 def test_the_search_has_every_baseline_at_every_rate():
     made = experiment.load(EXPERIMENTS / "quickstart_rates.py")
     found = json.loads((EXPERIMENTS / "quickstart_rates.json").read_text())

@@ -85,11 +85,10 @@ def main(argv: Sequence[str]) -> None:
     out = given.out
     if out.exists():
         raise UserError(f"--out={out} exists; remove it or give another file")
-    if not out.parent.is_dir():
-        raise UserError(f"--out={out}: there is no folder {out.parent}; make it or give another")
     if not given.characters > 0:
         raise UserError(f"--characters={given.characters:g} must be more than 0")
     texts = _head(corpus.documents(given.source, given.text_field), given.characters)
+    out.parent.mkdir(parents=True, exist_ok=True)
     log.replace(out, train(texts, given.vocab, progress=given.progress))
     made = BPETokenizer(str(out))
     print(

@@ -48,7 +48,6 @@ def test_it_joins_what_stands_together_most_often(tmp_path):
     [
         (["--vocab=257"], "give 258 or more"),
         (["--vocab=400", "--out=there.json"], "there.json exists"),
-        (["--vocab=400", "--out=none/bpe.json"], "there is no folder none"),
         (["--vocab=400", "--source=none"], "none does not exist"),
         (["--vocab=400", "--characters=0"], "must be more than 0"),
     ],
@@ -67,6 +66,6 @@ def test_a_part_of_the_text_and_too_little_of_it(tmp_path, capsys):
     lines = [json.dumps({"text": text}) for text in (TALE, "z z z z zz zz")]
     (tmp_path / "text.jsonl").write_text("\n".join(lines))
     arguments = [f"--source={tmp_path / 'text.jsonl'}", "--vocab=4096", f"--characters={len(TALE)}"]
-    train_bpe.main([*arguments, f"--out={tmp_path / 'part.json'}"])
-    assert (tmp_path / "part.json").read_text() == train_bpe.train([TALE], 4096)
+    train_bpe.main([*arguments, f"--out={tmp_path / 'new' / 'part.json'}"])
+    assert (tmp_path / "new" / "part.json").read_text() == train_bpe.train([TALE], 4096)
     assert "instead of 4096" in capsys.readouterr().out

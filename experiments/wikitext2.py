@@ -1,0 +1,83 @@
+"""Perplexity by position on WikiText-2, to 16 times the training context, with two tokenizers.
+
+Command:  python -m bam_jax.sweep experiments/wikitext2.py --source=FOLDER && python -m bam_jax.report runs/wikitext2
+Corpus:   FOLDER holds WikiText-2's validation and test parts: wiki.valid.raw and wiki.test.raw,
+          their .tokens, valid.txt and test.txt, or what this brings:
+          hf download Salesforce/wikitext --repo-type dataset --include 'wikitext-2-raw-v1/*' --local-dir FOLDER
+Hardware: a CPU; 8 models of three layers.
+
+The validation part is trained on and the test part evaluated: small as they are, they show that what the sources say holds for
+real text and real vocabularies, not how good the models can get.
+"""
+
+from pathlib import Path
+
+from bam_jax.errors import UserError
+from bam_jax.experiment import Evaluation, Experiment, Row, Step
+
+CONFIG = str(Path(__file__).parent.parent / "configs" / "wikitext2.py")
+CONTEXT = 128
+VOCAB = 4096
+NAMES = {
+    "valid": ("wiki.valid.raw", "wiki.valid.tokens", "valid.txt", "validation-*.parquet"),
+    "test": ("wiki.test.raw", "wiki.test.tokens", "test.txt", "test-*.parquet"),
+}
+STEPS = {"Mistral": 300, "BPE": 900}
+ENCODINGS = {
+    "BAM SSMax": ("--config.encoding=bam", "--config.encoding_options.init=spread", "--config.ssmax=on"),
+    "ALiBi": ("--config.encoding=alibi", "--config.ssmax=off"),
+    "CABLE": ("--config.encoding=cable", "--config.ssmax=off"),
+    "RoPE": ("--config.encoding=rope", "--config.ssmax=off"),
+}
+
+NOTES = (
+    """Perplexities are per token, and the two vocabularies cut the text into different tokens: compare within one of them.""",
+    """One seed and a single rate for all; a difference of a few percent between encodings within the training context says
+    nothing. What the table is about is what becomes of each beyond it.""",
+    """Documents follow one another in the test stream, and an average article has nearly 5,000 tokens: most sequences of 2048
+    tokens hold one or two.""",
+)
+
+
+def get_experiment(source: str, runs: Path) -> Experiment:
+    """Prepare the text with both tokenizers, then train and evaluate four encodings with each.
+
+    Args:
+        source: the folder with WikiText-2.
+        runs: folder of the runs; what is prepared lies in its `data`.
+    """
+    valid, test = (_find(Path(source), name) for name in NAMES)
+    data = runs / "data"
+    bpe = data / "bpe.json"
+    train_bpe = (f"--source={valid}", f"--vocab={VOCAB}", f"--out={bpe}")
+    steps = [Step("bam_jax.data.train_bpe", train_bpe, makes=str(bpe))]
+    rows = []
+    perplexity = Evaluation("perplexity", (CONTEXT, 16 * CONTEXT), tokens=2**20)
+    for name, tokenizer in (("BPE", f"bpe:{bpe}"), ("Mistral", "mistral")):
+        made = {}
+        for part, path in (("valid", valid), ("test", test)):
+            made[part] = data / f"{name.lower()}-{part}"
+            what = (f"--source={path}", "--format=wikitext", f"--tokenizer={tokenizer}", f"--out={made[part]}")
+            steps.append(Step("bam_jax.data.prepare", what))
+        common = (
+            f"--config.data.tokenizer={tokenizer}",
+            f"--config.data.source={made['valid']}",
+            f"--config.data.held_out_source={made['test']}",
+            f"--config.context={CONTEXT}",
+            f"--config.steps={STEPS[name]}",
+        )
+        rows += [
+            Row(f"{encoding}, {name}", CONFIG, (*overrides, *common), evaluations=(perplexity,))
+            for encoding, overrides in ENCODINGS.items()
+        ]
+    return Experiment("WikiText-2: perplexity by position", tuple(rows), notes=NOTES, steps=tuple(steps))
+
+
+def _find(source: Path, name: str) -> Path:
+    for pattern in NAMES[name]:
+        for path in sorted(source.rglob(pattern)):
+            return path
+    raise UserError(
+        f"--source={source} has no {' or '.join(NAMES[name])}; get WikiText-2: hf download Salesforce/wikitext "
+        f"--repo-type dataset --include 'wikitext-2-raw-v1/*' --local-dir {source}"
+    )
