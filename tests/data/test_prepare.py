@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import random
 import re
-import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -373,10 +373,8 @@ def test_a_full_disk(tmp_path):
     options = ("--shard-tokens=400000",)
     line = command(source, tmp_path / "out", *options)
 
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300 * 1024, 300 * 1024))
-
-    full = subprocess.run(line, cwd=ROOT, preexec_fn=limit, capture_output=True, text=True)
+    limited = ["bash", "-c", f"ulimit -f 300; exec {shlex.join(line)}"]
+    full = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True)
     assert full.returncode == 2
     assert re.fullmatch(
         r"error: cannot write .*train-00000.array_record: .*File too large.*make room, then run the same .*\n",
