@@ -173,11 +173,23 @@ def _held_out(text: str, spec: str) -> np.ndarray:
     return loader.held_out(configs.from_json(text), tokenizers.tokenizer(spec))
 
 
-def _lengths(text: str) -> list[int]:
+def lengths_of(text: str, option: str = "--lengths") -> list[int]:
+    """The numbers of tokens in an argument such as 64,4096.
+
+    Args:
+        text: what was given.
+        option: whose argument it is.
+
+    Raises:
+        UserError: it is something else.
+
+    >>> lengths_of("64,4096")
+    [64, 4096]
+    """
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise UserError(f"--lengths={text} must be numbers of tokens with commas, as in --lengths=64,4096") from error
+        raise UserError(f"{option}={text} must be numbers of tokens with commas, as in {option}=64,4096") from error
 
 
 def main(argv: Sequence[str]) -> None:
@@ -205,7 +217,7 @@ def main(argv: Sequence[str]) -> None:
     records = evaluate(
         given.run,
         given.eval,
-        _lengths(given.lengths),
+        lengths_of(given.lengths),
         depths=given.depths,
         trials=given.trials,
         prompt=given.prompt,

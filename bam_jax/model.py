@@ -218,6 +218,11 @@ class Decoder(nnx.Module):
             caches = tuple(updated) or None
         return self.norm(x), caches
 
+    def blocks(self) -> list[Block]:
+        """The layers one by one."""
+        graph, stacked = nnx.split(self.layers)
+        return [nnx.merge(graph, jax.tree.map(lambda s, n=n: s[n], stacked)) for n in range(self.config.layers)]
+
     def scored(
         self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None
     ) -> list[tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Scoring]]:
@@ -228,10 +233,8 @@ class Decoder(nnx.Module):
           segment: document numbers of packed rows; see `__call__`.
         """
         x, rows = self._start(tokens, segment, None)
-        graph, stacked = nnx.split(self.layers)
         found = []
-        for n in range(self.config.layers):
-            block = nnx.merge(graph, jax.tree.map(lambda s, n=n: s[n], stacked))
+        for block in self.blocks():
             q, k, _, scoring, _ = block.attention.inputs(block.attention_norm(x), rows)
             found.append((q, k, scoring))
             x, _ = block(x, rows)
@@ -249,18 +252,15 @@ class Decoder(nnx.Module):
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
-
-        graph, stacked = nnx.split(self.layers)
         x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
 
-        def of_layer(n: int) -> Cache:
-            attend = nnx.merge(graph, jax.tree.map(lambda s: s[n], stacked)).attention
+        def of_layer(attend: Attention) -> Cache:
             _, coordinate = attend.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
             k = attend.key(x).reshape(batch, 1, attend.kv_heads, -1)
             position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
             return Cache.empty(k, Tokens(position, coordinate=coordinate), slots)
 
-        return tuple(of_layer(n) for n in range(self.config.layers))
+        return tuple(of_layer(block.attention) for block in self.blocks())
 
     def check_length(self, length: int) -> None:
         """Raise UserError where the encoding has no positions for `length` tokens."""

@@ -18,8 +18,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention.scoring import Scoring, Tokens, bias_table, visible
+from bam_jax.attention.scoring import Mask, Scoring, Tokens, bias_table, visible
 from bam_jax.biases import ALiBi, Bias, GeneralisedGaussian
+
+CAUSAL = Mask()
 
 LOCAL = 0.75
 """Shape from which a head counts as local. The paper has heads in (0, 1) and heads "close to 1", and no border."""
@@ -71,13 +73,16 @@ def prior(scoring: Scoring) -> Float[Array, "#B #H T S"]:
     return jax.nn.softmax(position_logits(scoring), axis=-1, where=visible_pairs(scoring))
 
 
-def prior_by_distance(bias: Bias, keys: int, temperature: Float[Array, " H"] | None = None) -> Float[Array, "H N"]:
+def prior_by_distance(
+    bias: Bias, keys: int, temperature: Float[Array, " H"] | None = None, mask: Mask = CAUSAL
+) -> Float[Array, "H N"]:
     """The prior of the last query of a text over the distances to its keys, 0 to N - 1 tokens.
 
     Args:
       bias: of token positions, with parameters [H] or [H, n].
       keys: N, the query itself included.
       temperature: Scalable Softmax's factor for that query; None: 1.
+      mask: its window hides what is farther.
 
     >>> [f"{p:.3f}" for p in prior_by_distance(ALiBi(jnp.log(jnp.array([2.0]))), 3)[0]]
     ['0.571', '0.286', '0.143']
@@ -85,7 +90,7 @@ def prior_by_distance(bias: Bias, keys: int, temperature: Float[Array, " H"] | N
     last = Tokens(jnp.array([[keys - 1]]))
     backwards = Tokens(jnp.arange(keys)[None, ::-1])
     factor = None if temperature is None else temperature[None, :, None]
-    return prior(Scoring(bias, last, backwards, factor))[0, :, 0]
+    return prior(Scoring(bias, last, backwards, factor, mask))[0, :, 0]
 
 
 def effective_length(prior: Float[Array, "*N D"], share: float) -> Int[Array, "*N"]:
@@ -182,10 +187,24 @@ def free_energy(content: Float[Array, "*N S"], position: Float[Array, "*N S"], s
     return log_sum(content) + log_sum(position) - log_sum(content + position)
 
 
-def coupling(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen: Bool[Array, "*N S"]) -> Array:
-    """Z as information: what the joint distribution says beyond the product, -ln Z, in nats.
+class Terms(NamedTuple):
+    """What -ln Z is made of, in nats, each [*N] and at least 0.
 
-        -ln Z = sum_j p_ij ln(p_ij / (p(f_ij) p(g_ij))) = KL(joint || content) + KL(joint || position) + H(joint)
+    Args:
+      kl_content: KL(attention || content), what position adds.
+      kl_prior: KL(attention || prior), what content adds.
+      entropy: of the attention.
+    """
+
+    kl_content: Array
+    kl_prior: Array
+    entropy: Array
+
+
+def coupling(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen: Bool[Array, "*N S"]) -> Terms:
+    """Z as information: what the joint distribution says beyond the product, as three terms whose sum is -ln Z.
+
+        -ln Z = sum_j p_ij ln(p_ij / (p(f_ij) p(g_ij))) = KL(joint || content) + KL(joint || prior) + H(joint)
 
     The product is not normalised, so this is no mutual information: 0 only if content and prior are the same point mass.
 
@@ -195,22 +214,10 @@ def coupling(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen
 
     Source: BAM appendix K.3, where Z is the inverse of theorem 1's and 0 is read as independence.
     """
-    joint, p_content, p_position, _ = factors(content, position, seen)
-    entropy = jax.scipy.special.entr(joint).sum(-1)
-    return divergence(joint, p_content) + divergence(joint, p_position) + entropy
-
-
-def divergence(p: Float[Array, "*N S"], q: Float[Array, "*N S"]) -> Array:
-    """Kullback-Leibler divergence over the last axis, in nats.
-
-        KL(p || q) = sum_j p_j ln(p_j / q_j)
-
-    Of attention from its prior: what the content adds. Of attention from its content: what the position adds.
-
-    Args:
-      p, q: distributions; q may be 0 only where p is.
-    """
-    return jax.scipy.special.rel_entr(p, q).sum(-1)
+    logarithm = lambda logits: jax.nn.log_softmax(logits, axis=-1, where=seen)
+    joint = logarithm(content + position)
+    mean = lambda values: (jnp.exp(joint) * jnp.where(seen, values, 0)).sum(-1)
+    return Terms(mean(joint - logarithm(content)), mean(joint - logarithm(position)), mean(-joint))
 
 
 def uniform(distance: Int[Array, "*N"], keys: Int[Array, "*N"]) -> Float[Array, "*N"]:
