@@ -88,6 +88,27 @@ class Checkpoints:
             log.replace(path / SUMS, json.dumps(_sums(path), indent=1))
 
 
+def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, tree: dict) -> None:
+    """Make a folder a finished run of a model that was trained elsewhere: it can be evaluated, and others start from it.
+
+    Args:
+        workdir: a new or an empty folder.
+        config: of the model; its `steps` number the checkpoint.
+        tokenizer: the one that the configuration names.
+        tree: what `split` gives of the model.
+
+    Raises:
+        UserError: the folder is there and not empty, or cannot be written.
+    """
+    run = Path(workdir)
+    if latest(run):
+        raise UserError(f"{run} has a checkpoint already; give a new or an empty folder")
+    with claim(run, config, tokenizer):
+        path = (run / FOLDER / str(config.steps)).absolute()
+        ocp.save_checkpointables(path, {"model": tree})
+        log.replace(path / SUMS, json.dumps(_sums(path), indent=1))
+
+
 @contextlib.contextmanager
 def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer) -> Iterator[None]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.

@@ -138,7 +138,7 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, encoding: Spec, *, vocab: int, context: int, rngs: nnx.Rngs):
         dtype = _dtype(config.dtype)
-        dims = Dims(config.heads, config.width, context)
+        dims = Dims(config.heads, config.width, context, config.causal)
         self.config = config
         family = FAMILIES[config.family]
         init = nnx.initializers.normal(family.embedding_std)

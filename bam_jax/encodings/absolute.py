@@ -12,28 +12,34 @@ class SinusoidalTable(nnx.Module):
 
         x_t[2 n] += sin(t / base ** (2 n / E)),   x_t[2 n + 1] += cos(t / base ** (2 n / E))
 
-    Source: Vaswani et al. 2017, section 3.5.
+    With odd_cosines the cosine has the exponent (2 n + 1) / E.
+
+    Source: Vaswani et al. 2017, section 3.5; odd_cosines: the code of BAM's authors.
     """
 
     limit = None
 
-    def __init__(self, dims: Dims, *, base: float = 10_000.0, rngs: nnx.Rngs):
-        self.base = base
+    def __init__(self, dims: Dims, *, base: float = 10_000.0, odd_cosines: bool = False, rngs: nnx.Rngs):
+        self.base, self.odd_cosines = base, odd_cosines
 
     def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
         width = x.shape[-1]
-        rate = self.base ** (-jnp.arange(0, width, 2) / width)
-        angle = position[..., None].astype(jnp.float32) * rate
-        table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(*angle.shape[:-1], -1)
+        even = jnp.arange(0, width, 2)
+        angle = lambda n: position[..., None].astype(jnp.float32) * self.base ** (-n / width)
+        waves = [jnp.sin(angle(even)), jnp.cos(angle(even + 1 if self.odd_cosines else even))]
+        table = jnp.stack(waves, -1).reshape(*position.shape, -1)
         return x + table[..., :width].astype(x.dtype)
 
 
 class Sinusoidal(Encoding):
-    """Sinusoidal absolute encoding. Options: base, 10,000 in both papers. Source: Vaswani et al. 2017, section 3.5."""
+    """Sinusoidal absolute encoding. Source: Vaswani et al. 2017, section 3.5.
+
+    Options: base, 10,000 in both papers; odd_cosines, as the code of BAM's authors has them (see `SinusoidalTable`).
+    """
 
     embedding = SinusoidalTable
 
-    def __init__(self, dims: Dims, *, base: float = 10_000.0, rngs: nnx.Rngs):
+    def __init__(self, dims: Dims, *, base: float = 10_000.0, odd_cosines: bool = False, rngs: nnx.Rngs):
         pass
 
 

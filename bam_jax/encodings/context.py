@@ -62,17 +62,19 @@ class _RunningSum(Encoding):
 
 
 class CABLENW(_RunningSum):
-    """CABLE without the query's weight: every token steps by relu(x w). Options: gate, "relu" (paper) or "softplus" (code).
+    """CABLE without the query's weight: every token steps by relu(x w).
+
+    Options: gate, "relu" (paper) or "softplus" (the authors' code); step_bias, whether x w has a bias, as in their code.
 
     Source: CABLE section 3, equations 2 to 5.
     """
 
-    def __init__(self, dims: Dims, *, gate: str = "relu", rngs: nnx.Rngs):
+    def __init__(self, dims: Dims, *, gate: str = "relu", step_bias: bool = False, rngs: nnx.Rngs):
         if gate not in GATES:
             raise UserError(f"CABLE has no gate {gate!r}: {nearest(gate, GATES)}")
         self.gate = gate
         self.symmetric = not dims.causal
-        self.step_size = _linear(dims, rngs)
+        self.step_size = _linear(dims, rngs, bias=0.0 if step_bias else None)
 
     def step(self, x: Array) -> Array:
         return -GATES[self.gate](self.step_size(x))
@@ -82,13 +84,13 @@ class CABLENW(_RunningSum):
 
 
 class CABLE(CABLENW):
-    """CABLE: steps of relu(x w), and a weight softplus(x w') of each query. Options: gate, as in CABLE_NW.
+    """CABLE: steps of relu(x w), and a weight softplus(x w') of each query. Options as in CABLE_NW.
 
     Source: CABLE section 3, equations 2 to 7.
     """
 
-    def __init__(self, dims: Dims, *, gate: str = "relu", rngs: nnx.Rngs):
-        super().__init__(dims, gate=gate, rngs=rngs)
+    def __init__(self, dims: Dims, *, gate: str = "relu", step_bias: bool = False, rngs: nnx.Rngs):
+        super().__init__(dims, gate=gate, step_bias=step_bias, rngs=rngs)
         self.weight = _linear(dims, rngs)
 
     def query(self, x: Array, total: Sum) -> Coordinate:
