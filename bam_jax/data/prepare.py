@@ -22,6 +22,7 @@ from bam_jax.data.presets import PRESETS, preset
 from bam_jax.data.records import Part
 from bam_jax.data.sources import ERRORS, FORMATS, Source, digest
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
+from bam_jax.data.tokenizers.kept import keep
 from bam_jax.errors import UserError, nearest
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16
@@ -48,6 +49,7 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(_given(options, "out"))
     with _alone(folder):
         manifest = _manifest(folder, options, source, parts, made)
+        keep(made, folder)  # so that the folder can be read where the tokenizer's files are not
         if manifest.next is None:
             print(f"{folder} is complete already: {_summary(manifest)}")
             return
@@ -203,7 +205,6 @@ def _manifest(
         "max_records": options.max_records,
         "shard_tokens": options.shard_tokens,
     }
-    described = {key: getattr(made, key) for key in ("spec", "name", "hash", "size", "eos")}
     fields = source.fields
     if (folder / shards.MANIFEST).exists():
         begun = shards.read_manifest(folder)
@@ -220,7 +221,7 @@ def _manifest(
     fresh = shards.Manifest(
         recipe=recipe,
         fields=fields,
-        tokenizer=described,
+        tokenizer=made.identity(),
         dtype=Encoder(made, options.seed).dtype,
         shards=dict.fromkeys(shards.SPLITS, ()),
         counts={"records": 0, "empty": 0, "left_out": 0, "bytes": 0},

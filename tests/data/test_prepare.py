@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bam_jax.data import filling, pool, prepare, shards
+from bam_jax.data import filling, pool, prepare, shards, train_bpe
 from bam_jax.data.pool import Encoder, batches, tokenised
 from bam_jax.data.records import Part
 from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.kept import kept
 from bam_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,8 @@ def command(source, out, *options, workers=2):
 
 
 def contents(folder):
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(Path(folder).iterdir())}
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def prepared(folder, split="train"):
@@ -214,6 +216,19 @@ def test_a_complete_folder_is_left_alone(tmp_path, capsys):
     run(source, tmp_path / "out")
     assert "is complete already: train" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+
+
+def test_the_folder_keeps_its_tokenizer(tmp_path):
+    source = corpus(tmp_path / "in", words(20))
+    path = tmp_path / "bpe.json"
+    path.write_text(train_bpe.train(words(20), 300))
+    made = tokenizer(f"bpe:{path}")
+    prepare.main([f"--source={source}", f"--out={tmp_path / 'out'}", f"--tokenizer={made.spec}", "--workers=0"])
+    path.unlink()
+    own = kept(tmp_path / "out", made.spec)
+    documents = shards.open_split(tmp_path / "out", "train")
+    texts = [own.decode(ids[:-1]) for ids in documents.read(np.arange(len(documents)))]
+    assert texts == [text for text in words(20) if text.strip()] and own.hash == documents.manifest.tokenizer["hash"]
 
 
 def test_moved_sources_go_on(tmp_path, capsys):

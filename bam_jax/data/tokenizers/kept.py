@@ -14,18 +14,18 @@ IDENTITY = "identity.json"
 
 
 def keep(made: Tokenizer, run: str | os.PathLike) -> None:
-    """Copy a tokenizer's files, and who it is, into a run; if they are there, see that it is the same.
+    """Copy a tokenizer's files, and who it is, into a folder; if they are there, see that it is the same.
 
     Args:
         made: the tokenizer.
-        run: the run's folder.
+        run: a run, or a prepared folder.
 
     Raises:
-        UserError: the run has another.
+        UserError: the folder has another.
     """
     folder = Path(run) / FOLDER
     if (folder / IDENTITY).exists():
-        made.check(_identity(folder)["hash"], f"run {run}")
+        made.check(_identity(folder)["hash"], str(run))
         return
     folder.mkdir(exist_ok=True)
     for name, path in made.files.items():
@@ -34,14 +34,14 @@ def keep(made: Tokenizer, run: str | os.PathLike) -> None:
 
 
 def kept(run: str | os.PathLike, spec: str) -> Tokenizer:
-    """The tokenizer of a run, from its own copy of the files: theirs may have moved since.
+    """The tokenizer of a folder, from its own copy of the files: theirs may have moved since.
 
     Args:
-        run: the run's folder; one from before tokenizers were kept has none, and gets what the name means now.
+        run: a run or a prepared folder; one from before tokenizers were kept has none, and gets what the name means now.
         spec: the one that the configuration names.
 
     Raises:
-        UserError: that is not the tokenizer that the run was made with, or it cannot be made.
+        UserError: that is not the tokenizer that the folder was made with, or it cannot be made.
     """
     folder = Path(run) / FOLDER
     if not (folder / IDENTITY).exists():
@@ -49,7 +49,7 @@ def kept(run: str | os.PathLike, spec: str) -> Tokenizer:
     identity = _identity(folder)
     copied = any(path.name != IDENTITY for path in folder.iterdir())
     own = f"{identity['name']}:{folder}" if copied and spec == identity["spec"] else spec
-    return tokenizer(own).check(identity["hash"], f"run {run}")
+    return tokenizer(own).check(identity["hash"], str(run))
 
 
 def _identity(folder: Path) -> dict[str, str]:
