@@ -63,7 +63,7 @@ class PriorAttention(nnx.Module):
 
     def __init__(self, prior: Encoding, mask: Mask, *, backend: str = "auto", tiling: Tiling | None = None):
         hooks = {"embed": prior.embedding is not None, "window": prior.window is not None}
-        for name in ("rotate", "coordinate"):
+        for name in ("rotate", "coordinate", "rowwise"):
             hooks[name] = getattr(type(prior), name) is not getattr(Encoding, name)
         for name, used in hooks.items():
             if used:

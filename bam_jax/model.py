@@ -103,6 +103,7 @@ class Attention(nnx.Module):
             keys=keys,
             temperature=temperature,
             mask=self.mask,
+            rowwise=self.encoding.rowwise(),
         )
         return q, k.astype(q.dtype), v.astype(q.dtype), scoring, cache
 

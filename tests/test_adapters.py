@@ -160,7 +160,9 @@ def test_what_flax_may_ask_is_given_or_refused(x):
 
 
 @pytest.mark.parametrize(
-    ("encoding", "hook"), [("rope", "rotate"), ("cable", "coordinate"), ("sinusoidal", "embed")], ids=lambda x: x
+    ("encoding", "hook"),
+    [("rope", "rotate"), ("cable", "coordinate"), ("sinusoidal", "embed"), ("cope", "rowwise")],
+    ids=lambda x: x,
 )
 def test_a_prior_is_a_bias_and_nothing_else(encoding, hook):
     made = encodings.ENCODINGS[encoding](encodings.Dims(H, E, T), rngs=nnx.Rngs(0))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import chunked, pallas_gpu, pallas_tpu, reference
+from bam_jax.attention import chunked, pallas_gpu, pallas_tpu, reference, rows
 from bam_jax.attention.scoring import Scoring, split
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import head_axes
@@ -32,11 +32,20 @@ class Backend:
         None for each array of integers. `wanted` says of each leaf of `scoring.split` whether anybody will look at its
         cotangent, which may be anything if not.
       refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
+      rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them.
     """
 
     forward: Callable
     backward: Callable
     refuses: Callable
+    rowwise: bool = False
+
+    def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
+        """Why this backend cannot do it, or None."""
+        if scoring.rowwise is not None and not self.rowwise:
+            whole = " or ".join(repr(name) for name, backend in BACKENDS.items() if backend.rowwise)
+            return f"{type(scoring.rowwise).__name__} needs whole rows of logits; take {whole}"
+        return self.refuses(q, k, v, scoring)
 
 
 def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
@@ -44,7 +53,8 @@ def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 
 
 BACKENDS: dict[str, Backend] = {
-    "reference": Backend(reference.forward, reference.backward, _nothing_refused),
+    "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True),
+    "rows": Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True),
     "chunked": Backend(chunked.forward, chunked.backward, _nothing_refused),
     "pallas_tpu": Backend(pallas_tpu.forward, pallas_tpu.backward, pallas_tpu.refuses),
     "pallas_gpu": Backend(pallas_gpu.forward, pallas_gpu.backward, pallas_gpu.refuses),
@@ -53,7 +63,7 @@ BACKENDS: dict[str, Backend] = {
 DEFAULT = Tiling()
 
 NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
-"""The backend made for each platform; on others "auto" is "chunked"."""
+"""The backend made for each platform; on others "auto" is "chunked", or "rows" for what is rowwise."""
 
 
 def attention(
@@ -76,7 +86,8 @@ def attention(
       q: queries of H heads.
       k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
       scoring: bias, temperature, tokens and mask.
-      backend: a name in `BACKENDS`; "auto": the machine's own where it can do this, else "chunked".
+      backend: a name in `BACKENDS`; "auto": the machine's own where it can do this, else "chunked", or "rows" where
+        the scoring is rowwise.
       tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
 
     Raises:
@@ -90,7 +101,7 @@ def attention(
         backend = _choose(q, k, v, scoring)
     if backend not in BACKENDS:
         raise Unsupported(f"no attention backend {backend!r}: there are auto, {', '.join(BACKENDS)}")
-    reason = BACKENDS[backend].refuses(q, k, v, scoring)
+    reason = BACKENDS[backend].reason(q, k, v, scoring)
     if reason is not None:
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
     return _attention(backend, tiling, q, k, v, scoring)
@@ -127,14 +138,15 @@ class _Static:
 
 
 def _choose(q: Array, k: Array, v: Array, scoring: Scoring) -> str:
-    """The backend of this machine, or "chunked" where it has none or it refuses."""
+    """The backend of this machine, or one that runs everywhere where it has none or it refuses."""
     platform = jax.default_backend()
+    everywhere = "chunked" if scoring.rowwise is None else "rows"
     if platform not in NATIVE:
-        _announce("chunked", platform, None)
-        return "chunked"
+        _announce(everywhere, platform, None)
+        return everywhere
     native = NATIVE[platform]
-    reason = BACKENDS[native].refuses(q, k, v, scoring)
-    chosen = native if reason is None else "chunked"
+    reason = BACKENDS[native].reason(q, k, v, scoring)
+    chosen = native if reason is None else everywhere
     _announce(chosen, platform, None if reason is None else f"{native} cannot do this: {reason}")
     return chosen
 
@@ -158,7 +170,7 @@ def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
         for x in [*arrays, *jax.tree.leaves(tokens.coordinate)]:
             if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
                 raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
-    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature)):
+    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature, scoring.rowwise)):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(
                 f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {scoring.bias}"

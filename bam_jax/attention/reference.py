@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention.scoring import HIDDEN, Scoring, bias_table, cotangent, split, visible
 from bam_jax.attention.tiles import Tiling
+from bam_jax.biases import Rows
 
 
 def forward(
@@ -17,15 +18,21 @@ def forward(
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     groups = q.shape[2] // k.shape[2]
     keys, values = (jnp.repeat(x, groups, axis=2) for x in (k, v))
-    logits = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype) / math.sqrt(q.shape[-1])
-    logits = logits + bias_table(scoring, dtype)
+    scores = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype) / math.sqrt(q.shape[-1])
+    bias = bias_table(scoring, dtype)
+    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    if scoring.rowwise is None:
+        logits = scores + bias
+    else:
+        i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
+        logits = scoring.rowwise(Rows(q, scores, bias, seen, i, j))
     if scoring.temperature is not None:
         logits = logits * scoring.temperature[..., None]
-    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
     logits = jnp.where(seen, logits, HIDDEN)
     lse = jax.nn.logsumexp(logits, axis=-1)
     weights = jnp.where(seen, jnp.exp(logits - lse[..., None]), 0)
-    out = jnp.einsum("bhts,bshd->bthd", weights.astype(v.dtype), values, preferred_element_type=dtype)
+    # Weights of bfloat16 would have cotangents of bfloat16, which lose what a steep prior's gradient is made of.
+    out = jnp.einsum("bhts,bshd->bthd", weights, values.astype(dtype))
     return out.astype(q.dtype), jnp.where(seen.any(-1), lse, HIDDEN)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.biases import Bias, Uniform, table
+from bam_jax.biases import Bias, Rowwise, Uniform, table
 from bam_jax.biases.base import Coordinate
 
 EMPTY = np.iinfo(np.int32).max
@@ -65,6 +65,7 @@ class Scoring:
       queries, keys: the tokens on either side.
       temperature: [#B, H, T] (SSMax with the prior inside) or None for 1.
       mask: causality and window.
+      rowwise: what makes logits of whole rows of scores and biases, before the temperature; None: their sum.
     """
 
     bias: Bias
@@ -72,6 +73,7 @@ class Scoring:
     keys: Tokens
     temperature: Float[Array, "#B H T"] | None = None
     mask: Mask = dataclasses.field(default=Mask(), metadata={"static": True})
+    rowwise: Rowwise | None = None
 
 
 def coordinate(tokens: Tokens, dtype: jnp.dtype) -> Coordinate:
@@ -132,17 +134,23 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
 
 
 def split(scoring: Scoring) -> tuple:
-    """The differentiable parts of a scoring (bias, temperature, both coordinates), and the function that puts them back."""
-    parts = (scoring.bias, scoring.temperature, scoring.queries.coordinate, scoring.keys.coordinate)
+    """The differentiable parts of a scoring, and the function that puts them back.
+
+    They are the bias, the temperature, both coordinates and, where there is one, what is rowwise.
+    """
+    parts: tuple = (scoring.bias, scoring.temperature, scoring.queries.coordinate, scoring.keys.coordinate)
+    if scoring.rowwise is not None:
+        parts = (*parts, scoring.rowwise)
 
     def join(parts: tuple) -> Scoring:
-        bias, temperature, i, j = parts
+        bias, temperature, i, j, *rowwise = parts
         return dataclasses.replace(
             scoring,
             bias=bias,
             temperature=temperature,
             queries=dataclasses.replace(scoring.queries, coordinate=i),
             keys=dataclasses.replace(scoring.keys, coordinate=j),
+            rowwise=rowwise[0] if rowwise else None,
         )
 
     return parts, join

@@ -29,16 +29,19 @@ from bam_jax.biases.prior import (
     alibi_slopes,
     t5_starts,
 )
+from bam_jax.biases.rowwise import DAPE, CoPE, Rows, Rowwise
 
 __all__ = [
     "CABLE",
     "CAP",
+    "DAPE",
     "FIRE",
     "KCABLE",
     "T5",
     "ALiBi",
     "AdditiveDecay",
     "Bias",
+    "CoPE",
     "Difference",
     "Gaussian",
     "GeneralisedGaussian",
@@ -46,6 +49,8 @@ __all__ = [
     "KerplePower",
     "Monotone",
     "Relative",
+    "Rows",
+    "Rowwise",
     "Sandwich",
     "StudentT",
     "T5Distance",

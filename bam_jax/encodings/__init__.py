@@ -22,6 +22,7 @@ from bam_jax.encodings.prior import (
     T5Distance,
 )
 from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
+from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
 from bam_jax.encodings.spec import Spec, spec
 from bam_jax.encodings.ssmax import SSMax
 from bam_jax.encodings.table import ENCODINGS
@@ -30,6 +31,7 @@ __all__ = [
     "BAM",
     "CABLE",
     "CABLENW",
+    "DAPECABLE",
     "ENCODINGS",
     "FIRE",
     "KCABLE",
@@ -37,6 +39,8 @@ __all__ = [
     "T5",
     "ALiBi",
     "AdditiveDecay",
+    "CoPE",
+    "DAPEKerple",
     "Dims",
     "Encoding",
     "ForgettingTransformer",

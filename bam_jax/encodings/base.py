@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.biases import Bias, Uniform
+from bam_jax.biases import Bias, Rowwise, Uniform
 from bam_jax.biases.base import Coordinate
 from bam_jax.errors import UserError
 
@@ -18,7 +18,7 @@ class Dims:
 
     Args:
       heads: query heads.
-      width: of the residual stream.
+      width: of the residual stream, heads times the width of a head.
       context: training context in tokens.
       causal: whether queries see only what comes before them; else, in an encoder, biases are symmetric (or, T5's,
         bidirectional).
@@ -68,6 +68,10 @@ class Encoding(nnx.Module):
     def bias(self) -> Bias:
         """The bias with this layer's parameters."""
         return Uniform()
+
+    def rowwise(self) -> Rowwise | None:
+        """What makes logits of whole rows of scores and biases (DAPE, CoPE); None: their sum."""
+        return None
 
 
 def positive(option: str, value: float) -> float:

@@ -19,6 +19,7 @@ from bam_jax.encodings.prior import (
     T5Distance,
 )
 from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
+from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "nope": NoPE,
@@ -38,6 +39,9 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "cable_nw": CABLENW,
     "k_cable": KCABLE,
     "fox": ForgettingTransformer,
+    "dape_kerple": DAPEKerple,
+    "dape_cable": DAPECABLE,
+    "cope": CoPE,
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "rope": RoPE,

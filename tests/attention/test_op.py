@@ -23,6 +23,7 @@ from bam_jax.attention import (
     grid,
     op,
     pallas_gpu,
+    rows,
 )
 
 B, T, H, D = 2, 12, 3, 4
@@ -50,6 +51,7 @@ def qkv(rng):
 def small_tiles(monkeypatch):
     for module in (chunked, grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
+    monkeypatch.setattr(rows, "_TABLE", B * H * T * 5)
     monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
 
 
@@ -124,6 +126,46 @@ def test_vmap_is_a_loop(backend, qkv, small_tiles):
         jax.tree.map(lambda a, b, n=n: np.testing.assert_allclose(a[n], b, atol=1e-5), mapped, one(q[n], k[n], v[n]))
 
 
+def test_rows_take_memory_for_a_block_of_queries(qkv):
+    def temporaries(length):
+        tokens = Tokens(jnp.arange(length)[None])
+        of = lambda q, k, v, cope: attention(q, k, v, Scoring(biases.Uniform(), tokens, tokens, rowwise=cope)).sum()
+        x = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+        shapes = x, x, x, biases.CoPE(jax.ShapeDtypeStruct((8, 16), jnp.float32))
+        return jax.jit(jax.grad(of, (0, 1, 2, 3))).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+    table = 2 * 16384**2 * 4
+    assert temporaries(16384) < table / 4
+    assert temporaries(16384) < 1.5 * temporaries(8192)
+
+
+def test_what_needs_whole_rows_runs_where_they_are(qkv, caplog):
+    cope = dataclasses.replace(scoring(), rowwise=biases.CoPE(jnp.ones((4, D))))
+    op._announce.cache_clear()
+    with caplog.at_level("INFO"):
+        auto = attention(*qkv, cope)
+    assert "auto chose the backend 'rows' on cpu" in caplog.text
+    np.testing.assert_array_equal(auto, attention(*qkv, cope, backend="rows"))
+    for backend in ("chunked", "pallas_tpu", "pallas_gpu"):
+        with pytest.raises(
+            Unsupported, match=f"'{backend}' cannot do this: CoPE needs whole rows.*'reference' or 'rows'"
+        ):
+            attention(*qkv, cope, backend=backend)
+    with pytest.raises(ValueError, match="floating-point numbers, got int32"):
+        attention(*qkv, dataclasses.replace(cope, rowwise=biases.CoPE(jnp.ones((4, D), jnp.int32))))
+
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_accelerators_leave_whole_rows_to_xla(platform, qkv, monkeypatch, caplog):
+    cope = dataclasses.replace(scoring(), rowwise=biases.CoPE(jnp.ones((4, D))))
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    op._announce.cache_clear()
+    with caplog.at_level("INFO"):
+        assert op._choose(*qkv, cope) == "rows"
+    op._announce.cache_clear()
+    assert f"'rows' on {platform}, since pallas_{platform} cannot do this: CoPE needs whole rows" in caplog.text
+
+
 def test_memory_grows_with_the_length_not_its_square():
     def temporaries(length):
         of = lambda q, k, v, bias: attention(q, k, v, Scoring(bias, tokens, tokens), backend="chunked").sum()
@@ -147,7 +189,7 @@ def test_auto_says_which_backend_it_chose(qkv, caplog):
 
 
 def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
-    with pytest.raises(Unsupported, match="no attention backend 'flash': there are auto, reference, chunked"):
+    with pytest.raises(Unsupported, match="no attention backend 'flash': there are auto, reference, rows, chunked"):
         attention(*qkv, scoring(), backend="flash")
     shy = Backend(None, None, lambda q, k, v, scoring: f"head width {q.shape[-1]}")
     monkeypatch.setitem(BACKENDS, "shy", shy)

@@ -15,7 +15,19 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, chunked, grid, pallas_gpu, pallas_tpu
+from bam_jax.attention import (
+    BACKENDS,
+    EMPTY,
+    Mask,
+    Scoring,
+    Tokens,
+    attention,
+    chunked,
+    grid,
+    pallas_gpu,
+    pallas_tpu,
+    rows,
+)
 
 B, H, D = 2, 4, 6
 WHOLE, RAGGED = 16, 13
@@ -57,6 +69,13 @@ BIASES = {
     "cable": lambda draw: biases.CABLE(),
     "k_cable": lambda draw: biases.KCABLE(),
 }
+ROWWISE = {
+    "": lambda draw, causal: None,
+    "dape": lambda draw, causal: biases.DAPE(
+        draw(-1, 1, 3, 2 * H, 3), draw(-1, 1, 3), draw(-1, 1, H, 3, 3), draw(-1, 1, H)
+    ),
+    "cope": lambda draw, causal: biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal),
+}
 SUMS = ("difference", "distance", "cable", "k_cable")
 
 
@@ -67,6 +86,7 @@ class Case:
     kv_heads: K.  documents: whether rows are packed.  temperature: [1 or B, H, T], or none.
     rows: "whole" blocks; "ragged", a length that no block divides; "cached", the last queries of a row with empty slots
     behind; "padded", empty slots in front of the second row.  coordinate: the position, or own ones [1, 1, T] or [B, H, T].
+    rowwise: a name in ROWWISE.
     """
 
     backend: str
@@ -78,6 +98,7 @@ class Case:
     temperature: int
     rows: str
     coordinate: str
+    rowwise: str = ""
 
 
 FACTORS = {
@@ -141,6 +162,16 @@ ALIKE = [
     Case("chunked", "float64", "distance", "bidirectional", 2, True, 0, "whole", "each"),
 ]
 
+# Blocks of the reference's own rows, so that few will do.
+OF_ROWS = [
+    Case("rows", "float64", "ggd", "window", 2, True, 1, "ragged", "each"),
+    Case("rows", "float64", "cable", "causal", 2, True, B, "cached", "each", "dape"),
+    Case("rows", "float64", "kerple_log", "both_sides", 1, False, 1, "padded", "shared", "dape"),
+    Case("rows", "float64", "uniform", "bidirectional", 2, True, B, "padded", "position", "cope"),
+    Case("rows", "bfloat16", "uniform", "window", 4, True, 0, "ragged", "position", "cope"),
+]
+BY_TILES = [name for name in BACKENDS if name not in ("reference", "rows")]
+
 
 def refused(backend, bias, coordinate):
     """A lookup or many cosines, inside a kernel; outside one they can be evaluated for all offsets of positions."""
@@ -149,12 +180,13 @@ def refused(backend, bias, coordinate):
     )
 
 
-CASES = [on(name, case) for name in BACKENDS if name != "reference" for case in PAIRS]
+CASES = [on(name, case) for name in BY_TILES for case in PAIRS]
 CASES += [
     *(Case("reference", "bfloat16", name, "causal", 2, True, B, "cached", "each") for name in ("ggd", "cable")),
     *(Case("reference", "float32", name, "both_sides", 1, True, 0, "padded", "each") for name in ("ggd", "cable")),
-    *(on(name, case) for name in BACKENDS if name != "reference" for case in OTHERS),
+    *(on(name, case) for name in BY_TILES for case in OTHERS),
     *ALIKE,
+    *OF_ROWS,
     Case("pallas_tpu", "float32", "sandwich", "causal", 2, True, 1, "ragged", "position"),
 ]
 CASES = [case for case in CASES if not refused(case.backend, case.bias, case.coordinate)]
@@ -211,6 +243,7 @@ def inputs(case, *, always=False):
         side(slice(None), own_j),
         temperature,
         MASKS[case.mask],
+        ROWWISE[case.rowwise](draw, MASKS[case.mask].causal),
     )
     narrow = lambda *shape: rng.normal(size=shape).astype(case.dtype)
     q, d_out = narrow(B, rows, H, D), narrow(B, rows, H, D)
@@ -256,15 +289,21 @@ def by_definition(q, k, v, scoring):
         biases.table(scoring.bias, *(jax.tree.map(jnp.asarray, own(x)) for x in (scoring.queries, scoring.keys)))
     )
     bias = np.broadcast_to(bias, (B, H, q.shape[1], k.shape[1]))
+    scores, key_head = np.zeros(bias.shape), lambda h: h // (H // k.shape[2])
+    for n, h, t, s in np.ndindex(scores.shape):
+        scores[n, h, t, s] = q[n, t, h] @ k[n, s, key_head(h)] / math.sqrt(D)
+    table = scores + bias
+    if scoring.rowwise is not None:  # tests/biases/test_rowwise.py has it as loops
+        i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None]
+        table = np.asarray(scoring.rowwise(biases.Rows(q, scores, jnp.asarray(bias), visible[:, None], i, j)))
     for n, t, h in np.ndindex(out.shape[:3]):
         keys = np.flatnonzero(visible[n, t])
-        key_head = h // (H // k.shape[2])
-        logits = np.array([q[n, t, h] @ k[n, s, key_head] / math.sqrt(D) + bias[n, h, t, s] for s in keys])
+        logits = table[n, h, t, keys]
         if scoring.temperature is not None:
             logits = logits * np.broadcast_to(scoring.temperature, (B, *scoring.temperature.shape[1:]))[n, h, t]
         weights = np.exp(logits - logits.max(initial=-np.inf))
         for weight, s in zip(weights, keys, strict=True):
-            out[n, t, h] += weight / weights.sum() * v[n, s, key_head]
+            out[n, t, h] += weight / weights.sum() * v[n, s, key_head(h)]
     return out
 
 
@@ -281,6 +320,8 @@ def close(made, expected, tolerance, what):
     [
         Case("reference", "float64", "ggd", "causal", 2, True, B, "ragged", "position"),
         Case("reference", "float64", "cable", "both_sides", 1, False, 1, "cached", "each"),
+        Case("reference", "float64", "kerple_log", "window", 2, True, B, "padded", "position", "dape"),
+        Case("reference", "float64", "uniform", "both_sides", 1, True, 1, "ragged", "position", "cope"),
         pytest.param(
             Case("reference", "float64", "fire", "bidirectional", 4, True, 0, "padded", "shared"),
             marks=pytest.mark.full,
@@ -314,6 +355,7 @@ def small_tiles(monkeypatch):
     """Several blocks on either side; a query block spans no whole key block; what a kernel walks over is in two pieces."""
     for module in (chunked, grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
+    monkeypatch.setattr(rows, "_TABLE", B * H * RAGGED * 3)
     monkeypatch.setattr(pallas_tpu, "_KEYS", 4)
     monkeypatch.setattr(pallas_tpu, "_QUERIES", 3)
     # Interpreted, a product of float32 is exact: what is compared is the kernel's arithmetic, not its rounding.
@@ -410,9 +452,14 @@ def test_one_head_after_another_agrees_too(case, small_tiles, monkeypatch, x64):
 @pytest.mark.full
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in ("reference", *SLOW)])
-def test_full_product(backend, bias, mask, kv_heads, small_tiles, x64):
+@pytest.mark.parametrize(
+    ("backend", "bias", "rowwise"),
+    [
+        *itertools.product([name for name in BY_TILES if name not in SLOW], BIASES, [""]),
+        *itertools.product(["rows"], ["kerple_log", "cable"], ROWWISE),
+    ],
+)
+def test_full_product(backend, bias, rowwise, mask, kv_heads, small_tiles, x64):
     """Documents, temperature and empty slots are data here: each program is compiled once."""
     coordinate = "position" if refused(backend, bias, "each") else "each"
     if refused(backend, bias, coordinate):
@@ -421,7 +468,7 @@ def test_full_product(backend, bias, mask, kv_heads, small_tiles, x64):
     for dtype in TOLERANCE if backend not in WIDEST else ("float32", "bfloat16"):
         rows = ["padded", "cached"] if dtype != "bfloat16" else ["padded"]
         for settings in itertools.product([False, True], [0, B], rows):
-            case = Case(backend, dtype, bias, mask, kv_heads, *settings, coordinate)
+            case = Case(backend, dtype, bias, mask, kv_heads, *settings, coordinate, rowwise)
             arguments, d_out = inputs(case, always=True)
             made = compiled(*arguments, d_out)
             compare(case, arguments, made, reference(*float64(arguments), float64(d_out)))
@@ -460,3 +507,10 @@ def test_every_bias_is_compared():
         biases.Monotone,
         biases.Relative,
     }
+
+
+def test_everything_rowwise_is_compared():
+    draw = lambda low, high, *shape: np.zeros(shape)
+    made = {type(ROWWISE[case.rowwise](draw, True)) for case in OF_ROWS if case.rowwise}
+    public = {getattr(biases, name) for name in biases.__all__}
+    assert made == {x for x in public if isinstance(x, type) and issubclass(x, biases.Rowwise)} - {biases.Rowwise}

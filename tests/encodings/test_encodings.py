@@ -66,6 +66,7 @@ def test_bam_trains_shape_and_scale_by_default():
     assert variables(build("bam"), nnx.Param) == {"shape", "log_scale"}
 
 
+CONVOLUTIONS = {f"convolutions/{name}" for name in ("w1", "b1", "w2", "b2")}
 PARAMETERS = {
     "nope": set(),
     "alibi": set(),
@@ -84,6 +85,9 @@ PARAMETERS = {
     "cable_nw": {"step_size/kernel"},
     "k_cable": {"step_size/kernel", "weight/kernel"},
     "fox": {"gate/kernel", "gate/bias"},
+    "dape_kerple": {"log_r1", "log_r2", *CONVOLUTIONS},
+    "dape_cable": {"step_size/kernel", "weight/kernel", *CONVOLUTIONS},
+    "cope": {"vectors"},
     "sinusoidal": set(),
     "learned": set(),
     "rope": set(),
@@ -138,6 +142,26 @@ def test_sandwich_is_compressed_head_by_head():
     np.testing.assert_allclose(made.compression, [2, 4, 6, 8])
     assert (made.width, made.base) == (10, 100.0)
     assert build("sandwich").bias().width == 128
+
+
+@pytest.mark.parametrize(("name", "below"), [("dape_kerple", biases.KerpleLog), ("dape_cable", biases.CABLE)])
+def test_dape_is_two_convolutions_over_another_bias(name, below):
+    made = build(name, features=7, kernel=5)
+    dape = made.rowwise()
+    assert type(made.bias()) is below and type(dape) is biases.DAPE
+    assert [x.shape for x in (dape.w1, dape.b1, dape.w2, dape.b2)] == [(7, 8, 5), (7,), (4, 7, 5), (4,)]
+    for x, terms in ((dape.w1, 40), (dape.w2, 35)):
+        assert 0.9 * terms**-0.5 < jnp.abs(x).max() <= terms**-0.5
+    assert build(name).rowwise().w1.shape == (32, 8, 3)
+
+
+def test_cope_starts_as_no_encoding():
+    dims = dataclasses.replace(DIMS, width=20)
+    made = spec("cope", {"positions": 9}).build(dims, nnx.Rngs(0))
+    assert made.rowwise().embedding.shape == (9, 5) and not made.rowwise().embedding.any()
+    assert not made.rowwise().symmetric
+    assert spec("cope").build(dataclasses.replace(dims, causal=False), nnx.Rngs(0)).rowwise().symmetric
+    assert build("bam").rowwise() is None
 
 
 def test_encoders_have_biases_without_a_direction():
@@ -219,6 +243,9 @@ def test_mistakes_are_said_with_the_remedy(arguments, message):
         ("alibi", {"factor": 0}, "encoding_options.factor=0 must be above 0"),
         ("additive_decay", {"root": -1.0}, "encoding_options.root=-1.0 must be above 0"),
         ("sandwich", {"width": 7}, "width=7 must be even"),
+        ("cope", {"positions": 1}, "encoding_options.positions=1 is below 2"),
+        ("dape_kerple", {"kernel": 4}, "encoding_options.kernel=4 must be odd"),
+        ("dape_cable", {"features": 0}, "at least one feature: encoding_options.features=0"),
         ("rope_yarn", {"slow": 40}, "slow=40 must be below fast=32"),
         ("rope_pi", {"factor": float("nan")}, "encoding_options.factor=nan must be above 0"),
     ],

@@ -1,0 +1,97 @@
+"""Attention by blocks of queries, each with all its keys: what needs whole rows of logits, in O(block S) memory.
+
+Each block is the reference's; the backward pass computes its logits again.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bam_jax.attention import reference, tiles
+from bam_jax.attention.scoring import Scoring, cotangent, split
+from bam_jax.attention.tiles import Tiling
+
+_TABLE = 2**22  # Logits of all rows and heads that a block has, about.
+
+
+def forward(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
+    """Attention and its log-normaliser, block by block; see `Backend.forward`."""
+    blocks = _Blocks.of(q, k, scoring, tiling)
+    q = blocks.filled(q)
+
+    def one(n: Array) -> tuple[Array, Array]:
+        return reference.forward(blocks.take(q, 1, n), k, v, blocks.scoring(n), tiling)
+
+    out, lse = jax.lax.map(one, jnp.arange(blocks.count))
+    return blocks.joined(out, 1), blocks.joined(lse, 2)
+
+
+def backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    tiling: Tiling,
+    wanted: tuple[bool, ...],
+    out: Array,
+    lse: Array,
+    d_out: Array,
+) -> tuple[Array, Array, Array, Scoring]:
+    """Gradients, block by block, by differentiating the reference; see `Backend.backward`."""
+    blocks = _Blocks.of(q, k, scoring, tiling)
+    q, d_out = blocks.filled(q), blocks.filled(d_out)
+
+    def one(total: tuple, n: Array) -> tuple[tuple, tuple]:
+        parts, join = split(blocks.scoring(n))
+        of_block = lambda q, k, v, parts: reference.forward(q, k, v, join(parts), tiling)[0]
+        _, vjp = jax.vjp(of_block, blocks.take(q, 1, n), k, v, parts)
+        dq, dk, dv, (d_bias, d_temperature, d_i, d_j, *d_rowwise) = vjp(blocks.take(d_out, 1, n))
+        return jax.tree.map(jnp.add, total, (dk, dv, d_bias, d_j, d_rowwise)), (dq, d_temperature, d_i)
+
+    (bias, _, _, j, *rowwise), _ = split(scoring)
+    common = (k, v, bias, j, rowwise)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), common)
+    total, (dq, *of_queries) = jax.lax.scan(one, zeros, jnp.arange(blocks.count))
+    dk, dv, d_bias, d_j, d_rowwise = jax.tree.map(lambda x, like: x.astype(like.dtype), total, common)
+    d_temperature, d_i = jax.tree.map(lambda x: blocks.joined(x, 2), of_queries)
+    return blocks.joined(dq, 1), dk, dv, cotangent(scoring, (d_bias, d_temperature, d_i, d_j, *d_rowwise))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """Queries in blocks; the last one is filled up with empty slots."""
+
+    whole: Scoring
+    size: int
+    count: int
+    length: int  # T
+
+    @classmethod
+    def of(cls, q: Array, k: Array, scoring: Scoring, tiling: Tiling) -> "_Blocks":
+        batch, length, heads = q.shape[:3]
+        size, _ = tiling.blocks(min(length, max(_TABLE // (batch * heads * k.shape[1]), 1)), k.shape[1])
+        return cls(tiles.padded(scoring, size, 1), size, -(-length // size), length)
+
+    def take(self, x: Array, axis: int, n: Array) -> Array:
+        """The n-th block along an axis of what is filled up."""
+        return jax.lax.dynamic_slice_in_dim(x, n * self.size, self.size, axis)
+
+    def filled(self, x: Array) -> Array:
+        """[B, T, H, D] with T filled up to whole blocks."""
+        return jnp.pad(x, ((0, 0), (0, -self.length % self.size), (0, 0), (0, 0)))
+
+    def scoring(self, n: Array) -> Scoring:
+        """That of the n-th block."""
+        last = lambda x: self.take(x, x.ndim - 1, n)
+        queries, temperature = jax.tree.map(last, (self.whole.queries, self.whole.temperature))
+        return dataclasses.replace(self.whole, queries=queries, temperature=temperature)
+
+    def joined(self, x: Array, axis: int) -> Array:
+        """Blocks [N, ..., size, ...] -> [..., T, ...], T along the axis."""
+        x = jnp.moveaxis(x, 0, axis)
+        x = x.reshape(*x.shape[:axis], self.count * self.size, *x.shape[axis + 2 :])
+        return jax.lax.slice_in_dim(x, 0, self.length, axis=axis)

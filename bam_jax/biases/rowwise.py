@@ -1,0 +1,126 @@
+"""Methods that need a whole row of scores at once, which no formula of two coordinates can say: DAPE V2 and CoPE.
+
+They run where rows are at hand: on the backends "reference" and "rows" of attention.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bam_jax.biases.base import bias, shared, static
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Some queries, all their keys, and what attention knows of them before softmax.
+
+    Keys follow one another as their tokens do; a key that is not visible may hold anything.
+
+    Args:
+      queries: as they came.
+      scores: q_i . k_j / sqrt(D), in nats.
+      bias: of the coordinates, in nats.
+      visible: whether the query sees the key.
+      i, j: positions of the queries and of the keys, in tokens.
+    """
+
+    queries: Float[Array, "B T H D"]
+    scores: Float[Array, "B H T S"]
+    bias: Float[Array, "#B #H #T #S"]
+    visible: Bool[Array, "#B 1 T S"]
+    i: Int[Array, "#B 1 T 1"]
+    j: Int[Array, "#B 1 1 S"]
+
+
+class Rowwise:
+    """A function of whole rows of scores. Subclasses are decorated with `bias`, which makes them pytrees of their parameters.
+
+    It sees its query's own row only, so that rows may come in blocks, and must not let a key that is not visible count.
+    """
+
+    def __call__(self, rows: Rows) -> Float[Array, "B H T S"]:
+        """The logits, before temperature and mask, in nats."""
+        raise NotImplementedError(f"{type(self).__name__} has no formula: define __call__(self, rows)")
+
+
+@bias
+class DAPE(Rowwise):
+    """DAPE V2: two convolutions over neighbouring keys and all heads read scores and bias, and correct their sum.
+
+        logits = s + b + conv2(LeakyReLU(conv1([s, b])))   with s_ij = q_i . k_j / sqrt(D)
+
+    Both convolutions are centred and n keys wide, and read 0 at a key that is not visible.
+
+    Args:
+      w1: [F, 2 H, n]; b1: [F]: scores and biases of H heads to F features.
+      w2: [H, F, n]; b2: [H]: features to heads.
+      slope: of LeakyReLU below 0.
+
+    Source: Zheng et al. 2024 (arXiv 2410.04798), section 3.2 (1 x 3 kernels), and the authors' code for what it leaves open:
+    two convolutions, 32 features, biases, slope 0.01, zeros above the diagonal. Features of keys that are not visible are 0
+    here, too: the code lets the first key after the query have some, which a decoder with a cache would not see.
+    """
+
+    w1: Float[Array, "F 2*H n"] = shared()
+    b1: Float[Array, " F"] = shared()
+    w2: Float[Array, "H F n"] = shared()
+    b2: Float[Array, " H"] = shared()
+    slope: float = static(0.01)
+
+    def __call__(self, rows: Rows) -> Float[Array, "B H T S"]:
+        """See `Rowwise`."""
+        total = rows.scores + rows.bias
+        both = jnp.concatenate([rows.scores, jnp.broadcast_to(rows.bias, rows.scores.shape)], axis=1)
+        hidden = self._along_keys(both, self.w1, self.b1, rows.visible)
+        hidden = jnp.where(hidden > 0, hidden, self.slope * hidden)
+        return total + self._along_keys(hidden, self.w2, self.b2, rows.visible)
+
+    def _along_keys(self, x: Array, weights: Array, offset: Array, visible: Array) -> Array:
+        """[B, C, T, S] -> [B, C', T, S]."""
+        made = jax.lax.conv_general_dilated(
+            jnp.where(visible, x, 0),
+            weights[:, :, None].astype(x.dtype),
+            window_strides=(1, 1),
+            padding="SAME",
+            precision=jax.lax.Precision.HIGHEST,  # logits are float32 everywhere
+        )
+        return made + offset[:, None, None].astype(x.dtype)
+
+
+@bias
+class CoPE(Rowwise):
+    """CoPE: a key's position is the number of tokens from it to the query that the query's gates count.
+
+        logits = s + b + q_i . e[p_ij],   p_ij = min(sum_{k=j..i} sigmoid(s_ik), P - 1),   s_ij = q_i . k_j / sqrt(D)
+
+    and e between two whole numbers is interpolated linearly. Only visible keys are counted.
+
+    Args:
+      embedding: [P, D], e, common to all heads.
+      symmetric: whether keys after the query are counted, too, from the query on: the form for encoders.
+
+    Source: Golovneva et al. 2024 (arXiv 2405.18719), section 4, and the code there, by which gates see the scores divided by
+    sqrt(D) and e does not; the paper has causal attention only.
+    """
+
+    embedding: Float[Array, "P D"] = shared()
+    symmetric: bool = static(False)
+
+    def __call__(self, rows: Rows) -> Float[Array, "B H T S"]:
+        """See `Rowwise`."""
+        gates = jnp.where(rows.visible, jax.nn.sigmoid(rows.scores), 0)
+        before = gates if not self.symmetric else jnp.where(rows.j <= rows.i, gates, 0)
+        counted = jax.lax.cumsum(before, axis=3, reverse=True)
+        if self.symmetric:
+            after = jax.lax.cumsum(jnp.where(rows.j >= rows.i, gates, 0), axis=3)
+            counted = jnp.where(rows.j <= rows.i, counted, after)
+        last = self.embedding.shape[0] - 1
+        place = jnp.minimum(counted, last)
+        floor = jnp.clip(jnp.floor(place), 0, last - 1).astype(jnp.int32)
+        at_whole = jnp.einsum(
+            "bthd,pd->bhtp", rows.queries.astype(gates.dtype), self.embedding.astype(gates.dtype), precision="highest"
+        )
+        low, high = (jnp.take_along_axis(at_whole, n, axis=3) for n in (floor, floor + 1))
+        return rows.scores + rows.bias + low + (place - floor) * (high - low)

@@ -1,0 +1,87 @@
+"""Encodings that look at whole rows of scores: DAPE V2 over another method's bias, and CoPE.
+
+They run on the attention backends "reference" and "rows", which "auto" takes for them.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bam_jax import biases
+from bam_jax.encodings.base import Dims, Encoding
+from bam_jax.encodings.context import CABLE
+from bam_jax.encodings.prior import KerpleLog
+from bam_jax.errors import UserError
+
+
+class Convolutions(nnx.Module):
+    """The two convolutions of DAPE V2, initialised as PyTorch does: uniform, within one over the root of a sum's terms.
+
+    Args:
+      features: of the hidden layer.
+      kernel: keys wide, odd.
+    """
+
+    def __init__(self, dims: Dims, *, features: int, kernel: int, rngs: nnx.Rngs):
+        if features < 1:
+            raise UserError(f"DAPE has at least one feature: encoding_options.features={features}")
+        if kernel < 1 or kernel % 2 == 0:
+            raise UserError(f"DAPE's kernels have a middle: encoding_options.kernel={kernel} must be odd and positive")
+
+        def uniform(*shape: int, terms: int) -> nnx.Param:
+            return nnx.Param(jax.random.uniform(rngs.params(), shape, minval=-(terms**-0.5), maxval=terms**-0.5))
+
+        self.w1 = uniform(features, 2 * dims.heads, kernel, terms=2 * dims.heads * kernel)
+        self.b1 = uniform(features, terms=2 * dims.heads * kernel)
+        self.w2 = uniform(dims.heads, features, kernel, terms=features * kernel)
+        self.b2 = uniform(dims.heads, terms=features * kernel)
+
+    def __call__(self) -> biases.DAPE:
+        """The function with these parameters."""
+        return biases.DAPE(self.w1[...], self.b1[...], self.w2[...], self.b2[...])
+
+
+class DAPEKerple(KerpleLog):
+    """DAPE V2 over Kerple's logarithmic form. Options: features (32) of the hidden layer, kernel (3) in keys.
+
+    Source: Zheng et al. 2024 (arXiv 2410.04798), section 3.2; Chi et al. 2022.
+    """
+
+    def __init__(self, dims: Dims, *, features: int = 32, kernel: int = 3, rngs: nnx.Rngs):
+        super().__init__(dims, rngs=rngs)
+        self.convolutions = Convolutions(dims, features=features, kernel=kernel, rngs=rngs)
+
+    def rowwise(self) -> biases.Rowwise:
+        return self.convolutions()
+
+
+class DAPECABLE(CABLE):
+    """DAPE V2 over CABLE. Options: features (32) and kernel (3), as over Kerple; gate, as in CABLE.
+
+    Source: Zheng et al. 2024 (arXiv 2410.04798), section 3.2; CABLE section 5.
+    """
+
+    def __init__(self, dims: Dims, *, features: int = 32, kernel: int = 3, gate: str = "relu", rngs: nnx.Rngs):
+        super().__init__(dims, gate=gate, rngs=rngs)
+        self.convolutions = Convolutions(dims, features=features, kernel=kernel, rngs=rngs)
+
+    def rowwise(self) -> biases.Rowwise:
+        return self.convolutions()
+
+
+class CoPE(Encoding):
+    """CoPE: positions that count what a query's gates let pass; their vectors start from 0.
+
+    Options: positions, vectors of a layer (64); the last one serves all that is farther.
+
+    Source: Golovneva et al. 2024 (arXiv 2405.18719), section 4 (64 positions in its language models).
+    """
+
+    def __init__(self, dims: Dims, *, positions: int = 64, rngs: nnx.Rngs):
+        if positions < 2:
+            raise UserError(f"CoPE interpolates between positions: encoding_options.positions={positions} is below 2")
+        self.symmetric = not dims.causal
+        self.vectors = nnx.Param(jnp.zeros((positions, dims.width // dims.heads)))
+
+    def rowwise(self) -> biases.Rowwise:
+        return biases.CoPE(self.vectors[...], self.symmetric)

@@ -1,0 +1,98 @@
+"""DAPE and CoPE against their papers' equations, written again as loops over plain floats."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import biases
+
+B, H, D, T, S = 2, 3, 4, 3, 6
+
+
+def rows(rng, visible, positions=None):
+    """Rows of random scores; what is not visible is large, and must not matter."""
+    draw = lambda *shape: rng.normal(size=shape)
+    scores = np.where(visible, draw(B, H, T, S), 1e3 * draw(B, H, T, S))
+    i, j = positions if positions is not None else (np.arange(S - T, S), np.arange(S))
+    i, j = i[None, None, :, None], j[None, None, None]
+    return biases.Rows(*map(jnp.asarray, (draw(B, T, H, D), scores, draw(1, H, T, S), visible, i, j)))
+
+
+def visible(rng, causal):
+    """Causal or not; a key that is hidden in between, and one on either end."""
+    seen = np.arange(S) <= np.arange(S - T, S)[:, None] if causal else np.ones((T, S), bool)
+    seen = np.broadcast_to(seen, (B, 1, T, S)).copy()
+    seen[0, :, :, 2] = seen[1, :, :, 0] = seen[0, :, 0, 1] = False
+    return seen
+
+
+def convolved(x, weights, offset, seen):
+    """[C][S] -> [C'][S], keys that are not seen read as 0."""
+    width = len(weights[0][0])
+    made = [[float(b)] * S for b in offset]
+    for c, s, a, tap in np.ndindex(len(weights), S, len(x), width):
+        at = s + tap - width // 2
+        if 0 <= at < S and seen[at]:
+            made[c][s] += weights[c][a][tap] * x[a][at]
+    return made
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_dape(width, rng, x64):
+    draw = lambda *shape: rng.normal(size=shape)
+    w1, b1, w2, b2 = draw(2, 2 * H, width), draw(2), draw(H, 2, width), draw(H)
+    given = rows(rng, seen := visible(rng, True))
+    made = biases.DAPE(*map(jnp.asarray, (w1, b1, w2, b2)))(given)
+    for b, t in np.ndindex(B, T):
+        s, bias = np.asarray(given.scores)[b, :, t], np.asarray(given.bias)[0, :, t]
+        hidden = convolved([*s, *bias], w1, b1, seen[b, 0, t])
+        hidden = [[x if x > 0 else 0.01 * x for x in row] for row in hidden]
+        added = convolved(hidden, w2, b2, seen[b, 0, t])
+        for h, j in np.ndindex(H, S):
+            if seen[b, 0, t, j]:
+                np.testing.assert_allclose(made[b, h, t, j], s[h, j] + bias[h, j] + added[h][j], rtol=1e-11)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_cope(symmetric, rng, x64):
+    """Positions from .2 to 4, of which those above 2 are clipped."""
+    vectors = rng.normal(size=(3, D))
+    given = rows(rng, seen := visible(rng, not symmetric))
+    made = biases.CoPE(jnp.asarray(vectors), symmetric)(given)
+    places = []
+    for b, h, t, j in np.ndindex(B, H, T, S):
+        if not seen[b, 0, t, j]:
+            continue
+        i = S - T + t
+        between = [k for k in range(min(i, j), max(i, j) + 1) if seen[b, 0, t, k]]
+        scores = np.asarray(given.scores)[b, h, t]
+        place = min(sum(1 / (1 + math.exp(-scores[k])) for k in between), 2)
+        low, high = math.floor(place), math.ceil(place)
+        vector = (place - low) * vectors[high] + (1 - place + low) * vectors[low]
+        expected = scores[j] + given.bias[0, h, t, j] + np.asarray(given.queries)[b, t, h] @ vector
+        np.testing.assert_allclose(made[b, h, t, j], expected, rtol=1e-11)
+        places.append(place)
+    assert min(places) < 0.5 and max(places) == 2 and len(places) > 50
+
+
+def test_cope_counts_one_document_after_another(rng):
+    """Positions that start again: keys are in the order of their tokens, and what lies outside is not visible."""
+    seen = np.zeros((B, 1, T, S), bool)
+    seen[..., 3:] = True
+    at = np.array([0, 1, 2])
+    one = rows(rng, seen, (at, np.concatenate([at, at])))
+    whole = biases.CoPE(jnp.ones((4, D)), symmetric=True)(one)
+    alone = biases.Rows(
+        one.queries, one.scores[..., 3:], one.bias[..., 3:], one.visible[..., 3:], one.i, one.j[..., 3:]
+    )
+    np.testing.assert_allclose(whole[..., 3:], biases.CoPE(jnp.ones((4, D)), symmetric=True)(alone), rtol=1e-5)
+
+
+def test_the_base_class_says_what_is_missing():
+    class Mine(biases.Rowwise):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Mine has no formula"):
+        Mine()(None)
