@@ -26,8 +26,8 @@ from bam_jax.errors import UserError
 from bam_jax.host import keep_freed_memory
 
 METRICS = "metrics.jsonl"
-TASKS = ("packed", "passkey")
-"""What a decoder can be trained on."""
+TASKS = {True: ("packed", "passkey"), False: ("masked",)}
+"""What is trained on what: decoders, whose `config.model.causal` is true, and encoders."""
 
 State = dict[str, Any]
 """{'model': {'params': ..., 'frozen': ...}, 'optimizer': ...}, plain pytrees of arrays."""
@@ -138,12 +138,11 @@ def make_step(
 
 
 def _see_tasks(config: Config) -> None:
+    known = TASKS[config.model.causal]
     for _, part in config.data.parts().values():
-        if part.task not in TASKS:
-            raise UserError(
-                f"config.data.task={part.task!r} is for models that see both ways, and this trains decoders; "
-                f"give one of {', '.join(TASKS)}"
-            )
+        if part.task not in known:
+            what = "a decoder" if config.model.causal else "an encoder (config.model.causal=False)"
+            raise UserError(f"{what} is not trained on config.data.task={part.task!r}; give {' or '.join(known)}")
 
 
 class _Meter:

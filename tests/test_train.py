@@ -145,7 +145,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(path, monkeypatch):
     assert [record["step"] for record in log.read(path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 
 
-def one_step(config):
+def one_step(config, **more):
     graph, init, tx = train._parts(config, 11)
     state = train._jit_once(init)()
     before = jax.tree.map(np.asarray, state)
@@ -156,6 +156,7 @@ def one_step(config):
         "targets": rng.integers(0, 11, shape, np.int32),
         "weights": rng.choice([0, 1, 1.5], shape, p=[0.5, 0.3, 0.2]).astype(np.float32),
         "segment": np.ones(shape, np.int32),
+        **more,
     }
     return before, *train.make_step(config, graph, tx)(state, batch)
 
@@ -177,6 +178,32 @@ def test_a_step_trains_everything_but_the_frozen_prior(path):
         *(state["model"]["params"] for state in (before, after)),
     )
     assert all(jax.tree.leaves(moved))
+
+
+def test_positions_of_the_batch_are_those_of_the_model(path):
+    config = tiny(path, "--config.encoding=learned")
+    plain, same_, other = (
+        one_step(config, **more)[2]
+        for more in (
+            {},
+            {"position": np.tile(np.arange(16, dtype=np.int32), (4, 1))},
+            {"position": np.zeros((4, 16), int)},
+        )
+    )
+    assert (plain == same_).all() and not (plain == other).all()
+
+
+def test_decoders_and_encoders_have_tasks_of_their_own(path):
+    masked = "--config.model.causal=false", "--config.data.task=masked", "--config.data.tokenizer=byte"
+    train.fit(tiny(path, *masked, "--config.steps=2"), path / "encoder")
+    assert checkpoint.latest(path / "encoder") == 2
+    for overrides, says in (
+        (masked[:1], "an encoder .* is not trained on config.data.task='packed'; give masked"),
+        (["--config.data.task=triplets"], "a decoder is not trained on .*'triplets'; give packed or passkey"),
+    ):
+        with pytest.raises(UserError, match=says):
+            train.fit(tiny(path, *overrides), path / "run")
+    assert not (path / "run").exists()
 
 
 def test_a_run_may_start_from_anothers_parameters(path):

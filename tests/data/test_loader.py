@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from bam_jax.config import Config, DataConfig
+from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data import batches, held_out, tokenizer
 from bam_jax.data.stream import Concatenated
 from bam_jax.errors import UserError
@@ -31,7 +31,8 @@ def make(tmp_path):
 
     def config(context=32, batch=4, seed=0, **data):
         settings = DataConfig(**{"source": str(folder), "holdout": 0.0} | data)
-        return Config(data=settings, context=context, batch=batch, seed=seed)
+        model = ModelConfig(causal=settings.task != "masked")
+        return Config(data=settings, model=model, context=context, batch=batch, seed=seed)
 
     return config
 
