@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")  # of one processor, for meshes
 # Small programs run a few times: compiling costs more than running. (Set it to 0 to test what users run.)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 

@@ -64,6 +64,13 @@ ALLOWED = {
         "attention/pallas_tpu",
         "attention/pallas_gpu",
     },
+    "attention/ring": {
+        "biases",
+        "attention/scoring",
+        "attention/tiles",
+        "attention/merge",
+        "attention/op",
+    },
     "config": {"errors"},
     "layers": set(),
     "model": {"attention", "biases", "config", "encodings", "errors", "layers"},

@@ -72,7 +72,7 @@ def attention(
     v: Float[Array, "B S K D"],
     scoring: Scoring,
     *,
-    backend: str = "auto",
+    backend: str | Backend = "auto",
     tiling: Tiling = DEFAULT,
 ) -> Float[Array, "B T H D"]:
     """Softmax attention with a positional bias.
@@ -86,8 +86,8 @@ def attention(
       q: queries of H heads.
       k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
       scoring: bias, temperature, tokens and mask.
-      backend: a name in `BACKENDS`; "auto": the machine's own where it can do this, else "chunked", or "rows" where
-        the scoring is rowwise.
+      backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
+        else "chunked", or "rows" where the scoring is rowwise.
       tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
 
     Raises:
@@ -99,31 +99,32 @@ def attention(
     _check(q, k, v, scoring)
     if backend == "auto":
         backend = _choose(q, k, v, scoring)
-    if backend not in BACKENDS:
+    if isinstance(backend, str) and backend not in BACKENDS:
         raise Unsupported(f"no attention backend {backend!r}: there are auto, {', '.join(BACKENDS)}")
-    reason = BACKENDS[backend].reason(q, k, v, scoring)
+    chosen = BACKENDS[backend] if isinstance(backend, str) else backend
+    reason = chosen.reason(q, k, v, scoring)
     if reason is not None:
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
-    return _attention(backend, tiling, q, k, v, scoring)
+    return _attention(chosen, tiling, q, k, v, scoring)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(backend: str, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    return BACKENDS[backend].forward(q, k, v, scoring, tiling)[0].astype(q.dtype)
+def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
+    return backend.forward(q, k, v, scoring, tiling)[0].astype(q.dtype)
 
 
-def _forward(backend: str, tiling: Tiling, *arguments: Any) -> tuple[Array, tuple]:
+def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[Array, tuple]:
     q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
     wanted = tuple(x.perturbed for x in jax.tree.leaves(split(arguments[3])[0]))
-    out, lse = BACKENDS[backend].forward(q, k, v, scoring, tiling)
+    out, lse = backend.forward(q, k, v, scoring, tiling)
     return out.astype(q.dtype), (q, k, v, scoring, _Static(wanted), out, lse)
 
 
-def _backward(backend: str, tiling: Tiling, residuals: tuple, d_out: Any) -> tuple:
+def _backward(backend: Backend, tiling: Tiling, residuals: tuple, d_out: Any) -> tuple:
     q, k, v, scoring, wanted, out, lse = residuals
     if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
         d_out = jnp.zeros_like(q)
-    return BACKENDS[backend].backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out)
+    return backend.backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out)
 
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)

@@ -97,7 +97,7 @@ def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
     )
 
 
-def pad(x: Array, block: int, value: int = 0) -> Array:
+def pad(x: Array, block: int, value: float = 0) -> Array:
     """[..., n], n padded to whole blocks."""
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % block)], constant_values=value)
 
@@ -144,20 +144,64 @@ def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q
     if low_high is None:
         return None
     low, high = low_high  # [#H, N, M]
-    share = float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip)
+    content, coldest = _content(q, k, scoring, dtype, block_q)
+    sure = _all_seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
+    best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
+    lost = 2 * content + math.log(k.shape[1]) + coldest * (high - best)
+    return (lost < _log_share(skip, dtype)) & (coldest > 0)
+
+
+def reach(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    scoring: Scoring,
+    lse: Float[Array, "B H T"],
+    skip: float | str,
+    total: int,
+) -> Bool[Array, ""]:
+    """Whether any query may find mass among these keys that matters beside what it has found already.
+
+    With C_i as above and total keys in all, a tile holds less than a share of the mass of row i if
+
+        C_i + log(total) + t_i b_max(tile) - lse_i < log(share).
+
+    Args:
+      q, k: of any length.
+      scoring: with these keys.
+      lse: logarithms of the rows' normalisers so far; `HIDDEN` where a row has seen nothing.
+      skip: see `Tiling`; "off": keys matter where any of them is seen.
+      total: keys of the whole text.
+    """
+    block_q, block_k = (min(512, length) for length in (q.shape[1], k.shape[1]))
+    whole = padded(scoring, block_q, block_k)
+    seen = _seen(whole.queries, whole.keys, whole.mask, block_q, block_k)[None]
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    bounds = None if skip == "off" else _bounds(whole, dtype, block_q, block_k)
+    if bounds is None:
+        return seen.any()
+    content, coldest = _content(q, k, whole, dtype, block_q)
+    found = jnp.where((scoring.queries.position < EMPTY)[:, None], lse, jnp.inf)
+    found = pad(found, block_q, jnp.inf)
+    found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
+    held = content + math.log(total) + coldest * bounds[1] - found
+    negligible = (held < _log_share(skip, dtype)) & (coldest > 0)
+    return (seen & ~negligible).any()
+
+
+def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
+    return math.log(float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip))
+
+
+def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: int) -> tuple[Array, Array]:
+    """The largest C_i and the smallest t_i of each query block, [H, N, 1] both."""
     norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)).transpose(0, 2, 1)  # [B, heads, T]
     cut = lambda x: x.reshape(x.shape[0], x.shape[1], -1, block_q)
     longest_key = jnp.repeat(norm(k).max((0, 2)), q.shape[2] // k.shape[2])
     filled = (scoring.queries.position < EMPTY)[:, None]
     temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
-    reach = (
-        cut(pad(norm(q), block_q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None] / math.sqrt(q.shape[-1])
-    )
+    content = cut(pad(norm(q), block_q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None]
     coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
-    sure = _all_seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
-    best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
-    lost = 2 * reach[:, :, None] + math.log(k.shape[1]) + coldest[:, :, None] * (high - best)
-    return (lost < math.log(share)) & (coldest[:, :, None] > 0)
+    return content[:, :, None] / math.sqrt(q.shape[-1]), coldest[:, :, None]
 
 
 def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:

@@ -1,0 +1,193 @@
+"""A text cut along a ring of devices attends as a whole one does, output and every gradient."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from bam_jax import biases
+from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention, ring, tiles
+from bam_jax.attention.scoring import HIDDEN
+
+B, T, H, K, D = 2, 48, 4, 2, 8
+AXIS = "context"
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    if jax.device_count() < 4:
+        pytest.skip("needs four devices")
+    return jax.make_mesh((4,), (AXIS,), devices=jax.devices()[:4], axis_types=(AxisType.Auto,))
+
+
+def in_zigzag(parts):
+    """Each device holds a part from the front and its mirror image from the back: causal work is even."""
+    pieces = np.arange(T).reshape(2 * parts, -1)
+    return np.concatenate([np.concatenate([pieces[n], pieces[-1 - n]]) for n in range(parts)])
+
+
+BIASES = {
+    "uniform": lambda draw: biases.Uniform(),
+    "alibi": lambda draw: biases.ALiBi(draw(0.1, 3, H)),
+    "ggd": lambda draw: biases.GeneralisedGaussian(draw(-0.7, 1.5, H), draw(-1, 1, H), draw(-0.6, 0.6, H)),
+    "t5_distance": lambda draw: biases.T5Distance(draw(-1, 1, H, 6)),
+    "cable": lambda draw: biases.CABLE(),
+}
+
+
+def case(bias, *, packed, tempered, seed=0):
+    rng = np.random.default_rng(seed)
+    draw = lambda low, high, *shape: jnp.asarray(rng.uniform(low, high, shape))
+    position = jnp.arange(T)[None]
+    segment = jnp.asarray(1 + (np.arange(T) >= [[13], [31]]) + (np.arange(T) >= [[40], [33]])) if packed else None
+    own_i = own_j = None
+    if bias == "cable":
+        total = jnp.cumsum(draw(0, 0.5, B, H, T), -1)
+        own_j = (total, jnp.zeros_like(total))
+        own_i = (draw(0, 2, B, H, T), own_j)
+    scoring = Scoring(
+        BIASES[bias](draw),
+        Tokens(position, segment, own_i),
+        Tokens(position, segment, own_j),
+        draw(0.5, 2, B, H, T) if tempered else None,
+    )
+    q, d_out = draw(-2, 2, B, T, H, D), draw(-1, 1, B, T, H, D)
+    return q, draw(-2, 2, B, T, K, D), draw(-2, 2, B, T, K, D), scoring, d_out
+
+
+def specs(scoring):
+    """The text is the last axis of tokens and temperature; the bias is everywhere."""
+    last = lambda tree: jax.tree.map(lambda x: P(*[None] * (x.ndim - 1), AXIS), tree)
+    return dataclasses.replace(
+        jax.tree.map(lambda x: P(), scoring),
+        queries=last(scoring.queries),
+        keys=last(scoring.keys),
+        temperature=last(scoring.temperature),
+    )
+
+
+def taken(order, q, k, v, scoring):
+    """The same text in another order of its tokens."""
+    at = lambda x, axis: jnp.take(x, order, axis=axis)
+    last = lambda tree: jax.tree.map(lambda x: at(x, x.ndim - 1), tree)
+    moved = dataclasses.replace(
+        scoring,
+        queries=last(scoring.queries),
+        keys=last(scoring.keys),
+        temperature=last(scoring.temperature),
+    )
+    return at(q, 1), at(k, 1), at(v, 1), moved
+
+
+def slopes(attend, q, k, v, scoring, d_out):
+    """Output and gradients; of the scoring those of its floating-point leaves."""
+    leaves, structure = jax.tree.flatten(scoring)
+    floating = [n for n, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def of(q, k, v, parts):
+        whole = list(leaves)
+        for n, part in zip(floating, parts, strict=True):
+            whole[n] = part
+        return attend(q, k, v, jax.tree.unflatten(structure, whole))
+
+    out, vjp = jax.vjp(of, q, k, v, [leaves[n] for n in floating])
+    return out, *vjp(d_out)
+
+
+def over_ring(mesh, scoring, backend="chunked", tiling=Tiling(block_q=4, block_k=4)):  # noqa: B008
+    text = P(None, AXIS)
+    return jax.shard_map(
+        functools.partial(attention, backend=ring(BACKENDS[backend], AXIS), tiling=tiling),
+        mesh=mesh,
+        in_specs=(text, text, text, specs(scoring)),
+        out_specs=text,
+        check_vma=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bias", "packed", "tempered", "mask", "zigzag"),
+    [
+        ("ggd", True, True, Mask(), True),
+        ("cable", False, False, Mask(), True),
+        ("alibi", False, True, Mask(window=9), False),
+        ("uniform", True, False, Mask(causal=False), False),
+        ("t5_distance", False, False, Mask(causal=False, window=20), True),
+    ],
+)
+def test_a_ring_agrees_with_the_whole(mesh, bias, packed, tempered, mask, zigzag, x64):
+    q, k, v, scoring, d_out = case(bias, packed=packed, tempered=tempered)
+    scoring = dataclasses.replace(scoring, mask=mask)
+    order = in_zigzag(4) if zigzag else np.arange(T)
+    back = np.argsort(order)
+    expected = slopes(functools.partial(attention, backend="reference"), q, k, v, scoring, d_out)
+
+    def attend(q, k, v, scoring):
+        parts = taken(order, q, k, v, scoring)
+        return jnp.take(over_ring(mesh, parts[-1])(*parts), back, axis=1)
+
+    made = jax.jit(functools.partial(slopes, attend))(q, k, v, scoring, d_out)
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-9 * max(1, np.abs(b).max()))
+
+
+def test_a_ring_of_tpu_kernels_agrees_too(mesh):
+    q, k, v, scoring, d_out = jax.tree.map(
+        lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, case("ggd", packed=True, tempered=True)
+    )
+    expected = slopes(functools.partial(attention, backend="reference"), q, k, v, scoring, d_out)
+    attend = over_ring(mesh, scoring, "pallas_tpu", Tiling())
+    made = jax.jit(functools.partial(slopes, attend))(q, k, v, scoring, d_out)
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4 * max(1, np.abs(b).max()))
+
+
+def test_steps_that_hold_no_mass_are_not_computed(mesh, x64):
+    """A steep head reads its own part and the one before; of a flat one everything is needed."""
+    q, k, v, scoring, _ = case("alibi", packed=False, tempered=False)
+    computed = []
+
+    def count(q, k, v, scoring, tiling):
+        jax.debug.callback(lambda: computed.append(1))
+        return BACKENDS["chunked"].forward(q, k, v, scoring, tiling)
+
+    counting = dataclasses.replace(BACKENDS["chunked"], forward=count)
+    text = P(None, AXIS)
+    for slope, steps in ((20.0, 4 + 3), (1e-3, 4 + 3 + 2 + 1)):
+        scoring = dataclasses.replace(scoring, bias=biases.ALiBi(jnp.full(H, slope)))
+        attend = jax.shard_map(
+            functools.partial(attention, backend=ring(counting, AXIS)),
+            mesh=mesh,
+            in_specs=(text, text, text, specs(scoring)),
+            out_specs=text,
+            check_vma=False,
+        )
+        computed.clear()
+        out = jax.jit(attend)(q, k, v, scoring)
+        jax.effects_barrier()
+        assert len(computed) == steps
+        np.testing.assert_allclose(out, attention(q, k, v, scoring, backend="reference"), atol=1e-7)
+
+
+def test_what_reaches_is_sound(rng, x64):
+    """Where it says that keys hold nothing, they hold less than the share that was allowed, and it does say so."""
+    said = 0
+    for seed in range(40):
+        q, k, v, scoring, _ = case("alibi", packed=False, tempered=True, seed=seed)
+        scoring = dataclasses.replace(scoring, bias=biases.ALiBi(jnp.full(H, 2.0 ** rng.integers(-4, 6))))
+        near, far = slice(2 * T // 3, T), slice(0, T // 3)
+        here, there = (Tokens(jnp.arange(T)[None, part]) for part in (near, far))
+        rows = dataclasses.replace(scoring, queries=here, temperature=scoring.temperature[..., near], keys=here)
+        _, lse = BACKENDS["reference"].forward(q[:, near], k[:, near], v[:, near], rows, Tiling())
+        others = dataclasses.replace(rows, keys=there)
+        _, found = BACKENDS["reference"].forward(q[:, near], k[:, far], v[:, far], others, Tiling())
+        if not tiles.reach(q[:, near], k[:, far], others, lse, 1e-3, T):
+            said += 1
+            assert float(jnp.exp(found - lse).max()) < 1e-3
+        assert tiles.reach(q[:, near], k[:, far], others, jnp.full_like(lse, HIDDEN), 1e-3, T)
+    assert 5 < said < 35
