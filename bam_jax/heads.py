@@ -22,7 +22,9 @@ from bam_jax import checkpoint, errors, evaluate, log, theory
 from bam_jax import config as configs
 from bam_jax.attention import Scoring, Tokens, document_count
 from bam_jax.biases import GeneralisedGaussian
+from bam_jax.config import Config
 from bam_jax.data import loader
+from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.errors import UserError
 from bam_jax.model import Attention, Decoder
 
@@ -139,9 +141,7 @@ def measure(
         raise UserError(f"--keys={','.join(map(str, keys))} and --tokens={tokens} count tokens: give 1 or more")
     limit = getattr(decoder.position, "limit", None)
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
-    text = loader.held_out(config, tokenizer)[:tokens]
-    if len(text) < tokens:
-        raise UserError(f"the held-out text has {len(text)} tokens, not {tokens}; give fewer with --tokens")
+    ids = text(config, tokenizer, tokens)
     common = {
         "step": checkpoint.latest(run),
         "config": configs.digest(checkpoint.read_config(run)),
@@ -153,11 +153,27 @@ def measure(
     }
     with log.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
         records = []
-        for layer, each in enumerate(zip(decoder.blocks(), scored(decoder, text), strict=True)):
+        for layer, each in enumerate(zip(decoder.blocks(), scored(decoder, ids), strict=True)):
             for head, record in enumerate(_layer(each[0].attention, *each[1], keys=keys)):
                 records.append({"layer": layer, "head": head} | record | common)
             bar.update()
     return records
+
+
+def text(config: Config, tokenizer: Tokenizer, tokens: int) -> np.ndarray:
+    """The first tokens of a run's held-out text, [tokens] int32.
+
+    Args:
+        config, tokenizer: the run's.
+        tokens: how many.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    found = loader.held_out(config, tokenizer)[:tokens]
+    if len(found) < tokens:
+        raise UserError(f"the held-out text has {len(found)} tokens, not {tokens}; ask for a shorter text")
+    return found
 
 
 def scored(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Scoring]]:

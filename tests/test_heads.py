@@ -112,7 +112,7 @@ MISTAKES = [
     (["--keys=0"], "--keys=0"),
     (["--keys=8,x"], "--keys=8,x must be numbers"),
     (["--tokens=-1"], "--tokens=-1"),
-    (["--tokens=99999999"], "not 99999999; give fewer with --tokens"),
+    (["--tokens=99999999"], "not 99999999; ask for a shorter text"),
     (["--kyes=8"], "did you mean '--keys'"),
 ]
 

@@ -1,4 +1,4 @@
-"""The papers' figures as functions from numbers to matplotlib figures; none of them reads a file."""
+"""Figures over lengths: accuracies, perplexities, documents."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,14 +18,6 @@ class Seed(NamedTuple):
 
     seed: int
     values: Mapping[int, float]
-
-
-class Heads(NamedTuple):
-    """The priors of one model: shape, log_scale and loc, each [layers, heads]."""
-
-    shape: np.ndarray
-    log_scale: np.ndarray
-    loc: np.ndarray
 
 
 Curves = Mapping[str, Sequence[Seed]]
@@ -119,79 +111,6 @@ def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figur
         box, ax=axes, orientation="horizontal", location="top", shrink=0.4, aspect=30, label="accuracy"
     )
     bar.outline.set_visible(False)
-    return figure
-
-
-@styled
-def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
-    """Priors p(g_pos(i, j)) of every head, a panel for each layer, for the last query i of a context.
-
-    Args:
-        shape: theta_beta, [layers, heads]; it names and orders the curves.
-        weights: p for j from the first token to the query itself, [layers, heads, tokens].
-
-    Source: BAM, figure 1.
-    """
-    layers, heads, tokens = weights.shape
-    wide = min(layers, 2)
-    tall = -(-layers // wide)
-    figure = Figure(figsize=(SIZE, 3.1 * tall), layout="constrained")
-    panels = figure.subplots(tall, wide, sharey=True, squeeze=False).flat
-    for layer, axes in enumerate(panels):
-        if layer >= layers:
-            axes.set_visible(False)
-            continue
-        for place, head in enumerate(np.argsort(shape[layer])):
-            label = f"{head}: {shape[layer, head]:.2f}".replace("-", "−")
-            look = style(range(heads), place)
-            axes.plot(
-                np.arange(1 - tokens, 1),
-                weights[layer, head],
-                label=label,
-                marker="." if place == 0 else "",
-                **look,
-            )
-        axes.axhline(1 / tokens, color=INK, linewidth=0.6, linestyle=(0, (1, 2)))
-        axes.set(yscale="log", ylim=(1e-4, 1.5), title=f"layer {layer}", xlabel="position $j - i$ in tokens")
-        if heads <= 8:
-            key = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, ncols=2, handlelength=1.4)
-            key.set_title(r"head: shape $\theta_\beta$")
-        if layer % wide == 0:
-            axes.set_ylabel(r"$p(g_\mathrm{pos}(i, j))$")
-    return figure
-
-
-@styled
-def scatter(groups: Mapping[str, Heads]) -> Figure:
-    """theta_beta x theta_alpha of every head after training; shapes below 0 look far, above 0 look near.
-
-    Args:
-        groups: the learned parameters by label.
-
-    Source: BAM, figure 17.
-    """
-    figure = Figure(figsize=(SIZE, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    for (label, heads), marker in zip(groups.items(), "osD^vP*X" * len(groups), strict=False):
-        colour = style(list(groups), label)["color"]
-        axes.scatter(
-            heads.shape.ravel(),
-            heads.log_scale.ravel(),
-            s=26,
-            marker=marker,
-            color=colour,
-            alpha=0.8,
-            label=label,
-            linewidth=0,
-        )
-    axes.axvline(0, color=INK, linewidth=0.7)
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(low, -1), max(high, 1))
-    axes.margins(y=0.14)
-    for at, side, text in ((0.99, "right", "looks near"), (0.01, "left", "looks far")):
-        axes.text(at, 0.98, text, transform=axes.transAxes, ha=side, va="top", style="italic")
-    axes.set(xlabel=r"shape $\theta_\beta$", ylabel=r"log scale $\theta_\alpha$")
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, handletextpad=0.2)
     return figure
 
 

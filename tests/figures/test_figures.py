@@ -8,7 +8,7 @@ import pytest
 from matplotlib.collections import QuadMesh
 
 from bam_jax import drawing, figures
-from bam_jax.figures import Heads, Seed
+from bam_jax.figures import Heads, Seed, maps
 
 CURVES = {
     "BAM SSMax": [Seed(0, {64: 1.0, 4096: 0.9, 32000: 0.8}), Seed(1, {64: 1.0, 4096: 1.0})],
@@ -63,6 +63,55 @@ def test_a_panel_for_every_layer_and_a_curve_for_every_head():
     assert key is not None
     keys = [text.get_text() for text in key.get_texts()]
     assert keys == ["1: −1.00", "0: 1.00"]
+
+
+def test_classes_share_axes_with_what_the_mask_hides():
+    curves = {"uniform": np.full(16, 1 / 16), "local": np.geomspace(1e-6, 0.5, 16)}
+    figure = figures.classes(curves, 4)
+    axes = figure.axes[0]
+    for line, p in zip(axes.lines, curves.values(), strict=True):
+        np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.stack([np.arange(-15, 1), p], -1))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(curves)
+    assert axes.get_xlim() == (-16, 4)
+
+
+def test_scales_are_shares_of_each_models_heads():
+    groups = {"small": np.array([[0.5, 1.0], [1.0, 1.5]]), "large": np.full((4, 8), 0.7)}
+    axes = figures.scales(groups).axes[0]
+    for steps, values in zip(axes.patches, groups.values(), strict=True):
+        share, edges, _ = steps.get_data()
+        assert abs(share.sum() - 100) < 1e-9
+        centre = (edges[:-1] + edges[1:]) / 2
+        assert abs((share * centre).sum() / 100 - values.mean()) < np.diff(edges)[0]
+
+
+def test_attention_maps_show_weights_and_the_last_query_above_the_key():
+    weights = np.maximum(np.tril(np.full((300, 300), 1e-6)), np.diag(np.full(300, 0.9)))
+    weights[-1, 20:30] = 0.09
+    figure = figures.attention({"one": weights, "two": weights}, (20, 30))
+    top, bottom = figure.axes[0], figure.axes[2]
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["one", "two"]
+    shown = np.asarray(top.images[0].get_array())
+    assert shown.shape == (150, 150) and shown[3, 3] == 0.9 and shown[3, 100] == maps.LEAST  # pooled by two
+    points = np.asarray(bottom.lines[0].get_xydata(), float)
+    np.testing.assert_allclose(points[:, 0], np.arange(300) + 0.5)
+    np.testing.assert_allclose(points[:, 1], np.maximum(weights[-1], maps.LEAST))
+    for axes in (top, bottom):
+        left, right = axes.patches[0].get_extents().x0, axes.patches[0].get_extents().x1
+        np.testing.assert_allclose(axes.transData.inverted().transform([[left, 0], [right, 0]])[:, 0], [20, 30])
+
+
+def test_bias_maps_are_relative_to_the_largest_of_each_row():
+    table = np.where(np.tri(4), -np.arange(16.0).reshape(4, 4), np.nan)
+    figure = figures.tables({f"head {n}": table for n in range(5)}, wide=3)
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in panels] == [f"head {n}" for n in range(5)]
+    shown = np.ma.filled(np.ma.masked_invalid(np.asarray(panels[4].images[0].get_array(), float)), np.nan)
+    np.testing.assert_allclose(shown[3], [0, -1, -2, -3])
+    assert np.isnan(shown[0, 1:]).all()
+    figure.draw_without_rendering()
+    boxes = [axes.title.get_window_extent() for axes in panels]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
 
 
 def test_the_scatter_has_every_head():

@@ -1,0 +1,26 @@
+"""The papers' figures as functions from numbers to matplotlib figures; none of them reads a file.
+
+`python -m bam_jax.figures NAME --run=runs/x` draws those of a checkpoint.
+"""
+
+from bam_jax.figures.curves import Curves, Seed, heat_map, lengths, passkey, perplexity, positions, times
+from bam_jax.figures.heads import Heads, classes, priors, scales, scatter
+from bam_jax.figures.maps import attention, tables
+
+__all__ = [
+    "Curves",
+    "Heads",
+    "Seed",
+    "attention",
+    "classes",
+    "heat_map",
+    "lengths",
+    "passkey",
+    "perplexity",
+    "positions",
+    "priors",
+    "scales",
+    "scatter",
+    "tables",
+    "times",
+]
