@@ -5,6 +5,7 @@ shapes make of it, and what content and position add along a held-out text.
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -45,18 +46,10 @@ def rows(scoring: Scoring, start: int, stop: int) -> Scoring:
         start, stop: the first query, and the one after the last.
     """
     cut = lambda axis: lambda x: jax.lax.slice_in_dim(x, start, stop, axis=axis)
-    queries = scoring.queries
-    return Scoring(
-        scoring.bias,
-        Tokens(
-            cut(1)(queries.position),
-            jax.tree.map(cut(1), queries.segment),
-            jax.tree.map(cut(2), queries.coordinate),
-        ),
-        scoring.keys,
-        jax.tree.map(cut(2), scoring.temperature),
-        scoring.mask,
-    )
+    tokens = scoring.queries
+    segment, coordinate = jax.tree.map(cut(1), tokens.segment), jax.tree.map(cut(2), tokens.coordinate)
+    queries = Tokens(cut(1)(tokens.position), segment, coordinate)
+    return dataclasses.replace(scoring, queries=queries, temperature=jax.tree.map(cut(2), scoring.temperature))
 
 
 def logits(
@@ -67,9 +60,8 @@ def logits(
     Args:
         q, k, scoring: as `Decoder.scored` gives them.
     """
-    content = theory.content_logits(q, k, scoring)
-    position = jnp.broadcast_to(theory.position_logits(scoring), content.shape)
-    return content[0], position[0], theory.visible_pairs(scoring)[0]
+    content, position, seen = theory.logits(q, k, scoring)
+    return content[0], jnp.broadcast_to(position, content.shape)[0], seen[0]
 
 
 @jax.jit
@@ -90,23 +82,24 @@ def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Sc
     return theory.Terms(*(jnp.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
 
 
-def last_prior(attention: Attention, scoring: Scoring, keys: int) -> Float[Array, "H N"] | None:
+def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys: int) -> Float[Array, "H N"] | None:
     """The prior of a query that sees `keys` keys over their distances; None if it depends on more text than was scored.
 
     Args:
         attention: the layer's.
-        scoring: its scoring of a text.
+        q, k, scoring: of a text [1, T], as `Decoder.scored` gives them.
         keys: of the query, itself included. A bias of positions alone needs no text of that length.
     """
-    if scoring.queries.coordinate is None:
+    if scoring.queries.coordinate is None and scoring.rowwise is None:
         temperature = None
         if scoring.temperature is not None and attention.ssmax is not None:
             count = document_count(Tokens(jnp.array([[keys - 1]])), attention.mask)
             temperature = attention.ssmax(count)[0, :, 0]
         return theory.prior_by_distance(scoring.bias, keys, temperature, attention.mask)
-    if keys > scoring.queries.position.shape[1]:
+    if keys > q.shape[1]:
         return None
-    return theory.prior(rows(scoring, keys - 1, keys))[0, :, 0, keys - 1 :: -1]
+    _, position, seen = logits(q[:, keys - 1 : keys], k, rows(scoring, keys - 1, keys))
+    return jax.nn.softmax(position, axis=-1, where=seen)[:, 0, keys - 1 :: -1]
 
 
 def measure(
@@ -205,7 +198,7 @@ def _layer(attention: Attention, q: Array, k: Array, scoring: Scoring, *, keys: 
     for record in records:
         record["reach"] = {}
     for number in keys:
-        prior = last_prior(attention, scoring, number)
+        prior = last_prior(attention, q, k, scoring, number)
         if prior is not None:
             distances = np.stack([theory.effective_length(prior, share) for share in SHARES], -1)
             for record, each in zip(records, np.broadcast_to(distances, (heads, len(SHARES))), strict=True):

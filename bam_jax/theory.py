@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention.scoring import Mask, Scoring, Tokens, bias_table, visible
-from bam_jax.biases import ALiBi, Bias, GeneralisedGaussian
+from bam_jax.biases import ALiBi, Bias, GeneralisedGaussian, Rows
 
 CAUSAL = Mask()
 
@@ -27,37 +27,39 @@ LOCAL = 0.75
 """Shape from which a head counts as local. The paper has heads in (0, 1) and heads "close to 1", and no border."""
 
 
-def content_logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring) -> Float[Array, "B H T S"]:
-    """The content's share f of attention's logits, in nats, visible or not.
-
-        f_ij = tau_i q_i . k_j / sqrt(D)
+class Logits(NamedTuple):
+    """Attention's logits in two shares, nats, and which pairs are visible.
 
     Args:
-      q, k: as `bam_jax.attention.attention` takes them.
-      scoring: its temperature is read.
+      content: f_ij = tau_i q_i . k_j / sqrt(D), [B, H, T, S].
+      position: g_ij, the rest, [#B, #H, T, S].
+      seen: [#B, 1, T, S].
+    """
+
+    content: Array
+    position: Array
+    seen: Array
+
+
+def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring) -> Logits:
+    """Attention's logits, divided between content and position.
+
+        g_ij = tau_i b(u_i, u_j);   of rowwise methods (DAPE, CoPE), what they add to the scores, which depends on them
+
+    Args:
+      q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
+        the factor is part of the prior (the gamma of appendix K.1).
     """
     keys = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    logits = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype) / math.sqrt(q.shape[-1])
-    return logits if scoring.temperature is None else logits * scoring.temperature[..., None]
-
-
-def position_logits(scoring: Scoring) -> Float[Array, "#B #H T S"]:
-    """The position's share g of attention's logits, in nats, visible or not.
-
-        g_ij = tau_i b(u_i, u_j)
-
-    Args:
-      scoring: its bias, tokens and temperature are read. Under Scalable Softmax with the prior inside its factor, the
-        factor is part of the prior (the gamma of appendix K.1).
-    """
-    bias = bias_table(scoring, jnp.result_type(float))
-    return bias if scoring.temperature is None else bias * scoring.temperature[..., None]
-
-
-def visible_pairs(scoring: Scoring) -> Bool[Array, "#B 1 T S"]:
-    """Which keys each query sees: causality, window and documents."""
-    return visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    content = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype) / math.sqrt(q.shape[-1])
+    position, seen = bias_table(scoring, dtype), visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    if scoring.rowwise is not None:
+        i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
+        position = scoring.rowwise(Rows(q, content, position, seen, i, j)) - content
+    if scoring.temperature is not None:
+        content, position = (share * scoring.temperature[..., None] for share in (content, position))
+    return Logits(content, position, seen)
 
 
 def prior(scoring: Scoring) -> Float[Array, "#B #H T S"]:
@@ -68,9 +70,18 @@ def prior(scoring: Scoring) -> Float[Array, "#B #H T S"]:
     Args:
       scoring: bias, tokens, mask and temperature.
 
+    Raises:
+      ValueError: what it adds to the scores depends on them; `logits` has it.
+
     Source: BAM definition 2.
     """
-    return jax.nn.softmax(position_logits(scoring), axis=-1, where=visible_pairs(scoring))
+    if scoring.rowwise is not None:
+        raise ValueError(f"{type(scoring.rowwise).__name__} has a prior only beside scores: use logits(q, k, scoring)")
+    position = bias_table(scoring, jnp.result_type(float))
+    if scoring.temperature is not None:
+        position = position * scoring.temperature[..., None]
+    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    return jax.nn.softmax(position, axis=-1, where=seen)
 
 
 def prior_by_distance(

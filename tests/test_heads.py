@@ -37,18 +37,26 @@ def first_layer(config):
 
 @pytest.mark.parametrize(
     ("encoding", "ssmax"),
-    [("bam", "inside"), ("bam", "outside"), ("rope", "inside"), ("cable", "inside"), ("fire", "off")],
+    [
+        ("bam", "inside"),
+        ("bam", "outside"),
+        ("rope", "inside"),
+        ("cable", "inside"),
+        ("fire", "off"),
+        ("dape_kerple", "off"),
+    ],
 )
 def test_the_last_prior_is_the_last_row_of_the_texts_prior(encoding, ssmax):
     options = {"init": "spread"} if encoding == "bam" else {"window": 7} if encoding == "rope" else {}
-    attention, _, _, scoring = first_layer(described(encoding, ssmax, **options))
+    attention, q, k, scoring = first_layer(described(encoding, ssmax, **options))
     assert (scoring.temperature is None) == (ssmax != "inside")
     for keys in (1, 5, T):
-        row = np.asarray(theory.prior(scoring))[0, :, keys - 1, :keys]
-        found = heads.last_prior(attention, scoring, keys)
+        _, position, seen = theory.logits(q, k, scoring)
+        row = np.asarray(jax.nn.softmax(position, axis=-1, where=seen))[0, :, keys - 1, :keys]
+        found = heads.last_prior(attention, q, k, scoring, keys)
         np.testing.assert_allclose(found, row[..., ::-1], atol=1e-6)
-    far = heads.last_prior(attention, scoring, 10 * T)
-    assert far is None if encoding == "cable" else far.shape[1] == 10 * T
+    far = heads.last_prior(attention, q, k, scoring, 10 * T)
+    assert far is None if encoding in ("cable", "dape_kerple") else far.shape[1] == 10 * T
 
 
 def test_couplings_in_blocks_are_those_of_the_whole(monkeypatch):

@@ -85,17 +85,24 @@ def test_the_prior_of_any_bias_is_attention_to_keys_of_equal_content(rng, name, 
             np.testing.assert_allclose(found[0, head, query], expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("rowwise", [False, True])
 @pytest.mark.parametrize("factor", [False, True])
-def test_content_and_position_add_up_to_what_attention_scores(rng, factor):
+def test_content_and_position_add_up_to_what_attention_scores(rng, factor, rowwise):
     q, (k, v) = rng.normal(size=(2, 6, 4, 8)), rng.normal(size=(2, 2, 6, 2, 8))
     bias = ggd(jnp.array([-0.5, 0.5, 1.0, 0.0]), jnp.zeros(4), jnp.zeros(4))
     temperature = jnp.asarray(rng.uniform(0.5, 2, (2, 4, 6))) if factor else None
     tokens = Tokens(jnp.arange(6)[None])
-    scoring = Scoring(bias, tokens, tokens, temperature, Mask(window=4))
-    logits = theory.content_logits(q, k, scoring), theory.position_logits(scoring), theory.visible_pairs(scoring)
-    joint = theory.factors(*logits).joint
+    dape = biases.DAPE(*(jnp.asarray(rng.normal(size=n)) for n in ((3, 8, 3), (3,), (4, 3, 3), (4,))))
+    scoring = Scoring(bias, tokens, tokens, temperature, Mask(window=4), dape if rowwise else None)
+    content, position, seen = theory.logits(*map(jnp.asarray, (q, k)), scoring)
+    joint = theory.factors(content, position, seen).joint
     expected = attention(*map(jnp.asarray, (q, k, v)), scoring, backend="reference")
     np.testing.assert_allclose(jnp.einsum("bhts,bshd->bthd", joint, jnp.repeat(v, 2, 2)), expected, atol=1e-12)
+    scores = np.einsum("bthd,bshd->bhts", q, np.repeat(k, 2, 2)) / math.sqrt(8)
+    np.testing.assert_allclose(content, scores * (temperature[..., None] if factor else 1), atol=1e-12)
+    if rowwise:
+        with pytest.raises(ValueError, match="DAPE has a prior only beside scores"):
+            theory.prior(scoring)
 
 
 def test_the_prior_by_distance_is_the_last_row_read_backwards():

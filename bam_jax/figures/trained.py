@@ -1,5 +1,6 @@
 """Figures of trained models, drawn from the newest checkpoints of their runs."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from matplotlib.figure import Figure
 
 from bam_jax import biases as formulas
 from bam_jax import checkpoint, heads, results, theory
-from bam_jax.attention.scoring import bias_table
 from bam_jax.biases import GeneralisedGaussian, Uniform
 from bam_jax.data import loader
 from bam_jax.errors import UserError
@@ -124,10 +124,9 @@ def biases(runs: Runs, length: int = 0) -> Figure:
         config, tokenizer, decoder = checkpoint.restore_model(run)
         length = length or min(config.context, TEXT)
         q, k, scoring = heads.scored(decoder, heads.text(config, tokenizer, length))[-1]
-        plain = isinstance(scoring.bias, Uniform)
-        table = theory.content_logits(q, k, scoring) if plain else bias_table(scoring, np.dtype(np.float32))
-        seen = np.asarray(theory.visible_pairs(scoring))
-        table = np.where(seen, np.broadcast_to(table, (1, q.shape[2], length, length)), np.nan)[0]
+        content, position, seen = heads.logits(q, k, dataclasses.replace(scoring, temperature=None))
+        plain = isinstance(scoring.bias, Uniform) and scoring.rowwise is None
+        table = np.where(seen, content if plain else position, np.nan)
         some = range(len(table)) if len(runs) == 1 else np.unique(np.linspace(0, len(table) - 1, 3).astype(int))
         for head in some:
             drawn[f"{label}{' scores' if plain else ''}, {head}" if len(runs) > 1 else f"head {head}"] = table[head]
