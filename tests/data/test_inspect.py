@@ -6,6 +6,8 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bam_jax import errors, figures
 from bam_jax.data import inspect, shards, tokenizer, train_bpe
@@ -72,6 +74,21 @@ def test_the_documents_of_a_row_stand_apart(source, capsys):
             assert abs(len(text.replace("⟨end⟩", "e")) - (int(last) - int(first) + 1)) <= 2  # spaces at the ends go
         for text in [" ".join(text.split()) for *_, text in documents][1:-1]:
             assert text.removesuffix("⟨end⟩") in TEXTS
+
+
+@given(st.lists(st.text("a\n\xe9", min_size=1, max_size=3) | st.sampled_from([255, 256]), max_size=8))
+def test_special_ids_are_visible_and_lines_stay_lines(parts):
+    made = tokenizer("byte")
+    ids = [np.array([part]) if isinstance(part, int) else made.encode(part) for part in parts]
+    names = {255: "⟨mask⟩", 256: "⟨end⟩"}
+    text = "".join(names[part] if isinstance(part, int) else part.replace("\n", "⏎") for part in parts)
+    assert inspect.rendered(np.concatenate([np.zeros(0, np.int32), *ids]), made) == text
+
+
+def test_special_ids_without_a_name_show_their_number(tmp_path):
+    char, mistral = tokenizer("char"), tokenizer("mistral")
+    assert inspect.rendered(np.array([char.key, char.digits[7], char.end]), char) == "<KEY>7<END>"
+    assert inspect.rendered(np.array([1, *mistral.encode("a b"), 2]), mistral) == "⟨1⟩a b⟨end⟩"
 
 
 def test_padding_and_masks_are_visible(source, capsys):

@@ -280,6 +280,23 @@ def test_broken_files_of_gpt2_are_named(tmp_path, name, break_it):
         tokenizer(f"gpt2:{tmp_path}")
 
 
+def test_files_of_gpt2_in_another_order_are_noticed(tmp_path):
+    pairs, names = gpt2_files(tmp_path)
+    swapped = ["#version: 0.2", *map(" ".join, [pairs[1], pairs[0], *pairs[2:]]), ""]
+    ids = {name: number for number, name in enumerate(names)}
+    early = ids | {names[-1]: ids[names[-2]], names[-2]: ids[names[-1]]}  # the end stands before the last merge
+    far = ids | {names[-1]: 50_256}
+    for name, text in (
+        ("vocab.bpe", "\n".join(swapped)),
+        ("encoder.json", json.dumps(early)),
+        ("encoder.json", json.dumps(far)),
+    ):
+        gpt2_files(tmp_path)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match="do not belong together"):
+            tokenizer(f"gpt2:{tmp_path}")
+
+
 @given(st.lists(st.sampled_from(WORDS)).map("".join))
 def test_wordpiece_takes_the_longest_piece(every, text):
     assert every["bert"].encode(text).tolist() == slow_wordpiece(text)
