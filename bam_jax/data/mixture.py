@@ -56,7 +56,7 @@ class Mixture:
     def __init__(self, parts: Mapping[str, tuple[float, Rows]]) -> None:
         self._weights = [weight for weight, _ in parts.values()]
         self._rows = [rows for _, rows in parts.values()]
-        first = {name: rows.take(np.zeros(1, np.int64)) for name, (_, rows) in parts.items()}
+        first = {name: rows.take(np.zeros(0, np.int64)) for name, (_, rows) in parts.items()}
         self._empty = {key: values for batch in first.values() for key, values in batch.items()}
         for name, batch in first.items():
             lacking = self._empty.keys() - batch.keys() - FILLED.keys()
