@@ -11,7 +11,7 @@
 
 from bam_jax.attention.cache import Cache
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention
-from bam_jax.attention.ring import ring
+from bam_jax.attention.ring import ring, zigzag
 from bam_jax.attention.scoring import EMPTY, Mask, Scoring, Tokens, document_count
 from bam_jax.attention.tiles import Tiling
 
@@ -28,4 +28,5 @@ __all__ = [
     "attention",
     "document_count",
     "ring",
+    "zigzag",
 ]

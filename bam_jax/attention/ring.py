@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,8 @@ def ring(backend: Backend, axis: str) -> Backend:
     values go round with their tokens, each device computes its queries' attention to whichever are there, and the parts
     are merged by their normalisers. A step whose keys can be shown to hold no mass is not computed; the bytes still travel.
 
+    Where parts are runs of one text, the last device of a causal one has all the work: see `zigzag`.
+
     Args:
       backend: a value of `BACKENDS`.
       axis: of the mesh that the text is cut along.
@@ -31,6 +34,96 @@ def ring(backend: Backend, axis: str) -> Backend:
     return Backend(
         functools.partial(_forward, backend, axis), functools.partial(_backward, backend, axis), backend.refuses
     )
+
+
+@functools.cache
+def zigzag(backend: Backend, axis: str) -> Backend:
+    """A ring with its work balanced: of 2 n pieces of the text device d computes numbers d and 2 n - 1 - d.
+
+    Under a causal mask each device then has as many pairs to compute as any other. The pieces travel to where they are
+    computed and what is made of them travels back, so that those outside know nothing of it. A mask that is not causal
+    needs no balance, and a part of an odd length has none.
+
+    Args:
+      backend: of `ring`.
+      axis: the mesh axis; device d holds the d-th n-th of the text.
+
+    Source: Brandon et al. 2023, Striped Attention, for the imbalance; the two mirrored pieces are common practice.
+    """
+
+    def forward(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
+        if not _balances(q, k, scoring):
+            return backend.forward(q, k, v, scoring, tiling)
+        (q, k, v), scoring = _out((q, k, v), axis, 1), _scoring_out(scoring, axis)
+        out, lse = backend.forward(q, k, v, scoring, tiling)
+        return _back(out, axis, 1), _back(lse, axis, 2)
+
+    def backward(
+        q: Array,
+        k: Array,
+        v: Array,
+        scoring: Scoring,
+        tiling: Tiling,
+        wanted: tuple[bool, ...],
+        out: Array,
+        lse: Array,
+        d_out: Array,
+    ) -> tuple[Array, Array, Array, Scoring]:
+        if not _balances(q, k, scoring):
+            return backend.backward(q, k, v, scoring, tiling, wanted, out, lse, d_out)
+        q, k, v, out, d_out = _out((q, k, v, out, d_out), axis, 1)
+        lse, scoring = _out(lse, axis, 2), _scoring_out(scoring, axis)
+        dq, dk, dv, d_scoring = backend.backward(q, k, v, scoring, tiling, wanted, out, lse, d_out)
+        (d_bias, *d_tokens), _ = split(d_scoring)
+        return *_back((dq, dk, dv), axis, 1), cotangent(scoring, (d_bias, *_back(d_tokens, axis, 2)))
+
+    return Backend(forward, backward, backend.refuses)
+
+
+def _balances(q: Array, k: Array, scoring: Scoring) -> bool:
+    return scoring.mask.causal and q.shape[1] == k.shape[1] and q.shape[1] % 2 == 0
+
+
+def _scoring_out(scoring: Scoring, axis: str) -> Scoring:
+    queries, keys = _out((scoring.queries, scoring.keys), axis, -1)
+    return dataclasses.replace(scoring, queries=queries, keys=keys, temperature=_out(scoring.temperature, axis, -1))
+
+
+def _owners(size: int) -> tuple[list[int], list[int]]:
+    """For each device the one that computes the first half of its part of the text, and that for the second."""
+    owner = lambda piece: min(piece, 2 * size - 1 - piece)
+    return [owner(2 * n) for n in range(size)], [owner(2 * n + 1) for n in range(size)]
+
+
+def _out(tree: Any, axis: str, at: int) -> Any:
+    """The two pieces of the text that this device computes, in their order, along an axis of each array."""
+    owners = _owners(jax.lax.axis_size(axis))
+    even = jax.lax.axis_index(axis) % 2 == 0  # an even piece is the first half of the part that it came from
+
+    def moved(x: Array) -> Array:
+        halves = jnp.split(x, 2, axis=at)
+        came = [jax.lax.ppermute(half, axis, list(enumerate(to))) for half, to in zip(halves, owners, strict=True)]
+        first, second = came
+        return jnp.concatenate([jnp.where(even, first, second), jnp.where(even, second, first)], axis=at)
+
+    return jax.tree.map(moved, tree)
+
+
+def _back(tree: Any, axis: str, at: int) -> Any:
+    """The opposite of `_out`."""
+    owners = _owners(jax.lax.axis_size(axis))
+    even = jax.lax.axis_index(axis) % 2 == 0
+
+    def moved(x: Array) -> Array:
+        low, high = jnp.split(x, 2, axis=at)
+        halves = jnp.where(even, low, high), jnp.where(even, high, low)
+        home = [
+            jax.lax.ppermute(half, axis, [(there, here) for here, there in enumerate(to)])
+            for half, to in zip(halves, owners, strict=True)
+        ]
+        return jnp.concatenate(home, axis=at)
+
+    return jax.tree.map(moved, tree)
 
 
 def _forward(
@@ -93,7 +186,7 @@ def _backward(
     return narrow(dq, q), narrow(dk, k), narrow(dv, v), cotangent(scoring, d_parts)
 
 
-def _on(tree, axis: str):
+def _on(tree: Any, axis: str) -> Any:
     """Every array to the next device of the ring, and that of the one before in its place."""
     size = jax.lax.axis_size(axis)
     return jax.lax.ppermute(tree, axis, [(n, (n + 1) % size) for n in range(size)])

@@ -11,7 +11,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention, ring, tiles
+from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention, ring, tiles, zigzag
+from bam_jax.attention.ring import _back, _out
 from bam_jax.attention.scoring import HIDDEN
 
 B, T, H, K, D = 2, 48, 4, 2, 8
@@ -23,12 +24,6 @@ def mesh():
     if jax.device_count() < 4:
         pytest.skip("needs four devices")
     return jax.make_mesh((4,), (AXIS,), devices=jax.devices()[:4], axis_types=(AxisType.Auto,))
-
-
-def in_zigzag(parts):
-    """Each device holds a part from the front and its mirror image from the back: causal work is even."""
-    pieces = np.arange(T).reshape(2 * parts, -1)
-    return np.concatenate([np.concatenate([pieces[n], pieces[-1 - n]]) for n in range(parts)])
 
 
 BIASES = {
@@ -71,19 +66,6 @@ def specs(scoring):
     )
 
 
-def taken(order, q, k, v, scoring):
-    """The same text in another order of its tokens."""
-    at = lambda x, axis: jnp.take(x, order, axis=axis)
-    last = lambda tree: jax.tree.map(lambda x: at(x, x.ndim - 1), tree)
-    moved = dataclasses.replace(
-        scoring,
-        queries=last(scoring.queries),
-        keys=last(scoring.keys),
-        temperature=last(scoring.temperature),
-    )
-    return at(q, 1), at(k, 1), at(v, 1), moved
-
-
 def slopes(attend, q, k, v, scoring, d_out):
     """Output and gradients; of the scoring those of its floating-point leaves."""
     leaves, structure = jax.tree.flatten(scoring)
@@ -99,10 +81,11 @@ def slopes(attend, q, k, v, scoring, d_out):
     return out, *vjp(d_out)
 
 
-def over_ring(mesh, scoring, backend="chunked", tiling=Tiling(block_q=4, block_k=4)):  # noqa: B008
+def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, tiling=Tiling(block_q=4, block_k=4)):  # noqa: B008
     text = P(None, AXIS)
+    around = ring(backend, AXIS)
     return jax.shard_map(
-        functools.partial(attention, backend=ring(BACKENDS[backend], AXIS), tiling=tiling),
+        functools.partial(attention, backend=zigzag(around, AXIS) if balanced else around, tiling=tiling),
         mesh=mesh,
         in_specs=(text, text, text, specs(scoring)),
         out_specs=text,
@@ -111,7 +94,7 @@ def over_ring(mesh, scoring, backend="chunked", tiling=Tiling(block_q=4, block_k
 
 
 @pytest.mark.parametrize(
-    ("bias", "packed", "tempered", "mask", "zigzag"),
+    ("bias", "packed", "tempered", "mask", "balanced"),
     [
         ("ggd", True, True, Mask(), True),
         ("cable", False, False, Mask(), True),
@@ -120,17 +103,11 @@ def over_ring(mesh, scoring, backend="chunked", tiling=Tiling(block_q=4, block_k
         ("t5_distance", False, False, Mask(causal=False, window=20), True),
     ],
 )
-def test_a_ring_agrees_with_the_whole(mesh, bias, packed, tempered, mask, zigzag, x64):
+def test_a_ring_agrees_with_the_whole(mesh, bias, packed, tempered, mask, balanced, x64):
     q, k, v, scoring, d_out = case(bias, packed=packed, tempered=tempered)
     scoring = dataclasses.replace(scoring, mask=mask)
-    order = in_zigzag(4) if zigzag else np.arange(T)
-    back = np.argsort(order)
     expected = slopes(functools.partial(attention, backend="reference"), q, k, v, scoring, d_out)
-
-    def attend(q, k, v, scoring):
-        parts = taken(order, q, k, v, scoring)
-        return jnp.take(over_ring(mesh, parts[-1])(*parts), back, axis=1)
-
+    attend = over_ring(mesh, scoring, balanced=balanced)
     made = jax.jit(functools.partial(slopes, attend))(q, k, v, scoring, d_out)
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-9 * max(1, np.abs(b).max()))
@@ -141,7 +118,7 @@ def test_a_ring_of_tpu_kernels_agrees_too(mesh):
         lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, case("ggd", packed=True, tempered=True)
     )
     expected = slopes(functools.partial(attention, backend="reference"), q, k, v, scoring, d_out)
-    attend = over_ring(mesh, scoring, "pallas_tpu", Tiling())
+    attend = over_ring(mesh, scoring, BACKENDS["pallas_tpu"], balanced=True, tiling=Tiling())
     made = jax.jit(functools.partial(slopes, attend))(q, k, v, scoring, d_out)
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4 * max(1, np.abs(b).max()))
@@ -157,21 +134,44 @@ def test_steps_that_hold_no_mass_are_not_computed(mesh, x64):
         return BACKENDS["chunked"].forward(q, k, v, scoring, tiling)
 
     counting = dataclasses.replace(BACKENDS["chunked"], forward=count)
-    text = P(None, AXIS)
     for slope, steps in ((20.0, 4 + 3), (1e-3, 4 + 3 + 2 + 1)):
         scoring = dataclasses.replace(scoring, bias=biases.ALiBi(jnp.full(H, slope)))
-        attend = jax.shard_map(
-            functools.partial(attention, backend=ring(counting, AXIS)),
-            mesh=mesh,
-            in_specs=(text, text, text, specs(scoring)),
-            out_specs=text,
-            check_vma=False,
-        )
+        attend = over_ring(mesh, scoring, counting, tiling=Tiling())
         computed.clear()
         out = jax.jit(attend)(q, k, v, scoring)
         jax.effects_barrier()
         assert len(computed) == steps
         np.testing.assert_allclose(out, attention(q, k, v, scoring, backend="reference"), atol=1e-7)
+
+
+def test_balanced_pieces_are_mirrored_and_come_back(mesh):
+    text = P(None, AXIS)
+    mapped = functools.partial(jax.shard_map, mesh=mesh, in_specs=text, out_specs=text, check_vma=False)
+    there = mapped(lambda x: _out(x, AXIS, 1))(jnp.arange(16)[None])
+    np.testing.assert_array_equal(there[0].reshape(4, 2, 2)[..., 0] // 2, [[0, 7], [1, 6], [2, 5], [3, 4]])
+    np.testing.assert_array_equal(mapped(lambda x: _back(x, AXIS, 1))(there)[0], np.arange(16))
+
+
+def test_every_device_has_the_same_work_when_balanced(mesh, x64):
+    """Pairs of tokens that a device computes, by the positions that it is given."""
+    q, k, v, scoring, _ = case("uniform", packed=False, tempered=False)
+    pairs = {}
+
+    def count(q, k, v, scoring, tiling):
+        seen = (scoring.queries.position[0, :, None] >= scoring.keys.position[0, None]).sum()
+        note = lambda device, n: pairs.update({int(device): pairs.setdefault(int(device), 0) + int(n)})
+        jax.debug.callback(note, jax.lax.axis_index(AXIS), seen)
+        return BACKENDS["chunked"].forward(q, k, v, scoring, tiling)
+
+    counting = dataclasses.replace(BACKENDS["chunked"], forward=count)
+    spread = {}
+    for balanced in (False, True):
+        pairs.clear()
+        jax.jit(over_ring(mesh, scoring, counting, balanced=balanced))(q, k, v, scoring)
+        jax.effects_barrier()
+        assert sum(pairs.values()) == T * (T + 1) // 2
+        spread[balanced] = max(pairs.values()) / min(pairs.values())
+    assert spread[True] < 1.01 and spread[False] > 4
 
 
 def test_what_reaches_is_sound(rng, x64):
