@@ -271,6 +271,8 @@ class Config(_Section):
     """Arguments of the encoding, which checks them."""
     ssmax: str = "off"
     """"on": the placement that the authors use with that encoding."""
+    shared_encoding: bool = False
+    """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper)."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)

@@ -1,6 +1,7 @@
 """The pre-norm transformer of both papers: attention with a positional encoding, and the parts of a family of decoders."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +22,10 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
     """The decoder that a config describes.
 
     Args:
-      config: its model, encoding, ssmax and context are read.
+      config: its model, its encoding with what belongs to it, and its context are read.
       vocab: size of the vocabulary, unless config.model.vocab states one.
     """
-    encoding = spec(config.encoding, config.encoding_options, config.ssmax)
+    encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
     return Decoder(config.model, encoding, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
 
 
@@ -152,6 +153,9 @@ class Decoder(nnx.Module):
             return Block(config, encoding, dims, dtype=dtype, rngs=rngs)
 
         self.layers = stack(rngs)
+        self.shared_encoding = encoding.shared
+        if encoding.shared:  # in the place of the stacked ones, without their axis of layers
+            self.layers.attention.encoding = encoding.build(dims, rngs)
         self.norm = family.norm(config.width, dtype=dtype, rngs=rngs)
         self.head = None if family.tied else family.linear(config.width, vocab, dtype=dtype, rngs=rngs)
 
@@ -199,8 +203,7 @@ class Decoder(nnx.Module):
         if caches is not None and not self.config.causal:
             raise UserError("an encoder (config.model.causal=False) sees the whole text at once: give it no caches")
         x, rows = self._start(tokens, segment, position)
-        graph, stacked = nnx.split(self.layers)
-        layer = lambda state: nnx.merge(graph, state)
+        layer, stacked = self._stack()
         if self.config.scan and caches is None and read is None:
             step = lambda x, state: (layer(state)(x, rows)[0], None)
             if self.config.remat:
@@ -221,8 +224,14 @@ class Decoder(nnx.Module):
 
     def blocks(self) -> list[Block]:
         """The layers one by one."""
-        graph, stacked = nnx.split(self.layers)
-        return [nnx.merge(graph, jax.tree.map(lambda s, n=n: s[n], stacked)) for n in range(self.config.layers)]
+        layer, stacked = self._stack()
+        return [layer(jax.tree.map(lambda s, n=n: s[n], stacked)) for n in range(self.config.layers)]
+
+    def _stack(self) -> tuple[Callable[[nnx.State], Block], nnx.State]:
+        """The function that makes a layer of its state, and the states of all layers, stacked."""
+        shared = nnx.PathContains("encoding") if self.shared_encoding else False
+        graph, common, stacked = nnx.split(self.layers, shared, ...)
+        return lambda state: nnx.merge(graph, common, state), stacked
 
     def scored(
         self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None

@@ -101,7 +101,8 @@ def learned(run: Path) -> Heads:
     """
     _, tree = checkpoint.split(checkpoint.restore_model(run)[2])
     kinds = [kind["layers"]["attention"]["encoding"] for kind in tree.values() if "layers" in kind]
-    found = {name: np.asarray(value, np.float64) for kind in kinds for name, value in kind.items()}
+    # One that all layers share has no axis of layers.
+    found = {name: np.atleast_2d(np.asarray(value, np.float64)) for kind in kinds for name, value in kind.items()}
     return Heads(found["shape"], found["log_scale"], found["loc"])
 
 

@@ -225,6 +225,36 @@ def test_remat_keeps_fewer_activations():
     assert kept(True) < 0.7 * kept(False)
 
 
+@pytest.mark.parametrize(("encoding", "scan"), [("bam", True), ("bam", False), ("cable", False), ("cope", True)])
+def test_one_encoding_shared_by_all_layers(encoding, scan, tokens):
+    """The layers of a model with as many equal encodings; the gradient is the sum of theirs."""
+    sizes = dataclasses.replace(TINY, scan=scan)
+    config = Config(encoding=encoding, ssmax="on", shared_encoding=True, context=T, model=sizes)
+    shared = models.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
+    separate = models.build(dataclasses.replace(config, shared_encoding=False), vocab=VOCAB, rngs=nnx.Rngs(0))
+    one = nnx.state(shared.layers.attention.encoding)
+    one = jax.tree.map(lambda x: x + jnp.linspace(-0.3, 0.4, x.size).reshape(x.shape), one)
+    nnx.update(shared.layers.attention.encoding, one)
+    nnx.update(separate, nnx.state(shared, lambda path, _: "encoding" not in path))
+    nnx.update(separate.layers.attention.encoding, jax.tree.map(lambda x: jnp.stack([x] * sizes.layers), one))
+    assert size(nnx.state(separate)) - size(nnx.state(shared)) == (sizes.layers - 1) * size(one)
+
+    def slopes(model):
+        graph, state = nnx.split(model)
+        loss = lambda state: (nnx.merge(graph, state)(tokens)[0] * jnp.cos(jnp.arange(VOCAB))).sum()
+        return jax.jit(jax.value_and_grad(loss))(state)
+
+    (loss, made), (expected_loss, expected) = slopes(shared), slopes(separate)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    own = expected["layers"]["attention"]["encoding"]
+    expected["layers"]["attention"]["encoding"] = jax.tree.map(lambda x: x.sum(0), own)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), made, expected)
+
+    logits, caches = shared(tokens[:, :6], caches=shared.caches(2, T))
+    later, _ = shared(tokens[:, 6:], position=jnp.arange(6, T)[None], caches=caches)
+    np.testing.assert_allclose(jnp.concatenate([logits, later], 1), shared(tokens)[0], atol=1e-4)
+
+
 @pytest.mark.parametrize("encoding", each(RELATIVE))
 def test_packed_documents_do_not_see_each_other(encoding, tokens):
     """A document in a pack has the logits that it has alone."""

@@ -23,14 +23,16 @@ class Spec:
       encoding: the class.
       options: keyword arguments of its constructor.
       ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor; None: no SSMax.
+      shared: whether all layers have one encoding together.
     """
 
     encoding: type[Encoding]
     options: Mapping[str, Any]
     ssmax: str | None
+    shared: bool = False
 
     def build(self, dims: Dims, rngs: nnx.Rngs) -> Encoding:
-        """One layer's encoding."""
+        """One layer's encoding, or that of all layers."""
         return self.encoding(dims, **self.options, rngs=rngs)
 
     def build_embedding(self, dims: Dims, rngs: nnx.Rngs) -> nnx.Module | None:
@@ -39,13 +41,14 @@ class Spec:
         return None if make is None else make(dims, **self.options, rngs=rngs)  # type: ignore[call-arg]
 
 
-def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off") -> Spec:
+def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off", *, shared: bool = False) -> Spec:
     """The encoding of that name, with its options checked.
 
     Args:
       name: a key of `ENCODINGS`, or an import path "package.module:Class".
       options: keyword arguments of the class.
       ssmax: "off", "on" (the authors' placement for this encoding), or the prior "inside" or "outside" the factor.
+      shared: whether all layers have one encoding together.
 
     Raises:
       UserError: no such name, import path, option or placement; the nearest one is offered.
@@ -62,7 +65,7 @@ def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off"
     if ssmax not in SSMAX:
         raise UserError(f"ssmax={ssmax!r} is none of its settings: {nearest(ssmax, SSMAX)}")
     place = {"off": None, "on": encoding.ssmax_prior}
-    return Spec(encoding, dict(options or {}), place[ssmax] if ssmax in place else ssmax)
+    return Spec(encoding, dict(options or {}), place[ssmax] if ssmax in place else ssmax, shared)
 
 
 def _resolve(name: str) -> type[Encoding]:
