@@ -37,6 +37,7 @@ class Sinusoidal(Encoding):
     Options: base, 10,000 in both papers; odd_cosines, as the code of BAM's authors has them (see `SinusoidalTable`).
     """
 
+    extrapolates = "no"
     embedding = SinusoidalTable
 
     def __init__(self, dims: Dims, *, base: float = 10_000.0, odd_cosines: bool = False, rngs: nnx.Rngs):
@@ -44,7 +45,12 @@ class Sinusoidal(Encoding):
 
 
 class LearnedTable(nnx.Module):
-    """A trained vector for each position of the training context; there is none beyond it."""
+    """A trained vector for each position of the training context; there is none beyond it.
+
+        x_t += e_t
+
+    Source: Gehring et al. 2017, section 3.1.
+    """
 
     def __init__(self, dims: Dims, *, length: int | None = None, rngs: nnx.Rngs):
         self.limit = dims.context if length is None else length
@@ -60,6 +66,7 @@ class Learned(Encoding):
     A longer text is an error. Source: Gehring et al. 2017; CABLE section 4.3.
     """
 
+    extrapolates = "no"
     embedding = LearnedTable
 
     def __init__(self, dims: Dims, *, length: int | None = None, rngs: nnx.Rngs):

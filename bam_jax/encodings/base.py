@@ -42,11 +42,13 @@ class Encoding(nnx.Module):
         embeddings (`__call__(x [B, T, E], position [#B, T])`), and whose `limit` is the longest context, or None.
       ssmax_prior: where the authors put the prior when Scalable Softmax is on, "inside" or "outside" its factor.
       window: tokens that a query may see, itself included, or None.
+      extrapolates: what its paper, or those that compare it, report of texts longer than the training context.
     """
 
     embedding: ClassVar[type[nnx.Module] | None] = None
     ssmax_prior: ClassVar[str] = "outside"
     window: int | None = None
+    extrapolates: ClassVar[str] = "untested"
 
     def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
         pass

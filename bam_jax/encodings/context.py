@@ -64,10 +64,14 @@ class _RunningSum(Encoding):
 class CABLENW(_RunningSum):
     """CABLE without the query's weight: every token steps by relu(x w).
 
+        b(i, j) = -abs(S_i - S_j),   S = cumsum(relu(x w))
+
     Options: gate, "relu" (paper) or "softplus" (the authors' code); step_bias, whether x w has a bias, as in their code.
 
     Source: CABLE section 3, equations 2 to 5.
     """
+
+    extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, gate: str = "relu", step_bias: bool = False, rngs: nnx.Rngs):
         if gate not in GATES:
@@ -102,7 +106,12 @@ class CABLE(CABLENW):
 
 
 class KCABLE(CABLE):
-    """K-CABLE: CABLE's bias through -log(r ** 2 + 1). Source: CABLE section 5.5."""
+    """K-CABLE: CABLE's bias through -log(r ** 2 + 1). Options as in CABLE_NW.
+
+        b(i, j) = -log(r ** 2 + 1),   r = g_i * (S_i - S_j)
+
+    Source: CABLE section 5.5.
+    """
 
     def bias(self) -> biases.Bias:
         return biases.KCABLE()
@@ -111,8 +120,12 @@ class KCABLE(CABLE):
 class ForgettingTransformer(_RunningSum):
     """FoX: every token forgets by log sigmoid(x w + b). Options: gate_bias, the initial b.
 
+        b(i, j) = -abs(c_i - c_j),   c = cumsum(log sigmoid(x w + b))
+
     Source: Lin et al. 2025, section 3.
     """
+
+    extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, gate_bias: float = 0.0, rngs: nnx.Rngs):
         self.symmetric = not dims.causal

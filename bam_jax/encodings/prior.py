@@ -13,17 +13,23 @@ from bam_jax.errors import UserError, nearest
 
 
 class NoPE(Encoding):
-    """No positional encoding: a uniform prior. Source: BAM Lemma 1; Kazemnejad et al. 2023."""
+    """No positional encoding: a uniform prior. Source: Kazemnejad et al. 2023; BAM Lemma 1."""
+
+    extrapolates = "in part"
 
 
 class ALiBi(Encoding):
     """ALiBi: a Laplace prior with fixed scales.
+
+        b(i, j) = -slope_h * abs(i - j) / factor,   slope_h = 2 ** (-8 h / H)
 
     Options:
       factor: divides the slopes at evaluation: texts of factor times the training context are interpolated into it.
 
     Source: Press et al. 2022, section 3; BAM Lemma 2; factor: Al-Khateeb et al. 2023 (arXiv 2310.13017).
     """
+
+    extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, factor: float = 1.0, rngs: nnx.Rngs):
         self.heads, self.factor = dims.heads, positive("factor", factor)
@@ -39,8 +45,12 @@ class ALiBi(Encoding):
 class LearnedALiBi(ALiBi):
     """ALiBi whose slopes train, from the published ones and kept positive by their logarithms. Options: factor, as in ALiBi.
 
+        b(i, j) = -exp(log_slope_h) * abs(i - j) / factor
+
     Source: Press et al. 2022, section 3, which names trained slopes and finds that they extrapolate less; the logarithm is ours.
     """
+
+    extrapolates = "less"
 
     def __init__(self, dims: Dims, *, factor: float = 1.0, rngs: nnx.Rngs):
         super().__init__(dims, factor=factor, rngs=rngs)
@@ -55,6 +65,8 @@ class Sandwich(Encoding):
 
     Options: width of a position vector, 128 in the paper, and base.  Source: Chi et al. 2023, section 6.
     """
+
+    extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, width: int = 128, base: float = 10_000.0, rngs: nnx.Rngs):
         if width < 2 or width % 2:
@@ -74,6 +86,8 @@ class AdditiveDecay(Encoding):
     Source: Vetcha 2026 (arXiv 2601.06113), the additive part of Adaptive Positional Encoding; softplus and the initial values
     are ours.
     """
+
+    extrapolates = "yes"
 
     def __init__(
         self, dims: Dims, *, linear: float = 0.01, logarithmic: float = 0.1, root: float = 0.1, rngs: nnx.Rngs
@@ -105,6 +119,7 @@ class BAM(Encoding):
     Source: BAM section 2.3, appendices C and H.1; one prior per head per layer.
     """
 
+    extrapolates = "yes, with SSMax"
     ssmax_prior = "inside"
 
     def __init__(
@@ -144,6 +159,8 @@ class KerpleLog(Encoding):
     Source: Chi et al. 2022, section 4; CABLE section 2.
     """
 
+    extrapolates = "yes"
+
     def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
         draw = lambda top: jnp.log(jax.random.uniform(rngs.params(), (dims.heads,), minval=0.01, maxval=top))
         self.log_r1, self.log_r2 = nnx.Param(draw(2.0)), nnx.Param(draw(1.0))
@@ -157,6 +174,8 @@ class KerplePower(Encoding):
 
     Source: Chi et al. 2022, section 4; CABLE section 2.
     """
+
+    extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
         draw = lambda low, top: jax.random.uniform(rngs.params(), (dims.heads,), minval=low, maxval=top)
@@ -172,6 +191,8 @@ class FIRE(Encoding):
 
     Options: hidden units, 32 in the paper.  Source: Li et al. 2023, section 3.3 and appendix B (c = 0.1 at first).
     """
+
+    extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, hidden: int = 32, rngs: nnx.Rngs):
         self.length = dims.context
@@ -199,6 +220,8 @@ class T5(Encoding):
     Options: buckets (32), max_distance in tokens (128).  Source: Raffel et al. 2020.
     """
 
+    extrapolates = "in part"
+
     def __init__(self, dims: Dims, *, buckets: int = 32, max_distance: int = 128, rngs: nnx.Rngs):
         self.bidirectional = not dims.causal
         self.starts = biases.t5_starts(buckets // 2 if self.bidirectional else buckets, max_distance)
@@ -214,6 +237,8 @@ class T5Distance(Encoding):
 
     Source: CABLE section 2.
     """
+
+    extrapolates = "in part"
 
     def __init__(self, dims: Dims, *, clip: int | None = None, rngs: nnx.Rngs):
         init = nnx.initializers.normal(dims.width**-0.5)

@@ -24,6 +24,7 @@ class RoPE(Encoding):
     Source: Su et al. 2021, section 3.2; BAM appendix D.2.
     """
 
+    extrapolates = "with a window"
     magnitude = 1.0
     """What queries and keys are multiplied by, each."""
 
@@ -62,6 +63,8 @@ class PositionInterpolation(RoPE):
 
     Source: Chen et al. 2023 (arXiv 2306.15595), equation 3.
     """
+
+    extrapolates = "by its factor"
 
     def __init__(
         self,

@@ -56,13 +56,22 @@ class DAPEKerple(KerpleLog):
 
 
 class DAPECABLE(CABLE):
-    """DAPE V2 over CABLE. Options: features (32) and kernel (3), as over Kerple; gate, as in CABLE.
+    """DAPE V2 over CABLE. Options: features (32) and kernel (3), as over Kerple; gate and step_bias, as in CABLE.
 
     Source: Zheng et al. 2024 (arXiv 2410.04798), section 3.2; CABLE section 5.
     """
 
-    def __init__(self, dims: Dims, *, features: int = 32, kernel: int = 3, gate: str = "relu", rngs: nnx.Rngs):
-        super().__init__(dims, gate=gate, rngs=rngs)
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        features: int = 32,
+        kernel: int = 3,
+        gate: str = "relu",
+        step_bias: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(dims, gate=gate, step_bias=step_bias, rngs=rngs)
         self.convolutions = Convolutions(dims, features=features, kernel=kernel, rngs=rngs)
 
     def rowwise(self) -> biases.Rowwise:
@@ -76,6 +85,8 @@ class CoPE(Encoding):
 
     Source: Golovneva et al. 2024 (arXiv 2405.18719), section 4 (64 positions in its language models).
     """
+
+    extrapolates = "in part"
 
     def __init__(self, dims: Dims, *, positions: int = 64, rngs: nnx.Rngs):
         if positions < 2:
