@@ -4,6 +4,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -119,9 +120,11 @@ class Batches(grain.DatasetIterator[Batch]):
         self._workers = workers
         self._number = 0
         self._ahead: grain.DatasetIterator[Batch] | None = None
+        self._done = False
 
     def __next__(self) -> Batch:
-        self._assert_not_closed()
+        if self._done:
+            raise ValueError("these batches are closed; open them again")
         if self._workers and self._ahead is None:
             self._ahead = _ahead(_From(self._make, self._number), self._workers)
         batch = self._make(self._number) if self._ahead is None else next(self._ahead)
@@ -152,6 +155,7 @@ class Batches(grain.DatasetIterator[Batch]):
     def close(self) -> None:
         """Stop the worker processes; there are no more batches."""
         self._stop()
+        self._done = True
         super().close()
 
     async def _write(self, directory: Any, state: str) -> None:
@@ -204,7 +208,8 @@ def _ahead(source: _From, workers: int) -> grain.DatasetIterator[Batch]:
 
 
 def _end_with_parent(worker: int, workers: int) -> None:
-    """In a worker: end it when the process that started it is killed; nobody else would."""
+    """In a worker: end it with the process that started it, also when that is killed; Ctrl-C is that one's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_wait_and_end, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 
