@@ -110,17 +110,17 @@ def _cores() -> int:
 
 
 def _count(text: str) -> int:
-    value = int(text.replace("_", ""))
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return value
+    return _whole(text, 1)
 
 
 def _workers(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return value
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.replace("_", "").isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)
 
 
 def _given(options: argparse.Namespace, name: str) -> str:

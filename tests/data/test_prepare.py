@@ -334,6 +334,14 @@ def test_too_large_a_holdout_is_refused_before_anything_is_written(tmp_path):
     run(source, tmp_path / "out")
 
 
+def test_hashes_are_of_the_texts_their_division_and_the_seed():
+    first, again, divided, other = (
+        Encoder(tokenizer("byte"), seed)((record,)).hashes[0]
+        for record, seed in ((("ab", "c"), 0), (("ab", "c"), 0), (("a", "bc"), 0), (("ab", "c"), 1))
+    )
+    assert first == again and len({first, divided, other}) == 3
+
+
 # Limits
 
 
@@ -505,9 +513,9 @@ def test_verify_names_the_shard_with_the_flipped_byte(tmp_path, capsys):
         (["--source=x", "--out=x"], "--tokenizer is not given"),
         (["--source=nowhere", "--tokenizer=byte", "--out=x"], "data source nowhere does not exist"),
         (["--source=x", "--tokenizer=bite", "--out=x"], "did you mean 'byte'"),
-        (["--source=x", "--tokenizer=byte", "--workers=-1"], "-1 is less than 0"),
-        (["--source=x", "--tokenizer=byte", "--max-tokens=0"], "0 is less than 1"),
-        (["--source=x", "--tokenizer=byte", "--max-tokens=many"], "invalid _count value: 'many'"),
+        (["--source=x", "--tokenizer=byte", "--workers=-1"], "'-1' is not a whole number of at least 0"),
+        (["--source=x", "--tokenizer=byte", "--max-tokens=0"], "'0' is not a whole number of at least 1"),
+        (["--source=x", "--tokenizer=byte", "--max-tokens=many"], "--max-tokens: 'many' is not a whole number"),
         (["--preset=finweb-10bt", "--out=x"], "did you mean 'fineweb-10bt'"),
     ],
 )

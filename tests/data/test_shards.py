@@ -142,6 +142,14 @@ def test_what_a_killed_process_left_is_replaced(tmp_path):
         assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_a_shard_appears_whole(tmp_path):
+    writer = shards.ShardWriter(tmp_path, "train", (), 0, "<u2")
+    for _ in range(100):
+        writer.append(np.arange(5000))
+    assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
+    assert (tmp_path / writer.close().name).exists()
+
+
 def test_an_unfinished_folder_is_not_read_but_can_be_verified(tmp_path):
     manifest, _ = write(tmp_path, [[20, 30]], done=False)
     assert shards.is_prepared(tmp_path) and shards.read_manifest(tmp_path) == manifest
