@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax import drawing, errors, figures, log, page, results
-from bam_jax.figures import Curves, Heads
+from bam_jax import drawing, errors, figures, heads, log, page, results
+from bam_jax.errors import UserError
+from bam_jax.figures import Curves, Heads, trained
 from bam_jax.page import Section, Table
 from bam_jax.results import Cell, Run
 
@@ -75,6 +76,7 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
         )
     if main[0].heads is not None:
         parts.append(_priors(main[0], main[0].heads, context, again))
+        parts += [_heads(main[0], folder), _attention(main[0], folder)]
     if any(run.heads is not None for run in runs):
         parts.append(_scatter(runs, again))
     parts.append(_runs(runs))
@@ -147,12 +149,12 @@ def _depths(main: Sequence[Run], context: int, commands: list[str]) -> Section:
     )
 
 
-def _priors(run: Run, heads: Heads, context: int, command: str) -> Section:
-    weights = results.weights(heads, context)
-    columns = heads.shape, heads.log_scale, weights[..., -NEAR:].sum(-1)
+def _priors(run: Run, learned: Heads, context: int, command: str) -> Section:
+    weights = results.weights(learned, context)
+    columns = learned.shape, learned.log_scale, weights[..., -NEAR:].sum(-1)
     rows = [
         [f"{layer}, {head}", *(f"{column[layer, head]:.2f}" for column in columns)]
-        for layer, head in np.ndindex(heads.shape.shape)
+        for layer, head in np.ndindex(learned.shape.shape)
     ]
     return Section(
         "Learned priors",
@@ -160,10 +162,48 @@ def _priors(run: Run, heads: Heads, context: int, command: str) -> Section:
         of a training context sees, without SSMax's factor; dotted: the uniform prior. A negative shape
         suppresses what is near and leaves all that is far alone, at any length: a retrieval head. A positive
         one looks near: a local head.""",
-        figure=figures.priors(heads.shape, weights),
+        figure=figures.priors(learned.shape, weights),
         name="priors",
         table=Table(["layer, head", "shape", "log scale", f"p of the nearest {NEAR}"], rows),
         commands=[command],
+    )
+
+
+def _heads(run: Run, folder: Path) -> Section:
+    """What each head does, measured now; a sentence where that cannot be."""
+    title, path = "What each head does", folder / run.name
+    try:
+        records = heads.measure(path, progress=False)
+    except UserError as error:
+        return Section(title, f"Not measured: {error}.")
+    return Section(
+        title,
+        f"""{run.label}, seed {run.seed}. The class is the shape's. Then the distances in tokens within which the prior,
+        with SSMax's factor where it has one, holds 50, 90 and 99% of its mass, for a query that sees so many keys: a
+        local head reaches no further in a longer text, a retrieval head always reaches all of it. At last, in nats along
+        {records[0]["tokens"]} tokens of held-out text: −ln Z of theorem 1, how far attention is from what the content
+        alone would do, and how far from the prior.""",
+        figure=trained.coupled(records),
+        name="coupling",
+        table=Table(*heads.table(records)),
+        commands=[f"python -m bam_jax.heads --run={shlex.quote(str(path))}"],
+    )
+
+
+def _attention(run: Run, folder: Path) -> Section:
+    """Attention in a passkey prompt, drawn now; a sentence where that cannot be."""
+    title, path = "Attention in a passkey prompt", folder / run.name
+    try:
+        figure = trained.attention(path)
+    except UserError as error:
+        return Section(title, f"Not drawn: {error}.")
+    return Section(
+        title,
+        f"""{run.label}, seed {run.seed}. The key stands at the start and is asked for by the last token. Of each class of
+        heads the one is shown whose last query sees most of the key.""",
+        figure=figure,
+        name="attention",
+        commands=[f"python -m bam_jax.figures attention --run={shlex.quote(str(path))}"],
     )
 
 
@@ -176,7 +216,7 @@ def _scatter(runs: Sequence[Run], command: str) -> Section:
             for layer, pairs in enumerate(np.stack([run.heads.shape, run.heads.log_scale], -1)):
                 numbers = [f"{shape:.2f}, {scale:.2f}" for shape, scale in pairs]
                 rows.append([run.label, f"{run.seed}", f"{layer}", *numbers])
-    heads = max(len(row) for row in rows) - 3
+    most = max(len(row) for row in rows) - 3
     return Section(
         "Shape and log scale after training",
         "Every head of every BAM model. In the paper, heads below 0 retrieve and heads above 0 stay local.",
@@ -184,7 +224,7 @@ def _scatter(runs: Sequence[Run], command: str) -> Section:
             {label: Heads(*map(np.concatenate, zip(*g, strict=True))) for label, g in groups.items()}
         ),
         name="scatter",
-        table=Table(["shape, log scale", "seed", "layer", *(f"head {head}" for head in range(heads))], rows),
+        table=Table(["shape, log scale", "seed", "layer", *(f"head {head}" for head in range(most))], rows),
         commands=[command],
     )
 

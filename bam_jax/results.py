@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from bam_jax import biases, checkpoint, log
+from bam_jax import biases, checkpoint, log, theory
 from bam_jax.config import Config
 from bam_jax.errors import UserError
 from bam_jax.figures import Curves, Heads, Seed
@@ -165,11 +163,5 @@ def weights(heads: Heads, context: int) -> np.ndarray:
 
     Source: BAM, definition 2 and figure 1.
     """
-    distance = jnp.arange(1.0 - context, 1.0)
-
-    def of_head(shape: Array, log_scale: Array, loc: Array) -> Array:
-        return biases.GeneralisedGaussian(shape, log_scale, loc)(jnp.zeros(()), distance)
-
-    logits = np.asarray(jax.vmap(jax.vmap(of_head))(*map(jnp.asarray, heads)), np.float64)
-    unnormalised = np.exp(logits - logits.max(-1, keepdims=True))
-    return unnormalised / unnormalised.sum(-1, keepdims=True)
+    layers = (biases.GeneralisedGaussian(*layer) for layer in zip(*map(jnp.asarray, heads), strict=True))
+    return np.stack([theory.prior_by_distance(layer, context)[:, ::-1] for layer in layers]).astype(np.float64)

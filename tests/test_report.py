@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from bam_jax import config, page, report, results
+from bam_jax import config, figures, page, report, results
 from bam_jax.errors import UserError
 from bam_jax.figures import Heads, Seed
 from bam_jax.page import Section, Table
@@ -174,6 +174,28 @@ def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
     markdown = (folder / "report.md").read_text()
     assert "| 0, 0 | -2.00 | 0.00 | 0.1" in markdown and "| 0, 1 | 3.00 | 0.00 | 1.00 |" in markdown
     assert "| BAM SSMax | 1 | 0 | -2.00, 0.00 | 3.00, 0.00 |" in markdown
+    assert "Not measured: " in markdown and "Not drawn: " in markdown  # there is no checkpoint
+
+
+def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
+    known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
+    monkeypatch.setattr(results, "learned", lambda run: known)
+    (folder / "bam-seed0" / "checkpoints" / "2000").mkdir(parents=True)
+    windows = {"positions": [8, 16], "kl_content": [0.1, 0.3], "kl_prior": [1.0, 2.0], "entropy": [0.5, 0.5]}
+    records = [
+        {"layer": 0, "head": head, "class": kind, "shape": shape, "log_scale": 0.0, "loc": 0.0, "tokens": 16}
+        | {"reach": {"64": [1, 2, 3], "4096": [4, 5, 1234]}}
+        | windows
+        for head, (kind, shape) in enumerate([("retrieval", -2.0), ("local", 3.0)])
+    ]
+    monkeypatch.setattr(report.heads, "measure", lambda run, progress: records)
+    drawn = figures.attention({"local": np.tril(np.full((4, 4), 0.25))}, (0, 2))
+    monkeypatch.setattr(report.trained, "attention", lambda run: drawn)
+    report.write(folder)
+    markdown = (folder / "report.md").read_text()
+    assert "| 0, 0 | retrieval | -2.00 | 0.00 | 0.00 | 1 2 3 | 4 5 1,234 | 2.20 | 0.20 | 1.50 |" in markdown
+    for name in ("coupling", "attention"):
+        assert f"(figures/{name}.png)" in markdown and (folder / "figures" / f"{name}.svg").exists()
 
 
 def test_text_is_escaped_and_code_marked():

@@ -4,7 +4,7 @@
 """
 
 from bam_jax.figures.curves import Curves, Seed, heat_map, lengths, passkey, perplexity, positions, times
-from bam_jax.figures.heads import Heads, classes, priors, scales, scatter
+from bam_jax.figures.heads import Heads, classes, coupling, priors, scales, scatter
 from bam_jax.figures.maps import attention, tables
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Seed",
     "attention",
     "classes",
+    "coupling",
     "heat_map",
     "lengths",
     "passkey",

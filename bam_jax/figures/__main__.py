@@ -1,6 +1,7 @@
 """The papers' figures of trained models: `python -m bam_jax.figures NAME --run=runs/x [--run=runs/y] [--out=figures/x]`.
 
-NAME: attention (BAM's figure 4), biases (CABLE's 4 and 8 to 15), classes and priors (BAM's 1), scales (14), scatter (17, 18).
+NAME: attention (BAM's figure 4), biases (CABLE's 4 and 8 to 15), classes and priors (BAM's 1), coupling (Z along a text),
+scales (BAM's 14), scatter (17, 18).
 Writes OUT.png and OUT.svg.
 """
 
@@ -12,7 +13,12 @@ from bam_jax import drawing, errors
 from bam_jax.errors import UserError, nearest
 from bam_jax.figures import trained
 
-ONE = {"attention": trained.attention, "classes": trained.classes, "priors": trained.priors}
+ONE = {
+    "attention": trained.attention,
+    "classes": trained.classes,
+    "coupling": trained.coupling,
+    "priors": trained.priors,
+}
 """Figures of one run, which has a length."""
 SEVERAL = {"scales": trained.scales, "scatter": trained.scatter}
 """Figures of one run or several."""

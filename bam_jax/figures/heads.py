@@ -1,6 +1,6 @@
 """Figures of learned priors: their curves, and the parameters of all heads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -136,4 +136,30 @@ def scales(groups: Mapping[str, np.ndarray]) -> Figure:
     axes.axvline(1, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
     axes.set(ylim=(0, None), xlabel="scale $s$ after training; dotted: before", ylabel="% of the heads")
     figure.legend(loc="outside upper center", ncols=2, frameon=False, handlelength=1.6)
+    return figure
+
+
+@styled
+def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: Sequence[str]) -> Figure:
+    """What content and position add along a text, a curve for each head, a panel for each term, on common axes.
+
+    Args:
+        positions: where the windows of the text end, in tokens.
+        terms: means over the windows in nats, [heads, windows], by what they are.
+        groups: each head's, which decides its colour.
+
+    Source: BAM, appendix K.3; see `bam_jax.theory.coupling`.
+    """
+    figure = Figure(figsize=(SIZE, 2.9), layout="constrained")
+    panels = figure.subplots(1, len(terms), sharey=True, squeeze=False)[0]
+    names = sorted({*groups})
+    for axes, (title, values) in zip(panels, terms.items(), strict=True):
+        for group, each in zip(groups, values, strict=True):
+            axes.plot(positions, each, linewidth=1.1, alpha=0.9, label=group, **style(names, group))
+        axes.set_title(title)
+    panels[0].set(ylim=(0, None), ylabel="nats")
+    figure.supxlabel("position in the text, tokens", fontsize=9)
+    if len(names) > 1:
+        found = dict(zip(groups, panels[0].lines, strict=True))
+        figure.legend(found.values(), found, loc="outside upper center", ncols=len(names), frameon=False)
     return figure

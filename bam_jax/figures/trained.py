@@ -1,7 +1,7 @@
 """Figures of trained models, drawn from the newest checkpoints of their runs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,34 @@ def attention(run: Path, length: int = 0) -> Figure:
             if kind not in best or seen > best[kind][0]:
                 best[kind] = seen, title, weights
     return maps.attention({title: weights for _, title, weights in (best[k] for k in (*CLASSES, "") if k in best)}, key)
+
+
+def coupling(run: Path, length: int = 0) -> Figure:
+    """What -ln Z is made of along a held-out text, a curve for each head; see `bam_jax.theory.coupling`.
+
+    Args:
+        run: its folder.
+        length: tokens of the text; 0: four training contexts.
+
+    Raises:
+        UserError: the run cannot be read, or its held-out text is shorter.
+
+    Source: BAM, appendix K.3.
+    """
+    return coupled(heads.measure(run, keys=[1], tokens=length))
+
+
+def coupled(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """`coupling` of what was measured before.
+
+    Args:
+        records: of `bam_jax.heads.measure`, all of one text.
+    """
+    column = lambda name: np.array([record[name] for record in records])
+    total = np.sum([column(name) for name in theory.Terms._fields], axis=0)
+    terms = {r"$-\ln Z$": total, "KL ‖ content": column("kl_content"), "KL ‖ prior": column("kl_prior")}
+    groups = [record["class"] if "class" in record else f"layer {record['layer']}" for record in records]
+    return curves.coupling(records[0]["positions"], terms, groups)
 
 
 def biases(runs: Runs, length: int = 0) -> Figure:

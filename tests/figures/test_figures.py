@@ -85,6 +85,17 @@ def test_scales_are_shares_of_each_models_heads():
         assert abs((share * centre).sum() / 100 - values.mean()) < np.diff(edges)[0]
 
 
+def test_couplings_have_a_curve_for_each_head_in_its_groups_colour():
+    terms = {"one": np.arange(6.0).reshape(3, 2), "two": np.ones((3, 2))}
+    figure = figures.coupling([8, 16], terms, ["local", "retrieval", "local"])
+    for axes, values in zip(figure.axes, terms.values(), strict=True):
+        for line, each in zip(axes.lines, values, strict=True):
+            np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.stack([[8, 16], each], -1))
+        first, second, third = (line.get_color() for line in axes.lines)
+        assert first == third != second
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["local", "retrieval"]
+
+
 def test_attention_maps_show_weights_and_the_last_query_above_the_key():
     weights = np.maximum(np.tril(np.full((300, 300), 1e-6)), np.diag(np.full(300, 0.9)))
     weights[-1, 20:30] = 0.09
