@@ -143,15 +143,14 @@ def report(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None) -
         yield f"\n{f'{label}, weight {weight:g}: ' if label else ''}{part.source}"
         splits = {name: open_documents(part, tokenizer, name) for name in SPLITS}
         yield counts(splits)
-        drawn[label or part.source] = lengths = np.asarray(splits["train"].lengths)
+        lengths = np.asarray(splits["train"].lengths)
         if len(lengths):
+            drawn[label or part.source] = lengths
             yield f"\n{histogram(lengths)}"
             if part.task in PACKED:
                 yield f"\n{packed(lengths, config.context)}"
-    if path is not None:
-        _figures().lengths({name: each for name, each in drawn.items() if len(each)}, config.context).savefig(
-            path, dpi=200
-        )
+    if path is not None and drawn:
+        _figures().lengths(drawn, config.context).savefig(path, dpi=200)
         yield f"\nplot of the lengths: {path}"
     batch = loader.make_rows(config, tokenizer).take(np.arange(rows))
     shapes = ", ".join(f"{name} {list(each.shape[1:])} {each.dtype}" for name, each in batch.items())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bam_jax.data.documents import Documents
+from bam_jax.errors import UserError
 
 
 class Shuffle:
@@ -17,12 +18,17 @@ class Shuffle:
         documents: what to shuffle.
         seed: decides on every order.
         size: documents of a group, at most one shard's more.
+
+    Raises:
+        UserError: there is no shard.
     """
 
     def __init__(self, documents: Documents, seed: int, size: int) -> None:
         self._documents = documents
         self._seed = seed
         counts = np.diff(documents.shards)
+        if not len(counts):
+            raise UserError("there is no document to make rows of; name a source, or prepare a folder, with some")
         dealt = np.random.default_rng([seed]).permutation(len(counts))
         groups = (np.cumsum(counts[dealt]) - counts[dealt]) // size
         self._groups = [np.sort(shards) for shards in np.split(dealt, np.flatnonzero(np.diff(groups)) + 1)]

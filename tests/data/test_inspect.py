@@ -29,11 +29,15 @@ def prepared(tmp_path, monkeypatch):
     """A folder with two shards to train on and one held out, made with a BPE of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bpe.json").write_text(train_bpe.train(TEXTS, 280))
-    made = tokenizer("bpe:bpe.json")
-    folder = tmp_path / "prepared"
+    parts = (("train", TEXTS[:20]), ("train", TEXTS[20:30]), ("held_out", TEXTS[30:]))
+    return write(tmp_path / "prepared", tokenizer("bpe:bpe.json"), parts)
+
+
+def write(folder, made, parts):
     folder.mkdir()
+    (folder / "train.lengths").touch()  # a split without documents has lengths all the same
     written: dict[str, tuple] = {"train": (), "held_out": ()}
-    for split, texts in (("train", TEXTS[:20]), ("train", TEXTS[20:30]), ("held_out", TEXTS[30:])):
+    for split, texts in parts:
         writer = shards.ShardWriter(folder, split, written[split], len(written[split]), "<u2")
         for text in texts:
             writer.append(np.append(made.encode(text), made.eos))
@@ -106,6 +110,13 @@ def test_a_prepared_folder_names_its_tokenizer(prepared, capsys):
     assert re.search(r"^train +30 +[\d,]+ +2 ", said, re.MULTILINE)
     assert re.search(r"^held_out +9 +[\d,]+ +1 ", said, re.MULTILINE)
     assert "ends at" in said and (prepared.parent / "mine.png").exists()
+
+
+def test_a_folder_to_evaluate_on_alone_is_counted(tmp_path, capsys):
+    folder = write(tmp_path / "prepared", tokenizer("byte"), [("held_out", TEXTS)])
+    with pytest.raises(UserError, match="there is no document to make rows of"):
+        inspect.main([str(folder), f"--plot={tmp_path / 'x.png'}"])
+    assert re.search(r"^held_out +39 ", capsys.readouterr().out, re.MULTILINE) and not (tmp_path / "x.png").exists()
 
 
 def test_a_mixture_is_shown_part_by_part(source, capsys, tmp_path):
