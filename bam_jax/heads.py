@@ -83,7 +83,7 @@ def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Sc
 
 
 def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys: int) -> Float[Array, "H N"] | None:
-    """The prior of a query that sees `keys` keys over their distances; None if it depends on more text than was scored.
+    """The prior of a query that sees `keys` keys over their distances; None if it depends on another text than was scored.
 
     Args:
         attention: the layer's.
@@ -96,7 +96,7 @@ def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys:
             count = document_count(Tokens(jnp.array([[keys - 1]])), attention.mask)
             temperature = attention.ssmax(count)[0, :, 0]
         return theory.prior_by_distance(scoring.bias, keys, temperature, attention.mask)
-    if keys > q.shape[1]:
+    if keys > q.shape[1] or (keys < q.shape[1] and not scoring.mask.causal):
         return None
     _, position, seen = logits(q[:, keys - 1 : keys], k, rows(scoring, keys - 1, keys))
     return jax.nn.softmax(position, axis=-1, where=seen)[:, 0, keys - 1 :: -1]

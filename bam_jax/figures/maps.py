@@ -61,7 +61,7 @@ def attention(maps: Mapping[str, np.ndarray], key: tuple[int, int]) -> Figure:
         axes.set_xlim(-0.02 * length, length)
         for panel in (axes, below):
             panel.grid(visible=False)
-        axes.set_title(title)
+        axes.set_title(title, pad=9)
     top[0].set_ylabel("query $i$")
     bottom[0].set_ylabel("last query")
     figure.supxlabel("key $j$; orange: the passkey", fontsize=9)
