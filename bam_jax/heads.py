@@ -119,7 +119,8 @@ def measure(
 
     Args:
         run: the run's folder; nothing is written to it.
-        keys: of the queries whose priors are measured; () means the training context and 64 and 500 times that.
+        keys: of the queries whose priors are measured; () means the training context and 64 and 500 times that, as far as
+            the text goes where the prior depends on it.
         tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
         overrides: "--config.a.b=value", changes at evaluation time.
         progress: whether to show a progress bar on stderr; None means only on a terminal.
@@ -129,9 +130,9 @@ def measure(
     """
     run = Path(run)
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
-    keys = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
-    if keys[0] < 1 or tokens < 0:
-        raise UserError(f"--keys={','.join(map(str, keys))} and --tokens={tokens} count tokens: give 1 or more")
+    wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
+    if wanted[0] < 1 or tokens < 0:
+        raise UserError(f"--keys={','.join(map(str, wanted))} and --tokens={tokens} count tokens: give 1 or more")
     limit = getattr(decoder.position, "limit", None)
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
     ids = text(config, tokenizer, tokens)
@@ -147,7 +148,13 @@ def measure(
     with log.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
         records = []
         for layer, each in enumerate(zip(decoder.blocks(), scored(decoder, ids), strict=True)):
-            for head, record in enumerate(_layer(each[0].attention, *each[1], keys=keys)):
+            for head, record in enumerate(_layer(each[0].attention, *each[1], keys=wanted)):
+                for number in keys:
+                    if str(number) not in record["reach"]:
+                        raise UserError(
+                            f"--keys={number}: the prior of {config.encoding!r} depends on the text, of which {tokens} "
+                            f"tokens are read; give --tokens={number}"
+                        )
                 records.append({"layer": layer, "head": head} | record | common)
             bar.update()
     return records

@@ -12,6 +12,7 @@ from bam_jax import checkpoint, errors, heads, model, theory
 from bam_jax import config as configs
 from bam_jax.attention import Mask
 from bam_jax.data import loader, tokenizers
+from bam_jax.errors import UserError
 
 T = 24
 
@@ -57,6 +58,22 @@ def test_the_last_prior_is_the_last_row_of_the_texts_prior(encoding, ssmax):
         np.testing.assert_allclose(found, row[..., ::-1], atol=1e-6)
     far = heads.last_prior(attention, q, k, scoring, 10 * T)
     assert far is None if encoding in ("cable", "dape_kerple") else far.shape[1] == 10 * T
+
+
+def test_an_encoders_last_prior_is_that_of_its_last_token():
+    config = configs.override(described("cable", "off"), ["--config.model.causal=False"])
+    attention, q, k, scoring = first_layer(config)
+    assert heads.last_prior(attention, q, k, scoring, 5) is None  # the fifth token sees the others, too
+    found = heads.last_prior(attention, q, k, scoring, T)
+    np.testing.assert_allclose(found, theory.prior(scoring)[0, :, -1, ::-1], atol=1e-6)
+    np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+
+
+def test_keys_beyond_the_text_are_refused_where_the_prior_depends_on_it(run, monkeypatch):
+    monkeypatch.setattr(heads, "last_prior", lambda *layer: None)
+    assert heads.measure(run, tokens=8)[0]["reach"] == {}
+    with pytest.raises(UserError, match=r"--keys=9: the prior of 'bam' depends on the text, .* give --tokens=9"):
+        heads.measure(run, keys=[9], tokens=8)
 
 
 def test_couplings_in_blocks_are_those_of_the_whole(monkeypatch):

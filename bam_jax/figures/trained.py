@@ -83,6 +83,8 @@ def attention(run: Path, length: int = 0) -> Figure:
     Source: BAM, figure 4.
     """
     config, tokenizer, decoder = checkpoint.restore_model(run)
+    if not config.model.causal:
+        raise UserError(f"{run} is an encoder, which is not asked for a passkey; give the run of a decoder")
     if tokenizer.name == "char":
         prompts, usual = passkey.toy(loader.held_out(config, tokenizer), tokenizer, 0), 4 * config.context
     else:

@@ -13,7 +13,7 @@ from bam_jax.figures import __main__ as command
 from bam_jax.figures import trained
 
 
-def save(folder, name, encoding, ssmax, **options):
+def save(folder, name, encoding, ssmax, causal=True, **options):
     """A run whose checkpoint at step 1 is the initial model."""
     config = configs.from_dict(
         {
@@ -21,7 +21,7 @@ def save(folder, name, encoding, ssmax, **options):
             "ssmax": ssmax,
             "encoding_options": options,
             "context": 24,
-            "model": {"layers": 2, "width": 16, "heads": 4, "hidden": 16},
+            "model": {"layers": 2, "width": 16, "heads": 4, "hidden": 16, "causal": causal},
             "data": {"source": str(folder / "text.txt")},
         }
     )
@@ -40,6 +40,7 @@ def runs(tmp_path_factory):
     return {
         "bam": save(folder, "bam", "bam", "on", init="spread", spread=2.0),
         "alibi": save(folder, "alibi", "alibi", "off"),
+        "encoder": save(folder, "encoder", "nope", "off", causal=False),
     }
 
 
@@ -79,7 +80,9 @@ def test_bias_maps_of_several_runs_are_their_biases(runs, monkeypatch):
         np.testing.assert_allclose(given[f"head {head}"], expected, rtol=1e-6)
     given.clear()
     trained.biases(runs, 10)
-    assert list(given) == [f"{label}, {head}" for label in runs for head in (0, 1, 3)]
+    labels = ("bam", "alibi", "encoder scores")  # without a bias it is the scores that are drawn
+    assert list(given) == [f"{label}, {head}" for label in labels for head in (0, 1, 3)]
+    assert not np.isnan(given["encoder scores, 0"]).any()
 
 
 def test_every_figure_becomes_two_files(runs, tmp_path, capsys):
@@ -97,6 +100,7 @@ MISTAKES = [
     (["scatter", "--run=bam", "--run=bam"], "a --label of its own"),
     (["scatter", "--run=bam", "--length=5"], "--length=5 does not go with scatter"),
     (["attention", "--run=bam", "--length=3"], "length 3 is shorter than the passkey prompt"),
+    (["attention", "--run=encoder"], "is an encoder"),
     (["biases", "--run=bam", "--length=99999999"], "not 99999999; ask for a shorter text"),
     (["priors", "--run=alibi"], "no BAM priors, its encoding is 'alibi'"),
     (["scales", "--run=alibi"], "no Scalable Softmax"),
