@@ -68,10 +68,14 @@ BIASES = {
     "ggd": biases.GeneralisedGaussian(_head(), _head(), _head()),
     "kerple_log": biases.KerpleLog(_head(), _head()),
     "kerple_power": biases.KerplePower(_head(), _head()),
+    "additive_decay": biases.AdditiveDecay(_head(), _head(), _head()),
+    "gaussian": biases.Gaussian(_head()),
+    "student_t": biases.StudentT(_head(), _head()),
     "fire": biases.FIRE(_head(32), _head(), _number(32), _number(32), _number(), _number()),
     "t5": biases.T5(_head(32), starts=biases.t5_starts()),
     "t5_bidirectional": biases.T5(_head(32), starts=biases.t5_starts(16), bidirectional=True),
     "difference": biases.Difference(),
+    "distance": biases.Difference(symmetric=True),
     "cable": biases.CABLE(),
     "k_cable": biases.KCABLE(),
 }
@@ -108,9 +112,9 @@ def operands(name: str, width: int, *, length: int = LENGTH, dtype: str = "bfloa
     own = lambda: (_number(1, HEADS, length), _number(1, HEADS, length))
     i: Any = None
     j: Any = None
-    if name in ("difference", "cable", "k_cable"):
+    if name in ("difference", "distance", "cable", "k_cable"):
         i, j = own(), own()
-        i = i if name == "difference" else (_number(1, HEADS, length), i)
+        i = i if name in ("difference", "distance") else (_number(1, HEADS, length), i)
     row: Any = jax.ShapeDtypeStruct((1, length), jnp.int32)
     side = lambda x: Tokens(row, row if packed else None, x)
     mask = Mask(causal=name != "t5_bidirectional", window=length // 2 if packed else None)
