@@ -52,6 +52,7 @@ def perplexity(curves: Curves, context: int) -> Figure:
     figure, axes = _lines(curves, context)
     axes.set_yscale("log")
     axes.set_ylabel("perplexity (per character or token)")
+    figure.subplots_adjust(left=0.14)  # numbers of three digits and more
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     low, high = axes.get_ylim()

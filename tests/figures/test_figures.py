@@ -37,6 +37,12 @@ def test_names_stand_apart_and_inside_the_figure(draw):
         assert not any(box.overlaps(other) for other in boxes[n + 1 :])
 
 
+def test_large_perplexities_leave_room_for_the_axis_name():
+    figure = figures.positions({"BAM": [Seed(0, {128: 150.0, 256: 1200.0})]}, 128)
+    figure.draw_without_rendering()
+    assert figure.axes[0].yaxis.label.get_window_extent().x0 >= figure.bbox.x0
+
+
 def test_many_lengths_have_ticks_that_do_not_meet():
     figure = figures.passkey({"BAM": [Seed(0, {64 * 2**k: 1.0 for k in range(14)} | {32000: 1.0})]}, 64)
     figure.draw_without_rendering()
