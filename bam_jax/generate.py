@@ -15,7 +15,13 @@ from bam_jax.model import Caches, Decoder
 
 
 def pieces(
-    model: Decoder, tokens: Int[Array, "B T"], *, chunk: int = 4096, read: int = 1, slots: int = 0
+    model: Decoder,
+    tokens: Int[Array, "B T"],
+    *,
+    lengths: Int[Array, "B"] | None = None,
+    chunk: int = 4096,
+    read: int = 1,
+    slots: int = 0,
 ) -> Iterator[tuple[Float[Array, "B R V"], Caches]]:
     """Read a text chunk by chunk, in O(T) memory, and give the logits of each chunk's last rows.
 
@@ -23,7 +29,8 @@ def pieces(
     batch, `chunk`, `read` and `slots` are the same.
 
     Args:
-      tokens: a text of the same length in each row.
+      tokens: a text in each row.
+      lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
       chunk: tokens read at once.
       read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
       slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
@@ -41,10 +48,13 @@ def pieces(
     chunk = max(chunk, read)
     pad = -length % chunk
     tokens = jnp.pad(tokens, ((0, 0), (pad, 0)))
-    position = jnp.pad(jnp.arange(length, dtype=jnp.int32), (pad, 0), constant_values=EMPTY)[None]
+    position = jnp.arange(-pad, length, dtype=jnp.int32)[None]
+    if lengths is not None:
+        position = position - length + jnp.asarray(lengths, jnp.int32)[:, None]
+    position = jnp.where(position < 0, EMPTY, position)
     slots = -(-max(slots, length) // chunk) * chunk
     graph, state = nnx.split(model)
-    caches = _empty(graph, state, batch, slots)
+    caches = _empty(graph, state, batch, slots, lengths is None)
     for start in range(0, length + pad, chunk):
         piece = slice(start, start + chunk)
         logits, caches = _read(graph, state, tokens[:, piece], position[:, piece], caches, read)
@@ -52,31 +62,46 @@ def pieces(
 
 
 def prefill(
-    model: Decoder, tokens: Int[Array, "B T"], *, chunk: int = 4096, read: int = 1, slots: int = 0
+    model: Decoder,
+    tokens: Int[Array, "B T"],
+    *,
+    lengths: Int[Array, "B"] | None = None,
+    chunk: int = 4096,
+    read: int = 1,
+    slots: int = 0,
 ) -> tuple[Float[Array, "B R V"], Caches]:
     """Logits of a prompt's last `read` rows, and the caches filled with it; arguments as in `pieces`."""
     chunk = min(chunk, max(slots, tokens.shape[1]))
-    (last,) = collections.deque(pieces(model, tokens, chunk=chunk, read=read, slots=slots), maxlen=1)
+    (last,) = collections.deque(pieces(model, tokens, lengths=lengths, chunk=chunk, read=read, slots=slots), maxlen=1)
     return last
 
 
-def greedy(model: Decoder, tokens: Int[Array, "B T"], steps: int, *, chunk: int = 4096) -> Int[Array, "B N"]:
-    """The `steps` most likely tokens after a prompt, one after another."""
+def greedy(
+    model: Decoder,
+    tokens: Int[Array, "B T"],
+    steps: int,
+    *,
+    lengths: Int[Array, "B"] | None = None,
+    chunk: int = 4096,
+) -> Int[Array, "B N"]:
+    """The `steps` most likely tokens after a prompt, one after another; arguments as in `pieces`."""
     length = tokens.shape[1]
     model.check_length(length + steps - 1)
-    logits, caches = prefill(model, tokens, chunk=min(chunk, length), slots=length + min(chunk, length) + steps)
+    chunk = max(1, min(chunk, length))
+    slots = length + -length % chunk + steps
+    logits, caches = prefill(model, tokens, lengths=lengths, chunk=chunk, slots=slots)
+    end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
     graph, state = nnx.split(model)
     written = [jnp.argmax(logits[:, -1:], axis=-1)]
     for n in range(steps - 1):
-        position = jnp.full((1, 1), length + n, jnp.int32)
-        logits, caches = _read(graph, state, written[-1], position, caches, 1)
+        logits, caches = _read(graph, state, written[-1], end[:, None] + n, caches, 1)
         written.append(jnp.argmax(logits, axis=-1))
     return jnp.concatenate(written, axis=1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def _empty(graph: nnx.GraphDef, state: nnx.State, batch: int, slots: int) -> Caches:
-    return nnx.merge(graph, state).caches(batch, slots)
+@functools.partial(jax.jit, static_argnums=(0, 2, 3, 4))
+def _empty(graph: nnx.GraphDef, state: nnx.State, batch: int, slots: int, common: bool) -> Caches:
+    return nnx.merge(graph, state).caches(batch, slots, common_positions=common)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=(4,))

@@ -50,6 +50,20 @@ def test_greedy_takes_the_most_likely_token_again_and_again(tokens):
     np.testing.assert_array_equal(written, text[:, T:])
 
 
+FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("rope", "sinusoidal")]
+
+
+@pytest.mark.parametrize("encoding", ["bam", "cable", *FULL])
+def test_texts_of_different_lengths_are_written_on_as_if_alone(encoding, tokens):
+    made, lengths = build(encoding), np.array([T, 4])
+    together = generate.greedy(made, tokens, 5, lengths=lengths, chunk=3)
+    for row, length in enumerate(lengths):
+        alone = generate.greedy(made, tokens[row : row + 1, T - length :], 5, chunk=3)
+        np.testing.assert_array_equal(together[row : row + 1], alone)
+    logits, _ = generate.prefill(made, tokens, lengths=lengths, chunk=3)
+    np.testing.assert_allclose(logits[1, -1], made(tokens[1:, -4:])[0][0, -1], atol=1e-4)
+
+
 def test_a_table_must_hold_what_is_read_and_written(tokens):
     made = build("learned")
     assert generate.greedy(made, tokens, 4).shape == (2, 4)  # the last token written is not read: 16 positions
