@@ -9,8 +9,9 @@ import functools
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,12 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
 from bam_jax.errors import UserError, nearest
-from bam_jax.evals import passkey, perplexity
-from bam_jax.evals.base import Cell
+from bam_jax.evals import passkey, perplexity, ruler
+from bam_jax.evals.base import Cell, Plan, Trained, check_number
 
 RESULTS = "results.jsonl"
-EVALS = ("passkey", "perplexity")
-PROMPTS = ("paper", "toy")
-IDENTITY = ("eval", "length", "depth", "prompt", "seed", "step", "overrides")
-"""What tells one cell from another; cells that agree in these are samples of the same thing."""
+EVALS: dict[str, ModuleType] = {"passkey": passkey, "perplexity": perplexity, "ruler": ruler}
+"""Each has `Options`, `plans`, and `SAMPLES`, what its samples are called."""
 
 
 def evaluate(
@@ -35,34 +34,27 @@ def evaluate(
     name: str,
     lengths: Sequence[int],
     *,
-    depths: int = 20,
-    trials: int = 1,
-    prompt: str | None = None,
-    seed: int = 0,
-    tokens: int = 2**15,
     memory: float = 2.0,
     overrides: Sequence[str] = (),
     progress: bool | None = None,
+    **options: Any,
 ) -> list[dict[str, Any]]:
     """Evaluate the newest checkpoint of a run, and append to its `results.jsonl` what is not there yet.
 
-    A record holds `eval`, `length`, `depth`, `value`, `unit`, `n` (prompts or sequences), what else the evaluation found
-    (`bam_jax.evals`), `prompt` and `seed` (passkey), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its
-    hash), `commit` (of the code; null outside a git checkout) and `seconds`. More trials or tokens than before add a
-    record with those that were missing, so that the mean of a cell's records, weighted by `n`, is the cell's value.
+    A record holds `eval`, `length`, `depth`, `value`, `unit`, `n` (prompts, sequences or samples), what else the evaluation
+    found (`bam_jax.evals`), what tells its cells from others' (`prompt` and `seed` of passkeys; `task`, `seed` and `essays`
+    of RULER), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of the code; null outside
+    a git checkout) and `seconds`. More trials, samples or tokens than before add a record with those that were missing, so
+    that the mean of a cell's records, weighted by `n`, is the cell's value.
 
     Args:
         run: the run's folder.
-        name: "passkey" or "perplexity".
+        name: "passkey", "perplexity" or "ruler".
         lengths: tokens of a prompt or sequence.
-        depths: number of equally spaced depths of the key, 0 to 1.
-        trials: prompts at each depth.
-        prompt: "toy" or "paper"; None: toy for the character tokenizer, paper for others.
-        seed: of the prompts.
-        tokens: of text for the perplexity at each length; at least one sequence is measured.
         memory: for activations, GiB; decides how many rows are computed at once.
         overrides: "--config.a.b=value", changes at evaluation time; part of a cell's identity.
         progress: whether to show a progress bar on stderr; None means only on a terminal.
+        options: of the evaluation; the fields of its `Options` (`bam_jax.evals`).
 
     Returns:
         The records of what was asked for, old and new.
@@ -70,7 +62,10 @@ def evaluate(
     Raises:
         UserError: the run or the arguments will not do; nothing is written then.
     """
-    _check(name, lengths, prompt, depths=depths, trials=trials, seed=seed, tokens=tokens, memory=memory)
+    asked = _options(name, options)
+    if not lengths or min(lengths) < 1:
+        raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
+    check_number("memory", memory)
     run = Path(run)
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
@@ -80,54 +75,41 @@ def evaluate(
         "tokenizer": tokenizer.hash,
         "commit": commit(),
     }
-    identity = {
-        "eval": name,
-        "prompt": (prompt or ("toy" if tokenizer.name == "char" else "paper")) if name == "passkey" else None,
-        "seed": seed if name == "passkey" else None,
+    state = {
         "step": checkpoint.latest(run),
         "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
     }
-    stream = np.zeros(0, np.int32)
-    if identity["prompt"] != "paper":
-        stream = _held_out(configs.to_json(Config(data=config.data)), tokenizer.spec)
-    if name == "passkey":
-        places = [round(float(depth), 6) for depth in np.linspace(0, 1, depths)]
-        wanted = {(length, depth): trials for length in sorted(set(lengths)) for depth in places}
-    else:
-        wanted = {(length, None): perplexity.available(stream, length, tokens) for length in sorted(set(lengths))}
+    held_out = functools.partial(_held_out, configs.to_json(Config(data=config.data)), tokenizer.spec)
+    trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
+    plans: list[Plan] = EVALS[name].plans(trained, sorted(set(lengths)), asked)
 
     path = run / RESULTS
     for record in log.read(path):
         if "tokenizer" in record:  # results from before it was written have none
             tokenizer.check(record["tokenizer"], str(path))
-    done: dict[tuple, int] = defaultdict(int)
-    for record in _matching(path, identity, wanted):
-        done[record["length"], record["depth"]] += record["n"]
-    cells = [Cell(*at, done[at], stop) for at, stop in wanted.items() if done[at] < stop]
-    size = lambda at, n: at[0] * n
-    with log.progress(
-        sum(size(at, n) for at, n in wanted.items()),
-        done=sum(size(at, min(done[at], n)) for at, n in wanted.items()),
-        unit="token",
-        label=f"{run.name} {name}",
-        show=progress,
-    ) as bar:
-        if name == "passkey":
-            prompts = passkey.paper(tokenizer, seed)
-            if identity["prompt"] == "toy":
-                prompts = passkey.toy(stream, tokenizer, seed)
-            measured = passkey.evaluate(decoder, cells, prompts, memory=memory * 2**30)
-        else:
-            measured = perplexity.evaluate(decoder, cells, stream, window=config.context, memory=memory * 2**30)
-        for count, (cell, result) in enumerate(measured, start=1):
-            if count == 1:
-                _mend(path)
-            record = identity | {"length": cell.length, "depth": cell.depth, "n": cell.n} | result | common
-            with log.Writer(path) as writer:
-                writer.write(record)
-            bar.set_postfix_str(f"cell {count} of {len(cells)}: {cell.length} tokens, {record['value']:.3g}")
-            bar.update(size((cell.length, cell.depth), cell.n))
-    return list(_matching(path, identity, wanted))
+    todo: list[tuple[Plan, dict[str, Any], list[Cell]]] = []
+    total = measured = 0
+    for plan in plans:
+        identity: dict[str, Any] = {"eval": name} | dict(plan.identity) | state
+        done: dict[tuple, int] = defaultdict(int)
+        for record in _matching(path, identity, plan):
+            done[record["length"], record["depth"]] += record["n"]
+        todo.append((plan, identity, [Cell(*at, done[at], n) for at, n in plan.wanted.items() if done[at] < n]))
+        total += sum(length * n for (length, _), n in plan.wanted.items())
+        measured += sum(at[0] * min(done[at], n) for at, n in plan.wanted.items())
+    count, cells = 0, sum(len(cells) for _, _, cells in todo)
+    with log.progress(total, done=measured, unit="token", label=f"{run.name} {name}", show=progress) as bar:
+        for plan, identity, missing in todo:
+            for cell, result in plan.measure(missing):
+                count += 1
+                if count == 1:
+                    _mend(path)
+                record = identity | {"length": cell.length, "depth": cell.depth, "n": cell.n} | result | common
+                with log.Writer(path) as writer:
+                    writer.write(record)
+                bar.set_postfix_str(f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}")
+                bar.update(cell.length * cell.n)
+    return [record for plan, identity, _ in todo for record in _matching(path, identity, plan)]
 
 
 def commit() -> str | None:
@@ -140,24 +122,24 @@ def commit() -> str | None:
     return said.stdout.strip()
 
 
-def _check(name: str, lengths: Sequence[int], prompt: str | None, **numbers: float) -> None:
+def _options(name: str, given: Mapping[str, Any]) -> Any:
     if name not in EVALS:
         raise UserError(f"unknown evaluation {name!r}; {nearest(name, EVALS)}")
-    if prompt is not None and prompt not in PROMPTS:
-        raise UserError(f"unknown prompt {prompt!r}; {nearest(prompt, PROMPTS)}")
-    if not lengths or min(lengths) < 1:
-        raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
-    for option, value in numbers.items():
-        if not (value >= 0 if option == "seed" else value > 0):
-            raise UserError(f"--{option}={value} must be {'0 or more' if option == 'seed' else 'more than 0'}")
+    kind = EVALS[name].Options
+    known = [field.name for field in dataclasses.fields(kind)]
+    for option in given:
+        if option not in known:
+            raise UserError(f"--{option} is no option of --eval={name}; {nearest(option, known)}")
+    return kind(**given)
 
 
-def _matching(path: Path, identity: dict[str, Any], wanted: dict[tuple, int]) -> list[dict[str, Any]]:
+def _matching(path: Path, identity: dict[str, Any], plan: Plan) -> list[dict[str, Any]]:
     return [
         record
         for record in log.read(path)
+        # The evaluation comes first: the records of another need not have what tells apart those of this one.
         if all(record[key] == value for key, value in identity.items())
-        and (record["length"], record["depth"]) in wanted
+        and (record["length"], record["depth"]) in plan.wanted
     ]
 
 
@@ -203,13 +185,20 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.evaluate", description=__doc__)
     parser.add_argument("--run", required=True, help="the folder of a trained run")
-    parser.add_argument("--eval", required=True, help=" or ".join(EVALS))
+    parser.add_argument("--eval", required=True, help=", ".join(EVALS))
     parser.add_argument("--lengths", required=True, help="tokens of a prompt or sequence, as in 64,4096")
-    parser.add_argument("--depths", type=int, default=20, help="equally spaced places of the key (20)")
-    parser.add_argument("--trials", type=int, default=1, help="prompts at each depth (1)")
-    parser.add_argument("--prompt", help="toy (the default for the tokenizer char) or paper")
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts (0)")
-    parser.add_argument("--tokens", type=int, default=2**15, help="of text for each perplexity (32768)")
+    owners: dict[str, list[str]] = defaultdict(list)
+    fields = {field.name: field for each in EVALS.values() for field in dataclasses.fields(each.Options)}
+    for each, module in EVALS.items():
+        for field in dataclasses.fields(module.Options):
+            owners[field.name].append(each)
+    for option, field in fields.items():
+        default = "" if field.default is None else f" ({field.default})"
+        parser.add_argument(
+            f"--{option}",
+            type=str if field.default is None else type(field.default),
+            help=f"{' and '.join(owners[option])}: {field.metadata['help']}{default}",
+        )
     parser.add_argument("--memory", type=float, default=2.0, help="for activations, GiB (2)")
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
     given, overrides = configs.parse(argv, parser)
@@ -218,21 +207,19 @@ def main(argv: Sequence[str]) -> None:
         given.run,
         given.eval,
         lengths_of(given.lengths),
-        depths=given.depths,
-        trials=given.trials,
-        prompt=given.prompt,
-        seed=given.seed,
-        tokens=given.tokens,
         memory=given.memory,
         overrides=overrides,
         progress=given.progress,
+        **{option: value for option in fields if (value := getattr(given, option)) is not None},
     )
-    for length in sorted({record["length"] for record in records}):
-        cells = [record for record in records if record["length"] == length]
+    tables: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        tables[record["task"] if "task" in record else "", record["length"]].append(record)
+    for (task, length), cells in sorted(tables.items()):
         n = sum(cell["n"] for cell in cells)
         value = sum(cell["value"] * cell["n"] for cell in cells) / n
-        what = "prompts" if given.eval == "passkey" else "sequences"
-        print(f"{given.run}: {cells[0]['unit']} at {length} tokens: {value:.3f} ({n} {what})")
+        what = f"{task} {cells[0]['unit']}".strip()
+        print(f"{given.run}: {what} at {length} tokens: {value:.3f} ({n} {EVALS[given.eval].SAMPLES})")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,16 @@ import runpy
 from pathlib import Path
 
 from bam_jax import config, log
+from bam_jax.data import ruler
+from bam_jax.data.documents import STDLIB
 from bam_jax.errors import UserError
+
+OPTIONS = {
+    "passkey": ("depths", "trials", "seed"),
+    "perplexity": ("tokens",),
+    "ruler": ("tasks", "samples", "essays", "seed"),
+}
+"""Which fields of an `Evaluation` matter to which evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,12 +24,15 @@ class Evaluation:
     """One evaluation of a trained row: the arguments of `bam_jax.evaluate`.
 
     Args:
-        name: "passkey" or "perplexity".
+        name: "passkey", "perplexity" or "ruler".
         lengths: tokens.
         depths: equally spaced depths of a passkey.
         trials: prompts at each depth.
-        seed: of the prompts.
+        seed: of the prompts or samples.
         tokens: of text for the perplexity at each length.
+        tasks: of RULER.
+        samples: of each of them and each length.
+        essays: in which RULER hides needles.
         overrides: "--config.a.b=value", changes at evaluation only.
         label: the curve's name; "" means the row's.
     """
@@ -31,6 +43,9 @@ class Evaluation:
     trials: int = 1
     seed: int = 0
     tokens: int = 2**15
+    tasks: tuple[str, ...] = tuple(ruler.TASKS)
+    samples: int = 50
+    essays: str = STDLIB
     overrides: tuple[str, ...] = ()
     label: str = ""
 
@@ -40,15 +55,10 @@ class Evaluation:
         >>> Evaluation("perplexity", (64, 128)).arguments()
         ['--eval=perplexity', '--lengths=64,128', '--tokens=32768']
         """
-        passkey = [f"--depths={self.depths}", f"--trials={self.trials}", f"--seed={self.seed}"]
-        perplexity = [f"--tokens={self.tokens}"]
+        given = dataclasses.asdict(self) | {"tasks": ",".join(self.tasks)}
         lengths = ",".join(map(str, self.lengths))
-        return [
-            f"--eval={self.name}",
-            f"--lengths={lengths}",
-            *(passkey if self.name == "passkey" else perplexity),
-            *self.overrides,
-        ]
+        options = [f"--{option}={given[option]}" for option in OPTIONS[self.name]]
+        return [f"--eval={self.name}", f"--lengths={lengths}", *options, *self.overrides]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,25 +13,28 @@ from bam_jax.data import loader, tokenizers
 from bam_jax.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def untrained(folder, name):
     """A run whose checkpoint at step 1 is the initial model."""
-    folder = tmp_path_factory.mktemp("runs")
     (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
     config = configs.from_dict(
         {
             "encoding": "rope",
             "context": 24,
             "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
-            "data": {"source": str(folder / "text.txt")},
+            "data": {"source": str(folder / "text.txt"), "tokenizer": name},
         }
     )
-    tokenizer = tokenizers.tokenizer("char")
+    tokenizer = tokenizers.tokenizer(name)
     initial = nnx.jit(lambda: model.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
     state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
     with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
         checkpoints.save(1, state, loader.batches(config, tokenizer))
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return untrained(tmp_path_factory.mktemp("runs"), "char")
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +111,31 @@ def test_an_override_changes_what_is_measured(run):
     assert len(plain["windows"]) == 2 and plain["window"] == 24
 
 
+def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
+    run = untrained(tmp_path, "byte")
+    before = evaluate.evaluate(run, "perplexity", [16], tokens=32)
+    asked = (
+        "--eval=ruler",
+        "--lengths=600",
+        "--tasks=niah_single_1,niah_single_2",
+        f"--essays={tmp_path / 'text.txt'}",
+    )
+    assert not command(run, *asked, "--samples=1") and not command(run, *asked, "--samples=3")
+    assert "niah_single_2 accuracy at 600 tokens: 0.000 (3 samples)" in capsys.readouterr().out
+    records = [json.loads(line) for line in lines(run)[1:]]
+    assert [(r["task"], r["length"], r["n"]) for r in records] == [
+        ("niah_single_1", 600, 1),
+        ("niah_single_2", 600, 1),
+        ("niah_single_1", 600, 2),
+        ("niah_single_2", 600, 2),
+    ]
+    assert all(r["step"] == 1 and r["seed"] == 0 and r["example"]["answers"] for r in records)
+    assert [("essays" in r, "essays_hash" in r) for r in records[:2]] == [(False, False), (True, True)]
+    written = lines(run)
+    assert not command(run, *asked, "--samples=2") and lines(run) == written
+    assert evaluate.evaluate(run, "perplexity", [16], tokens=32) == before and lines(run) == written
+
+
 def test_progress_is_shown_when_asked_for(run, capsys):
     assert not command(run, "--eval=perplexity", "--lengths=16", "--tokens=32", "--progress")
     assert "run perplexity" in capsys.readouterr().err
@@ -128,6 +156,10 @@ MISTAKES = [
     (["--eval=passkey", "--lengths=64", "--config.encodin=bam"], "did you mean 'encoding'"),
     (["--eval=passkey", "--lengths=64", "--dephts=4"], "did you mean '--depths'"),
     (["--eval=passkey"], "--lengths"),
+    (["--eval=perplexity", "--lengths=64", "--depths=3"], "--depths is no option of --eval=perplexity; known: tokens"),
+    (["--eval=ruler", "--lengths=4096", "--tasks=niah_multikey"], "did you mean 'niah_multikey_3'"),
+    (["--eval=ruler", "--lengths=4096", "--essays=none"], "none"),
+    (["--eval=ruler", "--lengths=4096", "--tasks=niah_single_1"], "'char' changes texts"),
 ]
 
 

@@ -1,11 +1,12 @@
 """Experiment files, and the jobs they make."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from bam_jax import experiment
+from bam_jax import evaluate, experiment
 from bam_jax.errors import UserError
 from bam_jax.experiment import Evaluation, Experiment, Row
 
@@ -40,6 +41,15 @@ def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):
         experiment.load(path)
     with pytest.raises(UserError, match="--source=corpus: .*quickstart.py takes no corpus"):
         experiment.load(EXPERIMENTS / "quickstart.py", source="corpus")
+
+
+def test_every_evaluation_gets_the_options_that_it_has():
+    for name, module in evaluate.EVALS.items():
+        fields = {field.name for field in dataclasses.fields(module.Options)}
+        assert set(experiment.OPTIONS[name]) == fields - {"prompt"}
+    ruler = Evaluation("ruler", (4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER").arguments()
+    tasks = "--tasks=niah_single_1,niah_multikey_3"
+    assert ruler == ["--eval=ruler", "--lengths=4096", tasks, "--samples=50", "--essays=FOLDER", "--seed=0"]
 
 
 def test_a_job_is_the_commands_a_person_would_type():

@@ -4,6 +4,7 @@ Source: BAM, passkey retrieval, after Mohtashami & Jaggi 2023.
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import time
@@ -21,8 +22,9 @@ from bam_jax.attention import EMPTY
 from bam_jax.data import passkey
 from bam_jax.data.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
-from bam_jax.errors import UserError
-from bam_jax.evals.base import Cell, rows_within
+from bam_jax.errors import UserError, nearest
+from bam_jax.evals import base
+from bam_jax.evals.base import Cell, Plan, option, rows_within
 
 FORCED = DIGITS - 1
 """Digits of the answer that a model is given after the prompt."""
@@ -34,6 +36,32 @@ _STREAM = 0x9A55  # a fifth word in the seed of a prompt, where training has two
 
 Sample = tuple[np.ndarray, np.ndarray]
 """Tokens of a prompt, and the five tokens of its answer."""
+
+
+SAMPLES = "prompts"
+PROMPTS = ("paper", "toy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(base.Options):
+    """What is asked besides the lengths.
+
+    Args:
+        depths: number of equally spaced depths of the key, 0 to 1.
+        trials: prompts at each depth.
+        prompt: "toy" or "paper"; None: toy for the character tokenizer, paper for others.
+        seed: of the prompts.
+    """
+
+    depths: int = option(20, "equally spaced places of the key")
+    trials: int = option(1, "prompts at each depth")
+    prompt: str | None = option(None, "toy (the default for the tokenizer char) or paper")
+    seed: int = option(0, "of the prompts")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompt is not None and self.prompt not in PROMPTS:
+            raise UserError(f"unknown prompt {self.prompt!r}; {nearest(self.prompt, PROMPTS)}")
 
 
 class Prompts(Protocol):
@@ -74,6 +102,33 @@ def paper(tokenizer: Tokenizer, seed: int) -> Prompts:
         return passkey.paper_prompt(length, depth, digits, tokenizer)
 
     return make
+
+
+def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> list[Plan]:
+    """What is to be measured, in one piece.
+
+    Args:
+        trained: the run.
+        lengths: of the prompts, tokens.
+        options: the rest.
+
+    Raises:
+        UserError: the toy prompt is asked of another tokenizer.
+    """
+    tokenizer = trained.tokenizer
+    prompt = options.prompt or ("toy" if tokenizer.name == "char" else "paper")
+    if prompt == "toy":
+        prompts = toy(trained.held_out(), tokenizer, options.seed)
+    else:
+        prompts = paper(tokenizer, options.seed)
+    depths = [round(float(depth), 6) for depth in np.linspace(0, 1, options.depths)]
+    return [
+        Plan(
+            {"prompt": prompt, "seed": options.seed},
+            {(length, depth): options.trials for length in lengths for depth in depths},
+            lambda cells: evaluate(trained.decoder, cells, prompts, memory=trained.memory),
+        )
+    ]
 
 
 def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows: int) -> np.ndarray:

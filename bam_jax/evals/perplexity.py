@@ -3,6 +3,7 @@
 Source: BAM, perplexity by position; CABLE, non-overlapping sequences of the test length.
 """
 
+import dataclasses
 import functools
 import math
 import time
@@ -18,7 +19,44 @@ from jaxtyping import Array
 from bam_jax import losses, model
 from bam_jax.attention import EMPTY
 from bam_jax.errors import UserError
-from bam_jax.evals.base import Cell, rows_within
+from bam_jax.evals import base
+from bam_jax.evals.base import Cell, Plan, option, rows_within
+
+SAMPLES = "sequences"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(base.Options):
+    """What is asked besides the lengths.
+
+    Args:
+        tokens: of text for the perplexity at each length; at least one sequence is measured.
+    """
+
+    tokens: int = option(2**15, "of text for each perplexity")
+
+
+def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> list[Plan]:
+    """What is to be measured, in one piece.
+
+    Args:
+        trained: the run.
+        lengths: of the sequences, tokens.
+        options: the rest.
+
+    Raises:
+        UserError: there is too little held-out text for a length.
+    """
+    stream = trained.held_out()
+    return [
+        Plan(
+            {},
+            {(length, None): available(stream, length, options.tokens) for length in lengths},
+            lambda cells: evaluate(
+                trained.decoder, cells, stream, window=trained.config.context, memory=trained.memory
+            ),
+        )
+    ]
 
 
 def available(stream: np.ndarray, length: int, tokens: int) -> int:

@@ -1,0 +1,177 @@
+"""RULER, measured on models that are known to find the needles, or not."""
+
+import re
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bam_jax.attention import EMPTY
+from bam_jax.config import Config, ModelConfig
+from bam_jax.data import ruler as data
+from bam_jax.data.tokenizers import ByteTokenizer
+from bam_jax.errors import UserError
+from bam_jax.evals import ruler
+from bam_jax.evals.base import Cell, Trained
+
+BYTE = ByteTokenizer()
+LENGTH = 1300
+
+
+def copied(text):
+    """What stands behind the keys that a prompt asks for."""
+    (query,) = re.findall(r"What (?:is|are all) the special magic \S+ for (.*) mentioned in the provided text\?", text)
+    asked = re.split(", and |, ", query)
+    return ", ".join(value for key in asked for value in re.findall(f"for {re.escape(key)} is: (\\S+)[.]", text))
+
+
+def first(text):
+    return re.search(r"is: (\S+)[.]", text)[1]
+
+
+class Stub(nnx.Module):
+    """What an evaluation needs of a model; it writes an answer to the prompt that it sees, and its cache is the text.
+
+    Args:
+        answer: what follows a prompt.
+        end: what follows that prompt behind the answer and the end of the document.
+    """
+
+    def __init__(self, answer, end=first):
+        self.config = ModelConfig(layers=1, width=8, heads=1, hidden=8)
+        self.answer, self.end = answer, end
+        self.head = nnx.Param(jnp.zeros(3))
+        self.longest = 10**6
+
+    def check_length(self, length):
+        if length > self.longest:
+            raise UserError(f"{length} tokens are too many")
+
+    def caches(self, batch, slots, common_positions):
+        assert not common_positions
+        empty = jnp.zeros((batch, slots), jnp.int32)
+        return empty, empty + EMPTY, jnp.zeros((), jnp.int32)
+
+    def __call__(self, tokens, *, position, caches, read):
+        seen, at, length = caches
+        position = jnp.broadcast_to(position, tokens.shape)
+        seen = jax.lax.dynamic_update_slice(seen, tokens, (0, length))
+        at = jax.lax.dynamic_update_slice(at, position, (0, length))
+        ids = jax.pure_callback(self.next, jax.ShapeDtypeStruct((len(tokens),), jnp.int32), seen, at)
+        logits = jnp.broadcast_to(jax.nn.one_hot(ids, BYTE.size)[:, None], (len(tokens), read, BYTE.size))
+        return logits, (seen, at, length + tokens.shape[1])
+
+    def next(self, seen, at):
+        ids = []
+        for row, positions in zip(np.asarray(seen), np.asarray(at), strict=True):
+            text = row[positions < EMPTY]
+            assert np.array_equal(np.sort(positions[positions < EMPTY]), np.arange(len(text)))
+            prompt = re.match(
+                r".* mentioned in the provided text (?:is|are)(?!.* mentioned)", BYTE.decode(text), re.DOTALL
+            )
+            if prompt is None:  # not yet read to its end, or no prompt
+                ids.append(0)
+                continue
+            reply = [*f" {self.answer(prompt[0])}".encode(), BYTE.eos, *self.end(prompt[0]).encode()]
+            ids.append((reply + [0] * 200)[len(text) - len(prompt[0])])
+        return np.array(ids, np.int32)
+
+
+def measure(stub, tasks, *, samples=3, memory=2.0**30, first=0, essays="One two three. Four, five! Six."):
+    text = data.Essays("test", tuple(essays.split()))
+    make = data.Sampler(BYTE, text, 0)
+    trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), memory)
+    return {
+        task: dict(ruler.evaluate(trained, [Cell(LENGTH, None, first, first + samples)], make=make, task=task))
+        for task in tasks
+    }
+
+
+def scores(found):
+    return {task: [result["value"] for result in cells.values()] for task, cells in found.items()}
+
+
+def test_who_copies_the_needles_finds_them_all():
+    found = measure(Stub(copied), data.TASKS)
+    assert scores(found) == {task: [1.0] for task in data.TASKS}
+    (result,) = found["niah_multivalue"].values()
+    assert 0.9 * LENGTH < result["tokens"] + data.GENERATED <= LENGTH
+    assert len(result["example"]["answers"]) == 4
+    assert set(re.findall(r"\d+", result["example"]["written"])) == set(result["example"]["answers"])
+
+
+def test_who_takes_the_first_needle_finds_one_of_those_asked_for():
+    found = scores(measure(Stub(first), ["niah_single_2", "niah_multikey_2", "niah_multivalue", "niah_multiquery"]))
+    assert found["niah_single_2"] == [1.0] and found["niah_multikey_2"][0] < 1
+    assert found["niah_multivalue"] == found["niah_multiquery"] == [0.25]
+
+
+def test_what_follows_the_end_of_a_document_does_not_count():
+    late = Stub(lambda prompt: "1", end=copied)
+    (result,) = measure(late, ["niah_single_1"])["niah_single_1"].values()
+    assert result["example"]["written"] == " 1" and result["value"] == 0
+
+
+def test_little_memory_gives_the_same_in_more_batches(monkeypatch):
+    batches = []
+    inner = ruler.write
+    monkeypatch.setattr(ruler, "write", lambda *a, **k: batches.append((len(a[2]), k["rows"])) or inner(*a, **k))
+    together = measure(Stub(copied), ["niah_single_1"], samples=5)
+    row = 4 * LENGTH * (8 * 8 + 3 * 8 + 2 * 8)
+    apart = measure(Stub(copied), ["niah_single_1"], samples=5, memory=2 * row)
+    assert batches == [(5, 5), (2, 2), (2, 2), (1, 2)]
+    assert scores(together) == scores(apart)
+    results = [next(iter(found["niah_single_1"].values())) for found in (together, apart)]
+    assert results[0]["tokens"] == results[1]["tokens"]
+
+
+def test_samples_go_on_where_they_stopped():
+    (later,) = measure(Stub(copied), ["niah_single_1"], first=4, samples=1)["niah_single_1"].values()
+    make = data.Sampler(BYTE, data.Essays("", ()), 0)
+    assert later["example"]["answers"] == make("niah_single_1", LENGTH, 4).answers
+
+
+def test_lengths_that_cannot_be_are_refused_before_anything_is_measured():
+    stub = Stub(copied)
+    stub.longest = LENGTH - 2
+    with pytest.raises(UserError, match=f"{LENGTH - 1} tokens are too many"):
+        measure(stub, ["niah_single_1"])
+    with pytest.raises(UserError, match="too short for niah_multivalue"):
+        measure(Stub(copied), ["niah_multivalue"], essays="long" * LENGTH)
+
+
+@given(st.lists(st.text("aB", min_size=1, max_size=4), min_size=1, max_size=5), st.text("aBc ", max_size=20))
+def test_string_match_all_is_the_share_of_answers_found(answers, written):
+    share = ruler.string_match_all(written, answers)
+    assert share == np.mean(
+        [any(written[n:].lower().startswith(a.lower()) for n in range(len(written) + 1)) for a in answers]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": "niah_singel_1"}, "did you mean 'niah_single_1'"),
+        ({"samples": 0}, "--samples=0"),
+        ({"seed": -1}, "--seed=-1"),
+    ],
+)
+def test_mistakes(options, message):
+    with pytest.raises(UserError, match=message):
+        ruler.Options(**options)
+
+
+def test_a_task_of_essays_says_which(tmp_path):
+    (tmp_path / "essay.txt").write_text("One two three. Four.")
+    trained = types.SimpleNamespace(tokenizer=BYTE)
+    options = ruler.Options(tasks="niah_single_1,niah_single_2", essays=str(tmp_path), seed=3, samples=9)
+    noise, essay = ruler.plans(trained, [1024, 2048], options)
+    assert noise.identity == {"task": "niah_single_1", "seed": 3}
+    text = data.essays(str(tmp_path))
+    assert essay.identity == {"task": "niah_single_2", "seed": 3, "essays": str(tmp_path), "essays_hash": text.hash}
+    assert noise.wanted == essay.wanted == {(1024, None): 9, (2048, None): 9}
