@@ -63,7 +63,7 @@ def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> li
         options: the rest.
 
     Raises:
-        UserError: a tokenizer that changes text, or no essays.
+        UserError: a tokenizer that changes text, no essays, or a length that a task or the model cannot have.
     """
     tasks = dict.fromkeys(options.tasks.split(","))
     wanted: dict[tuple[int, float | None], int] = {(length, None): options.samples for length in lengths}
@@ -72,7 +72,11 @@ def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> li
         text = essays(options.essays)
     make = Sampler(trained.tokenizer, text, options.seed)
     found = []
+    for length in lengths:
+        trained.decoder.check_length(length - 1)  # the last token written is not read
     for task in tasks:
+        for length in lengths:
+            make.check(task, length, range(options.samples))
         identity = {"task": task, "seed": options.seed}
         if TASKS[task].haystack == "essay":
             identity |= {"essays": text.source, "essays_hash": text.hash}
@@ -129,13 +133,7 @@ def evaluate(
     Yields:
         Each cell with its results: `value`, the mean over samples of the fraction of answers found; `tokens`, the mean
         length of the prompts; `example`, the first sample's answers and what was written; `seconds`, compilation included.
-
-    Raises:
-        UserError: before anything is measured, a length that the task or the model cannot have.
     """
-    for cell in cells:
-        make.check(task, cell.length, range(cell.first, cell.stop))
-        trained.decoder.check_length(cell.length - 1)
     for cell in sorted(cells):
         start = time.perf_counter()
         rows = min(cell.n, rows_within(trained.memory, cell.length, trained.config.model, cached=True))

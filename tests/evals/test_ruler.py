@@ -136,13 +136,16 @@ def test_samples_go_on_where_they_stopped():
     assert later["example"]["answers"] == make("niah_single_1", LENGTH, 4).answers
 
 
-def test_lengths_that_cannot_be_are_refused_before_anything_is_measured():
+def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "essay.txt").write_text("long" * LENGTH)
     stub = Stub(copied)
+    trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**30)
+    assert len(ruler.plans(trained, [LENGTH], ruler.Options(tasks="niah_single_1,niah_multikey_3"))) == 2
+    with pytest.raises(UserError, match="too short for niah_multivalue"):
+        ruler.plans(trained, [LENGTH], ruler.Options(tasks="niah_single_1,niah_multivalue", essays=str(tmp_path)))
     stub.longest = LENGTH - 2
     with pytest.raises(UserError, match=f"{LENGTH - 1} tokens are too many"):
-        measure(stub, ["niah_single_1"])
-    with pytest.raises(UserError, match="too short for niah_multivalue"):
-        measure(Stub(copied), ["niah_multivalue"], essays="long" * LENGTH)
+        ruler.plans(trained, [600, LENGTH], ruler.Options(tasks="niah_single_1"))
 
 
 @given(st.lists(st.text("aB", min_size=1, max_size=4), min_size=1, max_size=5), st.text("aBc ", max_size=20))
@@ -168,7 +171,7 @@ def test_mistakes(options, message):
 
 def test_a_task_of_essays_says_which(tmp_path):
     (tmp_path / "essay.txt").write_text("One two three. Four.")
-    trained = types.SimpleNamespace(tokenizer=BYTE)
+    trained = types.SimpleNamespace(tokenizer=BYTE, decoder=Stub(copied))
     options = ruler.Options(tasks="niah_single_1,niah_single_2", essays=str(tmp_path), seed=3, samples=9)
     noise, essay = ruler.plans(trained, [1024, 2048], options)
     assert noise.identity == {"task": "niah_single_1", "seed": 3}
