@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.experiment import Job
+from bam_jax.jobs import Job
 
 QUIET = 60.0
 """Seconds between two lines where stderr is no terminal."""

@@ -1,6 +1,8 @@
-"""An experiment's rows trained and evaluated, one pinned process a core; again, it does what is missing.
+"""An experiment's rows trained and evaluated, one process a core or accelerator; again, it does what is missing.
 
 python -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart [--source=PATH] [--jobs=2] [--only=RUN]
+python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --print      # a command for each row
+python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --dry-run --chip=h100
 """
 
 import dataclasses
@@ -17,10 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax import errors, experiment, log
+from bam_jax import budget, errors, experiment, log
 from bam_jax.board import Board
 from bam_jax.errors import UserError, nearest
-from bam_jax.experiment import Experiment, Job, Step, jobs
+from bam_jax.experiment import Experiment, Step
+from bam_jax.jobs import Job, jobs
 
 POLL = 0.5
 """Seconds between two looks at the running rows."""
@@ -90,7 +93,7 @@ def run(waiting: Sequence[Job], given: Sequence[str], folder: Path, cores: Seque
     """
     compiled = tempfile.TemporaryDirectory()  # of this sweep only: another machine's may not suit this one
     cache = {"JAX_COMPILATION_CACHE_DIR": compiled.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
-    environment = {"JAX_PLATFORMS": platform} | cache | os.environ
+    environment = ({"JAX_PLATFORMS": platform} if platform else {}) | cache | os.environ
     board = Board(waiting, folder)
     queue, free, failed = list(waiting), list(cores), []
     running: list[tuple[Job, int, subprocess.Popen[bytes]]] = []
@@ -167,15 +170,22 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = errors.Parser(prog="python -m bam_jax.sweep", description=__doc__.splitlines()[0])
     parser.add_argument("experiment", help="a Python file with get_experiment()")
-    parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME OF THE FILE)")
+    parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME; runs for a paper's tables)")
+    parser.add_argument("--scale", help="toy (the default) or paper, for an experiment that has both")
     parser.add_argument("--source", help="where the corpus is, for an experiment about one")
     parser.add_argument("--jobs", type=int, help="rows at a time (default: as many as there are cores)")
     parser.add_argument("--only", metavar="RUN", help="only this run, in this process, such as cable-seed0")
     parser.add_argument("--core", type=int, help="pin the process of --only to this core")
+    parser.add_argument("--print", action="store_true", help="only print a command for each row, to be run anywhere")
+    parser.add_argument("--dry-run", action="store_true", help="only say runs, tokens, operations and hours")
+    parser.add_argument("--chip", default="h100", help=f"of --dry-run: {', '.join(budget.CHIPS)} (h100)")
+    parser.add_argument("--utilisation", type=float, default=budget.UTILISATION, help="share of the chip's peak (0.4)")
     given = parser.parse_args(argv)
     folder = given.runs or Path("runs") / Path(given.experiment).stem
-    plan = experiment.load(given.experiment, source=given.source, runs=folder)
-    named = [given.experiment, *([f"--source={given.source}"] if given.source else [])]
+    plan = experiment.load(given.experiment, source=given.source, runs=folder, scale=given.scale)
+    folder = given.runs or (Path("runs") if plan.shared else folder)
+    options = {"source": given.source, "scale": given.scale}
+    named = [given.experiment, *(f"--{name}={value}" for name, value in options.items() if value)]
     todo = jobs(plan)
     names = [job.name for job in todo]
     if given.only is not None:
@@ -187,9 +197,19 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs={given.jobs} must be 1 or more")
+    if given.dry_run:
+        print(budget.table(plan, todo, given.chip, given.utilisation))
+        return 0
+    if given.print:
+        for step in plan.steps:
+            print(f"first: {shlex.join(['python', '-m', step.module, *step.arguments])}", file=sys.stderr)
+        for name in names:
+            print(shlex.join(["python", "-m", "bam_jax.sweep", *named, f"--runs={folder}", f"--only={name}"]))
+        return 0
     (folder / "logs").mkdir(parents=True, exist_ok=True)
-    described = manifest(plan, named, folder)
-    log.replace(folder / "experiment.json", json.dumps(described, indent=2) + "\n")
+    if not plan.shared:  # a report is about a folder of its own
+        described = manifest(plan, named, folder)
+        log.replace(folder / "experiment.json", json.dumps(described, indent=2) + "\n")
     prepare(plan.steps)
     cores = _cores()
     count = given.jobs or len(cores)

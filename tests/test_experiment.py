@@ -9,6 +9,7 @@ import pytest
 from bam_jax import evaluate, experiment
 from bam_jax.errors import UserError
 from bam_jax.experiment import Evaluation, Experiment, Row
+from bam_jax.jobs import jobs
 
 QUICKSTART = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -16,7 +17,7 @@ EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 def test_every_ablation_of_bam_is_a_config_of_its_own():
     made = experiment.load(EXPERIMENTS / "bam_figure9_learnable.py")
-    found = [job.config for job in experiment.jobs(made)]
+    found = [job.config for job in jobs(made)]
     trained = lambda x: tuple(x.encoding_options.get(f"train_{name}") for name in ("shape", "scale", "loc"))
     assert len({(trained(x), x.ssmax, x.shared_encoding) for x in found}) == len(made.rows) == 14
 
@@ -55,7 +56,7 @@ def test_every_evaluation_gets_the_options_that_it_has():
 def test_a_job_is_the_commands_a_person_would_type():
     evaluation = Evaluation("passkey", (64, 128), depths=5, overrides=("--config.encoding_options.window=64",))
     row = Row("BAM SSMax (spread)", QUICKSTART, ("--config.steps=3",), (7,), (evaluation,))
-    (job,) = experiment.jobs(Experiment("t", (row,)))
+    (job,) = jobs(Experiment("t", (row,)))
     run = "runs/bam-ssmax-spread-seed7"
     assert job.config.steps == 3 and job.config.seed == 7
     assert job.commands(Path("runs")) == [
@@ -85,22 +86,22 @@ def test_the_longest_job_comes_first():
         Row("b", QUICKSTART, ("--config.steps=1000",)),
         Row("c", QUICKSTART, ("--config.steps=1000",), evaluations=(Evaluation("passkey", (32000,)),)),
     )
-    assert [job.row.label for job in experiment.jobs(Experiment("t", rows))] == ["c", "b", "a"]
+    assert [job.row.label for job in jobs(Experiment("t", rows))] == ["c", "b", "a"]
 
 
 def test_two_rows_do_not_share_a_folder():
     with pytest.raises(UserError, match="bam-seed0"):
-        experiment.jobs(Experiment("t", (Row("BAM", QUICKSTART), Row("bam!", QUICKSTART))))
+        jobs(Experiment("t", (Row("BAM", QUICKSTART), Row("bam!", QUICKSTART))))
 
 
 def test_a_wrong_override_is_found_before_anything_runs():
     with pytest.raises(UserError, match="stepz"):
-        experiment.jobs(Experiment("t", (Row("BAM", QUICKSTART, ("--config.stepz=1",)),)))
+        jobs(Experiment("t", (Row("BAM", QUICKSTART, ("--config.stepz=1",)),)))
 
 
 def test_progress_is_read_from_the_files(tmp_path):
     row = Row("BAM", QUICKSTART, evaluations=(Evaluation("passkey", (4096,), depths=2),))
-    (job,) = experiment.jobs(Experiment("t", (row,)))
+    (job,) = jobs(Experiment("t", (row,)))
     assert job.spent(tmp_path) == 0 and job.status(tmp_path) == "starting"
     (tmp_path / job.name).mkdir()
     (tmp_path / job.name / "metrics.jsonl").write_text(json.dumps({"step": job.config.steps, "loss": 1.5}) + "\n")
@@ -115,12 +116,12 @@ def test_progress_is_read_from_the_files(tmp_path):
 def test_the_quickstart_is_what_was_promised():
     made = experiment.load(EXPERIMENTS / "quickstart.py")
     labels = [row.label for row in made.rows]
-    jobs = experiment.jobs(made)
-    assert len(jobs) == 11 and made.rows[0].seeds == (0, 1, 2)
-    assert {job.seed for job in jobs[3:]} == {0}
+    planned = jobs(made)
+    assert len(planned) == 11 and made.rows[0].seeds == (0, 1, 2)
+    assert {job.seed for job in planned[3:]} == {0}
     main = made.rows[0]
     assert "--config.encoding_options.init=spread" in main.overrides
-    assert all(job.config.optimizer.prior_rate == 1.0 for job in jobs if job.row.label == main.label)
+    assert all(job.config.optimizer.prior_rate == 1.0 for job in planned if job.row.label == main.label)
     for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
         assert label in labels
     lengths = {(e.lengths, e.depths, e.trials) for e in main.evaluations if e.name == "passkey"}
@@ -141,9 +142,9 @@ def test_wikitext2_is_trained_on_one_part_and_evaluated_on_the_other(tmp_path, f
     bpe, *prepared = made.steps
     assert bpe.makes == "runs/x/data/bpe.json" and f"--source={valid}" in bpe.arguments
     outs = {argument: step for step in prepared for argument in step.arguments if argument.startswith("--out=")}
-    jobs = experiment.jobs(made)
-    assert len(jobs) == 8 and len({job.config.encoding for job in jobs}) == 4
-    for job in jobs:
+    planned = jobs(made)
+    assert len(planned) == 8 and len({job.config.encoding for job in planned}) == 4
+    for job in planned:
         data = job.config.data
         for out, path in ((data.source, valid), (data.held_out_source, test)):
             assert {f"--source={path}", f"--tokenizer={data.tokenizer}"} <= set(outs[f"--out={out}"].arguments)
@@ -155,7 +156,7 @@ def test_the_search_has_every_baseline_at_every_rate():
     made = experiment.load(EXPERIMENTS / "quickstart_rates.py")
     found = json.loads((EXPERIMENTS / "quickstart_rates.json").read_text())
     quickstart = experiment.load(EXPERIMENTS / "quickstart.py")
-    used = {job.row.label: job.config.optimizer.rate for job in experiment.jobs(quickstart)}
+    used = {job.row.label: job.config.optimizer.rate for job in jobs(quickstart)}
     assert {row.label for row in made.rows} == {f"{b}, {rate}" for b in found["rates"] for rate in found["found"][b]}
     assert all(used[label] == rate for label, rate in found["rates"].items())
     assert all(length == 64 for row in made.rows for e in row.evaluations for length in e.lengths)

@@ -1,0 +1,288 @@
+"""A paper's tables beside what our runs measured: ours | paper | difference | seeds (spread), as Markdown, CSV and HTML.
+
+python -m bam_jax.tables experiments/cable_table1_perplexity.py [--scale=paper] [--runs=runs] [--out=FOLDER]
+
+What has not been measured, or only in part, is marked and never filled in.
+"""
+
+import csv
+import dataclasses
+import io
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bam_jax import budget, errors, experiment, jobs, log, page, results
+from bam_jax.config import Config
+from bam_jax.data import ruler
+from bam_jax.errors import UserError
+from bam_jax.experiment import DASH, MEASURED, Column, Evaluation, Experiment, Table
+from bam_jax.jobs import Job
+from bam_jax.page import Section
+
+HEAD = ("row", "column", "ours", "paper", "difference", "seeds (spread)")
+MISSING = "missing"
+
+QUANTITIES: Mapping[str, Callable[[Config], float]] = {
+    "embedding_parameters": lambda config: budget.parameters(config).embedding,
+    "transformer_parameters": lambda config: budget.parameters(config).transformer,
+    "prior_parameters": lambda config: budget.parameters(config).prior,
+    "trained_prior_parameters": lambda config: budget.parameters(config).trained_prior,
+    "heads": lambda config: config.model.heads,
+    "layers": lambda config: config.model.layers,
+    "width": lambda config: config.model.width,
+    "hidden": lambda config: config.model.hidden,
+    "rate": lambda config: config.optimizer.rate,
+}
+"""What a configuration tells without a run."""
+
+FACTORS = {"K": Decimal(10) ** 3, "M": Decimal(10) ** 6, "B": Decimal(10) ** 9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One cell of a table.
+
+    Args:
+        row, column: labels in the paper.
+        ours: a value for each seed that has been measured.
+        paper: as printed; "": nothing.
+        note: why nothing, or not everything, of ours is there; "": all is.
+    """
+
+    row: str
+    column: str
+    ours: tuple[float, ...]
+    paper: str
+    note: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds; None where there are none."""
+        return float(np.mean(self.ours)) if self.ours else None
+
+
+def number(printed: str) -> Decimal | None:
+    """What a paper printed, as a number; None where that is nothing or a dash.
+
+    >>> [str(number(text)) for text in ("17.00", "~25M", "2 × 768", "32.84 ± 0.40", ">0.8", "—")]
+    ['17.00', '25000000', '1536', '32.84', '0.8', 'None']
+    >>> number("1 × 10^-3")
+    Decimal('0.001')
+
+    Args:
+        printed: digits, with "~", "<" or ">" before them, a factor K, M or B or a spread "± ..." after them, or a product.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if printed in ("", DASH):
+        return None
+    product = Decimal(1)
+    for factor in printed.partition("±")[0].lstrip("~<>").split("×"):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)(?:\^(-?\d+))?([KMB]?)\s*", factor)
+        if found is None:
+            raise UserError(f"{printed!r} is not a number as tables print them")
+        base, power, unit = found.groups()
+        product *= Decimal(base) ** int(power or 1) * (FACTORS[unit] if unit else 1)
+    return product
+
+
+def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
+    """Every cell of a table, row after row.
+
+    Args:
+        table: of the experiment.
+        made: the experiment.
+        folder: of the runs.
+
+    Raises:
+        UserError: a configuration or a file of a run will not do.
+    """
+    planned = jobs.each(made)
+    found = []
+    for label in table.values:
+        mine = [job for job in planned if job.row.label == table.row(label)]
+        for column, paper in table.cells(label):
+            found.append(_entry(label, column, paper, mine, folder))
+    return found
+
+
+def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folder: Path) -> Entry:
+    if column.missing:
+        return Entry(label, column.label, (), paper, column.missing)
+    if paper == DASH:
+        return Entry(label, column.label, (), paper, "not measurable")
+    if column.quantity and column.quantity not in MEASURED:
+        return Entry(label, column.label, (QUANTITIES[column.quantity](planned[0].config),), paper)
+    values, notes = [], []
+    for job in planned:
+        value, note = _measured(column, job, folder / job.name)
+        values += [] if value is None else [value]
+        notes += [f"seed {job.seed}: {note}" if len(planned) > 1 else note] if note else []
+    return Entry(label, column.label, tuple(values), paper, "; ".join(notes))
+
+
+def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
+    """A seed's value, or why there is none."""
+    if column.evaluation is None:
+        speeds = [record["tokens_per_second"] for record in log.read(run / "metrics.jsonl")]
+        speeds = [speed for speed in speeds if speed]
+        return (float(np.median(speeds)), "") if speeds else (None, MISSING)
+    cells = [
+        cell
+        for cell in log.read(run / "results.jsonl")
+        if _belongs(cell, column.evaluation, (*column.evaluation.overrides, *job.row.changes))
+        and cell["step"] == job.config.steps
+        and column.depth in (None, cell["depth"])
+    ]
+    count, wanted = sum(cell["n"] for cell in cells), _wanted(column)
+    if not count:
+        return None, MISSING
+    if count < wanted:
+        return None, f"{count} of {wanted} samples"
+    if not column.position:
+        return results.mean(cells), ""
+    window = column.position // cells[0]["window"] - 1
+    losses = [cell["windows"][window] for cell in cells]
+    return math.exp(np.average(losses, weights=[cell["n"] for cell in cells])), ""
+
+
+def _belongs(cell: Mapping[str, Any], evaluation: Evaluation, overrides: Sequence[str]) -> bool:
+    asked: dict[str, Any] = {}
+    if evaluation.name in ("passkey", "ruler"):
+        asked["seed"] = evaluation.seed
+    if evaluation.name == "ruler":
+        asked["task"] = evaluation.tasks[0]
+        if ruler.TASKS[evaluation.tasks[0]].haystack == "essay":
+            asked["essays"] = evaluation.essays
+    return (
+        cell["eval"] == evaluation.name
+        and cell["length"] == evaluation.lengths[0]
+        and cell["overrides"] == dict(each.removeprefix("--config.").split("=", 1) for each in overrides)
+        and all(cell[option] == value for option, value in asked.items())
+    )
+
+
+def _wanted(column: Column) -> int:
+    """Samples that make a cell whole; of perplexity only the run knows how many there are."""
+    evaluation = column.evaluation
+    assert evaluation is not None
+    depths = evaluation.depths if column.depth is None else 1
+    return {"passkey": depths * evaluation.trials, "perplexity": 1, "ruler": evaluation.samples}[evaluation.name]
+
+
+def cells(entry: Entry, *, comparable: bool) -> list[str]:
+    """An entry as it is printed, a text for each of `HEAD`.
+
+    Args:
+        entry: the cell.
+        comparable: whether the difference means anything.
+    """
+    paper, mean = number(entry.paper), entry.mean
+    if mean is None:
+        return [entry.row, entry.column, entry.note, entry.paper, "", ""]
+    spread = f" ({_digits(min(entry.ours), entry.paper)} to {_digits(max(entry.ours), entry.paper)})"
+    seeds = f"{len(entry.ours)}{spread if len(entry.ours) > 1 else ''}{f'; {entry.note}' if entry.note else ''}"
+    difference = ""
+    if paper is not None and comparable:
+        difference = _digits(mean - float(paper), entry.paper, sign="+")
+    return [entry.row, entry.column, _digits(mean, entry.paper), entry.paper, difference, seeds]
+
+
+def _digits(value: float, printed: str, sign: str = "") -> str:
+    """A value with as many decimals as the paper prints."""
+    decimals = re.fullmatch(r"[~<>]?\d+(?:\.(\d+))?(?: ±.*)?", printed)
+    if decimals is not None:
+        return f"{value:{sign}.{len(decimals[1] or '')}f}"
+    if not printed and abs(value) < 1000:
+        return f"{value:{sign}.2f}"
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.4g}"
+
+
+def sections(made: Experiment, folder: Path) -> Iterator[Section]:
+    """For each table a grid "ours (paper)", and then cell by cell.
+
+    Args:
+        made: the experiment.
+        folder: of the runs.
+    """
+    for table in made.tables:
+        entries = compare(table, made, folder)
+        lines = [cells(entry, comparable=made.comparable) for entry in entries]
+        width = len(table.columns)
+        grid = [
+            [label, *(_short(entry, line) for entry, line in zip(entries[start:][:width], lines[start:], strict=False))]
+            for label, start in zip(table.values, range(0, len(lines), width), strict=True)
+        ]
+        there = sum(bool(entry.ours) for entry in entries)
+        text = f"{there} of {len(entries)} cells measured. Ours (paper)."
+        yield Section(table.title, text, table=page.Table(["", *(each.label for each in table.columns)], grid))
+        yield Section(f"{table.title}: cell by cell", table=page.Table(HEAD, lines))
+    if made.notes:
+        yield Section("What these numbers say, and what they do not", items=made.notes)
+
+
+def _short(entry: Entry, line: Sequence[str]) -> str:
+    ours = line[2] if entry.ours else "…" if entry.paper != DASH else ""
+    return f"{ours} ({entry.paper})".strip() if entry.paper else ours
+
+
+def to_csv(made: Experiment, folder: Path) -> str:
+    """All tables of an experiment as one CSV file.
+
+    Args:
+        made: the experiment.
+        folder: of the runs.
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", "row", "column", "ours", "paper", "difference", "seeds", "least", "most", "note"])
+    for table in made.tables:
+        for entry in compare(table, made, folder):
+            paper, mean = number(entry.paper), entry.mean
+            difference = "" if paper is None or mean is None or not made.comparable else mean - float(paper)
+            spread = [min(entry.ours), max(entry.ours)] if entry.ours else ["", ""]
+            ours = "" if mean is None else mean
+            rest = [entry.paper, difference, len(entry.ours), *spread, entry.note]
+            writer.writerow([table.title, entry.row, entry.column, ours, *rest])
+    return file.getvalue()
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prints an experiment's tables and writes them into files.
+
+    Raises:
+        UserError: bad arguments, no tables in the experiment, or a file that cannot be read.
+    """
+    parser = errors.Parser(prog="python -m bam_jax.tables", description=__doc__.splitlines()[0])
+    parser.add_argument("experiment", help="a Python file with get_experiment()")
+    parser.add_argument("--scale", help="toy (the default) or paper")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
+    parser.add_argument("--out", type=Path, help="folder of the files (default: tables, in that of the runs)")
+    given = parser.parse_args(argv)
+    made = experiment.load(given.experiment, runs=given.runs, scale=given.scale)
+    if not made.tables:
+        raise UserError(
+            f"{given.experiment} has no tables of a paper; python -m bam_jax.report says what its runs found"
+        )
+    parts = list(sections(made, given.runs))
+    out = given.out or given.runs / "tables"
+    name = f"{Path(given.experiment).stem}-{given.scale or experiment.SCALES[0]}"
+    markdown = page.to_markdown(made.title, parts)
+    out.mkdir(parents=True, exist_ok=True)
+    texts = {"md": markdown, "html": page.to_html(made.title, parts), "csv": to_csv(made, given.runs)}
+    for suffix, text in texts.items():
+        log.replace(out / f"{name}.{suffix}", text)
+    sys.stdout.write(markdown)
+    print(f"wrote {out / name}.md, .html and .csv", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    errors.run(main)

@@ -1,0 +1,21 @@
+"""BAM's Figure 10: perplexity by position to 32 times the context, FineWeb, 120M models trained at 1024 tokens.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure10_context1024.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure10_context1024.py --scale=toy
+Paper:    appendix H.3; no numbers but in the image.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import BAM_METHODS, BAM_SHRINK, FINEWEB, bam, head, paper, perplexity, tokens
+
+LONGEST = 32_768
+POSITIONS = tuple(1024 * 2**k for k in range(6))
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row for each method, a column for each window of 1024 positions that ends there."""
+    measured = perplexity(LONGEST, scale, shrink=BAM_SHRINK)
+    columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
+    rows = [bam(method, scale, context=1024) for method in BAM_METHODS]
+    table = Table("Figure 10: perplexity by position", columns, dict.fromkeys(BAM_METHODS, ()))
+    return paper("BAM, Figure 10: perplexity by position", scale, rows, [table], corpora=(FINEWEB,))

@@ -1,0 +1,27 @@
+"""BAM's Figure 11: how far passkeys are found, 120M models trained at 1024 tokens.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure11_context1024.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure11_context1024.py --scale=toy
+Paper:    appendix H.3: BAM SSMax 1 to 32 times its context, above 80% to 300,000 tokens.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import BAM_METHODS, FINEWEB, bam, far_passkeys, head, paper, passkey
+
+LENGTHS = tuple(128 * 2**k for k in range(9))
+BOUND = ("51K", "102K", "153K", "204K", "256K")
+"""Where the text says above 80%: until 300,000 tokens."""
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row for each method to 32K; BAM SSMax alone to 512K."""
+    near = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
+    values = {method: ("1.00",) * len(LENGTHS) if method == "BAM SSMax" else () for method in BAM_METHODS}
+    far = tuple(Column(label, each) for label, each in far_passkeys(scale).items())
+    bounds = tuple(">0.80" if column.label in BOUND else "" for column in far)
+    rows = [bam(method, scale, context=1024) for method in BAM_METHODS]
+    tables = [
+        Table("Figure 11: passkey accuracy", near, values),
+        Table("Figure 11, text: passkey accuracy beyond", far, {"BAM SSMax": bounds}),
+    ]
+    return paper("BAM, Figure 11: passkeys after context 1024", scale, rows, tables, corpora=(FINEWEB,))

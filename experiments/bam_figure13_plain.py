@@ -1,0 +1,20 @@
+"""BAM's Figure 13: how far passkeys are found without Scalable Softmax, 120M models trained at 512 tokens.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure13_plain.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure13_plain.py --scale=toy
+Paper:    appendix H.4; no numbers but in the image.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import FINEWEB, bam, head, paper, passkey
+
+METHODS = ("Sinusoidal", "NoPE", "RoPE", "RoPE Local", "ALiBi", "BAM")
+LENGTHS = tuple(128 * 2**k for k in range(9))
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row for each method, a column for each length."""
+    columns = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
+    rows = [bam(method, scale) for method in METHODS]
+    table = Table("Figure 13: passkey accuracy", columns, dict.fromkeys(METHODS, ()))
+    return paper("BAM, Figure 13: passkeys without SSMax", scale, rows, [table], corpora=(FINEWEB,))

@@ -1,0 +1,24 @@
+"""BAM's Figure 15: the 1.1B model's loss by position before and after 256 steps at context 1024.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure15_extension.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure15_extension.py --scale=toy
+Paper:    appendix H.5; no numbers but in the image. It shows the loss; here is its exponential.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import BAM_SHRINK, FINEWEB, bam, bam_extended, head, paper, perplexity, tokens
+
+POSITIONS = tuple(512 * 2**k for k in range(7))
+
+
+def get_experiment(scale: str) -> Experiment:
+    """The model before and after, a column for each window of 512 positions that ends there."""
+    measured = perplexity(POSITIONS[-1], scale, shrink=BAM_SHRINK)
+    columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
+    window = (f"--config.context={tokens(512, scale)}",)
+    rows = [
+        bam("BAM SSMax", scale, label="1.1B", size="1.1B", changes=window),
+        bam_extended("BAM SSMax", scale, "1.1B", label="1.1B Ext.", size="1.1B", changes=window),
+    ]
+    table = Table("Figure 15: perplexity by position", columns, {"1.1B": (), "1.1B Ext.": ()})
+    return paper("BAM, Figure 15: extension", scale, rows, [table], corpora=(FINEWEB,))

@@ -1,0 +1,31 @@
+"""BAM's Figure 16: passkeys of the 1.1B models to 1000 times their context, by length and depth.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure16_1b.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure16_1b.py --scale=toy
+Paper:    appendix H.6; no numbers but in the image.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import FINEWEB, bam, bam_extended, far_passkeys, paper
+
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+NOTES = (
+    """The text says models trained at 512 tokens and "accurate Passkey retrieval in all contexts", which Table 7 has only of
+    the extended model: the extended models are measured.""",
+)
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A table for each depth, and one for their mean."""
+    measured = far_passkeys(scale, depths=len(DEPTHS))
+    methods = ("BAM SSMax", "RoPE SSMax")
+    whole = tuple(Column(label, each) for label, each in measured.items())
+    tables = [Table("Figure 16: passkey accuracy, mean over depths", whole, dict.fromkeys(methods, ()))]
+    for depth in DEPTHS:
+        columns = tuple(Column(label, each, depth=depth) for label, each in measured.items())
+        tables.append(Table(f"Figure 16: passkey accuracy at depth {depth:g}", columns, dict.fromkeys(methods, ())))
+    rows = []
+    for method in ("BAM SSMax", "RoPE SSMax"):
+        rows.append(bam(method, scale, label=f"{method}, 512", size="1.1B"))
+        rows.append(bam_extended(method, scale, f"{method}, 512", label=method, size="1.1B"))
+    return paper("BAM, Figure 16: 1.1B", scale, rows, tables, corpora=(FINEWEB,), notes=NOTES)

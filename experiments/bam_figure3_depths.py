@@ -1,0 +1,29 @@
+"""BAM's Figure 3: passkeys of the 120M model to 1000 times its context, by length and depth.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure3_depths.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure3_depths.py --scale=toy
+Paper:    section 3.1: above 80% at 500 times the training length (512 tokens), 0% in 3 of 55 cells; the rest is in the image.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import FINEWEB, bam, far_passkeys, paper
+
+DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+NOTES = (
+    """55 cells are 11 lengths, those of Table 7, and 5 depths. That 3 of them are 0 is what the text says; which is in the
+    image.""",
+)
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A table for each depth, and one for their mean."""
+    measured = far_passkeys(scale, depths=len(DEPTHS))
+    value = tuple(">0.80" if label == "256K" else "" for label in measured)
+    whole = tuple(Column(label, each) for label, each in measured.items())
+    tables = [Table("Figure 3: passkey accuracy, mean over depths", whole, {"BAM SSMax": value})]
+    for depth in DEPTHS:
+        columns = tuple(Column(label, each, depth=depth) for label, each in measured.items())
+        tables.append(Table(f"Figure 3: passkey accuracy at depth {depth:g}", columns, {"BAM SSMax": ()}))
+    return paper(
+        "BAM, Figure 3: passkeys by depth", scale, [bam("BAM SSMax", scale)], tables, corpora=(FINEWEB,), notes=NOTES
+    )

@@ -1,0 +1,21 @@
+"""BAM's Figure 7: perplexity by position to 64 times the context, Wikipedia, 120M models trained at 512 tokens.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure7_wikipedia.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure7_wikipedia.py --scale=toy
+Paper:    appendix D.2; no numbers but in the image. It takes articles as long as the sequences; here they follow one another.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import BAM_METHODS, BAM_SHRINK, FINEWEB, WIKIPEDIA, bam, head, paper, perplexity, tokens
+
+LONGEST = 32_768
+POSITIONS = tuple(512 * 2**k for k in range(7))
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row for each method, a column for each window of 512 positions that ends there."""
+    measured = perplexity(LONGEST, scale, shrink=BAM_SHRINK, held_out=WIKIPEDIA)
+    columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
+    rows = [bam(method, scale) for method in BAM_METHODS]
+    table = Table("Figure 7: perplexity by position", columns, dict.fromkeys(BAM_METHODS, ()))
+    return paper("BAM, Figure 7: perplexity by position", scale, rows, [table], corpora=(FINEWEB, WIKIPEDIA))

@@ -1,0 +1,28 @@
+"""BAM's Figure 8: how far passkeys are found after different initialisations of the prior.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure8_passkey.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure8_passkey.py --scale=toy
+Paper:    appendix H.1; no numbers but in the image.
+          experiments/bam_figure8_init.py asks the same of small models in more detail.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import FINEWEB, bam, head, paper, passkey
+
+LENGTHS = tuple(512 * 2**k for k in range(7))
+INITS = {"uniform": "uniform", "ALiBi": "alibi", "sampled": "sampled"}
+NOTES = (
+    """The caption says three schemes, the text describes two. The third row is the normal start that the authors' code
+    offers.""",
+)
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row for each initialisation."""
+    columns = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
+    rows = [
+        bam("BAM SSMax", scale, label=label, overrides=(f"--config.encoding_options.init={init}",))
+        for label, init in INITS.items()
+    ]
+    table = Table("Figure 8: passkey accuracy", columns, dict.fromkeys(INITS, ()))
+    return paper("BAM, Figure 8: initialisation", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)

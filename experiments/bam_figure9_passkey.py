@@ -1,0 +1,31 @@
+"""BAM's Figure 9: which parameters of the prior are trained, and how far passkeys are found.
+
+Command:  python -m bam_jax.sweep experiments/bam_figure9_passkey.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_figure9_passkey.py --scale=toy
+Paper:    appendix H.2: parameters in the text, accuracies in the image.
+          experiments/bam_figure9_learnable.py asks the same of small models in more detail.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table
+from bam_jax.papers import FINEWEB, bam, head, paper, passkey
+
+LENGTHS = tuple(512 * 2**k for k in range(7))
+PARAMETERS = {"shape": "192", "shape and scale": "384", "shape, scale and location": "576"}
+OVERRIDES = {
+    "shape": ("--config.encoding_options.train_scale=False",),
+    "shape and scale": (),
+    "shape, scale and location": ("--config.encoding_options.train_loc=True",),
+}
+NOTES = ("The paper says how many parameters are trained, and that shape and scale together reach furthest.",)
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row for each set of trained parameters."""
+    columns = (
+        Column("trained parameters", quantity="trained_prior_parameters"),
+        *(Column(head(length), passkey(length, scale)) for length in LENGTHS),
+    )
+    values = {label: (count, *("" for _ in LENGTHS)) for label, count in PARAMETERS.items()}
+    rows = [bam("BAM SSMax", scale, label=label, overrides=OVERRIDES[label]) for label in values]
+    table = Table("Figure 9: passkey accuracy", columns, values)
+    return paper("BAM, Figure 9: trained parameters", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)

@@ -1,0 +1,40 @@
+"""BAM's Table 1: the sizes of its models. Nothing is trained.
+
+Command:  python -m bam_jax.sweep experiments/bam_table1_sizes.py --scale=toy
+Then:     python -m bam_jax.tables experiments/bam_table1_sizes.py --scale=toy
+Paper:    appendix C. Its parameters of BAM count the location, which is not trained.
+"""
+
+from bam_jax.experiment import Column, Experiment, Table, printed
+from bam_jax.papers import BAM_SIZES, bam, paper
+
+VALUES = """
+| Attribute              |      120M |      432M |      1.1B |
+| Parameters embedding   |      ~25M |      ~50M |      ~67M |
+| Parameters transformer |      ~95M |     ~380M |       ~1B |
+| Parameters BAM         |       576 |      1008 |      1440 |
+| Attention heads        |        16 |        24 |        32 |
+| Layers                 |        12 |        14 |        15 |
+| Hidden size            |       768 |      1536 |      2048 |
+| ff hidden size         |   2 × 768 |  2 × 1536 |  4 × 2048 |
+| Learning Rate          | 1 × 10^-3 | 5 × 10^-4 | 3 × 10^-4 |
+"""
+QUANTITIES = (
+    "embedding_parameters",
+    "transformer_parameters",
+    "prior_parameters",
+    "heads",
+    "layers",
+    "width",
+    "hidden",
+    "rate",
+)
+
+
+def get_experiment(scale: str) -> Experiment:
+    """The paper's columns as rows, a model each."""
+    heads, values = printed(VALUES, transpose=True)
+    columns = tuple(Column(label, quantity=name) for label, name in zip(heads, QUANTITIES, strict=True))
+    rows = [bam("BAM", scale, label=size, size=size) for size in BAM_SIZES]
+    notes = ("The transformer is counted with its head, without the token embedding.",)
+    return paper("BAM, Table 1: sizes", scale, rows, [Table("Table 1: sizes", columns, values)], notes=notes)

@@ -1,0 +1,203 @@
+"""A paper's tables beside invented runs."""
+
+import csv
+import io
+import json
+import math
+from html.parser import HTMLParser
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from bam_jax import errors, experiment, jobs, papers, tables
+from bam_jax.errors import UserError
+from bam_jax.experiment import DASH, Column, Evaluation, Row, Table, tabled
+
+CONFIG = str(papers.CONFIGS / "quickstart.py")
+PASSKEY, TEXT = Evaluation("passkey", (128,), depths=2), Evaluation("perplexity", (256,))
+COLUMNS = (
+    Column("keys", PASSKEY),
+    Column("at the end", PASSKEY, depth=1.0),
+    Column("text", TEXT),
+    Column("second window", TEXT, position=128),
+    Column("speed", quantity="tokens_per_second"),
+    Column("heads", quantity="heads"),
+    Column("answers", missing="not measurable yet: no such evaluation"),
+)
+VALUES = {
+    "BAM": ("0.80", "", "12.00", ">3.0", "1.5K", "4", "0.4"),
+    "Local": ("0.50", "", DASH, "", "", "", ""),
+    "Late": (),
+}
+
+
+def cell(evaluation, length, value, *, n=1, depth=None, step=10, **others):
+    record = {
+        "eval": evaluation,
+        "length": length,
+        "value": value,
+        "n": n,
+        "depth": depth,
+        "step": step,
+        "overrides": {},
+    }
+    return record | {"seed": 0 if evaluation == "passkey" else None} | others
+
+
+@pytest.fixture
+def made():
+    """Three rows, of which the second is the first with a window at evaluation."""
+    overrides = ("--config.encoding=rope", "--config.steps=10")
+    window = "--config.encoding_options.window=64"
+    rows = [
+        Row("BAM", CONFIG, overrides, seeds=(0, 1)),
+        Row("Local", CONFIG, overrides, seeds=(0,), changes=(window,)),
+        Row("Late", CONFIG, (*overrides, "--config.batch=2")),
+    ]
+    return tabled("An <invented> paper", rows, [Table("Table 1: all", COLUMNS, VALUES)], notes=("Look at `this`.",))
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """Seed 0 is complete; seed 1 lacks a prompt and the text; the last row has not begun."""
+    wide = {"encoding_options.window": "64"}
+    text = {"windows": [9.0, math.log(2.0), 9.0, 9.0], "window": 64}
+    cells = {
+        0: [
+            *(cell("passkey", 128, value, depth=depth) for depth, value in ((0.0, 0.5), (1.0, 1.0))),
+            *(cell("passkey", 128, 0.25, depth=depth, overrides=wide) for depth in (0.0, 1.0)),
+            cell("passkey", 128, 0.0, depth=0.0, seed=7),  # other prompts
+            cell("passkey", 128, 0.0, depth=0.0, step=5),  # an earlier checkpoint
+            cell("passkey", 64, 0.0, depth=0.0),
+            cell("perplexity", 256, 10.0, n=3, **text),
+            cell("perplexity", 256, 14.0, n=1, **text | {"windows": [9.0, math.log(32.0), 9.0, 9.0]}),
+        ],
+        1: [cell("passkey", 128, 0.25, depth=1.0)],
+    }
+    for job in jobs.each(made):
+        if job.row.label == "BAM":
+            run = tmp_path / job.name
+            run.mkdir()
+            lines = [json.dumps(each) for each in cells[job.seed]]
+            (run / "results.jsonl").write_text("\n".join(lines) + "\n")
+            speeds = [0, 1000, 3000, 1000 * (job.seed + 2)]
+            records = [{"step": k, "loss": 1.0, "tokens_per_second": speed} for k, speed in enumerate(speeds)]
+            (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return tmp_path
+
+
+def entries(made, folder):
+    found = tables.compare(made.tables[0], made, folder)
+    return {(entry.row, entry.column): entry for entry in found}
+
+
+def test_every_cell_is_found_where_it_belongs(made, folder):
+    found = entries(made, folder)
+    assert len(found) == 3 * len(COLUMNS)
+    bam = {column: entry for (row, column), entry in found.items() if row == "BAM"}
+    assert bam["keys"].ours == (0.75,) and bam["keys"].note == "seed 1: 1 of 2 samples"
+    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].note == ""
+    assert bam["text"].ours == (11.0,) and bam["text"].note == "seed 1: missing"
+    assert bam["second window"].ours[0] == pytest.approx(4.0)  # of losses, three times ln 2 and once ln 32
+    assert bam["speed"].ours == (2000.0, 3000.0)
+    assert bam["heads"].ours == (4,)
+    assert bam["answers"].ours == () and "not measurable yet" in bam["answers"].note
+
+
+def test_changes_at_evaluation_are_a_row_of_their_own(made, folder):
+    found = entries(made, folder)
+    assert found["Local", "keys"].ours == (0.25,)
+    assert found["Local", "text"].note == "not measurable"
+    assert found["Local", "second window"].note == "missing"
+
+
+def test_what_has_not_begun_is_missing_and_nothing_is_made_up(made, folder):
+    found = entries(made, folder)
+    late = [found["Late", column.label] for column in COLUMNS if column.evaluation is not None]
+    assert all(entry.ours == () and entry.note == "missing" for entry in late)
+
+
+def test_a_cell_is_printed_as_the_paper_prints_it(made, folder):
+    found = entries(made, folder)
+    line = lambda row, column: tables.cells(found[row, column], comparable=True)[2:]
+    assert line("BAM", "text") == ["11.00", "12.00", "-1.00", "1; seed 1: missing"]
+    assert line("BAM", "at the end") == ["0.62", "", "", "2 (0.25 to 1.00)"]
+    assert line("BAM", "second window") == ["4.0", ">3.0", "+1.0", "1; seed 1: missing"]
+    assert line("BAM", "speed") == ["2,500", "1.5K", "+1,000", "2 (2,000 to 3,000)"]
+    assert line("BAM", "answers") == ["not measurable yet: no such evaluation", "0.4", "", ""]
+    assert tables.cells(found["BAM", "text"], comparable=False)[4] == ""
+
+
+class Counter(HTMLParser):
+    """Counts the tags of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+
+
+def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "invented.py"
+    path.write_text("def get_experiment(scale):\n    raise NotImplementedError\n")
+    monkeypatch.setattr(experiment, "load", lambda *arguments, **options: made)
+    tables.main([str(path), f"--runs={folder}", f"--out={tmp_path / 'out'}", "--scale=paper"])
+    said = capsys.readouterr()
+    markdown, page, text = ((tmp_path / "out" / f"invented-paper.{end}").read_text() for end in ("md", "html", "csv"))
+    assert said.out == markdown and "invented-paper" in said.err
+    assert "| BAM | text | 11.00 | 12.00 | -1.00 | 1; seed 1: missing |" in markdown
+    assert "11 of 21 cells measured" in markdown
+    assert "| BAM | 0.75 (0.80) | 0.62 | 11.00 (12.00) |" in markdown and "| Late | … | … |" in markdown
+    counter = Counter()
+    counter.feed(page)
+    assert counter.tags.count("table") == 2 and "An &lt;invented&gt; paper" in page
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 21
+    (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "at the end")]
+    assert (row["ours"], row["seeds"], row["least"], row["most"]) == ("0.625", "2", "0.25", "1.0")
+    (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "keys")]
+    assert float(row["difference"]) == pytest.approx(-0.05) and row["note"] == "seed 1: 1 of 2 samples"
+
+
+def test_an_experiment_without_tables_is_one_line(capsys):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(tables.main, [str(papers.CONFIGS.parent / "experiments" / "quickstart.py")])
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and "bam_jax.report" in said and said.count("\n") == 1
+
+
+def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
+    needle, essay = (
+        Evaluation("ruler", (1024,), tasks=(f"niah_{name}",), samples=4) for name in ("single_1", "single_2")
+    )
+    table = Table("R", (Column("one", needle), Column("two", essay)), {"NoPE": ()})
+    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
+    (evaluation,) = made.rows[0].evaluations
+    assert evaluation.tasks == ("niah_single_1", "niah_single_2") and evaluation.lengths == (1024,)
+    run = tmp_path / jobs.each(made)[0].name
+    run.mkdir()
+    lines = [
+        cell("ruler", 1024, 0.5, n=4, seed=0, task="niah_single_1"),
+        cell("ruler", 1024, 0.25, n=4, seed=0, task="niah_single_2", essays="stdlib"),
+        cell("ruler", 1024, 1.0, n=4, seed=0, task="niah_single_2", essays="elsewhere"),
+        cell("ruler", 1024, 1.0, n=4, seed=0, task="niah_multivalue", essays="stdlib"),
+    ]
+    (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert [entry.ours for entry in tables.compare(table, made, tmp_path)] == [(0.5,), (0.25,)]
+
+
+@hypothesis.given(st.decimals(min_value=0, max_value=10**5, places=3), st.sampled_from(["", "~", "<", ">"]))
+def test_numbers_are_read_as_printed(value, sign):
+    assert tables.number(f"{sign}{value}") == value
+    assert tables.number(f"{sign}{value}K") == 1000 * value
+    assert tables.number(f"{value} ± 0.1") == value
+    assert tables.number(f"3 × {value}") == 3 * value
+
+
+@pytest.mark.parametrize("text", ["n/a", "1,5", "1.", "- 3", "2 x 3", "1e5"])
+def test_other_texts_are_no_numbers(text):
+    with pytest.raises(UserError, match="is not a number as tables print them"):
+        tables.number(text)
