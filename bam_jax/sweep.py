@@ -24,6 +24,7 @@ from bam_jax.board import Board
 from bam_jax.errors import UserError, nearest
 from bam_jax.experiment import Experiment, Step
 from bam_jax.jobs import Job, jobs
+from bam_jax.places import Place, places
 
 POLL = 0.5
 """Seconds between two looks at the running rows."""
@@ -78,14 +79,14 @@ def prepare(steps: Sequence[Step]) -> None:
             raise UserError(f"this failed: {shlex.join(['python', '-m', *command[2:]])}; mend it and start again")
 
 
-def run(waiting: Sequence[Job], given: Sequence[str], folder: Path, cores: Sequence[int], platform: str) -> list[Job]:
-    """Work through the jobs, each in a process of its own on a core of its own.
+def run(waiting: Sequence[Job], given: Sequence[str], folder: Path, where: Sequence[Place], platform: str) -> list[Job]:
+    """Work through the jobs, each in a process of its own at a place of its own.
 
     Args:
         waiting: the jobs in their order.
         given: the arguments that name the experiment, which every process loads again.
         folder: where the runs stand; logs go to its `logs`.
-        cores: as many jobs run at a time.
+        where: as many jobs run at a time.
         platform: JAX_PLATFORMS, where the environment does not set it.
 
     Returns:
@@ -95,12 +96,12 @@ def run(waiting: Sequence[Job], given: Sequence[str], folder: Path, cores: Seque
     cache = {"JAX_COMPILATION_CACHE_DIR": compiled.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
     environment = ({"JAX_PLATFORMS": platform} if platform else {}) | cache | os.environ
     board = Board(waiting, folder)
-    queue, free, failed = list(waiting), list(cores), []
-    running: list[tuple[Job, int, subprocess.Popen[bytes]]] = []
+    queue, free, failed = list(waiting), list(where), []
+    running: list[tuple[Job, Place, subprocess.Popen[bytes]]] = []
     try:
         while queue or running:
             while queue and free:
-                job, core = queue.pop(0), free.pop(0)
+                job, place = queue.pop(0), free.pop(0)
                 command = [
                     sys.executable,
                     "-m",
@@ -109,16 +110,15 @@ def run(waiting: Sequence[Job], given: Sequence[str], folder: Path, cores: Seque
                     f"--runs={folder}",
                     f"--only={job.name}",
                 ]
-                command = [*command, f"--core={core}"]
+                command += [] if place.core is None else [f"--core={place.core}"]
+                alone = {**environment, **place.environment}
                 with _log(job, folder).open("ab") as file:
-                    process = subprocess.Popen(
-                        command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
-                    )
-                running.append((job, core, process))
+                    process = subprocess.Popen(command, env=alone, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+                running.append((job, place, process))
             time.sleep(POLL)
-            for job, core, process in [each for each in running if each[2].poll() is not None]:
-                running.remove((job, core, process))
-                free.append(core)
+            for job, place, process in [each for each in running if each[2].poll() is not None]:
+                running.remove((job, place, process))
+                free.append(place)
                 if process.returncode:
                     failed.append(job)
                 board.ended(job, _ending(job, folder, process.returncode))
@@ -140,12 +140,6 @@ def _ending(job: Job, folder: Path, status: int) -> str:
         return "done"
     lines = [line for line in _log(job, folder).read_text(errors="replace").splitlines() if line.strip()]
     return f"FAILED: {lines[-1] if lines else 'it said nothing'} (exit status {status}; {_log(job, folder)})"
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _pin(core: int) -> None:
@@ -173,7 +167,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME; runs for a paper's tables)")
     parser.add_argument("--scale", help="toy (the default) or paper, for an experiment that has both")
     parser.add_argument("--source", help="where the corpus is, for an experiment about one")
-    parser.add_argument("--jobs", type=int, help="rows at a time (default: as many as there are cores)")
+    parser.add_argument("--jobs", type=int, help="rows at a time (default: one a core, or one an accelerator)")
     parser.add_argument("--only", metavar="RUN", help="only this run, in this process, such as cable-seed0")
     parser.add_argument("--core", type=int, help="pin the process of --only to this core")
     parser.add_argument("--print", action="store_true", help="only print a command for each row, to be run anywhere")
@@ -211,9 +205,9 @@ def main(argv: Sequence[str]) -> int:
         described = manifest(plan, named, folder)
         log.replace(folder / "experiment.json", json.dumps(described, indent=2) + "\n")
     prepare(plan.steps)
-    cores = _cores()
-    count = given.jobs or len(cores)
-    failed = run(todo, named, folder, [cores[k % len(cores)] for k in range(count)], plan.platform)
+    found = places(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else plan.platform)
+    count = given.jobs or len(found)
+    failed = run(todo, named, folder, [found[k % len(found)] for k in range(count)], plan.platform)
     if failed:
         print(f"{len(failed)} of {len(todo)} rows failed", file=sys.stderr)
     return 1 if failed else 0
