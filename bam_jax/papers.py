@@ -4,9 +4,9 @@ The toy scale goes through the same code on a CPU: contexts and lengths are an e
 Python's documentation in characters, passkeys are planted in it, and corpora that a paper tells apart are one.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bam_jax.experiment import Column, Evaluation, Experiment, Row, Step, Table, tabled
 
@@ -268,7 +268,8 @@ def paper(
         UserError: a table names a row that there is not.
     """
     toy = scale == "toy"
-    steps = [Step("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in corpora if not toy]
-    common: dict[str, Any] = {"platform": "cpu" if toy else "", "comparable": not toy, "steps": tuple(steps)}
     said = (*([TOY_NOTE] if toy else []), *(" ".join(note.split()) for note in notes))
-    return tabled(f"{title}{' (toy scale)' if toy else ''}", rows, tables, notes=said, **common)
+    made = tabled(f"{title}{' (toy scale)' if toy else ''}", rows, tables, notes=said, comparable=not toy)
+    steps = [Step("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in corpora]
+    needed = not toy and any(row.train for row in made.rows)
+    return dataclasses.replace(made, platform="cpu" if toy else "", steps=tuple(steps) if needed else ())

@@ -172,7 +172,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--core", type=int, help="pin the process of --only to this core")
     parser.add_argument("--print", action="store_true", help="only print a command for each row, to be run anywhere")
     parser.add_argument("--dry-run", action="store_true", help="only say runs, tokens, operations and hours")
-    parser.add_argument("--chip", default="h100", help=f"of --dry-run: {', '.join(budget.CHIPS)} (h100)")
+    chips = ", ".join(budget.CHIPS)
+    parser.add_argument("--chip", help=f"of --dry-run: {chips} (default: cpu for what is meant for one, else h100)")
     parser.add_argument("--utilisation", type=float, default=budget.UTILISATION, help="share of the chip's peak (0.4)")
     given = parser.parse_args(argv)
     folder = given.runs or Path("runs") / Path(given.experiment).stem
@@ -192,7 +193,8 @@ def main(argv: Sequence[str]) -> int:
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs={given.jobs} must be 1 or more")
     if given.dry_run:
-        print(budget.table(plan, todo, given.chip, given.utilisation))
+        chip = given.chip or ("cpu" if plan.platform == "cpu" else "h100")
+        print(budget.table(plan, todo, chip, given.utilisation))
         return 0
     if given.print:
         for step in plan.steps:

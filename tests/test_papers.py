@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bam_jax import experiment, jobs, papers
+from bam_jax import experiment, jobs, papers, tables
 from bam_jax.errors import UserError
 from bam_jax.experiment import DASH, SCALES, Column, Evaluation, Row, Table, tabled
 from bam_jax.tables import number
@@ -93,6 +93,7 @@ def test_a_value_stands_under_its_labels(name):
 def test_the_paper_scale_is_the_paper(name):
     made = load(name, "paper")
     assert made.comparable and made.platform == ""
+    assert bool(made.steps) == bool(jobs.jobs(made)), "nothing is prepared for nothing"
     prepared = {argument for step in made.steps for argument in step.arguments}
     for job in (each for root in jobs.jobs(made) for each in (root, *root.then)):
         config = job.config
@@ -181,3 +182,69 @@ def test_a_row_with_a_value_too_few_is_named():
         experiment.printed("| | a | b |\n| BAM | 1 |")
     with pytest.raises(UserError, match="two rows are called 'BAM'"):
         experiment.printed("| | a |\n| BAM | 1 |\n| BAM | 2 |")
+
+
+def test_the_sizes_are_those_of_table_1():
+    made = load("bam_table1_sizes", "paper")
+    for entry in tables.compare(made.tables[0], made, Path("nowhere")):
+        (ours,), printed = entry.ours, float(number(entry.paper))
+        tolerance = 0.08 if entry.paper.startswith("~") else 1e-12  # "~1B" are 1.07
+        assert ours == pytest.approx(printed, rel=tolerance), f"{entry.row}, {entry.column}"
+
+
+def test_the_methods_of_bam_are_the_papers():
+    made = {row.label: row for row in load("bam_figure6_perplexity", "paper").rows}
+    configs = {job.row.label: job.config for job in jobs.each(load("bam_figure6_perplexity", "paper"))}
+    assert {label for label in made if configs[label].ssmax == "on"} == {label for label in made if "SSMax" in label}
+    for label in ("RoPE", "RoPE Local", "RoPE SSMax"):
+        assert configs[label].encoding_options == {"base": 500_000.0}
+    changes = {label: row.changes for label, row in made.items() if row.changes}
+    assert changes == {
+        "RoPE Local": ("--config.encoding_options.window=512",),
+        "RoPE SSMax": ("--config.encoding_options.base_scale=100.0",),
+    }
+    assert configs["BAM SSMax"].encoding_options == {"init": "uniform"}
+    assert not configs["BAM SSMax"].shared_encoding and configs["BAM SSMax"].optimizer.prior_rate == 1.0
+
+
+def test_the_extension_goes_on_at_the_rate_that_training_ended_with():
+    for scale in SCALES:
+        for base in jobs.jobs(load("bam_table7_extension", scale)):
+            (after,) = base.then
+            ended = base.config.optimizer.rate * base.config.optimizer.final
+            assert after.config.optimizer.rate == pytest.approx(ended) and after.config.optimizer.final == 1.0
+            assert after.config.model == base.config.model and after.config.context == 2 * base.config.context
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_rows_are_evaluated_with_their_changes(name):
+    for row in load(name, "paper").rows:
+        assert all(each.overrides[len(each.overrides) - len(row.changes) :] == row.changes for each in row.evaluations)
+
+
+@pytest.mark.parametrize("name", ["bam_table4_ruler", "bam_table5_ruler_1b"])
+def test_tasks_of_ruler_are_those_of_the_titles(name):
+    for table in load(name, "paper").tables:
+        task = table.title.split(", ")[1].removesuffix(": accuracy").lower().replace(" ", "_")
+        assert {column.evaluation.tasks for column in table.columns} == {(f"niah_{task}",)}
+        assert {column.evaluation.samples for column in table.columns} == {50}
+        for column in table.columns:
+            (length,) = column.evaluation.lengths
+            assert column.label in (str(length), f"{length / 1024:g}K")
+
+
+def test_corpora_are_those_of_the_columns():
+    columns = {column.label: column.evaluation for column in load("bam_table2_perplexity", "paper").tables[0].columns}
+    assert columns["Wikipedia"].overrides == ("--config.data.held_out_source=data/wikipedia-en",)
+    assert columns["Fineweb"].overrides == ()
+
+
+def test_the_methods_of_cable_are_the_papers():
+    made = load("cable_table1_perplexity", "paper")
+    found = {job.row.label.partition(",")[0]: job.config.encoding for job in jobs.each(made)}
+    assert found.pop("T5-bias") == "t5_distance"  # a value for each distance, no buckets
+    assert found.pop("Kerple") == "kerple_log" and found.pop("Learnable") == "learned"
+    assert found == {label: label.lower() for label in found} and len(found) == 6
+    dape = {job.row.label: job.config for job in jobs.each(load("cable_table2_dape", "paper"))}
+    assert [each.encoding for each in dape.values()] == ["cable", "kerple_log", "dape_cable", "dape_kerple"]
+    assert {each.context for each in dape.values()} == {512}
