@@ -189,6 +189,16 @@ def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
     assert [entry.ours for entry in tables.compare(table, made, tmp_path)] == [(0.5,), (0.25,)]
 
 
+def test_several_experiments_at_once(tmp_path, capsys):
+    files = [
+        papers.CONFIGS.parent / "experiments" / f"{name}.py" for name in ("bam_table1_sizes", "bam_table3_questions")
+    ]
+    tables.main([*map(str, files), "--scale=paper", f"--runs={tmp_path}"])
+    assert capsys.readouterr().out.count("\n# ") + 1 == 2
+    names = {f"{path.stem}-paper.{end}" for path in files for end in ("md", "html", "csv")}
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == names
+
+
 @hypothesis.given(st.decimals(min_value=0, max_value=10**5, places=3), st.sampled_from(["", "~", "<", ">"]))
 def test_numbers_are_read_as_printed(value, sign):
     assert tables.number(f"{sign}{value}") == value
