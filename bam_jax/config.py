@@ -312,6 +312,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     if not Path(path).is_file():
         raise UserError(f"no config file {path} in {Path.cwd()}; give the path of a Python file that has a get_config")
+    if Path(path).suffix != ".py":
+        raise UserError(f"config file {path} is not a Python file; name one whose name ends in .py")
     try:
         names = runpy.run_path(str(path))
     except (SyntaxError, UnicodeDecodeError) as error:

@@ -79,6 +79,8 @@ def evaluate(
         "step": checkpoint.latest(run),
         "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
     }
+    if not config.model.causal:
+        raise UserError(f"{run} is an encoder, and every evaluation asks for the next token; give the run of a decoder")
     held_out = functools.partial(_held_out, configs.to_json(Config(data=config.data)), tokenizer.spec)
     trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
     plans: list[Plan] = EVALS[name].plans(trained, sorted(set(lengths)), asked)

@@ -248,6 +248,7 @@ class Layout:
         rows: (config, whether one prior serves all layers) -> every array.
         config: (weights, what stands beside them) -> the configuration, as nested dictionaries.
         args: (config, size of the vocabulary) -> what stands in args.json; None: there is none.
+        holds: the encodings of ours that it has a place for.
         tokenizer: of the published models.
         document_mask: whether those were trained within documents.
     """
@@ -255,13 +256,16 @@ class Layout:
     rows: Callable[[Config, bool], Sequence[Row]]
     config: Callable[[Arrays, Mapping[str, Any]], dict[str, Any]]
     args: Callable[[Config, int], dict[str, Any]] | None
+    holds: str
     tokenizer: str
     document_mask: bool
 
 
 LAYOUTS = {
-    "bam": Layout(_bam_rows, _bam_config, _bam_args, "mistral", document_mask=True),
-    "cable": Layout(_cable_rows, _cable_config, None, "gpt2", document_mask=False),
+    "bam": Layout(_bam_rows, _bam_config, _bam_args, ", ".join(_ENCODINGS.values()), "mistral", document_mask=True),
+    "cable": Layout(
+        _cable_rows, _cable_config, None, "cable_nw with gate=softplus and step_bias=True", "gpt2", document_mask=False
+    ),
 }
 
 
@@ -332,7 +336,9 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
     known = {row.ours for row in rows}
     for name in arrays:
         if name not in known:
-            raise UserError(f"this layout has no place for {name!r} (encoding {config.encoding!r})")
+            raise UserError(
+                f"this layout has no place for {name!r} of the encoding {config.encoding!r}; it holds {layout.holds}"
+            )
     parts: dict[str, list[np.ndarray]] = {}
     for row in rows:
         if row.ours not in arrays:

@@ -193,6 +193,12 @@ def test_bad_files(tmp_path, content, says):
         config.load(path)
 
 
+def test_a_config_is_a_python_file(tmp_path):
+    (tmp_path / "config.json").write_text('{"a": null}')
+    with pytest.raises(UserError, match="not a Python file"):
+        config.load(tmp_path / "config.json")
+
+
 @st.composite
 def configs(draw):
     heads = draw(st.integers(1, 8))

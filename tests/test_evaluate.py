@@ -187,6 +187,16 @@ def test_the_commit_is_that_of_the_code():
     assert said is None or len(said.removesuffix("-dirty")) >= 7
 
 
+def test_an_encoder_is_asked_for_nothing(tmp_path):
+    run = untrained(tmp_path, "char")
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"causal": true', '"causal": false'))
+    for name in evaluate.EVALS:
+        with pytest.raises(UserError, match="is an encoder"):
+            evaluate.evaluate(run, name, [16])
+    assert not (run / "results.jsonl").exists()
+
+
 def test_records_are_read_by_those_who_read_results(run):
     evaluate.evaluate(run, "passkey", [16], depths=2)
     assert [record["depth"] for record in log.read(run / "results.jsonl")] == [0.0, 1.0]

@@ -119,7 +119,7 @@ def need(module: str, what: str) -> ModuleType:
 def _local(source: str) -> list[File]:
     root = Path(source)
     if not root.exists():
-        raise UserError(f"data source {source} does not exist; give 'stdlib', or a folder or file")
+        raise UserError(f"data source {source} does not exist; name a folder or file that is there")
     if root.is_file():
         return [File(source, "", root.stat().st_size)]
     return [

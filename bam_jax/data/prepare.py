@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from bam_jax.data.presets import PRESETS, preset
 from bam_jax.data.records import Part
 from bam_jax.data.sources import ERRORS, FORMATS, Source, digest
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
-from bam_jax.data.tokenizers.kept import keep
+from bam_jax.data.tokenizers.kept import FOLDER, keep
 from bam_jax.errors import UserError, nearest
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16
@@ -206,15 +207,17 @@ def _manifest(
         "shard_tokens": options.shard_tokens,
     }
     fields = source.fields
-    if (folder / shards.MANIFEST).exists():
-        begun = shards.read_manifest(folder)
+    begun = shards.read_manifest(folder) if (folder / shards.MANIFEST).exists() else None
+    if begun is not None and any(begun.shards.values()):
         _same(folder, "tokenizer", begun.tokenizer["hash"], made.hash)
         _same(folder, "text-field", ",".join(begun.fields), ",".join(fields))
         for key, value in recipe.items():
             if key not in ("source", "preset", "parts"):  # wherever it lies now, and however it was named
                 _same(folder, key, begun.recipe[key], value)
         return begun
-    if any(not path.name.startswith(".") for path in folder.iterdir()):
+    if begun is not None:  # without a finished shard nothing is lost by beginning anew
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    elif any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
     wanted = options.holdout_tokens
     recipe["threshold"] = threshold(wanted, _expected(parts, Encoder(made, options.seed), options)) if wanted else 0
@@ -244,7 +247,8 @@ def _same(folder: Path, name: str, begun: Any, given: Any) -> None:
     if begun != given:
         what = "the files of the source" if name == "parts_hash" else f"--{name.replace('_', '-')}"
         raise UserError(
-            f"{folder} was begun with another value of {what} ({begun}, not {given}); give the same, or another --out"
+            f"{folder} was begun with another value of {what} ({begun}, not {given}); "
+            "give the same, or another --out, or remove that folder to begin anew"
         )
 
 

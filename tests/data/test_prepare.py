@@ -259,6 +259,17 @@ def test_another_recipe_is_refused(tmp_path, options, says):
     assert contents(tmp_path / "out") == before
 
 
+def test_before_the_first_shard_a_mistake_costs_nothing(tmp_path):
+    """The command that is put right begins anew, whatever the mistake was."""
+    source = corpus(tmp_path / "in", words(20))
+    for wrong in ("--text-field=body", "--tokenizer=char"):
+        with pytest.raises(UserError, match="no text in the field 'body'"):
+            run(source, tmp_path / "out", "--text-field=body", wrong)
+    run(source, tmp_path / "out")
+    run(source, tmp_path / "straight")
+    assert contents(tmp_path / "out") == contents(tmp_path / "straight")
+
+
 def test_another_source_is_refused(tmp_path):
     source = corpus(tmp_path / "in", words(20))
     run(source, tmp_path / "out")
