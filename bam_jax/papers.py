@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bam_jax.experiment import Column, Evaluation, Experiment, Row, Step, Table, tabled
+from bam_jax.experiment import Column, Evaluation, Experiment, Row, Step, Table, printed, tabled
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -273,3 +273,32 @@ def paper(
     steps = [Step("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in corpora]
     needed = not toy and any(row.train for row in made.rows)
     return dataclasses.replace(made, platform="cpu" if toy else "", steps=tuple(steps) if needed else ())
+
+
+def cable_perplexities(
+    table: str,
+    parts: Sequence[tuple[str, str, str, str]],
+    scale: str,
+    *,
+    corpora: Sequence[str],
+    notes: Sequence[str] = (),
+) -> Experiment:
+    """The experiment of one of CABLE's tables of perplexities: a row for each method, a column for each length.
+
+    Args:
+        table: its name in the paper.
+        parts: of the table: (text with a line for each length, title, size of the model, corpus).
+        scale: "toy" or "paper".
+        corpora, notes: as `paper` takes them.
+    """
+    rows: list[Row] = []
+    tables = []
+    for text, group, size, corpus in parts:
+        lengths, values = printed(text, transpose=True)
+        columns = tuple(
+            Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000))
+            for length in lengths
+        )
+        tables.append(Table(f"{table}, {group}: perplexity", columns, values, group=group))
+        rows += [cable(method, scale, label=f"{method}, {group}", size=size, corpus=corpus) for method in values]
+    return paper(f"CABLE, {table}: perplexity", scale, rows, tables, corpora=corpora, notes=notes)

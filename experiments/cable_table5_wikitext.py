@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/cable_table5_wikitext.py --scale=
 Paper:    appendix A.2.
 """
 
-from bam_jax.experiment import Column, Experiment, Table, printed
-from bam_jax.papers import CABLE_SHRINK, WIKITEXT, WIKITEXT_TEST, cable, paper, perplexity
+from bam_jax.experiment import Experiment
+from bam_jax.papers import WIKITEXT, WIKITEXT_TEST, cable_perplexities
 
 MEDIUM_VALUES = """
 | Sequence Length | CABLE | CABLE_NW | ALiBi |   Fire | T5-bias | Kerple |  RoPE | Learnable | Sinusoidal |
@@ -34,13 +34,4 @@ PARTS = (
 
 def get_experiment(scale: str) -> Experiment:
     """The paper's columns as rows, a method each; a column for each length."""
-    rows, tables = [], []
-    for text, group, size, corpus in PARTS:
-        lengths, values = printed(text, transpose=True)
-        columns = tuple(
-            Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000))
-            for length in lengths
-        )
-        tables.append(Table(f"Table 5, {group}: perplexity", columns, values, group=group))
-        rows += [cable(method, scale, label=f"{method}, {group}", size=size, corpus=corpus) for method in values]
-    return paper("CABLE, Table 5: perplexity", scale, rows, tables, corpora=(WIKITEXT, WIKITEXT_TEST))
+    return cable_perplexities("Table 5", PARTS, scale, corpora=(WIKITEXT, WIKITEXT_TEST))

@@ -1,6 +1,7 @@
 """The reference against loops in NumPy; every backend against the reference in float64, output and every gradient.
 
-The default run takes few cases in which every pair of settings meets; `-m full` takes the whole product.
+The default run takes few cases in which every pair of settings meets; `-m full` takes each bias with each
+mask on each backend.
 """
 
 import dataclasses
