@@ -181,6 +181,10 @@ def test_what_reaches_is_sound(rng, x64):
         q, k, v, scoring, _ = case("alibi", packed=False, tempered=True, seed=seed)
         scoring = dataclasses.replace(scoring, bias=biases.ALiBi(jnp.full(H, 2.0 ** rng.integers(-4, 6))))
         near, far = slice(2 * T // 3, T), slice(0, T // 3)
+        if seed % 2:  # the far keys are what the queries look for
+            wanted = 2 * q[0, 0, 0]
+            q = jnp.broadcast_to(wanted, q.shape)
+            k = jnp.zeros_like(k).at[:, far].set(wanted)
         here, there = (Tokens(jnp.arange(T)[None, part]) for part in (near, far))
         rows = dataclasses.replace(scoring, queries=here, temperature=scoring.temperature[..., near], keys=here)
         _, lse = BACKENDS["reference"].forward(q[:, near], k[:, near], v[:, near], rows, Tiling())
