@@ -5,10 +5,17 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-from matplotlib.figure import Figure
+from bam_jax.errors import UserError
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+type Figure = matplotlib.figure.Figure
+type Axes = matplotlib.axes.Axes
 
 INK = "#1b1f24"
 """Of text and axes; inside a page it becomes the page's own colour."""
@@ -36,12 +43,38 @@ RC: dict[Any, Any] = {
 }
 
 
+def library() -> ModuleType:
+    """matplotlib, which only those need who draw.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import matplotlib.figure
+    except ModuleNotFoundError as error:
+        raise UserError("figures are drawn by matplotlib; install it with pip install 'bam_jax[figures]'") from error
+    return matplotlib
+
+
+def sheet(height: float, *, layout: str | None = "constrained") -> Figure:
+    """An empty figure, `SIZE` wide.
+
+    Args:
+        height: inches.
+        layout: who makes room for names and legends; None: the caller.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    return library().figure.Figure(figsize=(SIZE, height), layout=layout)
+
+
 def styled[**P, T](draw: Callable[P, T]) -> Callable[P, T]:
-    """Applies RC while a figure is made or drawn, and leaves matplotlib's own settings alone."""
+    """Applies RC while a figure is made or drawn, and leaves matplotlib's own settings alone; a UserError without matplotlib."""
 
     @functools.wraps(draw)
     def styled(*args: P.args, **kwargs: P.kwargs) -> T:
-        with matplotlib.rc_context(RC):
+        with library().rc_context(RC):
             return draw(*args, **kwargs)
 
     return styled

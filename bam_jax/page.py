@@ -5,9 +5,8 @@ import html
 import re
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
 from bam_jax import drawing
+from bam_jax.drawing import Figure
 
 STYLE = """
 :root { color-scheme: light dark;

@@ -169,3 +169,12 @@ def test_preparing_data_loads_nothing_of_training():
         "assert not names & set(sys.modules), names & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_only_those_who_draw_need_matplotlib():
+    """Tables and results know the figures' modules, so none of them imports it as it is loaded itself."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.split(".")[0] == "matplotlib" for name in names), path

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from bam_jax.drawing import INK, SIZE, style, styled
+from bam_jax.drawing import INK, SIZE, Axes, Figure, sheet, style, styled
 
 FOOT = (1.03, 1.1)
 """Where the heat map's row of means lies; depths go from 0 to 1."""
@@ -87,7 +85,7 @@ def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figur
     Source: BAM, figure 3.
     """
     columns = {length: sorted(depth for each, depth in accuracy if each == length) for length, _ in sorted(accuracy)}
-    figure = Figure(figsize=(SIZE, 3.9), layout="constrained")
+    figure = sheet(3.9)
     axes = figure.add_subplot()
     axes.grid(visible=False)
     finest = max(columns.values(), key=len)
@@ -123,7 +121,7 @@ def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
         corpora: tokens of each document, [documents] integers, by name.
         context: tokens of a row, marked.
     """
-    figure = Figure(figsize=(SIZE, 0.4 + 2.4 * len(corpora)), layout="constrained")
+    figure = sheet(0.4 + 2.4 * len(corpora))
     least, most = (pick(int(pick(each)) for each in corpora.values()) for pick in (min, max))
     halves = np.arange(np.floor(np.log2(max(least, 1))), np.log2(most + 1) + 0.5, 0.5)
     edges = np.unique(np.ceil(2**halves))
@@ -154,7 +152,7 @@ def times(length: int, context: int) -> str:
 
 def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     """Curves over lengths on a logarithmic axis, with room for their names at the right."""
-    figure = Figure(figsize=(SIZE, 3.3))
+    figure = sheet(3.3, layout=None)
     axes = figure.add_subplot()
     names = max((len(label) for label in curves), default=0)
     figure.subplots_adjust(left=0.1, right=1 - (0.45 + 0.062 * names) / SIZE, bottom=0.16, top=0.97)

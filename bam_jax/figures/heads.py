@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bam_jax.drawing import GRID, INK, SIZE, style, styled
+from bam_jax.drawing import GRID, INK, Figure, sheet, style, styled
 
 
 class Heads(NamedTuple):
@@ -30,7 +29,7 @@ def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
     layers, heads, tokens = weights.shape
     wide = min(layers, 2)
     tall = -(-layers // wide)
-    figure = Figure(figsize=(SIZE, 3.1 * tall), layout="constrained")
+    figure = sheet(3.1 * tall)
     panels = figure.subplots(tall, wide, sharey=True, squeeze=False).flat
     for layer, axes in enumerate(panels):
         if layer >= layers:
@@ -65,7 +64,7 @@ def scatter(groups: Mapping[str, Heads]) -> Figure:
 
     Source: BAM, figure 17.
     """
-    figure = Figure(figsize=(SIZE, 3.4), layout="constrained")
+    figure = sheet(3.4)
     axes = figure.add_subplot()
     for (label, heads), marker in zip(groups.items(), "osD^vP*X" * len(groups), strict=False):
         colour = style(list(groups), label)["color"]
@@ -100,7 +99,7 @@ def classes(curves: Mapping[str, np.ndarray], ahead: int) -> Figure:
 
     Source: BAM, figure 1.
     """
-    figure = Figure(figsize=(SIZE, 3.1), layout="constrained")
+    figure = sheet(3.1)
     axes = figure.add_subplot()
     for label, p in curves.items():
         axes.plot(np.arange(1 - len(p), 1), p, label=label, **style(list(curves), label))
@@ -123,7 +122,7 @@ def scales(groups: Mapping[str, np.ndarray]) -> Figure:
 
     Source: BAM, figure 14.
     """
-    figure = Figure(figsize=(SIZE, 2.8), layout="constrained")
+    figure = sheet(2.8)
     axes = figure.add_subplot()
     every = np.concatenate([np.ravel(values) for values in groups.values()])
     low, high = min(every.min(), 0.99), max(every.max(), 1.01)
@@ -150,7 +149,7 @@ def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: 
 
     Source: BAM, appendix K.3; see `bam_jax.theory.coupling`.
     """
-    figure = Figure(figsize=(SIZE, 2.9), layout="constrained")
+    figure = sheet(2.9)
     panels = figure.subplots(1, len(terms), sharey=True, squeeze=False)[0]
     names = sorted({*groups})
     for axes, (title, values) in zip(panels, terms.items(), strict=True):

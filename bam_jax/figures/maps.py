@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
-from bam_jax.drawing import COLOURS, SIZE, styled
+from bam_jax.drawing import COLOURS, Figure, sheet, styled
 
 PIXELS = 256
 """Rows and columns of a map, at most; longer texts are pooled."""
@@ -41,14 +39,16 @@ def attention(maps: Mapping[str, np.ndarray], key: tuple[int, int]) -> Figure:
 
     Source: BAM, figure 4.
     """
-    figure = Figure(figsize=(SIZE, 3.3), layout="constrained")
+    figure = sheet(3.3)
     top, bottom = figure.subplots(2, len(maps), squeeze=False, height_ratios=(2, 1), sharex="all", sharey="row")
     for column, (title, weights) in enumerate(maps.items()):
         length = len(weights)
         axes, below = top[column], bottom[column]
         image = axes.imshow(
             np.clip(pooled(weights), LEAST, 1),
-            norm=LogNorm(LEAST, 1),
+            norm="log",
+            vmin=LEAST,
+            vmax=1,
             cmap="cividis",
             extent=(0, length, length, 0),
             aspect="auto",
@@ -82,7 +82,7 @@ def tables(maps: Mapping[str, np.ndarray], wide: int) -> Figure:
     """
     wide = min(wide, len(maps))
     tall = -(-len(maps) // wide)
-    figure = Figure(figsize=(SIZE, 0.8 + 4.4 / wide * tall), layout="constrained")
+    figure = sheet(0.8 + 4.4 / wide * tall)
     panels = figure.subplots(tall, wide, squeeze=False, sharex=True, sharey=True)
     for axes, (title, table) in zip(panels.flat, maps.items(), strict=False):
         length = len(table)

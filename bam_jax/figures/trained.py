@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
 
 from bam_jax import biases as formulas
 from bam_jax import checkpoint, heads, results, theory
 from bam_jax.biases import GeneralisedGaussian, Uniform
 from bam_jax.data import loader
+from bam_jax.drawing import Figure
 from bam_jax.errors import UserError
 from bam_jax.evals import passkey
 from bam_jax.figures import heads as curves

@@ -1,6 +1,7 @@
 """The figures show what they are given: curves, names, cells, probabilities."""
 
 import itertools
+import sys
 import xml.etree.ElementTree as xml
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from matplotlib.collections import QuadMesh
 
 from bam_jax import drawing, figures
+from bam_jax.errors import UserError
 from bam_jax.figures import Heads, Seed, maps
 
 CURVES = {
@@ -155,3 +157,9 @@ def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
     assert drawing.svg(figure, "one") == text
     drawing.save(figure, tmp_path / "scatter")
     assert (tmp_path / "scatter.png").stat().st_size > 1000 and (tmp_path / "scatter.svg").exists()
+
+
+def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"pip install 'bam_jax\[figures\]'"):
+        figures.passkey(CURVES, 64)
