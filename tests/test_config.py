@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import config, errors
-from bam_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
+from bam_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, sections
 from bam_jax.data import TOKENIZERS
 from bam_jax.errors import UserError
 
@@ -16,7 +16,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def test_known_tokenizers_are_those_that_exist():
-    assert set(config.TOKENIZERS) == set(TOKENIZERS)
+    assert set(sections.TOKENIZERS) == set(TOKENIZERS)
 
 
 def test_file_and_overrides(tmp_path):

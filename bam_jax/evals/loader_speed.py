@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from bam_jax import errors
-from bam_jax.config import PACKINGS, Config, DataConfig
+from bam_jax.config import Config, DataConfig
+from bam_jax.config.sections import PACKINGS
 from bam_jax.data import loader, shards
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.errors import UserError

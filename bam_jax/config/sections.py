@@ -1,0 +1,260 @@
+"""Everything that a run depends on, as frozen dataclasses; each field says what it is."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from bam_jax.config.section import Section, kinds, typed
+from bam_jax.errors import UserError, nearest
+
+DTYPES = ("auto", "bfloat16", "float32")
+FAMILIES = ("llama", "gpt2")
+OPTIMIZERS = ("adamw", "radam")
+PACKINGS = ("concat", "first_fit")
+POSITIONS = ("row", "restart")
+SSMAX = ("off", "on", "inside", "outside")
+TASKS = ("packed", "passkey", "masked", "triplets")
+TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(Section):
+    """The decoder's sizes."""
+
+    path: ClassVar[str] = "config.model."
+
+    family: str = "llama"
+    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head."""
+    causal: bool = True
+    """False: an encoder, in which every token sees the whole text."""
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 0
+    """Key and value heads (grouped-query attention); 0: as many as heads."""
+    hidden: int = 128
+    """Width inside the MLP."""
+    vocab: int = 0
+    """0: what the tokenizer needs (`Tokenizer.padded`)."""
+    remat: bool = False
+    """Recompute each layer in the backward pass instead of storing its activations."""
+    scan: bool = True
+    """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
+    dtype: str = "auto"
+    """Of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
+
+    def check(self) -> None:
+        self.above(1, "layers", "width", "heads", "hidden")
+        self.above(0, "kv_heads", "vocab")
+        self.known("family", FAMILIES)
+        self.known("dtype", DTYPES)
+        self.require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
+        divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
+        self.require("kv_heads", divides, f"0 or a divisor of the heads, {self.heads}")
+
+
+_SHARED = {"tokenizer", "mixture", "positions", "workers"}
+"""Keys of the data that hold for a whole mixture."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(Section):
+    """Where the text comes from and what is made of it."""
+
+    path: ClassVar[str] = "config.data."
+
+    source: str = "stdlib"
+    """"stdlib" (the documentation every Python carries), or a folder or file of .txt or .jsonl, or a folder that
+    `bam_jax.data.prepare` wrote."""
+    tokenizer: str = "char"
+    """"char", "byte", "mistral", "gpt2" or "gpt2:FOLDER", "bert:PATH", "bpe:PATH" (`bam_jax.data.tokenizers`)."""
+    task: str = "packed"
+    """"packed": documents in rows, predict the next token; "masked": the same rows, predict masked tokens;
+    "passkey": random windows with planted keys; "triplets": query, positive, negative."""
+    text_field: str = "text"
+    """The field of a .jsonl line that holds the text."""
+    holdout: float = 0.1
+    """Fraction of the characters kept for evaluation; a prepared folder has its own hold-out."""
+    held_out_source: str = ""
+    """Evaluate on this source; then none of `source` is held out. "": on what is held out of `source`."""
+    packing: str = "concat"
+    """"concat": documents end to end, cut into rows; "first_fit": whole documents where they fit (longer ones are
+    cut), the rest of a row padded."""
+    document_mask: bool = True
+    """Whether attention and loss stay within a document (tasks packed and masked)."""
+    positions: str = "row"
+    """"row": a token's position is its index in the row; "restart": in its document's part of the row."""
+    shuffle: int = 2**20
+    """Documents shuffled together; a prepared folder with more is shuffled by whole shards, and in groups of them."""
+    mask_fraction: float = 0.15
+    """Fraction of the tokens to predict (task masked)."""
+    passkey_fraction: float = 0.8
+    """Fraction of the samples that carry a key (task passkey)."""
+    answer_weight: float = 1.5
+    """Loss weight of a key's digits where it stands again (task passkey)."""
+    mixture: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Several corpora in one batch: name to {"weight": share of the rows, and keys of this group that differ}."""
+    workers: int = 0
+    """Processes that make batches ahead; 0: made when asked for."""
+
+    def parts(self) -> dict[str, tuple[float, "DataConfig"]]:
+        """The corpora of the mixture, each with its weight; without a mixture this one alone.
+
+        >>> data = DataConfig(mixture={"text": {"weight": 3}, "keys": {"weight": 1, "task": "passkey"}})
+        >>> {name: (weight, part.task) for name, (weight, part) in data.parts().items()}
+        {'text': (3.0, 'packed'), 'keys': (1.0, 'passkey')}
+
+        Raises:
+            UserError: a part without a weight, or with a key or value that will not do.
+        """
+        return {name: self._part(name, changes) for name, changes in self.mixture.items()} or {"": (1.0, self)}
+
+    def _part(self, name: str, changes: Any) -> tuple[float, "DataConfig"]:
+        path = f"{self.path}mixture.{name}"
+        if not isinstance(changes, dict) or "weight" not in changes:
+            raise UserError(f"{path}={changes!r} must be a group of keys with a weight, such as {{'weight': 0.1}}")
+        keys = {key: value for key, value in changes.items() if key != "weight"}
+        own = kinds(DataConfig).keys() - _SHARED
+        for key in keys:
+            if key in _SHARED:
+                raise UserError(f"{path}.{key} cannot differ within a mixture; set {self.path}{key}")
+            if key not in own:
+                raise UserError(f"unknown config key {path}.{key}; {nearest(key, {*own, 'weight'})}")
+        weight = typed(f"{path}.weight", changes["weight"], float)
+        if weight <= 0:
+            raise UserError(f"{path}.weight={weight} must be positive; leave the part out for none of it")
+        try:
+            return weight, dataclasses.replace(self, mixture={}, **keys)
+        except UserError as error:
+            raise UserError(f"{error} (in {path})") from error
+
+    def _check_mixture(self) -> None:
+        parts = self.parts()
+        total = sum(weight for weight, _ in parts.values())
+        for name, (weight, _) in parts.items():
+            if weight < 1e-5 * total:
+                raise UserError(
+                    f"{self.path}mixture.{name}.weight={weight} is less than 0.00001 of all weights; leave the part out"
+                )
+        tasks = {part.task for _, part in parts.values()}
+        if len(tasks) > 1 and not tasks <= {"packed", "passkey"}:
+            raise UserError(
+                f"{self.path}mixture has the tasks {', '.join(sorted(tasks))}, whose batches differ in kind; "
+                "mix packed and passkey, or one task with itself"
+            )
+
+    def check(self) -> None:
+        name = self.tokenizer.partition(":")[0]  # what follows is looked at where it is read
+        if name not in TOKENIZERS:
+            raise UserError(f"{self.path}tokenizer={self.tokenizer!r} is unknown; {nearest(name, TOKENIZERS)}")
+        self.known("task", TASKS)
+        self.known("packing", PACKINGS)
+        self.known("positions", POSITIONS)
+        self.require("source", self.source != "", "'stdlib' or a path")
+        self.require("holdout", 0 <= self.holdout < 1, "at least 0 and below 1")
+        self.within(0, 1, "passkey_fraction")
+        self.require("mask_fraction", 0 < self.mask_fraction <= 1, "above 0 and at most 1")
+        self.above(0, "answer_weight", "workers")
+        self.above(1, "shuffle")
+        if self.mixture:
+            self._check_mixture()
+        elif self.task == "passkey":
+            self.require("tokenizer", self.tokenizer == "char", "'char' for the task 'passkey'")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(Section):
+    """The optimiser and its schedule: cosine from `rate` to `final` x `rate` after a linear warm-up."""
+
+    path: ClassVar[str] = "config.optimizer."
+
+    name: str = "adamw"
+    rate: float = 3e-3
+    """Peak learning rate."""
+    prior_rate: float = 1.0
+    """Multiplier of the rate for the prior's parameters."""
+    b1: float = 0.9
+    b2: float = 0.95
+    decay: float = 0.1
+    """Decoupled weight decay of matrices; vectors and priors have none."""
+    clip: float = 1.0
+    """Largest global norm of a gradient."""
+    warmup: int = 100
+    """Steps."""
+    final: float = 0.1
+    accumulate: int = 1
+    """Micro-batches that a batch is cut into, one after the other."""
+
+    def check(self) -> None:
+        self.known("name", OPTIMIZERS)
+        self.require("rate", self.rate > 0, "positive")
+        self.require("clip", self.clip > 0, "positive")
+        self.above(0, "prior_rate", "decay", "warmup")
+        self.within(0, 1, "final")
+        self.require("b1", 0 <= self.b1 < 1, "at least 0 and below 1")
+        self.require("b2", 0 <= self.b2 < 1, "at least 0 and below 1")
+        self.above(1, "accumulate")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig(Section):
+    """How devices share a training step (`bam_jax.sharding`); no part of what is trained: a run may go on with another.
+
+    Both at 0: one device of a CPU; all accelerators, where fsdp spans one slice of TPUs or one host's GPUs.
+    """
+
+    path: ClassVar[str] = "config.mesh."
+
+    data: int = 0
+    """Devices that share the batch, each with all parameters; 0: what the others leave."""
+    fsdp: int = 0
+    """Devices that share the batch, the parameters and the optimiser's state; 0: what the others leave."""
+    tensor: int = 1
+    """Devices that share heads, the MLP's width and the vocabulary."""
+    context: int = 1
+    """Devices that share each sequence, by ring attention."""
+
+    def check(self) -> None:
+        self.above(0, "data", "fsdp")
+        self.above(1, "tensor", "context")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Section):
+    """Everything that a run depends on."""
+
+    path: ClassVar[str] = "config."
+
+    encoding: str = "bam"
+    """A name in `bam_jax.encodings.ENCODINGS`, or the import path "package.module:Class" of your own."""
+    encoding_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of the encoding, which checks them."""
+    ssmax: str = "off"
+    """"on": the placement that the authors use with that encoding."""
+    shared_encoding: bool = False
+    """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper)."""
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    context: int = 64
+    """Tokens of a training sequence."""
+    batch: int = 32
+    """Sequences of one optimiser step."""
+    steps: int = 2000
+    seed: int = 0
+    start: str = ""
+    """A run whose trained parameters are the first ones here; "": drawn from the seed."""
+    log_every: int = 100
+    checkpoint_every: int = 500
+    tensorboard: bool = False
+
+    def check(self) -> None:
+        self.require("encoding", self.encoding != "", "a name or package.module:Class")
+        self.known("ssmax", SSMAX)
+        self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every")
+        self.within(0, 2**32 - 1, "seed")
+        masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]
+        if masked and self.model.causal:
+            raise UserError("config.data.task='masked' needs an encoder; set --config.model.causal=False")
+        count = self.optimizer.accumulate
+        self.require("batch", self.batch % count == 0, f"a multiple of config.optimizer.accumulate={count}")
