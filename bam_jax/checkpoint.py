@@ -64,7 +64,8 @@ class Checkpoints:
         """The newest checkpoint.
 
         Args:
-            state: shapes and dtypes of what was saved, as `jax.eval_shape` gives them.
+            state: shapes and dtypes of what was saved, as `jax.eval_shape` gives them, with the shardings that are wanted,
+                on any mesh; without, all lies on one device.
             data: an iterator like the one that was saved; it is set to where that one stood.
 
         Raises:
@@ -157,6 +158,8 @@ def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Toke
 
 def _same_configuration(run: Path, config: Config) -> None:
     theirs, ours = _flat(configs.to_dict(read_config(run))), _flat(configs.to_dict(config))
+    for name in [name for name in ours if name.startswith("mesh.")]:  # a run may go on with other devices
+        del theirs[name], ours[name]
     for name in sorted(theirs.keys() | ours.keys()):
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
         if there != here:
@@ -288,9 +291,9 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _placed(tree: Any) -> Any:
-    """Shapes and dtypes together with where the arrays shall lie."""
+    """Shapes and dtypes together with where the arrays shall lie: as the tree says or, where it does not, on one device."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here), tree)
 
 
 def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> Any:

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from bam_jax.platform import platform
+
 
 @dataclasses.dataclass(frozen=True)
 class Family:
@@ -89,9 +91,10 @@ FAMILIES = {
 def _rows_dot_general(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:
     """`lax.dot_general` of [..., E] and [E, F], as one matrix product on a CPU.
 
-    XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one.
+    XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one. (Of
+    rows and tokens that are both cut over devices, one axis cannot be made.)
     """
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu" or jax.sharding.get_abstract_mesh().size > 1:
         return jax.lax.dot_general(x, kernel, dimension_numbers, **options)
     y = jax.lax.dot_general(x.reshape(-1, x.shape[-1]), kernel, (((1,), (0,)), ((), ())), **options)
     return y.reshape(*x.shape[:-1], kernel.shape[1])

@@ -63,5 +63,8 @@ def chunk_rows(vocab: int, elements: int = 2**25) -> int:
 
 def _rows(kernel, hidden, targets, weights):
     logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
-    chosen = jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+    ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
+    chosen = jnp.sum(
+        jnp.where(ids == targets[:, None], logits, 0), axis=1
+    )  # no gather: devices may share the vocabulary
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - chosen))

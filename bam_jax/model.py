@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from bam_jax import sharding
 from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tokens, attention, document_count
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
 from bam_jax.errors import UserError
 from bam_jax.layers import FAMILIES
+from bam_jax.platform import platform
 
 type Caches = tuple[Cache, ...]
 """One cache for each layer."""
@@ -205,7 +207,7 @@ class Decoder(nnx.Module):
         x, rows = self._start(tokens, segment, position)
         layer, stacked = self._stack()
         if self.config.scan and caches is None and read is None:
-            step = lambda x, state: (layer(state)(x, rows)[0], None)
+            step = lambda x, state: (sharding.text(layer(state)(x, rows)[0]), None)
             if self.config.remat:
                 step = jax.checkpoint(step)  # type: ignore[assignment]
             x, _ = jax.lax.scan(step, x, stacked)
@@ -217,6 +219,7 @@ class Decoder(nnx.Module):
                 wanted = read if n == self.config.layers - 1 else None
                 run = lambda state, x, cache, wanted=wanted: layer(state)(x, rows, cache, wanted)
                 x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
+                x = sharding.text(x)
                 if cache is not None:
                     updated.append(cache)
             caches = tuple(updated) or None
@@ -258,7 +261,7 @@ class Decoder(nnx.Module):
         at = Tokens(position, segment)
         rows = _Rows(at, document_count(at, self.layers.attention.mask))
         x = self.embed(tokens)
-        return x if self.position is None else self.position(x, position), rows
+        return sharding.text(x if self.position is None else self.position(x, position)), rows
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
@@ -284,5 +287,5 @@ class Decoder(nnx.Module):
 
 def _dtype(name: str) -> jnp.dtype:
     if name == "auto":
-        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        name = "float32" if platform() == "cpu" else "bfloat16"
     return jnp.dtype(name)

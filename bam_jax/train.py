@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bam_jax import checkpoint, errors, log, losses, model, optimizer
+from bam_jax import checkpoint, errors, log, model, optimizer, sharding
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
@@ -31,6 +31,8 @@ TASKS = {True: ("packed", "passkey"), False: ("masked",)}
 
 State = dict[str, Any]
 """{'model': {'params': ..., 'frozen': ...}, 'optimizer': ...}, plain pytrees of arrays."""
+Shardings = dict[str, Any]
+"""The same with a `NamedSharding` for each array."""
 
 
 def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = None) -> list[dict[str, Any]]:
@@ -54,10 +56,16 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
     keep_freed_memory()
     run = Path(workdir)
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
-    graph, init, tx = _parts(config, checkpoint.vocabulary(config, tokenizer))
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check(config, mesh)
     _see_tasks(config)
-    data = loader.batches(config, tokenizer, host=jax.process_index(), hosts=jax.process_count())
-    with checkpoint.claim(run, config, tokenizer):  # last of what may refuse, so that a mistake leaves no folder behind
+    host, hosts = sharding.hosts(mesh)
+    with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
+        graph, init, tx = _parts(config, checkpoint.vocabulary(config, tokenizer))
+        shardings = state_shardings(jax.eval_shape(init), tx, mesh)
+        data = stack.enter_context(contextlib.closing(loader.batches(config, tokenizer, host=host, hosts=hosts)))
+        # last of what may refuse, so that a mistake leaves no folder behind
+        stack.enter_context(checkpoint.claim(run, config, tokenizer))
         done = checkpoint.latest(run)
         if done == config.steps:
             return list(log.read(run / METRICS))
@@ -66,15 +74,14 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
         with (
             log.Writer(run / METRICS, tensorboard=config.tensorboard) as writer,
             log.progress(config.steps, done=done, label=run.name, show=progress) as bar,
-            contextlib.closing(data),
             checkpoint.Checkpoints(run) as checkpoints,
         ):
-            state = checkpoints.load(jax.eval_shape(init), data) if done else _first(config, init)
-            update = make_step(config, graph, tx)
+            state = checkpoints.load(_placed(init, shardings), data) if done else _first(config, init, shardings)
+            update = make_step(config, graph, tx, shardings)
             meter = _Meter(config, writer, bar, history[-1]["seconds"] if history else 0.0)
             late = None
             for step in range(done + 1, config.steps + 1):
-                state, metrics = update(state, next(data))
+                state, metrics = update(state, sharding.batch(next(data), mesh))
                 if late is not None:
                     meter(*late)  # one step late: the device is busy with this step meanwhile
                 late = step, metrics
@@ -86,7 +93,7 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
 
 
 def make_step(
-    config: Config, graph: nnx.GraphDef, tx: optax.GradientTransformation
+    config: Config, graph: nnx.GraphDef, tx: optax.GradientTransformation, shardings: Shardings | None = None
 ) -> Callable[[State, dict[str, Any]], tuple[State, jax.Array]]:
     """The jitted optimiser step `(state, batch) -> (state, [loss, gradient norm])`; it donates the state.
 
@@ -97,6 +104,7 @@ def make_step(
         config: the run's configuration.
         graph: the decoder's structure, from `checkpoint.split`.
         tx: the optimiser, from `optimizer.make`.
+        shardings: of the state, from `state_shardings`, for a call under `jax.set_mesh`; None: nothing is cut.
     """
     count = config.optimizer.accumulate
 
@@ -104,28 +112,31 @@ def make_step(
         decoder = nnx.merge(graph, params, frozen)
         segment, position = [part[name] if name in part else None for name in ("segment", "position")]
         hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
-        kernel = decoder.unembedding()
-        chunk = losses.chunk_rows(kernel.shape[1])
-        total, _ = losses.cross_entropy(hidden, kernel, part["targets"], part["weights"], chunk=chunk)
+        total, _ = sharding.cross_entropy(hidden, decoder.unembedding(), part["targets"], part["weights"])
         return total / weight
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    def kept(gradient):
+        """A gradient cut as its parameter is."""
+        return (
+            gradient if shardings is None else jax.lax.with_sharding_constraint(gradient, shardings["model"]["params"])
+        )
+
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
     def step(state, batch):
         params, frozen = state["model"]["params"], state["model"]["frozen"]
         weight = jnp.maximum(batch["weights"].sum(), 1e-6)  # a batch of pads only teaches nothing
-        value_and_gradient = jax.value_and_grad(loss)
+
+        def value_and_gradient(part):
+            value, gradient = jax.value_and_grad(loss)(params, frozen, part, weight)
+            return value, kept(gradient)
+
         if count == 1:
-            value, gradient = value_and_gradient(params, frozen, batch, weight)
+            value, gradient = value_and_gradient(batch)
         else:
-            parts = jax.tree.map(lambda x: jnp.reshape(x, (count, -1, *x.shape[1:])), batch)
-            zeros = jax.tree.map(jnp.zeros_like, (jnp.float32(0), params))
             (value, gradient), _ = jax.lax.scan(
-                lambda total, part: (
-                    jax.tree.map(jnp.add, total, value_and_gradient(params, frozen, part, weight)),
-                    None,
-                ),
-                zeros,
-                parts,
+                lambda total, part: (jax.tree.map(jnp.add, total, value_and_gradient(part)), None),
+                (jnp.zeros_like(weight), kept(jax.tree.map(jnp.zeros_like, params))),
+                sharding.micro_batches(batch, count),
             )
         updates, moments = tx.update(gradient, state["optimizer"], params)
         new = {
@@ -135,6 +146,28 @@ def make_step(
         return new, jnp.stack([value, optax.tree.norm(gradient)])
 
     return step
+
+
+def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> Shardings:
+    """The sharding of every array of the state: parameters by `sharding.RULES`, and what the optimiser keeps of each like it.
+
+    Args:
+        state: the arrays, or what `jax.eval_shape` gives for them.
+        tx: the optimiser.
+        mesh: of `sharding.make_mesh`.
+
+    Raises:
+        UserError: see `sharding.parameters`.
+    """
+    params, frozen = [sharding.parameters(state["model"][name], mesh) for name in ("params", "frozen")]
+    moments = optax.tree.map_params(
+        tx,
+        lambda _, like: like,
+        state["optimizer"],
+        params,
+        transform_non_params=lambda _: sharding.whole(mesh),
+    )
+    return {"model": {"params": params, "frozen": frozen}, "optimizer": moments}
 
 
 def _see_tasks(config: Config) -> None:
@@ -200,18 +233,24 @@ def _parts(config: Config, vocab: int) -> tuple[nnx.GraphDef, Callable[[], State
     return graph, init, tx
 
 
-def _first(config: Config, init: Callable[[], State]) -> State:
+def _first(config: Config, init: Callable[[], State], shardings: Shardings | None = None) -> State:
     """The state before the first step; with `config.start` its model is that run's, its optimiser new."""
-    state = _jit_once(init)()
+    state = _jit_once(init, shardings)()
     if config.start:
         state["model"] = checkpoint.restore_parameters(config.start, state["model"])
     return state
 
 
-def _jit_once(function: Callable[[], State]) -> Callable[[], State]:
-    """Jitted for a single call; XLA for CPUs would optimise the initialisers for ten times as long."""
+def _placed(init: Callable[[], State], shardings: Shardings) -> State:
+    """Shapes, dtypes and shardings of the state."""
+    shaped = lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+    return jax.tree.map(shaped, jax.eval_shape(init), shardings)
+
+
+def _jit_once(function: Callable[[], State], shardings: Shardings | None = None) -> Callable[[], State]:
+    """Jitted for a single call, straight into shards; XLA for CPUs would optimise initialisers for ten times as long."""
     quick = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
-    return jax.jit(function, compiler_options=quick)
+    return jax.jit(function, compiler_options=quick, out_shardings=shardings)
 
 
 def main(argv: Sequence[str]) -> None:

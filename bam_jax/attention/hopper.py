@@ -20,6 +20,7 @@ from jaxtyping import Array
 from bam_jax.attention import tile, tiles
 from bam_jax.attention.scoring import Scoring
 from bam_jax.attention.tiles import Tiling
+from bam_jax.platform import platform
 
 _ROWS = 64  # Rows of a tile: what one warpgroup's matrix product has.
 _GROUPS = 2  # Computing warpgroups.
@@ -210,7 +211,7 @@ class Plan:
             inputs = jax.tree.unflatten(structure, refs[:number])
             body(add_product, inputs, outputs, shared, barrier)
 
-        interpret = _INTERPRET if _platform() == "cpu" else None
+        interpret = _INTERPRET if platform() == "cpu" else None
         run = plgpu.kernel(
             functools.partial(flat, _interpreted_add_product if interpret else _add_product),
             out_type=[
@@ -232,12 +233,6 @@ class Plan:
         with jax.enable_x64(False):  # The pipeline's counters are int32 whatever the user's default.
             made = run(*leaves)
         return made[:matrices], made[matrices:]
-
-
-def _platform() -> str:
-    """For what is compiled: not always for this machine."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
 
 
 def product(a: Any, b: Any) -> Array:

@@ -14,6 +14,7 @@ from bam_jax.attention import chunked, pallas_gpu, pallas_tpu, reference, rows
 from bam_jax.attention.scoring import Scoring, split
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import head_axes
+from bam_jax.platform import platform
 
 
 class Unsupported(ValueError):
@@ -140,15 +141,15 @@ class _Static:
 
 def _choose(q: Array, k: Array, v: Array, scoring: Scoring) -> str:
     """The backend of this machine, or one that runs everywhere where it has none or it refuses."""
-    platform = jax.default_backend()
+    here = platform()
     everywhere = "chunked" if scoring.rowwise is None else "rows"
-    if platform not in NATIVE:
-        _announce(everywhere, platform, None)
+    if here not in NATIVE:
+        _announce(everywhere, here, None)
         return everywhere
-    native = NATIVE[platform]
+    native = NATIVE[here]
     reason = BACKENDS[native].reason(q, k, v, scoring)
     chosen = native if reason is None else everywhere
-    _announce(chosen, platform, None if reason is None else f"{native} cannot do this: {reason}")
+    _announce(chosen, here, None if reason is None else f"{native} cannot do this: {reason}")
     return chosen
 
 
