@@ -17,6 +17,7 @@ from bam_jax import errors, experiment, jobs, log, page, results, tables
 from bam_jax.errors import UserError
 from bam_jax.page import Section
 
+TITLE = "What the papers claim, and what came out here"
 VERDICTS = {True: "holds", False: "does not hold", None: "not measured"}
 OTHER = ("in part", "not checked")
 """Where some of several checks hold, and where there is none."""
@@ -328,6 +329,27 @@ def sections(claims: Mapping[str, Sequence[Claim]], measured: Measured, printed:
         yield Section(paper, f"{len(items)} claims: {counted}.", items=items)
 
 
+def parts(path: Path, folder: Path, scale: str) -> list[Section]:
+    """The page's parts: what the scale means, then every claim.
+
+    Args:
+        path: a Python file with `get_claims()` and `NOTES`, beside the experiments.
+        folder: of the runs.
+        scale: "toy" or "paper".
+
+    Raises:
+        UserError: a file without claims, or a run that cannot be read.
+    """
+    if not path.is_file():
+        raise UserError(f"no file {path}; give one with get_claims(), such as experiments/claims.py")
+    names = runpy.run_path(str(path))
+    if "get_claims" not in names:
+        raise UserError(f"{path} has no get_claims(), which returns the claims by paper")
+    measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
+    notes = Section(f"At the {scale} scale", items=names["NOTES"])
+    return [notes, *sections(names["get_claims"](), measured, printed)]
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
@@ -346,16 +368,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument("--out", type=Path, help="file to write (default: print)")
     given = parser.parse_args(argv)
-    if not given.claims.is_file():
-        raise UserError(f"no file {given.claims}; give one with get_claims(), such as experiments/claims.py")
-    names = runpy.run_path(str(given.claims))
-    if "get_claims" not in names:
-        raise UserError(f"{given.claims} has no get_claims(), which returns the claims by paper")
-    measured = Measured(given.runs, given.scale, given.claims.parent)
-    printed = Printed(given.runs, "paper", given.claims.parent)
-    notes = Section(f"At the {given.scale} scale", items=names["NOTES"])
-    parts = [notes, *sections(names["get_claims"](), measured, printed)]
-    text = page.to_markdown("What the papers claim, and what came out here", parts)
+    text = page.to_markdown(TITLE, parts(given.claims, given.runs, given.scale))
     if given.out:
         log.replace(given.out, text)
         print(f"wrote {given.out}", file=sys.stderr)

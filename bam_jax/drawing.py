@@ -1,6 +1,7 @@
 """How every figure looks, and how it becomes a file or a part of a page."""
 
 import functools
+import html
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -51,6 +52,7 @@ def library() -> ModuleType:
     """
     try:
         import matplotlib.figure
+        import matplotlib.ticker
     except ModuleNotFoundError as error:
         raise UserError("figures are drawn by matplotlib; install it with pip install 'bam_jax[figures]'") from error
     return matplotlib
@@ -87,20 +89,24 @@ def style[T](labels: Sequence[T], label: T) -> dict[str, Any]:
 
 
 @styled
-def svg(figure: Figure, name: str) -> str:
-    """A figure as part of a page: text in the page's colour, and ids of its own, which begin with `name`."""
+def svg(figure: Figure, name: str, label: str) -> str:
+    """A figure as part of a page: text in the page's colour, and ids of its own.
+
+    Args:
+        figure: drawn.
+        name: the ids begin with it.
+        label: what it shows, for those who do not see it.
+    """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     drawing = file.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     drawing = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", drawing)
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    return re.sub(
-        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
-        r'<svg xmlns="http://www.w3.org/2000/svg" \1 role="img">',
-        drawing,
-        count=1,
-    )
+    box = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', drawing)
+    assert box is not None
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box[1]} role="img" aria-label="{html.escape(label)}">'
+    return head + drawing[box.end() :]
 
 
 @styled

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,14 @@ from bam_jax.figures import Curves, Heads, Seed
 Cell = dict[str, Any]
 """A line of results.jsonl."""
 
+EVERY = ("eval", "value", "n", "step", "overrides")
+"""What each of them has; those of some evaluations have more."""
+FURTHER = {
+    "passkey": ("length", "depth"),
+    "perplexity": ("length", "window", "windows"),
+    "ruler": ("length", "task"),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
@@ -31,7 +39,7 @@ class Run:
         commands: what made it, one string each.
         config: None before training has begun.
         cells: of results.jsonl, measured at the newest step.
-        metrics: the last line of metrics.jsonl; empty before the first.
+        history: the lines of metrics.jsonl.
         heads: the learned BAM priors; None where there are none.
     """
 
@@ -42,8 +50,13 @@ class Run:
     commands: Sequence[str]
     config: Config | None
     cells: Sequence[Cell]
-    metrics: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
     heads: Heads | None
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The last line of metrics.jsonl; empty before the first."""
+        return self.history[-1] if self.history else {}
 
     def curve(self, cell: Cell) -> str:
         """The label of the curve that a cell belongs to: evaluation-time overrides make one of their own."""
@@ -52,6 +65,25 @@ class Run:
             if sorted(theirs) == overrides:
                 return label
         return ", ".join([self.label, *(each.removeprefix("--config.") for each in overrides)])
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """The `experiment.json` that `bam_jax.sweep` left in a folder.
+
+    Args:
+        folder: the sweep's --runs.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    try:
+        return json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder} has no experiment.json; run python -m bam_jax.sweep FILE.py --runs={folder}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / 'experiment.json'} cannot be read ({error}); run the sweep again") from error
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
@@ -63,29 +95,55 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
     Raises:
         UserError: no experiment there, or a file that cannot be read.
     """
-    try:
-        manifest = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{folder} has no experiment.json; run python -m bam_jax.sweep FILE.py --runs={folder}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'experiment.json'} cannot be read ({error}); run the sweep again") from error
-    return manifest, [_run(folder / each["name"], each) for each in manifest["runs"]]
+    described = manifest(folder)
+    return described, [run(folder / each["name"], each) for each in described["runs"]]
 
 
-def _run(path: Path, entry: Mapping[str, Any]) -> Run:
+def run(path: Path, entry: Mapping[str, Any]) -> Run:
+    """What a run's folder holds.
+
+    Args:
+        path: the folder, which need not be there.
+        entry: name, label, seed, labels and commands; see `Run`.
+
+    Raises:
+        UserError: a file that cannot be read.
+    """
     config = checkpoint.read_config(path) if (path / checkpoint.CONFIG).exists() else None
-    metrics = list(log.read(path / "metrics.jsonl"))
-    cells = list(log.read(path / "results.jsonl"))
+    cells = records(path)
     newest = max((cell["step"] for cell in cells), default=0)
     return Run(
         **entry,
         config=config,
         cells=[cell for cell in cells if cell["step"] == newest],
-        metrics=metrics[-1] if metrics else {},
+        history=_checked(path / "metrics.jsonl", lambda _: ("step", "loss", "seconds")),
         heads=learned(path) if config and config.encoding == "bam" and checkpoint.latest(path) else None,
     )
+
+
+def records(path: Path) -> list[Cell]:
+    """The lines of a run's results.jsonl.
+
+    Args:
+        path: the run's folder; one without results has no lines.
+
+    Raises:
+        UserError: a line is not JSON, or lacks what each has.
+    """
+    return _checked(path / "results.jsonl", lambda name: (*EVERY, *(FURTHER[name] if name in FURTHER else ())))
+
+
+def _checked(path: Path, wanted: Callable[[Any], Sequence[str]]) -> list[dict[str, Any]]:
+    """The records of a file, each with what is wanted of its evaluation."""
+    found = []
+    for number, record in enumerate(log.read(path), start=1):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, line {number} is no record but {record!r}; remove that line")
+        for name in wanted(record["eval"] if "eval" in record else None):
+            if name not in record:
+                raise UserError(f"{path}, line {number} has no {name!r}; remove that line")
+        found.append(record)
+    return found
 
 
 def learned(run: Path) -> Heads:

@@ -135,13 +135,7 @@ def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
         speeds = [record["tokens_per_second"] for record in log.read(run / "metrics.jsonl")]
         speeds = [speed for speed in speeds if speed]
         return (float(np.median(speeds)), "") if speeds else (None, MISSING)
-    cells = [
-        cell
-        for cell in log.read(run / "results.jsonl")
-        if _belongs(cell, column.evaluation, (*column.evaluation.overrides, *job.row.changes))
-        and cell["step"] == job.config.steps
-        and column.depth in (None, cell["depth"])
-    ]
+    cells = [cell for cell in records(column.evaluation, job, run) if column.depth in (None, cell["depth"])]
     count, wanted = sum(cell["n"] for cell in cells), _wanted(column)
     if not count:
         return None, MISSING
@@ -152,6 +146,25 @@ def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
     window = column.position // cells[0]["window"] - 1
     losses = [cell["windows"][window] for cell in cells]
     return math.exp(np.average(losses, weights=[cell["n"] for cell in cells])), ""
+
+
+def records(evaluation: Evaluation, job: Job, run: Path) -> list[results.Cell]:
+    """What a run's trained model showed in an evaluation of a single length, all depths of it.
+
+    Args:
+        evaluation: of a column.
+        job: the row with a seed.
+        run: its folder.
+
+    Raises:
+        UserError: the run's results cannot be read.
+    """
+    overrides = (*evaluation.overrides, *job.row.changes)
+    return [
+        cell
+        for cell in results.records(run)
+        if _belongs(cell, evaluation, overrides) and cell["step"] == job.config.steps
+    ]
 
 
 def _belongs(cell: Mapping[str, Any], evaluation: Evaluation, overrides: Sequence[str]) -> bool:
@@ -214,17 +227,32 @@ def sections(made: Experiment, folder: Path) -> Iterator[Section]:
         folder: of the runs.
     """
     for table in made.tables:
-        entries = compare(table, made, folder)
-        lines = [cells(entry, comparable=made.comparable) for entry in entries]
-        width = len(table.columns)
-        grid = [
-            [label, *(_short(entry, line) for entry, line in zip(entries[start:][:width], lines[start:], strict=False))]
-            for label, start in zip(table.values, range(0, len(lines), width), strict=True)
-        ]
-        there = sum(bool(entry.ours) for entry in entries)
-        text = f"{there} of {len(entries)} cells measured. Ours (paper)."
-        yield Section(table.title, text, table=page.Table(["", *(each.label for each in table.columns)], grid))
-        yield Section(f"{table.title}: cell by cell", table=page.Table(HEAD, lines))
+        yield from pair(table, made, compare(table, made, folder))
+    yield from notes(made)
+
+
+def pair(table: Table, made: Experiment, entries: Sequence[Entry]) -> tuple[Section, Section]:
+    """A grid "ours (paper)", and the same cell by cell.
+
+    Args:
+        table: of the experiment.
+        made: the experiment.
+        entries: the table's.
+    """
+    lines = [cells(entry, comparable=made.comparable) for entry in entries]
+    width = len(table.columns)
+    grid = [
+        [label, *(_short(entry, line) for entry, line in zip(entries[start:][:width], lines[start:], strict=False))]
+        for label, start in zip(table.values, range(0, len(lines), width), strict=True)
+    ]
+    there = sum(bool(entry.ours) for entry in entries)
+    text = f"{there} of {len(entries)} cells measured. Ours (paper)."
+    whole = Section(table.title, text, table=page.Table(["", *(each.label for each in table.columns)], grid))
+    return whole, Section(f"{table.title}: cell by cell", table=page.Table(HEAD, lines), folded=True)
+
+
+def notes(made: Experiment) -> Iterator[Section]:
+    """What the experiment's numbers say and do not say, if it says so."""
     if made.notes:
         yield Section("What these numbers say, and what they do not", items=made.notes)
 

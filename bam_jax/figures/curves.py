@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.drawing import INK, SIZE, Axes, Figure, sheet, style, styled
+from bam_jax.drawing import INK, SIZE, Axes, Figure, library, sheet, style, styled
 
 FOOT = (1.03, 1.1)
 """Where the heat map's row of means lies; depths go from 0 to 1."""
@@ -54,7 +54,10 @@ def perplexity(curves: Curves, context: int) -> Figure:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     low, high = axes.get_ylim()
-    axes.set_yticks([t for t in (2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 10000, 1e5) if low <= t <= high])
+    ticks = [t for t in (2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 10000, 1e5) if low <= t <= high]
+    if len(ticks) < 3:  # within a factor of four evenly spaced ones do
+        ticks = [t for t in library().ticker.MaxNLocator(5).tick_values(low, high) if low <= t <= high]
+    axes.set_yticks(ticks)
     _name(axes, curves)
     return figure
 
@@ -137,6 +140,21 @@ def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
         axes.set_title(name, loc="left")
     axes.set_xlabel(f"length of a document in tokens; dotted: a row of {context:,}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
+    return figure
+
+
+@styled
+def losses(steps: Sequence[int], values: Sequence[float]) -> Figure:
+    """The loss of training.
+
+    Args:
+        steps: of the optimiser.
+        values: nats a token, at each of them.
+    """
+    figure = sheet(2.6)
+    axes = figure.add_subplot()
+    axes.plot(steps, values, linewidth=1.2, marker="o" if len(steps) < 20 else "")
+    axes.set(xlim=(0, None), xlabel="step", ylabel="loss, nats a token")
     return figure
 
 

@@ -147,14 +147,14 @@ def test_labels_differ_in_colour_or_dashes():
 
 def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
     figure = figures.scatter({"BAM": HEADS})
-    text = drawing.svg(figure, "one")
+    text = drawing.svg(figure, "one", "heads < 4")
     root = xml.fromstring(text)
     ids = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
     assert ids and all(name.startswith("one-") for name in ids)
     used = {value[1:] for e in root.iter() for key, value in e.attrib.items() if key.endswith("href")}
     assert used and used <= ids
     assert drawing.INK not in text and "currentColor" in text
-    assert drawing.svg(figure, "one") == text
+    assert drawing.svg(figure, "one", "heads < 4") == text
     drawing.save(figure, tmp_path / "scatter")
     assert (tmp_path / "scatter.png").stat().st_size > 1000 and (tmp_path / "scatter.svg").exists()
 

@@ -6,10 +6,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from bam_jax import config, figures, page, report, results
+from bam_jax import config, figures, page, results
 from bam_jax.errors import UserError
 from bam_jax.figures import Heads, Seed
-from bam_jax.page import Section, Table
+from bam_jax.page import Link, Section, Table
+from bam_jax.report import folder as report
+from bam_jax.report.__main__ import main
 
 
 def cell(evaluation, length, value, *, depth=None, n=1, overrides=None):
@@ -161,8 +163,10 @@ def test_an_experiment_that_has_just_begun_has_a_report(folder):
 
 
 def test_a_report_on_nothing_names_the_remedy(tmp_path):
+    with pytest.raises(UserError, match=r"has no runs; make some with python -m bam_jax.sweep"):
+        main([str(tmp_path)])
     with pytest.raises(UserError, match=r"no experiment.json; run python -m bam_jax.sweep"):
-        report.main([str(tmp_path)])
+        report.write(tmp_path)
 
 
 def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
@@ -199,12 +203,15 @@ def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
 
 
 def test_text_is_escaped_and_code_marked():
-    html = page.to_html("t", [Section("a & b", "x < `y<z`", table=Table(["<h>"], [["`c`"], [" part"]]))])
+    link = Link("<run>", "a b#c.html")
+    html = page.to_html("t", [Section("a & b", "x < `y<z` **d**", table=Table(["<h>"], [["`c`"], [" part"], [link]]))])
     for expected in (
         "a &amp; b",
         "x &lt; <code>y&lt;z</code>",
         "&lt;h&gt;",
         "<code>c</code>",
         "<tr class=part>",
+        "<strong>d</strong>",
+        '<a href="a%20b%23c.html">&lt;run&gt;</a>',
     ):
         assert expected in html

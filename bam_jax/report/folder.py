@@ -1,7 +1,4 @@
-"""The report of an experiment: report.html, report.md and figures/, from the files of its runs.
-
-python -m bam_jax.report runs/quickstart
-"""
+"""The report of an experiment with a folder of its own: report.html, report.md and figures/, from the files of its runs."""
 
 import shlex
 from collections import defaultdict
@@ -11,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax import drawing, errors, figures, heads, log, page, results
+from bam_jax import drawing, figures, heads, log, page, results
 from bam_jax.errors import UserError
 from bam_jax.figures import Curves, Heads, trained
 from bam_jax.page import Section, Table
@@ -75,7 +72,7 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
             )
         )
     if main[0].heads is not None:
-        parts.append(_priors(main[0], main[0].heads, context, again))
+        parts.append(priors(main[0], main[0].heads, context, again))
         parts += [_heads(main[0], folder), _attention(main[0], folder)]
     if any(run.heads is not None for run in runs):
         parts.append(_scatter(runs, again))
@@ -149,7 +146,15 @@ def _depths(main: Sequence[Run], context: int, commands: list[str]) -> Section:
     )
 
 
-def _priors(run: Run, learned: Heads, context: int, command: str) -> Section:
+def priors(run: Run, learned: Heads, context: int, command: str) -> Section:
+    """Each head's prior, drawn and in numbers.
+
+    Args:
+        run: of a BAM model.
+        learned: its priors.
+        context: keys of the query.
+        command: what makes this page.
+    """
     weights = results.weights(learned, context)
     columns = learned.shape, learned.log_scale, weights[..., -NEAR:].sum(-1)
     rows = [
@@ -266,18 +271,3 @@ def write(folder: Path) -> Path:
     log.replace(folder / "report.md", page.to_markdown(manifest["title"], parts))
     log.replace(folder / "report.html", page.to_html(manifest["title"], parts))
     return folder / "report.html"
-
-
-def main(argv: Sequence[str]) -> None:
-    """Writes a report.
-
-    Raises:
-        UserError: bad arguments, or no experiment in the folder.
-    """
-    parser = errors.Parser(prog="python -m bam_jax.report", description="The report of an experiment.")
-    parser.add_argument("folder", type=Path, help="the sweep's --runs, such as runs/quickstart")
-    print(f"wrote {write(parser.parse_args(argv).folder)}, with report.md and figures beside it")
-
-
-if __name__ == "__main__":
-    errors.run(main)

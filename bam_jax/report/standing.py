@@ -1,0 +1,76 @@
+"""How far an experiment with a paper's tables is."""
+
+import dataclasses
+from pathlib import Path
+
+from bam_jax import experiment, jobs, tables
+from bam_jax.errors import UserError
+from bam_jax.experiment import DASH, MEASURED, Column, Experiment, Table
+from bam_jax.jobs import Job
+from bam_jax.tables import Entry
+
+STATUSES = DONE, PART, MISSING, NOTHING = ("● done", "◐ in part", "○ missing", "– nothing to measure")
+"""What an experiment can be; signs need no colours."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """An experiment and what its runs have shown so far.
+
+    Args:
+        path: its file.
+        made: the experiment.
+        planned: its rows with their seeds.
+        entries: the cells of each of its tables.
+    """
+
+    path: Path
+    made: Experiment
+    planned: tuple[Job, ...]
+    entries: tuple[tuple[Entry, ...], ...]
+
+    @property
+    def wanted(self) -> list[Entry]:
+        """The cells that a run must measure."""
+        return [
+            entry
+            for table, entries in zip(self.made.tables, self.entries, strict=True)
+            for (column, paper), entry in zip(_cells(table), entries, strict=True)
+            if not column.missing and paper != DASH and (column.evaluation or column.quantity in MEASURED)
+        ]
+
+    @property
+    def whole(self) -> list[Entry]:
+        """Those of them that all seeds have measured completely."""
+        return [entry for entry in self.wanted if entry.ours and not entry.note]
+
+    @property
+    def status(self) -> str:
+        """In two words."""
+        if not self.wanted:
+            return NOTHING
+        if len(self.whole) == len(self.wanted):
+            return DONE
+        return PART if any(entry.ours for entry in self.wanted) else MISSING
+
+
+def standing(path: Path, folder: Path, scale: str | None) -> Standing:
+    """Where an experiment stands.
+
+    Args:
+        path: its file.
+        folder: of the runs.
+        scale: "toy" or "paper"; None: toy.
+
+    Raises:
+        UserError: it has no tables, or a file cannot be read.
+    """
+    made = experiment.load(path, runs=folder, scale=scale)
+    if not made.tables:
+        raise UserError(f"{path} has no tables of a paper; give python -m bam_jax.report the folder of its runs")
+    entries = tuple(tuple(tables.compare(table, made, folder)) for table in made.tables)
+    return Standing(path, made, tuple(jobs.each(made)), entries)
+
+
+def _cells(table: Table) -> list[tuple[Column, str]]:
+    return [cell for label in table.values for cell in table.cells(label)]

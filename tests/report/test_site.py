@@ -1,0 +1,316 @@
+"""The static site, from invented runs."""
+
+import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+
+from bam_jax import config, encodings, experiment, jobs
+from bam_jax.errors import UserError
+from bam_jax.report import drawn, runs, site
+from bam_jax.report.__main__ import main
+from bam_jax.report.standing import DONE, MISSING, NOTHING, PART, standing
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "configs" / "quickstart.py"
+SMALL = ("--config.encoding=rope", "--config.steps=10")
+EXPERIMENT = f"""
+from bam_jax.experiment import Column, Evaluation, Row, Table, tabled
+
+KEYS = tuple(Column(f"{{n}} <tokens>", Evaluation("passkey", (n,), depths=2)) for n in (64, 128))
+TEXT = tuple(Column(f"{{n}}", Evaluation("perplexity", (n,))) for n in (64, 128))
+NEEDLES = tuple(
+    Column(f"{{n}}", Evaluation("ruler", (n,), tasks=("niah_single_1",), samples=2)) for n in (256, 512)
+)
+
+
+def get_experiment(scale):
+    rows = [
+        Row("RoPE", {str(CONFIG)!r}, {SMALL!r}, seeds=(0, 1)),
+        Row("Local", {str(CONFIG)!r}, {SMALL!r}, changes=("--config.encoding_options.window=64",)),
+        Row("Late", {str(CONFIG)!r}, {(*SMALL, "--config.batch=2")!r}),
+    ]
+    tables = [
+        Table("Table 1: keys", KEYS, {{"RoPE": ("1.00", "0.50"), "Local": ()}}),
+        Table("Table 2: text", TEXT, {{"RoPE": ("3.0", "4.0"), "Late": ()}}),
+        Table("Table 3: needles", NEEDLES, {{"RoPE": ()}}),
+    ]
+    return tabled("An <invented> paper", rows, tables, notes=("Look at `this`.",))
+"""
+SIZES = """
+from bam_jax.experiment import Column, Row, Table, tabled
+
+
+def get_experiment():
+    table = Table("Sizes", (Column("heads", quantity="heads"),), {"RoPE": ("4",)})
+    return tabled("Sizes", [Row("RoPE", CONFIG)], [table])
+""".replace("CONFIG", repr(str(CONFIG)))
+
+
+def cell(evaluation, length, value, **others):
+    record = {"eval": evaluation, "length": length, "depth": None, "value": value, "n": 1, "step": 10, "overrides": {}}
+    return record | {"unit": "accuracy", "seconds": 0.5, "commit": "abc1234"} | others
+
+
+def keys(values, **others):
+    """Passkeys at two lengths and depths, values in this order."""
+    places = [(length, depth) for length in (64, 128) for depth in (0.0, 1.0)]
+    return [
+        cell("passkey", length, value, depth=depth, prompt="toy", seed=0, **others)
+        for (length, depth), value in zip(places, values, strict=True)
+    ]
+
+
+def records(seed):
+    windows = {64: [math.log(3.0)], 128: [math.log(3.0), math.log(5.0)]}
+    return [
+        *keys([1.0, 1.0, seed, 1.0]),
+        *(keys([1.0, 1.0, 0.0, 0.0], overrides={"encoding_options.window": "64"}) if seed == 0 else []),
+        *(cell("perplexity", n, 3.0 + seed, windows=each, window=64) for n, each in windows.items()),
+        *(cell("ruler", n, 0.5, n=2, task="niah_single_1", seed=0, essays="stdlib") for n in (256, 512)),
+        cell("a new one", 64, 12.5, unit="ms", task="<inference>", spread=0.25, detail={"not": "shown"}),
+    ]
+
+
+def write_run(path, made, lines, *, step=10):
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(config.to_json(made))
+    history = [{"step": n, "loss": 4.0 - 0.1 * n, "seconds": 3.0 * n, "rate": 0.003} for n in range(1, step + 1)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in history))
+    (path / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+
+@pytest.fixture
+def paper(tmp_path):
+    """An experiment of three rows, whose last has not begun."""
+    return write_paper(tmp_path)
+
+
+def write_paper(place):
+    path = place / "paper_table1.py"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+@pytest.fixture
+def folder(paper):
+    """Its runs, one of the user's own, and an experiment with a folder of its own."""
+    return write_folder(paper)
+
+
+def write_folder(paper):
+    folder = paper.parent / "my runs"
+    for job in jobs.each(experiment.load(paper)):
+        if job.row.label == "RoPE":
+            write_run(folder / job.name, job.config, records(job.seed))
+    write_run(folder / "mine #1", config.Config(encoding="alibi", steps=100), [], step=3)
+    own = folder / "own"
+    write_run(own / "nope-seed0", config.Config(encoding="nope", steps=10), keys([1.0, 1.0, 0.0, 0.0]))
+    entry = {"label": "NoPE", "seed": 0, "labels": [], "commands": ["python -m bam_jax.train --workdir=x"]}
+    manifest = {
+        "title": "Own & only",
+        "command": "python -m bam_jax.sweep x.py",
+        "folder": "x",
+        "claims": [],
+        "notes": [],
+    }
+    runs = [entry | {"name": "nope-seed0"}, entry | {"name": "nope-seed1", "seed": 1}]
+    (own / "experiment.json").write_text(json.dumps(manifest | {"runs": runs}))
+    return folder
+
+
+class Page(HTMLParser):
+    """A page's links, ids and words; complains of tags that do not close and of images without words."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.links, self.ids, self.said, self.heads = [], [], [], [], 0
+        self.feed(text)
+        assert self.open == []
+        self.text = " ".join(" ".join(self.said).split())
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.heads += tag == "h1"
+        self.links += [value for name, value in attributes if name in ("href", "src")]
+        self.ids += [named["id"]] if "id" in named else []
+        assert tag != "svg" or named["aria-label"]
+        assert tag not in ("img", "script", "link", "iframe")
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The site of these, with a page of claims."""
+    place = tmp_path_factory.mktemp("site")
+    paper = write_paper(place)
+    said = place / "claims.py"
+    said.write_text(
+        "from bam_jax.claims import Cells, Claim, within\n"
+        "NOTES = ('A note.',)\n"
+        "get_claims = lambda: {'Invented': [Claim('1', 'all keys', "
+        "(within(Cells('paper_table1', 'Table 1', ('64 <tokens>',)), 'RoPE', least=0.9),))]}\n"
+    )
+    folder = write_folder(paper)
+    return site.write(folder, [paper], folder / "report", said=said).parent
+
+
+@pytest.fixture(scope="module")
+def found(made):
+    """Its pages, read, by name."""
+    return {path.name: Page(path.read_text(encoding="utf-8")) for path in made.glob("*.html")}
+
+
+def test_every_page_is_whole_and_every_link_leads_somewhere(made, found):
+    assert len(found) == 1 + 1 + 1 + 1 + 2 + 2  # index, claims, paper, folder, the runs of both, others
+    for name, page in found.items():
+        assert page.heads == 1 and len({*page.ids}) == len(page.ids), name
+        for link in page.links:
+            there = link[1:] in page.ids if link.startswith("#") else unquote(link) in found
+            assert there or link.startswith("data:image/png"), (name, link)
+    seen, todo = set(), {"index.html"}
+    while todo:
+        seen |= todo
+        todo = {unquote(link) for name in todo for link in found[name].links if link.endswith("html")} - seen
+    assert seen == {*found}  # all can be reached
+    everything = "".join(path.read_text(encoding="utf-8") for path in made.glob("*.html"))
+    assert {*re.findall(r"\w+://[^\"' <]+", everything)} <= {"http://www.w3.org/2000/svg"}  # a name, never fetched
+
+
+def test_pages_say_what_was_measured_and_what_was_not(found):
+    index, table = found["index.html"].text, found["paper_table1.html"].text
+    assert "An <invented> paper ◐ 8 of 10" in index and "Own & only 1 of 2" in index and "mine #1" in index
+    assert "0 ● done, 1 ◐ in part, 0 ○ missing, 0 – nothing to measure" in index
+    assert "◐ in part : 8 of 10 cells measured, 2 of 3 models trained." in table
+    assert "RoPE 1.00 (1.00) 0.75 (0.50) Local 1.00 0.00" in table
+    assert "RoPE 3.5 (3.0) 3.5 (4.0) Late … …" in table
+    assert "RoPE 128 <tokens> 0.75 0.50 +0.25 2 (0.50 to 1.00)" in table
+    assert "RoPE 0.00 1.00 0.50 RoPE 1.00 1.00 1.00 Local 0.00 1.00 0.00" in table  # by depth and length
+    assert "Look at this ." in table
+    (name,) = [each for each in found if "seed0" in each and each.startswith("run-rope")]
+    run = found[name].text
+    assert run.count("bam_jax.train") == 1
+    assert "--eval=ruler" in run and '"steps": 10' in run
+    assert "A new one" in run and "<inference> 64 12.5 ms 1 0.5 0.25" in run and "shown" not in run
+    assert "3 of 100 ◐" in found["run-mine #1.html"].text
+    assert "It belongs to these experiments: Own & only" in found["run-own.nope-seed0.html"].text
+
+
+def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
+    status = lambda path=paper: standing(path, folder, None).status
+    assert status() == PART
+    late = next(job for job in jobs.each(experiment.load(paper)) if job.row.label == "Late")
+    write_run(folder / late.name, late.config, records(0))
+    assert status() == DONE
+    path = folder / late.name / "results.jsonl"
+    kept = [line for line in path.read_text().splitlines() if "perplexity" not in line]
+    path.write_text("\n".join([*kept, ""]))
+    assert status() == PART
+    for path in folder.glob("*/results.jsonl"):
+        path.unlink()
+    assert status() == MISSING
+    (tmp_path / "sizes.py").write_text(SIZES)
+    assert status(tmp_path / "sizes.py") == NOTHING
+
+
+def test_heat_maps_are_the_records_of_each_row(folder, paper):
+    each = standing(paper, folder, None)
+    grids = drawn.passkeys(each, folder)
+    assert {*grids} == {"RoPE", "Local"}
+    for grid in grids.values():
+        assert grid.rows == ["0.00", "1.00"] and grid.columns == ["64 <tokens>", "128 <tokens>"]
+    np.testing.assert_array_equal(grids["RoPE"].values, [[1.0, 0.5], [1.0, 1.0]])
+    np.testing.assert_array_equal(grids["Local"].values, [[1.0, 0.0], [1.0, 0.0]])
+    ((label, needles),) = drawn.ruler(each).items()
+    assert label == "RoPE" and needles.rows == ["single 1"]
+    np.testing.assert_array_equal(needles.values, [[0.5, 0.5]])
+
+
+def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
+    each = standing(paper, folder, None)
+    figures = [drawn.curves(*both, 64) for both in zip(each.made.tables, each.entries, strict=True)]
+    assert [figure is None for figure in figures] == [False, False, True]
+    lines = figures[0].axes[0].lines
+    np.testing.assert_array_equal([line.get_ydata() for line in lines], [[1.0, 0.75], [1.0, 0.0]])
+
+
+@pytest.mark.parametrize("name", sorted(encodings.ENCODINGS))
+def test_the_command_of_a_run_repeats_its_configuration(name, tmp_path):
+    own = config.load(CONFIG, [f"--config.encoding={name}", "--config.model.heads=2", "--config.data.source=a 'b'"])
+    for each in (own, config.load(ROOT / "configs" / "gpt2_tiny.py", [f"--config.encoding={name}"])):
+        command = runs.command(each, tmp_path / "x")
+        overrides = [word for word in shlex.split(command) if word.startswith("--config.")]
+        assert config.load(CONFIG, overrides) == each
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "says"),
+    [
+        ("results", "[1]", r"is no record but \[1\]"),
+        ("results", "{", "is not JSON"),
+        ("results", '{"eval": "passkey", "step": 10}', "has no 'value'"),
+        ("results", json.dumps({k: v for k, v in keys([1.0] * 4)[0].items() if k != "depth"}), "has no 'depth'"),
+        ("metrics", '{"step": 10}', "has no 'loss'"),
+    ],
+)
+def test_a_broken_record_is_named(folder, paper, file, line, says):
+    (path,) = folder.glob(f"rope*seed0*/{file}.jsonl")
+    path.write_text(path.read_text() + line + "\n")
+    number = len(path.read_text().splitlines())
+    with pytest.raises(UserError, match=rf"{file}.jsonl, line {number} {says}"):
+        site.write(folder, [paper], folder / "report")
+    assert not (folder / "report" / "index.html").exists()
+
+
+def test_without_tables_there_is_no_page(folder, tmp_path):
+    path = tmp_path / "alone.py"
+    path.write_text(EXPERIMENT.replace("tables)", "[])").replace("rows, tables,", "rows, [],"))
+    with pytest.raises(UserError, match="has no tables of a paper"):
+        site.write(folder, [path], folder / "report")
+
+
+def test_options_of_a_site_are_not_taken_for_one_experiment(folder):
+    with pytest.raises(UserError, match="holds one experiment, whose report has no options"):
+        main([str(folder / "own"), "--scale=toy"])
+
+
+def test_the_papers_claims_have_a_page(found):
+    assert (
+        "holds (by the paper's own numbers: holds) · 1: all keys — RoPE at 64 <tokens>: 1." in found["claims.html"].text
+    )
+    assert "claims.html" in found["index.html"].links
+
+
+BROWSERS = [name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not BROWSERS, reason="no Chromium here to lay pages out")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_its_screen(made, tmp_path, width):
+    script = "<script>document.title = document.documentElement.scrollWidth + '/' + innerWidth</script></body>"
+    for path in sorted(made.glob("*.html")):
+        (tmp_path / "page.html").write_text(path.read_text(encoding="utf-8").replace("</body>", script))
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--window-size={width},900"]
+        command = [BROWSERS[0], *options, f"--user-data-dir={tmp_path}/profile", f"file://{tmp_path}/page.html"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        assert re.findall("<title>(.*?)</title>", said)[0] == f"{width}/{width}", path.name
