@@ -18,6 +18,7 @@ import numpy as np
 
 from bam_jax import checkpoint, errors, host, log
 from bam_jax import config as configs
+from bam_jax.attention import Tiling
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
 from bam_jax.errors import UserError, nearest
@@ -35,6 +36,7 @@ def evaluate(
     lengths: Sequence[int],
     *,
     memory: float = 2.0,
+    skip: bool = True,
     overrides: Sequence[str] = (),
     progress: bool | None = None,
     **options: Any,
@@ -52,6 +54,8 @@ def evaluate(
         name: "passkey", "perplexity" or "ruler".
         lengths: tokens of a prompt or sequence.
         memory: for activations, GiB; decides how many rows are computed at once.
+        skip: whether attention leaves out what no float32 softmax would show; without, it computes every pair, and records
+            have the override "skip": "off".
         overrides: "--config.a.b=value", changes at evaluation time; part of a cell's identity.
         progress: whether to show a progress bar on stderr; None means only on a terminal.
         options: of the evaluation; the fields of its `Options` (`bam_jax.evals`).
@@ -68,6 +72,7 @@ def evaluate(
     check_number("memory", memory)
     run = Path(run)
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
+    decoder.layers.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
     common = {
@@ -75,10 +80,8 @@ def evaluate(
         "tokenizer": tokenizer.hash,
         "commit": commit(),
     }
-    state = {
-        "step": checkpoint.latest(run),
-        "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
-    }
+    changed = dict(each.removeprefix("--config.").split("=", 1) for each in overrides)
+    state = {"step": checkpoint.latest(run), "overrides": changed | ({} if skip else {"skip": "off"})}
     if not config.model.causal:
         raise UserError(f"{run} is an encoder, and every evaluation asks for the next token; give the run of a decoder")
     held_out = functools.partial(_held_out, configs.to_json(Config(data=config.data)), tokenizer.spec)
@@ -202,6 +205,12 @@ def main(argv: Sequence[str]) -> None:
             help=f"{' and '.join(owners[option])}: {field.metadata['help']}{default}",
         )
     parser.add_argument("--memory", type=float, default=2.0, help="for activations, GiB (2)")
+    parser.add_argument(
+        "--skip",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compute no pair whose weight is below rounding",
+    )
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
     given, overrides = configs.parse(argv, parser)
     host.keep_freed_memory()
@@ -210,6 +219,7 @@ def main(argv: Sequence[str]) -> None:
         given.eval,
         lengths_of(given.lengths),
         memory=given.memory,
+        skip=given.skip,
         overrides=overrides,
         progress=given.progress,
         **{option: value for option in fields if (value := getattr(given, option)) is not None},

@@ -1,4 +1,4 @@
-"""Reading long texts in pieces, and writing greedily: both through the cache."""
+"""Reading long texts in pieces, one or several with a common beginning, and writing greedily: all through the cache."""
 
 import collections
 import functools
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -97,6 +98,68 @@ def greedy(
         logits, caches = _read(graph, state, written[-1], end[:, None] + n, caches, 1)
         written.append(jnp.argmax(logits, axis=-1))
     return jnp.concatenate(written, axis=1)
+
+
+class Reader:
+    """Reads texts one after another, each from where it parts from the one before, in O(T) memory.
+
+    What two texts have in common at their beginnings is computed once, in whole chunks. Of texts that share a trunk, such as
+    prompts whose needle stands deeper and deeper in one haystack, the deepest is best read first.
+
+    Args:
+      model: the decoder.
+      length: tokens that texts are padded to, on the left, besides what whole chunks need.
+      chunk: tokens read at once, at most; those of a length are as equal as blocks of 256 allow.
+      read: number of last rows R whose logits are wanted; a chunk is at least as long.
+
+    Raises:
+      UserError: the length is longer than a learned position table.
+    """
+
+    def __init__(self, model: Decoder, length: int, *, chunk: int, read: int):
+        model.check_length(length)
+        block = min(256, chunk)
+        equal = -(-length // -(-length // chunk))
+        self.chunk, self.read = max(read, -(-equal // block) * block), read
+        self.slots = -(-length // self.chunk) * self.chunk
+        self._graph, self._state = nnx.split(model)
+        self._last: tuple[np.ndarray, int, Caches] | None = (
+            None  # the text in its slots, those before it, and the caches
+        )
+
+    def __call__(self, tokens: Int[np.ndarray, " T"]) -> Float[Array, "R V"]:
+        """Logits of the text's last rows.
+
+        Args:
+          tokens: at most as many as the reader was made for, and at least `read`.
+        """
+        pad = self.slots - len(tokens)
+        text = np.pad(tokens, (pad, 0))
+        start = self.start(text, pad)
+        if self._last is None:
+            caches = _empty(self._graph, self._state, 1, self.slots, True)
+        else:
+            caches, self._last = _rewound(self._last[2], start), None
+        for at in range(start, self.slots, self.chunk):
+            position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
+            position = np.where(position < 0, EMPTY, position)
+            piece = text[None, at : at + self.chunk]
+            read = self.read if at + self.chunk == self.slots else 0
+            logits, caches = _read(self._graph, self._state, piece, position, caches, read)
+        self._last = text, pad, caches
+        return logits[0]
+
+    def start(self, text: Int[np.ndarray, " S"], pad: int) -> int:
+        """The slot, at the beginning of a chunk, from which on a text in its slots must be read."""
+        if self._last is None or self._last[1] != pad:
+            return 0
+        differs = np.append(text[: self.slots - self.chunk] != self._last[0][: self.slots - self.chunk], True)
+        return int(differs.argmax()) // self.chunk * self.chunk
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _rewound(caches: Caches, length: int) -> Caches:
+    return tuple(cache.rewound(length) for cache in caches)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3, 4))

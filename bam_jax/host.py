@@ -1,8 +1,13 @@
-"""The process that XLA's CPU backend runs in."""
+"""The process that XLA's CPU backend runs in, and how much memory it took."""
 
 import ctypes
 import functools
 import sys
+
+import jax
+
+if sys.platform != "win32":
+    import resource
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt's parameters, malloc.h
 
@@ -21,3 +26,14 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_MAX, 0)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_TOP_PAD, 2**26)
+
+
+def peak_bytes() -> int | None:
+    """The most memory that this process has held so far, an accelerator's or, without one, the machine's; None: not known."""
+    statistics = jax.local_devices()[0].memory_stats()
+    if statistics is not None:
+        return int(statistics["peak_bytes_in_use"])
+    if sys.platform == "win32":
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

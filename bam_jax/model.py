@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax import sharding
-from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tokens, attention, document_count
+from bam_jax.attention import EMPTY, Cache, Kinds, Mask, Scoring, Tiling, Tokens, attention, document_count
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
 from bam_jax.errors import UserError
@@ -58,6 +58,7 @@ class Attention(nnx.Module):
         self.encoding: Encoding = encoding.build(dims, rngs)
         self.ssmax_prior = encoding.ssmax
         self.ssmax = None if encoding.ssmax is None else SSMax(config.heads, rngs=rngs)
+        self.tiling = Tiling()
 
     @property
     def mask(self) -> Mask:
@@ -71,7 +72,7 @@ class Attention(nnx.Module):
         q, k, v, scoring, cache = self.inputs(x, rows, cache, read)
         if read == 0:
             return x[:, :0], cache
-        out = attention(q, k, v, scoring)
+        out = attention(q, k, v, scoring, tiling=self.tiling)
         return self.out(out.reshape(*out.shape[:2], -1)), cache
 
     def inputs(
@@ -217,7 +218,8 @@ class Decoder(nnx.Module):
                 state = jax.tree.map(lambda s, n=n: s[n], stacked)
                 cache = None if caches is None else caches[n]
                 wanted = read if n == self.config.layers - 1 else None
-                run = lambda state, x, cache, wanted=wanted: layer(state)(x, rows, cache, wanted)
+                own = self._repeating(rows, tokens) if n == 0 and cache is not None else rows
+                run = lambda state, x, cache, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
                 x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
                 x = sharding.text(x)
                 if cache is not None:
@@ -273,7 +275,16 @@ class Decoder(nnx.Module):
             position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
             return Cache.empty(k, Tokens(position, coordinate=coordinate), slots)
 
-        return tuple(of_layer(block.attention) for block in self.blocks())
+        first, *others = (of_layer(block.attention) for block in self.blocks())
+        tokens = self._repeating(_Rows(first.tokens, first.length), jnp.zeros((batch, slots), jnp.int32)).tokens
+        return (dataclasses.replace(first, tokens=tokens), *others)
+
+    def _repeating(self, rows: _Rows, ids: Array) -> _Rows:
+        """The rows as the first layer knows them: without positions in x and in k, one id has one key and one value."""
+        if self.position is not None or type(self.layers.attention.encoding).rotate is not Encoding.rotate:
+            return rows
+        kinds = Kinds(ids, self.embed.num_embeddings)
+        return dataclasses.replace(rows, tokens=dataclasses.replace(rows.tokens, kinds=kinds))
 
     def check_length(self, length: int) -> None:
         """Raise UserError where the encoding has no positions for `length` tokens."""

@@ -6,6 +6,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import generate, model
+from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
 from bam_jax.errors import UserError
 
@@ -85,3 +86,36 @@ def test_there_are_as_many_rows_as_tokens(tokens, read):
         generate.prefill(build("bam"), tokens, chunk=4, read=read)
     with pytest.raises(UserError, match="the 0 tokens of the text"):
         generate.greedy(build("bam"), tokens[:, :0], 1)
+
+
+@pytest.mark.parametrize("encoding", ["bam", "cable", *FULL])
+def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens, monkeypatch):
+    made, reader_read = build(encoding), generate._read
+    read = []
+    monkeypatch.setattr(generate, "_read", lambda *x: read.append(int(x[3][0, 0])) or reader_read(*x))
+    reader = generate.Reader(made, T, chunk=4, read=3)
+    first = np.asarray(tokens[0])
+    late, early, short = first.copy(), first.copy(), first[2:]
+    late[9] += 1
+    early[2] += 1
+    for text, starts in (
+        (first, [EMPTY, 1, 5, 9]),  # 16 slots, of which 3 are before the text
+        (late, [9]),
+        (first, [9]),
+        (first, [9]),
+        (early, [1, 5, 9]),
+        (short, [EMPTY, EMPTY, 3, 7]),
+        (first, [EMPTY, 1, 5, 9]),
+    ):
+        read.clear()
+        np.testing.assert_allclose(reader(text % VOCAB), made(jnp.asarray(text % VOCAB)[None])[0][0, -3:], atol=1e-4)
+        assert read == starts
+
+
+def test_chunks_of_a_reader_are_as_equal_as_blocks_allow():
+    sizes = lambda length, chunk: [
+        getattr(generate.Reader(build("nope"), length, chunk=chunk, read=5), x) for x in ("chunk", "slots")
+    ]
+    assert sizes(100, 64) == [64, 128]
+    assert sizes(1030, 512) == [512, 1536]  # three chunks of 344 tokens, in whole blocks of 256
+    assert sizes(3, 2) == [5, 5]

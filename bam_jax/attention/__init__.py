@@ -12,7 +12,7 @@
 from bam_jax.attention.cache import Cache
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention
 from bam_jax.attention.ring import ring, zigzag
-from bam_jax.attention.scoring import EMPTY, Mask, Scoring, Tokens, document_count
+from bam_jax.attention.scoring import EMPTY, Kinds, Mask, Scoring, Tokens, document_count
 from bam_jax.attention.tiles import Tiling
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "EMPTY",
     "Backend",
     "Cache",
+    "Kinds",
     "Mask",
     "Scoring",
     "Tiling",

@@ -19,8 +19,8 @@ class Cache:
 
     Args:
       k, v: [B, S, K, D].
-      tokens: position [#B, S] and the bias's coordinate, if it has one. A position common to all rows lets attention
-        evaluate a bias of positions once for all of them.
+      tokens: position [#B, S], and the bias's coordinate and the kinds, if there are any. A position common to all rows
+        lets attention evaluate a bias of positions once for all of them.
       length: [], slots written.
     """
 
@@ -35,7 +35,8 @@ class Cache:
         room = jnp.zeros((k.shape[0], slots, *k.shape[2:]), k.dtype)
         coordinate = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], slots), x.dtype), tokens.coordinate)
         position = jnp.full((tokens.position.shape[0], slots), EMPTY, jnp.int32)
-        return cls(room, room, Tokens(position, coordinate=coordinate), jnp.zeros((), jnp.int32))
+        kinds = jax.tree.map(lambda x: jnp.zeros((x.shape[0], slots), x.dtype), tokens.kinds)
+        return cls(room, room, Tokens(position, coordinate=coordinate, kinds=kinds), jnp.zeros((), jnp.int32))
 
     def append(self, k: Array, v: Array, tokens: Tokens) -> "Cache":
         """The cache with the next tokens written behind those it holds; there must be room for them."""
@@ -45,8 +46,16 @@ class Cache:
         tokens = Tokens(
             write(self.tokens.position, tokens.position, 1),
             coordinate=jax.tree.map(lambda room, x: write(room, x, 2), self.tokens.coordinate, tokens.coordinate),
+            kinds=jax.tree.map(lambda room, x: write(room, x, 1), self.tokens.kinds, tokens.kinds),
         )
         return Cache(write(self.k, k, 1), write(self.v, v, 1), tokens, self.length + k.shape[1])
+
+    def rewound(self, length: Int[Array, ""] | int) -> "Cache":
+        """The cache as it was when it held `length` tokens; it holds at least as many."""
+        kept = jnp.arange(self.tokens.position.shape[1]) < length
+        position = jnp.where(kept, self.tokens.position, EMPTY)
+        tokens = dataclasses.replace(self.tokens, position=position)
+        return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32))
 
     def last_coordinate(self) -> Coordinate:
         """The coordinate of the token written last, [B, #H, 1]; zero in an empty cache. A running sum goes on from it."""

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import heads, tile, tiles, toeplitz
+from bam_jax.attention import heads, kinds, tile, tiles, toeplitz
+from bam_jax.attention.kinds import Counted
 from bam_jax.attention.scoring import (
     FLOOR,
     HIDDEN,
@@ -69,24 +70,28 @@ def _many_tiles(q: Array, k: Array) -> bool:
 
 
 def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    cut = _Cut.of(q, k, v, scoring, tiling)
+    cut = _Cut.of(q, k, v, scoring, tiling, count=True)
     rows = (cut.q.shape[0], cut.kv_heads, cut.groups, cut.block_q)
 
     def query_block(_: None, n: Array) -> tuple[None, tuple[Array, Array]]:
         queries = cut.query_block(n)
 
-        def key_block(m: Array, carry: tuple) -> tuple:
+        def add(carry: tuple, logits: Array, v: Array) -> tuple:
             out, top, total = carry
-            keys = cut.key_block(m)
-            logits, _ = cut.logits(queries, keys, (n, m))
             higher = jnp.maximum(top, logits.max(-1))
             weights = jnp.exp(logits - higher[..., None])
             shrink = jnp.exp(top - higher)
-            out = out * shrink[..., None] + cut.dot("bkgqs,bskd->bkgqd", weights, keys.v)
+            out = out * shrink[..., None] + cut.dot("bkgqs,bskd->bkgqd", weights, v)
             return out, higher, total * shrink + weights.sum(-1)
+
+        def key_block(m: Array, carry: tuple) -> tuple:
+            keys = cut.key_block(m)
+            return add(carry, cut.logits(queries, keys, (n, m))[0], keys.v)
 
         zero = jnp.zeros((*rows, q.shape[-1]), cut.dtype)
         start = (zero, jnp.full(rows, FLOOR, cut.dtype), jnp.zeros(rows, cut.dtype))
+        if cut.counted is not None:
+            start = add(start, cut.counted_logits(queries, n), cut.counted.v)
         out, top, total = cut.over_keys(n, key_block, start)
         some = total > 0
         out = jnp.where(some[..., None], out / jnp.where(some, total, 1)[..., None], 0)
@@ -177,26 +182,28 @@ class _Cut:
     first: Array  # [query blocks], first key block that is needed
     last: Array  # [query blocks], one past the last
     straight: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
+    counted: Counted | None  # the keys that are counted by kind
     block_q: int
     block_k: int
     length: int  # T before padding
     dtype: jnp.dtype
 
     @classmethod
-    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "_Cut":
+    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, count: bool = False) -> "_Cut":
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         length = q.shape[1]
         own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
         whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
         whole = tiles.padded(whole, block_q, block_k)
-        # All heads walk over the same blocks.
-        first, count = tiles.span(tiles.needed(q, k, whole, tiling.skip, block_q, block_k).any(0))
+        needed, counted = tiles.needed(q, k, whole, tiling.skip, block_q, block_k), None
+        if count and kinds.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
+            counted, needed = kinds.counted(q, k, v, whole, needed, tiling.skip, block_q, block_k)
+        first, walked = tiles.span(needed.any(0))  # all heads walk over the same blocks
         straight = toeplitz.straight(scoring, whole, block_q, block_k)
         q, k, v = _pad(q, block_q), _pad(k, block_k), _pad(v, block_k)
-        return cls(
-            q, k, v, whole, first, first + count, straight, block_q=block_q, block_k=block_k, length=length, dtype=dtype
-        )
+        rest = {"block_q": block_q, "block_k": block_k, "length": length, "dtype": dtype}
+        return cls(q, k, v, whole, first, first + walked, straight, counted, **rest)  # type: ignore[arg-type]
 
     @property
     def queries(self) -> Tokens:
@@ -284,6 +291,16 @@ class _Cut:
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
         return logits + jnp.where(seen, 0, HIDDEN).astype(self.dtype)[:, None, None], raw
+
+    def counted_logits(self, queries: _Queries, n: Array) -> Array:
+        """The logits of the kinds that query block `n` counts, each with the logarithm of its number, [B, K, G, block_q, C]."""
+        assert self.counted is not None
+        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, self.counted.k)
+        raw = raw + self.split_scalars(self.counted.level[None, :, n, None, None].astype(self.dtype))
+        logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
+        count = self.counted.count[:, n]
+        many = jnp.where(count > 0, jnp.log(jnp.maximum(count, 1)), HIDDEN).astype(self.dtype)
+        return logits + many[:, None, None, None]
 
     def dot(self, equation: str, a: Array, b: Array) -> Array:
         """A product in the operands' narrower type, summed in `dtype`."""

@@ -87,6 +87,7 @@ def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
             position=pad(tokens.position, block, EMPTY),
             segment=None if tokens.segment is None else pad(tokens.segment, block),
             coordinate=jax.tree.map(lambda x: pad(x, block), tokens.coordinate),
+            kinds=jax.tree.map(lambda x: pad(x, block), tokens.kinds),
         )
 
     return dataclasses.replace(
@@ -116,11 +117,16 @@ def _seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int)
     return seen
 
 
-def _all_seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
-    """[N, M]: whether every query of a block is sure to see a key of another, whichever key of its row is there."""
-    i_low, i_high, j_low, j_high = _extents(queries.position, keys.position, 0, block_q, block_k)
+def _sure(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
+    """[N, M]: whether every query of a block is sure to see a key of another."""
     in_each_row = (keys.position < EMPTY).reshape(keys.position.shape[0], -1, block_k).any(2).all(0)
-    seen = in_each_row[None] & (i_high >= 0)
+    return in_each_row[None] & _all_seen(queries, keys, mask, block_q, block_k)
+
+
+def _all_seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
+    """[N, M]: whether every query of a block sees every key of another that is there."""
+    i_low, i_high, j_low, j_high = _extents(queries.position, keys.position, 0, block_q, block_k)
+    seen = i_high >= 0
     if mask.causal:
         seen = seen & (j_high <= i_low)
     if mask.window is not None:
@@ -145,10 +151,48 @@ def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q
         return None
     low, high = low_high  # [#H, N, M]
     content, coldest = _content(q, k, scoring, dtype, block_q)
-    sure = _all_seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
+    sure = _sure(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
     best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
     lost = 2 * content + math.log(k.shape[1]) + coldest * (high - best)
     return (lost < _log_share(skip, dtype)) & (coldest > 0)
+
+
+def level(
+    q: Float[Array, "B T H D"],
+    scoring: Scoring,
+    needed: Bool[Array, "H N M"],
+    skip: float | str,
+    block_q: int,
+    block_k: int,
+) -> tuple[Bool[Array, "H N M"], Float[Array, "H N"]] | None:
+    """The needed tiles without hidden pairs in which a query block has one bias b for all of its keys, and that bias.
+
+        abs(t_i) abs(b_j - b) < share   for every row i and key j: no weight is changed by more than this share of it
+
+    b is the bias of the first such tile, of a causal row the farthest; None if the bias does not know its bounds.
+
+    Args:
+      q: of any length.
+      scoring: padded to whole blocks.
+      needed: see `needed`.
+      skip: the share; see `Tiling`.
+      block_q, block_k: rows of a query block and of a key block.
+    """
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    low_high = _bounds(scoring, dtype, block_q, block_k)
+    if low_high is None:
+        return None
+    low, high = (jnp.broadcast_to(x, needed.shape) for x in low_high)
+    whole = needed & _all_seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)[None]
+    at = jnp.argmax(whole, axis=-1, keepdims=True)
+    middle = (jnp.take_along_axis(low, at, -1) + jnp.take_along_axis(high, at, -1)) / 2
+    hottest = jnp.ones((1, 1, 1), dtype)
+    if scoring.temperature is not None:
+        filled = (scoring.queries.position < EMPTY)[:, None]
+        heat = jnp.where(filled, jnp.abs(scoring.temperature.astype(dtype)), 0)
+        hottest = heat.reshape(*heat.shape[:2], -1, block_q).max((0, 3))[:, :, None]
+    off = hottest * jnp.maximum(high - middle, middle - low)
+    return whole & (off < math.exp(_log_share(skip, dtype))), middle[..., 0]
 
 
 def reach(

@@ -1,5 +1,10 @@
 """Passkey retrieval: five digits hidden in a long text, asked for at its end.
 
+Prompts of up to `CHUNK` tokens are read together, as many as memory allows. Longer ones are read one after another, in pieces
+through the cache, so that memory grows with the length and not with the number of prompts; the key that lies deepest comes
+first, and what the next prompt has in common with it is not read again (the paper's prompts share all that comes before
+their keys).
+
 Source: BAM, passkey retrieval, after Mohtashami & Jaggi 2023.
 """
 
@@ -8,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -17,7 +22,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from bam_jax import model
+from bam_jax import generate, host, model
 from bam_jax.attention import EMPTY
 from bam_jax.data import passkey
 from bam_jax.data.passkey import DIGITS
@@ -31,6 +36,9 @@ FORCED = DIGITS - 1
 
 COMPILE = 2e10
 """Floating-point operations that are cheaper than compiling another shape: those of about a second on one core."""
+
+CHUNK = 2**14
+"""Tokens of a prompt that are read at once, at most."""
 
 _STREAM = 0x9A55  # a fifth word in the seed of a prompt, where training has two: never the same numbers
 
@@ -154,6 +162,14 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
     return np.asarray(found)[: len(samples)] == answers
 
 
+def _one_by_one(decoder: model.Decoder, samples: Iterable[Sample], slots: int) -> Iterator[np.ndarray]:
+    """As `correct`, of any number of prompts, each read in pieces from where it parts from the one before: [1, 5] bool."""
+    reader = generate.Reader(decoder, slots + FORCED, chunk=CHUNK, read=DIGITS)
+    for tokens, answer in samples:
+        logits = reader(np.concatenate([tokens, answer[:FORCED]]))
+        yield np.asarray(jnp.argmax(logits, axis=-1))[None] == answer
+
+
 def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
     """The length that each length is padded to, so that few shapes are compiled.
 
@@ -176,7 +192,7 @@ def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
 def evaluate(
     decoder: model.Decoder, cells: Sequence[Cell], prompts: Prompts, *, memory: float
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Measures cells, shorter prompts first, all depths of a length together as far as memory allows.
+    """Measures cells, shorter prompts first; see above how they are read.
 
     Args:
         decoder: the model.
@@ -186,7 +202,8 @@ def evaluate(
 
     Yields:
         Each cell as soon as it is measured, with its results: `value`, the fraction of prompts whose five digits are
-        all right; `digits`, the fraction of digits; `tokens`, the prompt's true length; `seconds`, compilation included.
+        all right; `digits`, the fraction of digits; `tokens`, the prompt's true length; `seconds`, compilation included;
+        `peak_bytes`, the most memory that the process has held so far.
 
     Raises:
         UserError: before anything is measured, a length that the prompt or the model cannot have.
@@ -197,18 +214,24 @@ def evaluate(
     counts: dict[int, int] = collections.Counter()
     for cell in cells:
         counts[lengths[cell.length]] += cell.n
-    padded = padding(counts, model.count(decoder))
+    short = {length: n for length, n in counts.items() if length <= CHUNK}
+    padded = {length: length for length in counts} | padding(short, model.count(decoder))
     most = {slots: max(n for length, n in counts.items() if padded[length] == slots) for slots in padded.values()}
     for length, group in itertools.groupby(sorted(cells), key=lambda cell: cell.length):
         slots = padded[lengths[length]]
-        rows = min(most[slots], rows_within(memory, slots, decoder.config))
+        todo = [(cell, trial) for cell in group for trial in range(cell.first, cell.stop)]
+        sample = lambda cell, trial: prompts(cell.length, cell.depth or 0.0, trial)
+        if slots > CHUNK:
+            todo.sort(key=lambda each: -(each[0].depth or 0.0))
+            rows, answers = 1, _one_by_one(decoder, itertools.starmap(sample, todo), slots)
+        else:
+            rows = min(most[slots], rows_within(memory, slots, decoder.config))
+            batches = (list(itertools.starmap(sample, batch)) for batch in itertools.batched(todo, rows))
+            answers = (correct(decoder, batch, slots=slots, rows=rows) for batch in batches)
         found: dict[Cell, list[np.ndarray]] = collections.defaultdict(list)
         seconds: dict[Cell, float] = collections.defaultdict(float)
-        todo = [(cell, trial) for cell in group for trial in range(cell.first, cell.stop)]
-        for batch in itertools.batched(todo, rows):
-            start = time.perf_counter()
-            samples = [prompts(length, cell.depth or 0.0, trial) for cell, trial in batch]
-            right = correct(decoder, samples, slots=slots, rows=rows)
+        start = time.perf_counter()
+        for batch, right in zip(itertools.batched(todo, rows), answers, strict=True):
             share = (time.perf_counter() - start) / len(batch)
             for (cell, _), digits in zip(batch, right, strict=True):
                 found[cell].append(digits)
@@ -216,7 +239,9 @@ def evaluate(
                 if len(found[cell]) == cell.n:
                     all_right, each = np.all(found[cell], axis=1).mean(), np.mean(found[cell])
                     result = {"value": float(all_right), "digits": float(each), "unit": "accuracy"}
-                    yield cell, result | {"tokens": lengths[length], "seconds": round(seconds[cell], 3)}
+                    cost = {"seconds": round(seconds[cell], 3), "peak_bytes": host.peak_bytes()}
+                    yield cell, result | {"tokens": lengths[length]} | cost
+            start = time.perf_counter()
 
 
 def _rng(seed: int, length: int, depth: float, trial: int) -> np.random.Generator:

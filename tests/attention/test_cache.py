@@ -64,3 +64,14 @@ def test_rows_of_different_lengths_are_padded_on_the_left(row):
     alone = attention(q[1:, 2:], k[1:, 2:], v[1:, 2:], Scoring(prior, short, short))
     np.testing.assert_allclose(both[1:, 2:], alone, atol=1e-6)
     assert not both[1, :2].any()
+
+
+def test_a_rewound_cache_goes_on_as_one_that_never_held_more(row):
+    fresh = Cache.empty(row[1], piece(row, slice(0, 1))[2], 9).append(*piece(row, slice(0, 3)))
+    cache = fresh.append(*piece(row, slice(3, 7))).rewound(3)
+    np.testing.assert_array_equal(cache.tokens.position, fresh.tokens.position)
+    jax.tree.map(np.testing.assert_array_equal, cache.last_coordinate(), fresh.last_coordinate())
+    again, expected = (each.append(*piece(row, slice(5, 7))) for each in (cache, fresh))
+    assert again.length == expected.length == 5
+    np.testing.assert_array_equal(again.k[:, :5], expected.k[:, :5])
+    np.testing.assert_array_equal(again.tokens.position, expected.tokens.position)

@@ -1,5 +1,7 @@
 """Passkey retrieval, measured on models that are known to find the key, or not."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,7 +96,7 @@ def test_prompts_differ_by_every_argument_and_are_the_same_again():
     assert [key(*place) for place in places] == [key(*place) for place in places]
 
 
-def test_padding_and_batching_change_no_answer():
+def test_padding_batching_and_reading_in_pieces_change_no_answer(monkeypatch):
     config = Config(encoding="sinusoidal", ssmax="on", model=ModelConfig(layers=1, width=32, heads=2, hidden=32))
     decoder = nnx.jit(lambda: model.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))()
     best = nnx.jit(lambda decoder, tokens: jnp.argmax(decoder(tokens)[0], axis=-1)[:, -5:])
@@ -108,6 +110,52 @@ def test_padding_and_batching_change_no_answer():
     expected = np.asarray(best(decoder, forced(samples))) == np.stack([answer for _, answer in samples])
     assert expected.any() and not expected.all()
     np.testing.assert_array_equal(passkey.correct(decoder, samples, slots=64, rows=9), expected)
+    monkeypatch.setattr(passkey, "CHUNK", 20)
+    np.testing.assert_array_equal(np.concatenate(list(passkey._one_by_one(decoder, samples, 64))), expected)
+
+
+def test_long_prompts_are_read_one_by_one_and_the_deepest_key_first(monkeypatch):
+    monkeypatch.setattr(passkey, "CHUNK", 20)
+    asked = []
+    one_by_one = lambda decoder, samples, slots: (
+        asked.append(len(p)) or np.full((1, 5), n < 2) for n, (p, _) in enumerate(samples)
+    )
+    monkeypatch.setattr(passkey, "_one_by_one", one_by_one)
+    found = measure(Stub(), [Cell(length, depth, 0, 2) for length in (16, 40) for depth in (0.0, 0.5, 1.0)])
+    assert [(cell.length, cell.depth) for cell in found] == [
+        (16, 0.0),
+        (16, 0.5),
+        (16, 1.0),
+        (40, 1.0),
+        (40, 0.5),
+        (40, 0.0),
+    ]
+    assert [result["value"] for result in found.values()] == [1, 1, 1, 1, 0, 0]
+    assert asked == [40] * 6 and all(result["peak_bytes"] > 2**20 for result in found.values())
+
+
+def test_what_the_papers_prompts_have_in_common_is_read_once(monkeypatch):
+    read = []
+
+    class Reader:
+        def __init__(self, decoder, length, *, chunk, read):
+            pass
+
+        def __call__(self, tokens):
+            read.append(tokens)
+            return jnp.zeros((5, 256))
+
+    monkeypatch.setattr(passkey.generate, "Reader", Reader)
+    monkeypatch.setattr(passkey, "CHUNK", 600)
+    list(
+        passkey.evaluate(
+            Stub(), [Cell(900, d, 0, 1) for d in (0.0, 0.5, 1.0)], passkey.paper(ByteTokenizer(), 0), memory=1
+        )
+    )
+    common = [int((a != b).argmax()) for a, b in itertools.pairwise(read)]
+    assert (
+        common[0] > 400 > common[1] > 150
+    )  # up to the key of the next prompt, after half of the text and after a line
 
 
 def test_the_papers_prompt_in_bytes():
