@@ -24,6 +24,7 @@ from bam_jax.data import loader, tokenizers
 from bam_jax.errors import UserError, nearest
 from bam_jax.evals import passkey, perplexity, ruler
 from bam_jax.evals.base import Cell, Plan, Trained, check_number
+from bam_jax.experiment import STOPPED
 
 RESULTS = "results.jsonl"
 EVALS: dict[str, ModuleType] = {"passkey": passkey, "perplexity": perplexity, "ruler": ruler}
@@ -47,7 +48,8 @@ def evaluate(
     found (`bam_jax.evals`), what tells its cells from others' (`prompt` and `seed` of passkeys; `task`, `seed` and `essays`
     of RULER), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of the code; null outside
     a git checkout) and `seconds`. More trials, samples or tokens than before add a record with those that were missing, so
-    that the mean of a cell's records, weighted by `n`, is the cell's value.
+    that the mean of a cell's records, weighted by `n`, is the cell's value. Where patience ends an evaluation, a record of
+    `STOPPED` says which lengths were left out; they have no cells, and are measured once they are asked for without it.
 
     Args:
         run: the run's folder.
@@ -105,16 +107,27 @@ def evaluate(
     count, cells = 0, sum(len(cells) for _, _, cells in todo)
     with log.progress(total, done=measured, unit="token", label=f"{run.name} {name}", show=progress) as bar:
         for plan, identity, missing in todo:
-            for cell, result in plan.measure(missing):
+            records = _matching(path, identity, plan)
+            cells_found = iter(plan.measure(missing))
+            while not (given_up := plan.given_up(records))[0] and (found := next(cells_found, None)) is not None:
+                cell, result = found
                 count += 1
-                if count == 1:
-                    _mend(path)
                 record = identity | {"length": cell.length, "depth": cell.depth, "n": cell.n} | result | common
-                with log.Writer(path) as writer:
-                    writer.write(record)
+                _append(path, record)
+                records.append(record)
                 bar.set_postfix_str(f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}")
                 bar.update(cell.length * cell.n)
+            if given_up[0]:
+                stopped = identity | {"eval": STOPPED, "of": name, "lengths": given_up[0], "after": given_up[1]}
+                if not any(stopped.items() <= record.items() for record in log.read(path)):
+                    _append(path, stopped | common)
     return [record for plan, identity, _ in todo for record in _matching(path, identity, plan)]
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    _mend(path)
+    with log.Writer(path) as writer:
+        writer.write(record)
 
 
 def commit() -> str | None:
@@ -232,6 +245,11 @@ def main(argv: Sequence[str]) -> None:
         value = sum(cell["value"] * cell["n"] for cell in cells) / n
         what = f"{task} {cells[0]['unit']}".strip()
         print(f"{given.run}: {what} at {length} tokens: {value:.3f} ({n} {EVALS[given.eval].SAMPLES})")
+    left_out = sorted(set(lengths_of(given.lengths)) - {length for _, length in tables})
+    if left_out:
+        print(
+            f"{given.run}: not measured: {', '.join(map(str, left_out))} tokens, after {given.patience} lengths without any"
+        )
 
 
 if __name__ == "__main__":

@@ -16,8 +16,11 @@ SCALES = ("toy", "paper")
 MEASURED = ("tokens_per_second",)
 """Quantities that a run has and its configuration does not."""
 
+STOPPED = "stopped"
+"""The `eval` of a record in results.jsonl that says which `lengths` of an evaluation (`of`) were left out, `after` which ones."""
+
 OPTIONS = {
-    "passkey": ("depths", "trials", "seed"),
+    "passkey": ("depths", "trials", "seed", "patience"),
     "perplexity": ("tokens",),
     "ruler": ("tasks", "samples", "essays", "seed"),
 }
@@ -34,6 +37,7 @@ class Evaluation:
         depths: equally spaced depths of a passkey.
         trials: prompts at each depth.
         seed: of the prompts or samples.
+        patience: lengths one after another without any passkey found, after which longer ones are not measured; 0: all are.
         tokens: of text for the perplexity at each length.
         tasks: of RULER.
         samples: of each of them and each length.
@@ -47,6 +51,7 @@ class Evaluation:
     depths: int = 20
     trials: int = 1
     seed: int = 0
+    patience: int = 0
     tokens: int = 2**15
     tasks: tuple[str, ...] = tuple(ruler.TASKS)
     samples: int = 50

@@ -7,7 +7,7 @@ from pathlib import Path
 from bam_jax import config, log
 from bam_jax.config import Config
 from bam_jax.errors import UserError
-from bam_jax.experiment import Experiment, Row
+from bam_jax.experiment import STOPPED, Experiment, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Job:
             if (folder / job.name).exists():
                 return job.status(folder)
         for cell in reversed(list(log.read(folder / self.name / "results.jsonl"))):
-            return f"{cell['eval']} at {cell['length']} tokens"
+            if cell["eval"] != STOPPED:
+                return f"{cell['eval']} at {cell['length']} tokens"
         for record in reversed(list(log.read(folder / self.name / "metrics.jsonl"))):
             if "loss" in record:
                 return f"step {record['step']} of {self.config.steps}, loss {record['loss']:.3f}"

@@ -102,10 +102,14 @@ def head(length: int) -> str:
     return f"{length / 1024:g}K" if length % 512 == 0 and length < 50_000 else f"{length // 1000}K"
 
 
+PATIENCE = 2
+"""Lengths one after another without any passkey found, after which longer ones are left out."""
+
+
 def passkey(length: int, scale: str, *, shrink: int = BAM_SHRINK, depths: int = 20) -> Evaluation:
-    """Passkeys at a length of the paper; at the toy scale at no more than 5 depths."""
-    toy = scale == "toy"
-    return Evaluation("passkey", (tokens(length, scale, shrink),), depths=min(depths, 5) if toy else depths)
+    """Passkeys at a length of the paper, until two lengths have none; at the toy scale at no more than 5 depths."""
+    depths = min(depths, 5) if scale == "toy" else depths
+    return Evaluation("passkey", (tokens(length, scale, shrink),), depths=depths, patience=PATIENCE)
 
 
 def far_passkeys(scale: str, *, depths: int = 20) -> dict[str, Evaluation]:

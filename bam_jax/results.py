@@ -13,6 +13,7 @@ import numpy as np
 from bam_jax import biases, checkpoint, log, theory
 from bam_jax.config import Config
 from bam_jax.errors import UserError
+from bam_jax.experiment import STOPPED
 from bam_jax.figures import Curves, Heads, Seed
 
 Cell = dict[str, Any]
@@ -25,6 +26,8 @@ FURTHER = {
     "perplexity": ("length", "window", "windows"),
     "ruler": ("length", "task"),
 }
+LEFT_OUT = ("eval", "of", "lengths", "after", "step", "overrides")
+"""What a line has that says which lengths of an evaluation were left out, and after which ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +125,7 @@ def run(path: Path, entry: Mapping[str, Any]) -> Run:
 
 
 def records(path: Path) -> list[Cell]:
-    """The lines of a run's results.jsonl.
+    """The lines of a run's results.jsonl that say what was measured.
 
     Args:
         path: the run's folder; one without results has no lines.
@@ -130,7 +133,21 @@ def records(path: Path) -> list[Cell]:
     Raises:
         UserError: a line is not JSON, or lacks what each has.
     """
-    return _checked(path / "results.jsonl", lambda name: (*EVERY, *(FURTHER[name] if name in FURTHER else ())))
+    return [record for record in _lines(path) if record["eval"] != STOPPED]
+
+
+def stops(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's results.jsonl that say what was left out; arguments and errors as in `records`."""
+    return [record for record in _lines(path) if record["eval"] == STOPPED]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    def wanted(name: Any) -> Sequence[str]:
+        if name == STOPPED:
+            return LEFT_OUT
+        return (*EVERY, *(FURTHER[name] if name in FURTHER else ()))
+
+    return _checked(path / "results.jsonl", wanted)
 
 
 def _checked(path: Path, wanted: Callable[[Any], Sequence[str]]) -> list[dict[str, Any]]:

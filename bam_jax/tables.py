@@ -28,6 +28,8 @@ from bam_jax.page import Section
 
 HEAD = ("row", "column", "ours", "paper", "difference", "seeds (spread)")
 MISSING = "missing"
+GIVEN_UP = "0 (stopped)"
+LEGEND = f"{GIVEN_UP}: not measured, since no prompt was answered at the lengths before."
 
 QUANTITIES: Mapping[str, Callable[[Config], float]] = {
     "embedding_parameters": lambda config: budget.parameters(config).embedding,
@@ -138,7 +140,7 @@ def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
     cells = [cell for cell in records(column.evaluation, job, run) if column.depth in (None, cell["depth"])]
     count, wanted = sum(cell["n"] for cell in cells), _wanted(column)
     if not count:
-        return None, MISSING
+        return None, _stopped(column.evaluation, job, run) or MISSING
     if count < wanted:
         return None, f"{count} of {wanted} samples"
     if not column.position:
@@ -165,6 +167,18 @@ def records(evaluation: Evaluation, job: Job, run: Path) -> list[results.Cell]:
         for cell in results.records(run)
         if _belongs(cell, evaluation, overrides) and cell["step"] == job.config.steps
     ]
+
+
+def _stopped(evaluation: Evaluation, job: Job, run: Path) -> str:
+    """What the run says of a length that was left out; "" if nothing."""
+    overrides = (*evaluation.overrides, *job.row.changes)
+    for record in results.stops(run):
+        at = {"eval": record["of"], "length": evaluation.lengths[0]}
+        mine = _belongs(record | at, evaluation, overrides) and record["step"] == job.config.steps
+        if mine and evaluation.lengths[0] in record["lengths"]:
+            after = " and ".join(f"{length:,}" for length in record["after"])
+            return f"{GIVEN_UP}: no prompt answered at {after} tokens"
+    return ""
 
 
 def _belongs(cell: Mapping[str, Any], evaluation: Evaluation, overrides: Sequence[str]) -> bool:
@@ -247,6 +261,8 @@ def pair(table: Table, made: Experiment, entries: Sequence[Entry]) -> tuple[Sect
     ]
     there = sum(bool(entry.ours) for entry in entries)
     text = f"{there} of {len(entries)} cells measured. Ours (paper)."
+    if any(GIVEN_UP in entry.note for entry in entries):
+        text = f"{text} {LEGEND}"
     whole = Section(table.title, text, table=page.Table(["", *(each.label for each in table.columns)], grid))
     return whole, Section(f"{table.title}: cell by cell", table=page.Table(HEAD, lines), folded=True)
 
@@ -259,6 +275,8 @@ def notes(made: Experiment) -> Iterator[Section]:
 
 def _short(entry: Entry, line: Sequence[str]) -> str:
     ours = line[2] if entry.ours else "…" if entry.paper != DASH else ""
+    if not entry.ours and GIVEN_UP in entry.note:
+        ours = GIVEN_UP
     return f"{ours} ({entry.paper})".strip() if entry.paper else ours
 
 

@@ -4,6 +4,7 @@ import json
 import os
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -93,6 +94,45 @@ def test_more_trials_add_those_that_are_missing(run):
     evaluate.evaluate(run, "perplexity", [16], tokens=32)
     records = evaluate.evaluate(run, "perplexity", [16], tokens=64)
     assert [record["n"] for record in records] == [2, 2]
+
+
+def test_patience_ends_at_lengths_without_any_key_and_says_so(run, monkeypatch, capsys):
+    measured = []
+
+    def correct(decoder, samples, *, slots, rows):
+        measured.append(len(samples[0][0]))
+        return np.full((len(samples), 5), measured[-1] in (16, 24))
+
+    monkeypatch.setattr(evaluate.passkey, "correct", correct)
+    asked = ["--eval=passkey", "--lengths=12,16,20,24,28,32,36,40", "--depths=2"]
+    assert not command(run, *asked, "--patience=2")
+    assert measured == [12, 16, 20, 24, 28, 32]
+    *cells, stopped = [json.loads(line) for line in lines(run)]
+    assert [cell["value"] for cell in cells] == [0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0]
+    expected = {"eval": "stopped", "of": "passkey", "lengths": [36, 40], "after": [28, 32], "seed": 0, "step": 1}
+    assert stopped.items() >= expected.items() and "value" not in stopped
+    assert "not measured: 36, 40 tokens" in capsys.readouterr().out
+    before = lines(run)
+    for kept in (3, 10, 11, 12, len(before)):  # killed after so many lines, within a length or between two
+        (run / "results.jsonl").write_text("".join(f"{line}\n" for line in before[:kept]))
+        assert not command(run, *asked, "--patience=2")
+        again = [json.loads(line) for line in lines(run)]
+        assert [(cell["eval"], cell.get("length"), cell.get("depth")) for cell in again] == [
+            (cell["eval"], cell.get("length"), cell.get("depth")) for cell in (*cells, stopped)
+        ]
+    assert not command(run, *asked)
+    assert [json.loads(line)["length"] for line in lines(run)[13:]] == [36, 36, 40, 40]
+
+
+def test_without_skipping_is_another_question_with_the_same_answer(run):
+    (plain,), (whole,) = (
+        evaluate.evaluate(
+            run, "perplexity", [48], tokens=96, skip=skip, overrides=["--config.encoding_options.window=2"]
+        )
+        for skip in (True, False)
+    )
+    assert whole["overrides"] == plain["overrides"] | {"skip": "off"} and len(lines(run)) == 2
+    assert whole["value"] == pytest.approx(plain["value"], rel=1e-5)
 
 
 @pytest.mark.parametrize("change", [{"overrides": ["--config.encoding_options.window=8"]}, {"seed": 1}])

@@ -105,6 +105,29 @@ def test_every_cell_is_found_where_it_belongs(made, folder):
     assert bam["answers"].ours == () and "not measurable yet" in bam["answers"].note
 
 
+def test_what_patience_left_out_is_said_to_be(made, folder):
+    record = cell("passkey", 0, 0.0) | {"eval": "stopped", "of": "passkey", "lengths": [128, 256], "after": [32, 64]}
+    del record["length"], record["value"], record["n"], record["depth"]
+    others = [
+        record | {"seed": 7},
+        record | {"step": 5},
+        record | {"overrides": {"a": "b"}},
+        record | {"lengths": [256]},
+    ]
+    for job in jobs.each(made):
+        path = folder / job.name / "results.jsonl"
+        if job.row.label == "BAM" and job.seed == 0:
+            kept = [line for line in path.read_text().splitlines() if json.loads(line)["eval"] != "passkey"]
+            path.write_text("\n".join([*kept, *(json.dumps(each) for each in others)]) + "\n")
+            assert entries(made, folder)["BAM", "keys"].note.startswith("seed 0: missing")
+            path.write_text(path.read_text() + json.dumps(record) + "\n")
+    note = entries(made, folder)["BAM", "keys"].note
+    assert note.startswith("seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1")
+    grid, lines, *_ = tables.sections(made, folder)
+    assert tables.LEGEND in grid.text and grid.table.rows[0][1].startswith("0 (stopped)")
+    assert lines.table.rows[0][2] == note
+
+
 def test_changes_at_evaluation_are_a_row_of_their_own(made, folder):
     found = entries(made, folder)
     assert found["Local", "keys"].ours == (0.25,)

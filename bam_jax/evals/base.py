@@ -1,7 +1,8 @@
 """What the evaluations share: what they are given, the cells of a table, and how many rows fit into memory."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,36 @@ class Plan:
     Args:
         identity: what tells their records from others of the same evaluation, such as the seed.
         wanted: samples by length and depth.
-        measure: yields each cell with its results as soon as it is measured.
+        measure: yields each cell with its results as soon as it is measured, shorter ones first.
+        patience: lengths one after another at which nothing was right, after which longer ones are not measured; 0: all are.
     """
 
     identity: Mapping[str, Any]
     wanted: Mapping[tuple[int, float | None], int]
     measure: Callable[[Sequence[Cell]], Iterator[tuple[Cell, dict[str, Any]]]]
+    patience: int = 0
+
+    def given_up(self, records: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
+        """Lengths that are not to be measured any more, and the empty ones before them: what patience says of records.
+
+        It is a function of what was measured and of what is wanted alone, so that it holds for a command that was killed, too.
+
+        Args:
+            records: of this plan, with their `length`, `n` and `value`.
+        """
+        wanted, found, right = Counter[int](), Counter[int](), Counter[int]()
+        for (length, _), n in self.wanted.items():
+            wanted[length] += n
+        for record in records:
+            found[record["length"]] += record["n"]
+            right[record["length"]] += record["n"] * record["value"]
+        empty: list[int] = []
+        lengths = sorted(wanted)
+        for length in lengths:
+            empty = [*empty, length] if found[length] >= wanted[length] and not right[length] else []
+            if self.patience and len(empty) == self.patience:
+                return [each for each in lengths if each > length and found[each] < wanted[each]], empty
+        return [], []
 
 
 def option(default: int | str | None, help: str) -> Any:
@@ -79,13 +104,13 @@ class Options:
     """What an evaluation can be asked besides the lengths: a base of dataclasses, whose numbers are more than 0.
 
     Raises:
-        UserError: a number is not; 0 will do for a seed.
+        UserError: a number is not; 0 will do for a seed, and for the patience.
     """
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, int | float):
-                check_number(name, value, zero=name == "seed")
+                check_number(name, value, zero=name in ("seed", "patience"))
 
 
 def check_number(name: str, value: float, *, zero: bool = False) -> None:

@@ -59,12 +59,14 @@ class Options(base.Options):
         trials: prompts at each depth.
         prompt: "toy" or "paper"; None: toy for the character tokenizer, paper for others.
         seed: of the prompts.
+        patience: lengths one after another without a key found, after which longer ones are not measured; 0: all are.
     """
 
     depths: int = option(20, "equally spaced places of the key")
     trials: int = option(1, "prompts at each depth")
     prompt: str | None = option(None, "toy (the default for the tokenizer char) or paper")
     seed: int = option(0, "of the prompts")
+    patience: int = option(0, "lengths without any key found after which longer ones are left out; 0: none is")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,6 +137,7 @@ def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> li
             {"prompt": prompt, "seed": options.seed},
             {(length, depth): options.trials for length in lengths for depth in depths},
             lambda cells: evaluate(trained.decoder, cells, prompts, memory=trained.memory),
+            options.patience,
         )
     ]
 
