@@ -75,6 +75,7 @@ def test_a_job_is_the_commands_a_person_would_type():
             "--depths=5",
             "--trials=1",
             "--seed=0",
+            "--patience=0",
             "--config.encoding_options.window=64",
         ],
     ]
