@@ -69,6 +69,11 @@ class Entry:
         """Over the seeds; None where there are none."""
         return float(np.mean(self.ours)) if self.ours else None
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of it is left to measure: each seed has its value, or was given up."""
+        return all(GIVEN_UP in part for part in self.note.split("; ")) if self.note else bool(self.ours)
+
 
 def number(printed: str) -> Decimal | None:
     """What a paper printed, as a number; None where that is nothing or a dash.

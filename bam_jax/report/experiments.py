@@ -68,8 +68,10 @@ def _short(
     trained = {job.name: job for job in each.planned if job.row.train}
     there = [runs[name] for name in trained if name in runs]
     done = sum(run.metrics["step"] == trained[run.name].config.steps for run in there if run.metrics)
-    text = f"""**{each.status}**: {len(each.whole)} of {len(each.wanted)} cells measured, {done} of {len(trained)} models
-        trained."""
+    stopped = sum(bool(entry.note) for entry in each.settled)
+    patience = f", {stopped} of them given up where no prompt was answered before" if stopped else ""
+    text = f"""**{each.status}**: {len(each.settled)} of {len(each.wanted)} cells measured{patience}; {done} of
+        {len(trained)} models trained."""
     rows: list[list[Words]] = []
     for job in each.planned:
         if job.row.train:

@@ -47,6 +47,11 @@ def sections(run: Run, path: Path, uses: Sequence[Link], command: str) -> list[S
         changes = [f"{name}={value}" for name, value in sorted(cell["overrides"].items())]
         groups[cell["eval"], *apart, *changes].append(cell)
     parts += [_measured(key, cells, run.config, f"eval{n}") for n, (key, cells) in enumerate(groups.items())]
+    given_up = [
+        f"{each['of']} at {_tokens(each['lengths'])} tokens: no prompt was answered at {_tokens(each['after'])}"
+        for each in results.stops(path)
+    ]
+    parts += [Section("Not measured", items=given_up)] if given_up else []
     parts.append(Section("Commands that repeat it", commands=run.commands))
     text = json.dumps(json.loads((path / "config.json").read_text(encoding="utf-8")), indent=1, sort_keys=True)
     return [*parts, Section("Configuration", f"`{path / 'config.json'}`:", commands=[text], folded=True)]
@@ -141,6 +146,10 @@ def _table(cells: Sequence[Cell]) -> Table:
     names = [*first, *(name for name in values if name not in (*first, *KEPT, *APART))]
     rows = [[_number(cell[name]) if name in cell else "" for name in names] for cell in cells]
     return Table([name.replace("_", " ") for name in names], rows)
+
+
+def _tokens(lengths: Sequence[int]) -> str:
+    return ", ".join(f"{length:,}" for length in lengths)
 
 
 def _number(value: Any) -> str:

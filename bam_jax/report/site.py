@@ -140,7 +140,7 @@ def _index(
         rows: list[list[Words]] = [
             [
                 Link(each.made.title, _paper(each)),
-                f"{each.status[0]} {f'{len(each.whole)} of {len(each.wanted)}' if each.wanted else ''}".strip(),
+                f"{each.status[0]} {f'{len(each.settled)} of {len(each.wanted)}' if each.wanted else ''}".strip(),
             ]
             for each in there
         ]

@@ -40,18 +40,18 @@ class Standing:
         ]
 
     @property
-    def whole(self) -> list[Entry]:
-        """Those of them that all seeds have measured completely."""
-        return [entry for entry in self.wanted if entry.ours and not entry.note]
+    def settled(self) -> list[Entry]:
+        """Those of them that are measured completely, or left out by patience."""
+        return [entry for entry in self.wanted if entry.settled]
 
     @property
     def status(self) -> str:
         """In two words."""
         if not self.wanted:
             return NOTHING
-        if len(self.whole) == len(self.wanted):
+        if len(self.settled) == len(self.wanted):
             return DONE
-        return PART if any(entry.ours for entry in self.wanted) else MISSING
+        return PART if any(entry.ours or entry.settled for entry in self.wanted) else MISSING
 
 
 def standing(path: Path, folder: Path, scale: str | None) -> Standing:

@@ -15,6 +15,7 @@ import pytest
 
 from bam_jax import config, encodings, experiment, jobs
 from bam_jax.errors import UserError
+from bam_jax.experiment import STOPPED
 from bam_jax.report import drawn, runs, site
 from bam_jax.report.__main__ import main
 from bam_jax.report.standing import DONE, MISSING, NOTHING, PART, standing
@@ -76,6 +77,7 @@ def records(seed):
         *(keys([1.0, 1.0, 0.0, 0.0], overrides={"encoding_options.window": "64"}) if seed == 0 else []),
         *(cell("perplexity", n, 3.0 + seed, windows=each, window=64) for n, each in windows.items()),
         *(cell("ruler", n, 0.5, n=2, task="niah_single_1", seed=0, essays="stdlib") for n in (256, 512)),
+        {"eval": STOPPED, "of": "passkey", "lengths": [4096], "after": [64, 128], "step": 10, "overrides": {}},
         cell("a new one", 64, 12.5, unit="ms", task="<inference>", spread=0.25, detail={"not": "shown"}),
     ]
 
@@ -200,7 +202,7 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     index, table = found["index.html"].text, found["paper_table1.html"].text
     assert "An <invented> paper ◐ 8 of 10" in index and "Own & only 1 of 2" in index and "mine #1" in index
     assert "0 ● done, 1 ◐ in part, 0 ○ missing, 0 – nothing to measure" in index
-    assert "◐ in part : 8 of 10 cells measured, 2 of 3 models trained." in table
+    assert "◐ in part : 8 of 10 cells measured; 2 of 3 models trained." in table
     assert "RoPE 1.00 (1.00) 0.75 (0.50) Local 1.00 0.00" in table
     assert "RoPE 3.5 (3.0) 3.5 (4.0) Late … …" in table
     assert "RoPE 128 <tokens> 0.75 0.50 +0.25 2 (0.50 to 1.00)" in table
@@ -211,6 +213,7 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     assert run.count("bam_jax.train") == 1
     assert "--eval=ruler" in run and '"steps": 10' in run
     assert "A new one" in run and "<inference> 64 12.5 ms 1 0.5 0.25" in run and "shown" not in run
+    assert "passkey at 4,096 tokens: no prompt was answered at 64, 128" in run
     assert "3 of 100 ◐" in found["run-mine #1.html"].text
     assert "It belongs to these experiments: Own & only" in found["run-own.nope-seed0.html"].text
 
@@ -225,6 +228,9 @@ def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
     kept = [line for line in path.read_text().splitlines() if "perplexity" not in line]
     path.write_text("\n".join([*kept, ""]))
     assert status() == PART
+    end = {"eval": STOPPED, "of": "perplexity", "lengths": [64, 128], "after": [32], "step": 10, "overrides": {}}
+    path.write_text("\n".join([*kept, json.dumps(end), ""]))
+    assert status() == DONE  # nothing more will be measured
     for path in folder.glob("*/results.jsonl"):
         path.unlink()
     assert status() == MISSING
