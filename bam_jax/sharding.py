@@ -11,8 +11,8 @@ In code of your own, where `jax.set_mesh` says which mesh a `jax.jit` is for:
 >>> with jax.set_mesh(mesh):
 ...     kernels = {"head": {"kernel": jax.numpy.ones((8, 16))}}
 ...     kernels = jax.device_put(kernels, parameters(kernels, mesh))
->>> mesh.axis_names, kernels["head"]["kernel"].sharding.spec
-(('data', 'fsdp', 'tensor', 'context'), PartitionSpec('fsdp', 'tensor'))
+>>> mesh.axis_names, tuple(kernels["head"]["kernel"].sharding.spec)
+(('data', 'fsdp', 'tensor', 'context'), ('fsdp', 'tensor'))
 
 A model that is called under no mesh, under one device or under axes of other names is not cut.
 """
@@ -173,8 +173,8 @@ def parameters(tree: Any, mesh: Mesh) -> Any:
 def rule(name: str) -> P:
     """What the last axes of the parameter `name` are cut by.
 
-    >>> rule("layers/mlp/down/kernel")
-    PartitionSpec('tensor', 'fsdp')
+    >>> tuple(rule("layers/mlp/down/kernel"))
+    ('tensor', 'fsdp')
 
     Raises:
         UserError: not exactly one of `RULES` matches it.

@@ -382,7 +382,12 @@ def test_what_is_scored_is_what_attention_is_given(encoding, scan, tokens, monke
     model = build(encoding, ssmax="on", scan=False)
     given = []
     inner = models.attention
-    monkeypatch.setattr(models, "attention", lambda q, k, v, s: given.append((q, k, s)) or inner(q, k, v, s))
+
+    def attend(q, k, v, scoring, **how):
+        given.append((q, k, scoring))
+        return inner(q, k, v, scoring, **how)
+
+    monkeypatch.setattr(models, "attention", attend)
     segment = jnp.ones_like(tokens).at[:, 5:].set(2)
     model(tokens, segment=segment)
     monkeypatch.undo()
