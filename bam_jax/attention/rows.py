@@ -26,7 +26,10 @@ def forward(
     def one(n: Array) -> tuple[Array, Array]:
         return reference.forward(blocks.take(q, 1, n), k, v, blocks.scoring(n), tiling)
 
-    out, lse = jax.lax.map(one, jnp.arange(blocks.count))
+    if blocks.count == 1:  # convolutions of XLA for CPUs are many times slower in loops
+        out, lse = jax.tree.map(lambda x: x[None], one(jnp.int32(0)))
+    else:
+        out, lse = jax.lax.map(one, jnp.arange(blocks.count))
     return blocks.joined(out, 1), blocks.joined(lse, 2)
 
 
@@ -55,7 +58,11 @@ def backward(
     (bias, _, _, j, *rowwise), _ = split(scoring)
     common = (k, v, bias, j, rowwise)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), common)
-    total, (dq, *of_queries) = jax.lax.scan(one, zeros, jnp.arange(blocks.count))
+    if blocks.count == 1:
+        total, found = one(zeros, jnp.int32(0))
+        dq, *of_queries = jax.tree.map(lambda x: x[None], found)
+    else:
+        total, (dq, *of_queries) = jax.lax.scan(one, zeros, jnp.arange(blocks.count))
     dk, dv, d_bias, d_j, d_rowwise = jax.tree.map(lambda x, like: x.astype(like.dtype), total, common)
     d_temperature, d_i = jax.tree.map(lambda x: blocks.joined(x, 2), of_queries)
     return blocks.joined(dq, 1), dk, dv, cotangent(scoring, (d_bias, d_temperature, d_i, d_j, *d_rowwise))
