@@ -125,7 +125,7 @@ def evaluate(
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:
-    _mend(path)
+    log.mend(path)
     with log.Writer(path) as writer:
         writer.write(record)
 
@@ -159,12 +159,6 @@ def _matching(path: Path, identity: dict[str, Any], plan: Plan) -> list[dict[str
         if all(record[key] == value for key, value in identity.items())
         and (record["length"], record["depth"]) in plan.wanted
     ]
-
-
-def _mend(path: Path) -> None:
-    """Cut off a last line that a killed process left torn: the next would be appended to it."""
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
-        log.keep(path, lambda record: True)
 
 
 @functools.lru_cache(maxsize=1)

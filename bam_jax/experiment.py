@@ -13,9 +13,6 @@ from bam_jax.errors import UserError, nearest
 
 SCALES = ("toy", "paper")
 
-MEASURED = ("tokens_per_second",)
-"""Quantities that a run has and its configuration does not."""
-
 STOPPED = "stopped"
 """The `eval` of a record in results.jsonl that says which `lengths` of an evaluation (`of`) were left out, `after` which ones."""
 
@@ -23,6 +20,7 @@ OPTIONS = {
     "passkey": ("depths", "trials", "seed", "patience"),
     "perplexity": ("tokens",),
     "ruler": ("tasks", "samples", "essays", "seed"),
+    "speed": ("measure",),
 }
 """Which fields of an `Evaluation` matter to which evaluation."""
 
@@ -32,7 +30,7 @@ class Evaluation:
     """One evaluation of a trained row: the arguments of `bam_jax.evaluate`.
 
     Args:
-        name: "passkey", "perplexity" or "ruler".
+        name: "passkey", "perplexity", "ruler", or "speed", which is no matter of a trained row (`bam_jax.evals.speed`).
         lengths: tokens.
         depths: equally spaced depths of a passkey.
         trials: prompts at each depth.
@@ -42,6 +40,7 @@ class Evaluation:
         tasks: of RULER.
         samples: of each of them and each length.
         essays: in which RULER hides needles.
+        measure: of speed, such as "inference".
         overrides: "--config.a.b=value", changes at evaluation only.
         label: the curve's name; "" means the row's.
     """
@@ -56,6 +55,7 @@ class Evaluation:
     tasks: tuple[str, ...] = tuple(ruler.TASKS)
     samples: int = 50
     essays: str = STDLIB
+    measure: str = ""
     overrides: tuple[str, ...] = ()
     label: str = ""
 
@@ -106,6 +106,7 @@ class Column:
         depth: of a passkey; None: the mean over all depths.
         position: the window of positions that ends there, in tokens; 0: all positions of a sequence.
         quantity: instead of an evaluation, a name in `bam_jax.tables.QUANTITIES`.
+        unit: what the paper counts in, in ours: 1e-3 where it has ms and we have seconds.
         missing: instead of both, why it cannot be measured yet.
     """
 
@@ -114,7 +115,13 @@ class Column:
     depth: float | None = None
     position: int = 0
     quantity: str = ""
+    unit: float = 1.0
     missing: str = ""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is about speed or memory, which models that are not trained have as well."""
+        return self.evaluation is not None and self.evaluation.name == "speed"
 
 
 DASH = "—"
@@ -256,13 +263,11 @@ def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: A
             if row not in labels:
                 raise UserError(f"{table.title} has a row {row!r} and the experiment none; {nearest(row, labels)}")
             for column, value in table.cells(label):
-                if column.missing or value == DASH:
+                if column.evaluation is None or column.timed or value == DASH:
                     continue
-                if column.evaluation is not None:
-                    rest = dataclasses.replace(column.evaluation, lengths=())
-                    evaluations[row].setdefault(rest, []).extend(column.evaluation.lengths)
-                if column.evaluation is not None or column.quantity in MEASURED:
-                    trained.add(row)
+                rest = dataclasses.replace(column.evaluation, lengths=())
+                evaluations[row].setdefault(rest, []).extend(column.evaluation.lengths)
+                trained.add(row)
     trained |= {row.start for row in rows if row.label in trained}
     made = tuple(
         dataclasses.replace(row, train=row.label in trained, evaluations=_together(evaluations[row.label], row.changes))

@@ -87,6 +87,16 @@ def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> N
         replace(path, "".join(json.dumps(record) + "\n" for record in read(path) if wanted(record)))
 
 
+def mend(path: Path) -> None:
+    """Cut off a last line that a killed process left torn: the next would be appended to it.
+
+    Args:
+        path: a JSON-lines file; a missing one stays missing.
+    """
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        keep(path, lambda record: True)
+
+
 def replace(path: str | os.PathLike, text: str) -> None:
     """Write a whole file, all at once or not at all, even when the process is killed.
 

@@ -137,6 +137,18 @@ def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budg
     return Evaluation("perplexity", (tokens(length, scale, shrink),), tokens=2**15 if toy else budget, overrides=other)
 
 
+def speed(measure: str, length: int, scale: str, *, shrink: int) -> Evaluation:
+    """The speed or memory of a model with random parameters at a length of the paper.
+
+    Args:
+        measure: a name in `bam_jax.evals.speed.MEASURES`.
+        length: tokens, the paper's.
+        scale: "toy" or "paper".
+        shrink: tokens of the paper to one of the toy scale.
+    """
+    return Evaluation("speed", (tokens(length, scale, shrink),), measure=measure)
+
+
 def ruler(label: str, length: int, task: str, scale: str) -> Column:
     """A task of RULER at a length of the paper, as a column; at the toy scale two samples, in bytes.
 

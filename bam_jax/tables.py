@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax import budget, errors, experiment, jobs, log, page, results
+from bam_jax import budget, comparisons, errors, experiment, jobs, log, page, results
 from bam_jax.config import Config
 from bam_jax.data import ruler
 from bam_jax.errors import UserError
-from bam_jax.experiment import DASH, MEASURED, Column, Evaluation, Experiment, Table
+from bam_jax.experiment import DASH, Column, Evaluation, Experiment, Table
 from bam_jax.jobs import Job
 from bam_jax.page import Section
 
@@ -56,6 +56,7 @@ class Entry:
         ours: a value for each seed that has been measured.
         paper: as printed; "": nothing.
         note: why nothing, or not everything, of ours is there; "": all is.
+        about: of a speed: quartiles, the ratio to NoPE and the machine.
     """
 
     row: str
@@ -63,6 +64,7 @@ class Entry:
     ours: tuple[float, ...]
     paper: str
     note: str = ""
+    about: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -113,12 +115,31 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
         UserError: a configuration or a file of a run will not do.
     """
     planned = jobs.each(made)
+    timed = comparisons.found(made, table, folder)
     found = []
     for label in table.values:
         mine = [job for job in planned if job.row.label == table.row(label)]
         for column, paper in table.cells(label):
-            found.append(_entry(label, column, paper, mine, folder))
+            if column.timed:
+                found.append(_timed(label, column, paper, timed))
+            else:
+                found.append(_entry(label, column, paper, mine, folder))
     return found
+
+
+def _timed(label: str, column: Column, paper: str, timed: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Entry:
+    assert column.evaluation is not None
+    at = label, column.evaluation.measure, column.evaluation.lengths[0]
+    if at not in timed:
+        return Entry(label, column.label, (), paper, MISSING)
+    record, on = timed[at], timed[at]["machine"]
+    spread = ""
+    if "low" in record:
+        low, high = (_digits(record[name] / column.unit, paper) for name in ("low", "high"))
+        spread = f"median of {record['n']}, quartiles {low} to {high}; "
+    where = f"{on['device']} ({on['processor']}, {on['cores']} cores), jax {on['versions']['jax']}"
+    about = f"{spread}{record['ratio']:.2f} times NoPE's; {where}"
+    return Entry(label, column.label, (record["value"] / column.unit,), paper, about=about)
 
 
 def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folder: Path) -> Entry:
@@ -126,7 +147,7 @@ def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folde
         return Entry(label, column.label, (), paper, column.missing)
     if paper == DASH:
         return Entry(label, column.label, (), paper, "not measurable")
-    if column.quantity and column.quantity not in MEASURED:
+    if column.quantity:
         return Entry(label, column.label, (QUANTITIES[column.quantity](planned[0].config),), paper)
     values, notes = [], []
     for job in planned:
@@ -138,10 +159,7 @@ def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folde
 
 def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
     """A seed's value, or why there is none."""
-    if column.evaluation is None:
-        speeds = [record["tokens_per_second"] for record in log.read(run / "metrics.jsonl")]
-        speeds = [speed for speed in speeds if speed]
-        return (float(np.median(speeds)), "") if speeds else (None, MISSING)
+    assert column.evaluation is not None
     cells = [cell for cell in records(column.evaluation, job, run) if column.depth in (None, cell["depth"])]
     count, wanted = sum(cell["n"] for cell in cells), _wanted(column)
     if not count:
@@ -221,7 +239,8 @@ def cells(entry: Entry, *, comparable: bool) -> list[str]:
     if mean is None:
         return [entry.row, entry.column, entry.note, entry.paper, "", ""]
     spread = f" ({_digits(min(entry.ours), entry.paper)} to {_digits(max(entry.ours), entry.paper)})"
-    seeds = f"{len(entry.ours)}{spread if len(entry.ours) > 1 else ''}{f'; {entry.note}' if entry.note else ''}"
+    spread = spread if len(entry.ours) > 1 else ""
+    seeds = "; ".join(text for text in (f"{len(entry.ours)}{spread}", entry.note, entry.about) if text)
     difference = ""
     if paper is not None and comparable:
         difference = _digits(mean - float(paper), entry.paper, sign="+")
@@ -229,10 +248,11 @@ def cells(entry: Entry, *, comparable: bool) -> list[str]:
 
 
 def _digits(value: float, printed: str, sign: str = "") -> str:
-    """A value with as many decimals as the paper prints."""
+    """A value with as many decimals as the paper prints, or two digits where those would all be 0."""
     decimals = re.fullmatch(r"[~<>]?\d+(?:\.(\d+))?(?: ±.*)?", printed)
     if decimals is not None:
-        return f"{value:{sign}.{len(decimals[1] or '')}f}"
+        text = f"{value:{sign}.{len(decimals[1] or '')}f}"
+        return text if float(text) or not value else f"{value:{sign}.2g}"
     if not printed and abs(value) < 1000:
         return f"{value:{sign}.2f}"
     return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.4g}"
@@ -301,7 +321,7 @@ def to_csv(made: Experiment, folder: Path) -> str:
             difference = "" if paper is None or mean is None or not made.comparable else mean - float(paper)
             spread = [min(entry.ours), max(entry.ours)] if entry.ours else ["", ""]
             ours = "" if mean is None else mean
-            rest = [entry.paper, difference, len(entry.ours), *spread, entry.note]
+            rest = [entry.paper, difference, len(entry.ours), *spread, entry.note or entry.about]
             writer.writerow([table.title, entry.row, entry.column, ours, *rest])
     return file.getvalue()
 

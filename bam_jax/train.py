@@ -235,7 +235,7 @@ def _parts(config: Config, vocab: int) -> tuple[nnx.GraphDef, Callable[[], State
 
 def _first(config: Config, init: Callable[[], State], shardings: Shardings | None = None) -> State:
     """The state before the first step; with `config.start` its model is that run's, its optimiser new."""
-    state = _jit_once(init, shardings)()
+    state = jit_once(init, shardings)()
     if config.start:
         state["model"] = checkpoint.restore_parameters(config.start, state["model"])
     return state
@@ -247,8 +247,13 @@ def _placed(init: Callable[[], State], shardings: Shardings) -> State:
     return jax.tree.map(shaped, jax.eval_shape(init), shardings)
 
 
-def _jit_once(function: Callable[[], State], shardings: Shardings | None = None) -> Callable[[], State]:
-    """Jitted for a single call, straight into shards; XLA for CPUs would optimise initialisers for ten times as long."""
+def jit_once(function: Callable[[], State], shardings: Shardings | None = None) -> Callable[[], State]:
+    """Jitted for a single call, straight into shards; XLA for CPUs would optimise initialisers for ten times as long.
+
+    Args:
+        function: makes a state.
+        shardings: of the state; None: it is not cut.
+    """
     quick = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
     return jax.jit(function, compiler_options=quick, out_shardings=shardings)
 

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from bam_jax import errors, experiment, jobs, papers, tables
+from bam_jax import comparisons, config, errors, experiment, jobs, papers, tables
 from bam_jax.errors import UserError
 from bam_jax.experiment import DASH, Column, Evaluation, Row, Table, tabled
 
@@ -21,7 +21,7 @@ COLUMNS = (
     Column("at the end", PASSKEY, depth=1.0),
     Column("text", TEXT),
     Column("second window", TEXT, position=128),
-    Column("speed", quantity="tokens_per_second"),
+    Column("speed", Evaluation("speed", (64,), measure="inference"), unit=1e-3),
     Column("heads", quantity="heads"),
     Column("answers", missing="not measurable yet: no such evaluation"),
 )
@@ -81,9 +81,15 @@ def folder(made, tmp_path):
             run.mkdir()
             lines = [json.dumps(each) for each in cells[job.seed]]
             (run / "results.jsonl").write_text("\n".join(lines) + "\n")
-            speeds = [0, 1000, 3000, 1000 * (job.seed + 2)]
-            records = [{"step": k, "loss": 1.0, "tokens_per_second": speed} for k, speed in enumerate(speeds)]
-            (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (comparison,) = comparisons.comparisons(made)
+    digest = config.digest(config.load(CONFIG, made.rows[0].overrides))
+    timed = {"eval": "speed", "measure": "inference", "length": 64, "config": digest, "n": 100, "ratio": 1.25}
+    timed["machine"] = {"device": "cpu", "processor": "An abacus", "cores": 2, "versions": {"jax": "0.1"}}
+    slow, newer = ({"value": k * 1.5, "low": k * 1.0, "high": k * 2.0} for k in (1.0, 1e-3))
+    others = ({"config": "another"}, {"length": 128}, {"measure": "training"})
+    records = [timed | slow, timed | newer, *(timed | slow | other for other in others)]
+    (tmp_path / comparison.name).mkdir()
+    (tmp_path / comparison.name / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     return tmp_path
 
 
@@ -100,7 +106,9 @@ def test_every_cell_is_found_where_it_belongs(made, folder):
     assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].note == ""
     assert bam["text"].ours == (11.0,) and bam["text"].note == "seed 1: missing"
     assert bam["second window"].ours[0] == pytest.approx(4.0)  # of losses, three times ln 2 and once ln 32
-    assert bam["speed"].ours == (2000.0, 3000.0)
+    assert bam["speed"].ours == (1.5,)
+    assert bam["speed"].note == "" and found["Late", "speed"].note == "missing"
+    assert bam["speed"].about == "median of 100, quartiles 1 to 2; 1.25 times NoPE's; cpu (An abacus, 2 cores), jax 0.1"
     assert bam["heads"].ours == (4,)
     assert bam["answers"].ours == () and "not measurable yet" in bam["answers"].note
 
@@ -147,7 +155,7 @@ def test_a_cell_is_printed_as_the_paper_prints_it(made, folder):
     assert line("BAM", "text") == ["11.00", "12.00", "-1.00", "1; seed 1: missing"]
     assert line("BAM", "at the end") == ["0.62", "", "", "2 (0.25 to 1.00)"]
     assert line("BAM", "second window") == ["4.0", ">3.0", "+1.0", "1; seed 1: missing"]
-    assert line("BAM", "speed") == ["2,500", "1.5K", "+1,000", "2 (2,000 to 3,000)"]
+    assert line("BAM", "speed")[:2] == ["1.5", "1.5K"] and line("BAM", "speed")[3].startswith("1; median of 100")
     assert line("BAM", "answers") == ["not measurable yet: no such evaluation", "0.4", "", ""]
     assert tables.cells(found["BAM", "text"], comparable=False)[4] == ""
 
@@ -172,7 +180,7 @@ def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
     markdown, page, text = ((tmp_path / "out" / f"invented-paper.{end}").read_text() for end in ("md", "html", "csv"))
     assert said.out == markdown and "invented-paper" in said.err
     assert "| BAM | text | 11.00 | 12.00 | -1.00 | 1; seed 1: missing |" in markdown
-    assert "11 of 21 cells measured" in markdown
+    assert "10 of 21 cells measured" in markdown
     assert "| BAM | 0.75 (0.80) | 0.62 | 11.00 (12.00) |" in markdown and "| Late | … | … |" in markdown
     counter = Counter()
     counter.feed(page)
@@ -183,6 +191,12 @@ def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
     assert (row["ours"], row["seeds"], row["least"], row["most"]) == ("0.625", "2", "0.25", "1.0")
     (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "keys")]
     assert float(row["difference"]) == pytest.approx(-0.05) and row["note"] == "seed 1: 1 of 2 samples"
+
+
+def test_a_small_value_keeps_two_digits():
+    line = lambda value, printed: tables.cells(tables.Entry("r", "c", (value,), printed), comparable=True)[2:5]
+    assert line(0.00413, "1.74")[0] == "0.0041" and line(0.0, "1.74")[0] == "0.00"
+    assert line(1.7391, "1.74") == ["1.74", "1.74", "-0.0009"]
 
 
 def test_an_experiment_without_tables_is_one_line(capsys):

@@ -147,7 +147,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(path, monkeypatch):
 
 def one_step(config, **more):
     graph, init, tx = train._parts(config, 11)
-    state = train._jit_once(init)()
+    state = train.jit_once(init)()
     before = jax.tree.map(np.asarray, state)
     rng = np.random.default_rng(0)
     shape = config.batch, config.context

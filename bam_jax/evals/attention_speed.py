@@ -25,15 +25,11 @@ import argparse
 import dataclasses
 import json
 import math
-import os
-import platform
 import shlex
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -41,6 +37,7 @@ from bam_jax import errors
 from bam_jax.attention import Tiling
 from bam_jax.errors import UserError, nearest
 from bam_jax.evals.contenders import BIASES, PASSES, Case, contenders
+from bam_jax.evals.machine import machine
 
 # A repetition repeats a call for at least so many seconds: clocks and dispatch have their noise.
 _SHORTEST = 0.02
@@ -103,29 +100,6 @@ def _first_line(error: BaseException) -> str:
         error = error.exceptions[0]
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:160]
-
-
-def machine() -> dict[str, Any]:
-    """What the times depend on."""
-    device = jax.local_devices()[0]
-    names = ("jax", "jaxlib", "bam_jax", "tokamax", "torch", "libtpu", "jax-cuda13-plugin")
-    installed = {dist.metadata["Name"].lower().replace("_", "-"): dist.version for dist in metadata.distributions()}
-    key = lambda name: name.replace("_", "-")
-    return {
-        "device": device.device_kind,
-        "platform": device.platform,
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": {name: installed[key(name)] for name in names if key(name) in installed},
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
 
 
 def _row(record: dict) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bam_jax import experiment, jobs, tables
 from bam_jax.errors import UserError
-from bam_jax.experiment import DASH, MEASURED, Column, Experiment, Table
+from bam_jax.experiment import DASH, Column, Experiment, Table
 from bam_jax.jobs import Job
 from bam_jax.tables import Entry
 
@@ -36,7 +36,7 @@ class Standing:
             entry
             for table, entries in zip(self.made.tables, self.entries, strict=True)
             for (column, paper), entry in zip(_cells(table), entries, strict=True)
-            if not column.missing and paper != DASH and (column.evaluation or column.quantity in MEASURED)
+            if column.evaluation is not None and paper != DASH
         ]
 
     @property

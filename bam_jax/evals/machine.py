@@ -1,0 +1,34 @@
+"""What measured times depend on."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_PACKAGES = ("jax", "jaxlib", "bam_jax", "tokamax", "torch", "libtpu", "jax-cuda13-plugin")
+
+
+def machine() -> dict[str, Any]:
+    """The device and how many there are, the processor and the cores that this process may use, and versions."""
+    device = jax.local_devices()[0]
+    installed = {dist.metadata["Name"].lower().replace("_", "-"): dist.version for dist in metadata.distributions()}
+    key = lambda name: name.replace("_", "-")
+    return {
+        "device": device.device_kind,
+        "devices": jax.local_device_count(),
+        "platform": device.platform,
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: installed[key(name)] for name in _PACKAGES if key(name) in installed},
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
