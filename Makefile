@@ -7,7 +7,7 @@ OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: quickstart quickstart-far test test-all test-oldest test-compilers test-hopper lint clean
+.PHONY: quickstart quickstart-far tables test test-all test-oldest test-compilers test-hopper lint clean
 
 quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
@@ -16,6 +16,10 @@ quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training 
 quickstart-far: $(INSTALLED)  ## after it: the same model to 8192 times its training context, an hour or more
 	$(RUN) -m bam_jax.evaluate --run=runs/quickstart/bam-ssmax-seed0 --eval=passkey --lengths=65536,131072,262144,524288 --depths=3
 	$(RUN) -m bam_jax.report runs/quickstart
+
+tables: $(INSTALLED)  ## every table and figure of both papers at the toy scale: trains and evaluates what is missing, writes runs/tables
+	$(RUN) -m bam_jax.sweep experiments/bam_*.py experiments/cable_*.py --scale=toy
+	$(RUN) -m bam_jax.tables experiments/bam_*.py experiments/cable_*.py --scale=toy
 
 test: $(INSTALLED)  ## the suite of a contributor
 	$(RUN) -m pytest -n auto

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bam_jax.comparisons import Comparison
 from bam_jax.jobs import Job
 
 QUIET = 60.0
@@ -19,19 +20,21 @@ class Board:
         folder: of the runs, whose files show how far the jobs are.
     """
 
-    def __init__(self, jobs: Sequence[Job], folder: Path):
+    def __init__(self, jobs: Sequence[Job | Comparison], folder: Path):
         self.jobs, self.folder = jobs, folder
         self.start = self.spoken = time.monotonic()
         self.done = self.drawn = 0
-        self.before = self._spent()
+        self.spent = {job.name: self._spent(job) for job in jobs}
+        self.before = sum(self.spent.values())
         print(f"{len(jobs)} rows to train and evaluate; their output: {folder / 'logs'}", file=sys.stderr)
 
-    def show(self, running: Sequence[Job]) -> None:
+    def show(self, running: Sequence[Job | Comparison]) -> None:
         """Say how far the running jobs, and all of them, are."""
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         if running and (terminal or now - self.spoken > QUIET):
-            elapsed, spent = now - self.start, self._spent()
+            self.spent |= {job.name: self._spent(job) for job in running}
+            elapsed, spent = now - self.start, sum(self.spent.values())
             left = sum(job.cost() for job in self.jobs) - spent
             total = f"{self.done} of {len(self.jobs)} rows after {_clock(elapsed)}"
             if spent > self.before:
@@ -39,15 +42,23 @@ class Board:
             self._draw([*(f"  {job.name:<28} {job.status(self.folder)}" for job in running), total], terminal)
             self.spoken = now
 
-    def ended(self, job: Job, said: str) -> None:
+    def ended(self, job: Job | Comparison, said: str) -> None:
         """Say how a job ended, in a line that stays."""
         self.done += 1
-        clock = _clock(time.monotonic() - self.start)
+        self.spent[job.name] = job.cost()  # what failed is over, too
         self._draw([], sys.stderr.isatty())
-        print(f"[{self.done}/{len(self.jobs)} after {clock}] {job.name}: {said}", file=sys.stderr)
+        print(f"[{self.done}/{len(self.jobs)} after {self._elapsed()}] {job.name}: {said}", file=sys.stderr)
 
-    def _spent(self) -> float:
-        return sum(min(job.cost(), job.spent(self.folder)) for job in self.jobs)
+    def close(self, failed: int) -> None:
+        """Say how long all of it took."""
+        rows = f"{self.done} rows" if not failed else f"{self.done} rows, of which {failed} failed,"
+        print(f"{rows} in {self._elapsed()}", file=sys.stderr)
+
+    def _elapsed(self) -> str:
+        return _clock(time.monotonic() - self.start)
+
+    def _spent(self, job: Job | Comparison) -> float:
+        return min(job.cost(), job.spent(self.folder))
 
     def _draw(self, lines: Sequence[str], again: bool) -> None:
         """Print lines, in the place of those before if they are to be redrawn."""

@@ -11,7 +11,7 @@ from bam_jax import checkpoint, model
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
 from bam_jax.errors import UserError, nearest
-from bam_jax.experiment import Evaluation, Experiment
+from bam_jax.experiment import Evaluation
 from bam_jax.jobs import Job
 
 CHIPS = {
@@ -132,12 +132,12 @@ def _multiplied(config: Config) -> int:
     return counted.transformer + (counted.embedding if config.model.family == "gpt2" else 0)
 
 
-def table(experiment: Experiment, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION) -> str:
-    """What an experiment costs, a line for each run and one for all of them, in columns.
+def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION) -> str:
+    """What experiments cost, a line for each run and one for all of them, in columns.
 
     Args:
-        experiment: whose title it has.
-        jobs: its.
+        title: of the experiment, or what several of them are called.
+        jobs: theirs.
         chip: a name in `CHIPS`.
         utilisation: share of its peak that is reached.
 
@@ -155,9 +155,7 @@ def table(experiment: Experiment, jobs: Sequence[Job], chip: str, utilisation: f
     lines.append(["all", *(f"{cost:.2e}" for cost in sums), f"{hours(sums[1] + sums[2], chip, utilisation):.2f}"])
     head = ["run", "tokens", "FLOP training", "FLOP evaluating", "hours"]
     widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
-    text = [
-        f"{experiment.title}: {len(lines) - 1} runs; hours on one {chip} at {utilisation:.0%} of its peak, an estimate"
-    ]
+    text = [f"{title}: {len(lines) - 1} runs; hours on one {chip} at {utilisation:.0%} of its peak, an estimate"]
     for line in (head, *lines):
         cells = (
             cell.ljust(n) if k == 0 else cell.rjust(n) for k, (cell, n) in enumerate(zip(line, widths, strict=True))

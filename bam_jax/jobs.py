@@ -103,18 +103,21 @@ def each(experiment: Experiment) -> list[Job]:
     return [job(row, seed) for row in experiment.rows for seed in row.seeds]
 
 
-def jobs(experiment: Experiment) -> list[Job]:
+def jobs(*experiments: Experiment) -> list[Job]:
     """What is to be trained, each run once, the longest first, so that no core waits long for another at the end.
+
+    Args:
+        experiments: several of them are all `shared`; a run that some have in common is evaluated as each of them asks.
 
     Raises:
         UserError: see `each`; or two rows would share a folder in an experiment that is not `shared`.
     """
     made: dict[str, Job] = {}
-    for job in each(experiment):
+    for shared, job in ((one.shared, job) for one in experiments for job in each(one)):
         if not job.row.train:
             continue
         if job.name in made:
-            if not experiment.shared:
+            if not shared:
                 raise UserError(f"two rows would be written to {job.name}; give them different labels")
             row = made[job.name].row
             evaluations = tuple(dict.fromkeys(row.evaluations + job.row.evaluations))

@@ -3,7 +3,7 @@
 Command:  python -m bam_jax.sweep experiments/bam_figure8_passkey.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure8_passkey.py --scale=toy
 Paper:    appendix H.1; no numbers but in the image.
-          experiments/bam_figure8_init.py asks the same of small models in more detail.
+          experiments/prior_init.py asks the same of small models in more detail.
 """
 
 from bam_jax.experiment import Column, Experiment, Table

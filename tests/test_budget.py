@@ -61,7 +61,7 @@ def test_the_table_adds_up():
         Row("b", str(papers.CONFIGS / "quickstart.py"), ("--config.model.vocab=100", "--config.steps=1000"), start="a"),
     )
     made = Experiment("Two runs", rows)
-    title, head, *lines = budget.table(made, jobs.jobs(made), "cpu").splitlines()
+    title, head, *lines = budget.table(made.title, jobs.jobs(made), "cpu").splitlines()
     assert "2 runs" in title and "one cpu at 40%" in title and head.split()[:2] == ["run", "tokens"]
     assert [line.split()[0] for line in lines] == ["a-seed0", "b-seed0", "all"]
     assert [line.split()[1] for line in lines] == ["3.07e+06", "1.02e+06", "4.10e+06"]

@@ -16,7 +16,7 @@ EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
 def test_every_ablation_of_bam_is_a_config_of_its_own():
-    made = experiment.load(EXPERIMENTS / "bam_figure9_learnable.py")
+    made = experiment.load(EXPERIMENTS / "prior_learnable.py")
     found = [job.config for job in jobs(made)]
     trained = lambda x: tuple(x.encoding_options.get(f"train_{name}") for name in ("shape", "scale", "loc"))
     assert len({(trained(x), x.ssmax, x.shared_encoding) for x in found}) == len(made.rows) == 14

@@ -2,12 +2,16 @@
 
 import json
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from bam_jax import errors, sweep, tables
+from bam_jax import errors, jobs, log, sweep, tables
 from bam_jax.errors import UserError
+from bam_jax.experiment import load
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 EXPERIMENT = f"""
@@ -52,7 +56,7 @@ def test_a_failing_row_is_reported_and_stops_no_other(experiment, tmp_path, capf
     said = capfd.readouterr().err
     assert "good-seed0: done" in said
     assert "bad-seed0: FAILED: error: no encoding 'alibo'" in said and str(folder / "logs" / "bad-seed0.log") in said
-    assert "1 of 2 rows failed" in said
+    assert "1 of 2 rows failed: bad-seed0" in said and "2 rows, of which 1 failed, in " in said
     cells = [json.loads(line) for line in (folder / "good-seed0" / "results.jsonl").read_text().splitlines()]
     assert [(cell["length"], cell["depth"]) for cell in cells] == [(64, 0.0), (64, 1.0)]
     manifest = json.loads((folder / "experiment.json").read_text())
@@ -108,7 +112,7 @@ def get_experiment(scale):
     columns = (
         Column("keys", Evaluation("passkey", (64,), depths=2)),
         Column("end", Evaluation("perplexity", (128,), tokens=256), position=128),
-        Column("speed", quantity="tokens_per_second"),
+        Column("time", Evaluation("speed", (32,), measure="inference")),
     )
     missing = (Column("answers", missing="not measurable yet"),)
     tables = (
@@ -132,24 +136,116 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
     assert sweep.main([str(paper), "--scale=toy", f"--runs={folder}", "--print"]) == 0
     said = capsys.readouterr()
     assert "first: python -m timeit" in said.err and not folder.exists()
-    (line,) = said.out.splitlines()
-    python, dash, module, *arguments = shlex.split(line)
-    assert (python, dash, module) == ("python", "-m", "bam_jax.sweep") and "--scale=toy" in arguments
-    assert sweep.main(arguments) == 0
+    lines = said.out.splitlines()
+    assert len(lines) == 2, "a row with what goes on from it, and all rows side by side"
+    for line in lines:
+        python, dash, module, *arguments = shlex.split(line)
+        assert (python, dash, module) == ("python", "-m", "bam_jax.sweep") and "--scale=toy" in arguments
+        assert sweep.main(arguments) == 0
     capsys.readouterr()
     tables.main([str(paper), f"--runs={folder}"])
     assert "6 of 6 cells measured" in capsys.readouterr().out
-    assert {path.name for path in folder.iterdir()} == {"tables", *(each.name for each in folder.glob("bam-ssmax-*"))}
+    (compared,) = folder.glob("speed-*")
+    assert {each["measure"] for each in log.read(compared / "results.jsonl")} == {"inference"}
+    rows = {each.name for each in folder.glob("bam-ssmax-*")}
+    assert {path.name for path in folder.iterdir()} == {"tables", compared.name, *rows}
     assert len(list(folder.glob("bam-ssmax-*"))) == 2
     tables.main([str(paper), f"--runs={folder}", "--scale=paper"])
     assert "0 of 6 cells measured" in capsys.readouterr().out
+
+
+SHARED = f"""
+EVERY = ("--config.checkpoint_every=20", "--config.log_every=5")
+from bam_jax.experiment import Column, Evaluation, Row, Step, Table, tabled
+
+def get_experiment(scale):
+    tiny = ("--config.steps=60", "--config.batch=2", "--config.encoding_options={{}}", *EVERY)
+    rows = [Row("One", {CONFIG!r}, tiny), Row("Other", {CONFIG!r}, tiny, seeds=(1,))]
+    column = Column("a", Evaluation(EVALUATION))
+    steps = (Step("timeit", ("-n1", "-r1", "1")), Step("timeit", ("-n1", "-r1", EXTRA)))
+    return tabled("t", rows, [Table("T", (column,), {{label: () for label in LABELS}})], steps=steps)
+"""
+
+
+@pytest.fixture
+def sharing(tmp_path):
+    """Two experiments with one run in common, of which each asks something else, and one run that only the second has."""
+    passkey, text = """"passkey", (64, 128), depths=2""", """"perplexity", (64,), tokens=256"""
+    paths = [tmp_path / "first.py", tmp_path / "second.py"]
+    for path, evaluation, labels in zip(paths, (passkey, text), (["One"], ["Other", "One"]), strict=True):
+        filled = SHARED.replace("EVALUATION", evaluation).replace("LABELS", repr(labels))
+        path.write_text(filled.replace("EXTRA", repr(repr(path.stem))))
+    return list(map(str, paths))
+
+
+def test_several_experiments_are_one_queue(sharing, tmp_path, capsys):
+    folder = tmp_path / "runs"
+    assert sweep.main([*sharing, f"--runs={folder}", "--print"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("first: ") == 3, "equal steps once"
+    lines = said.out.splitlines()
+    assert len(lines) == 2, "equal runs once"
+    assert all(f"{sharing[0]} {sharing[1]} --runs" in line for line in lines)
+    found = jobs.jobs(*(load(path) for path in sharing))
+    asked = {job.row.label: [each.name for each in job.row.evaluations] for job in found}
+    assert asked == {"One": ["passkey", "perplexity"], "Other": ["perplexity"]}
+    assert sweep.main([*sharing, f"--runs={folder}", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 experiments: 2 runs;") and len(said.splitlines()) == 5
+    assert not folder.exists()
+
+
+def test_one_with_a_report_of_its_own_is_given_alone(sharing, tmp_path):
+    own = str(Path(CONFIG).parent.parent / "experiments" / "quickstart.py")
+    with pytest.raises(UserError, match="quickstart.py has a folder of runs and a report of its own; give it alone"):
+        sweep.main([sharing[0], own, f"--runs={tmp_path / 'runs'}"])
+    assert not (tmp_path / "runs").exists()
+
+
+def records(folder):
+    """What the runs of a folder found: their losses, and the cells' values."""
+    steps, cells = {}, {}
+    for run in folder.glob("bam-*"):
+        steps |= {(run.name, each["step"]): each["loss"] for each in log.read(run / "metrics.jsonl")}
+        for each in log.read(run / "results.jsonl"):
+            at = run.name, each["eval"], each["length"], each["depth"]
+            assert at not in cells, "measured once"
+            cells[at] = each["value"], each["n"]
+    return steps, cells
+
+
+def kill_when(command, folder, enough):
+    """Start a sweep and kill it, and it alone, as soon as its files show enough."""
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not enough(*records(folder)):
+            assert process.poll() is None, "it ended too early for this test"
+            time.sleep(0.02)
+        process.kill()
+    time.sleep(1)  # its rows end with it
+
+
+@pytest.mark.full
+def test_a_sweep_killed_in_training_and_in_evaluations_comes_to_the_same(sharing, tmp_path):
+    command = lambda folder: [sys.executable, "-m", "bam_jax.sweep", *sharing, f"--runs={folder}", "--jobs=1"]
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    assert subprocess.run(command(whole)).returncode == 0
+    steps, cells = records(whole)
+    assert len(steps) == 2 * 12 and len(cells) == 4 + 2
+    for enough in (lambda steps, cells: len(steps) >= 6, lambda steps, cells: len(cells) >= 2):
+        kill_when(command(folder), folder, enough)
+        before = records(folder)
+        assert enough(*before) and before[1] != cells, "killed in the middle"
+    assert subprocess.run(command(folder)).returncode == 0
+    assert records(folder) == (steps, cells)
+    assert before[1].items() <= cells.items()
 
 
 def test_a_dry_run_says_what_it_would_cost_and_does_nothing(paper, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert sweep.main([str(paper), "--scale=paper", "--dry-run", "--chip=v5e", "--utilisation=0.5"]) == 0
     said = capsys.readouterr().out
-    assert "A paper: 2 runs; hours on one v5e at 50% of its peak" in said and len(said.splitlines()) == 5
+    assert "A paper: 2 runs; hours on one v5e at 50% of its peak" in said and len(said.splitlines()) == 6
+    assert "compared in speed 1 times" in said
     assert [path.name for path in tmp_path.iterdir()] == ["paper.py"]
 
 
