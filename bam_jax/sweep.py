@@ -201,7 +201,7 @@ def main(argv: Sequence[str]) -> int:
     options = {"source": given.source, "scale": given.scale}
     named = [*given.experiments, *(f"--{name}={value}" for name, value in options.items() if value)]
     rows, compared = jobs(*plans), comparisons(*plans)
-    todo = [*rows, *compared]
+    todo: list[Job | Comparison] = [*rows, *compared]
     names = [job.name for job in todo]
     platform = plans[0].platform
     if given.only is not None:

@@ -11,7 +11,7 @@ On WikiText-103 the paper trains 3,000 steps: --config.steps=3000. Another encod
 with DAPE has a context of 512: --config.context=512 --config.batch=1024.
 
 Hardware: one accelerator of 80 GB; a step of 524,288 tokens is cut into 32 micro-batches of 16 x 1024. 19,000
-steps are about 2.1e+19 floating-point operations: some 37 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
+steps are about 2.3e+19 floating-point operations: some 39 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
 
 Expected: on FineWeb-Edu the paper's perplexities, 16.52 at 1024 tokens and 15.41 at 15,360 (table 1).
 """

@@ -11,7 +11,7 @@ On WikiText-103 the paper trains 5,000 steps: --config.steps=5000. Another encod
 with DAPE has a context of 512: --config.context=512 --config.batch=1024.
 
 Hardware: one accelerator of 80 GB; a step of 524,288 tokens is cut into 16 micro-batches of 32 x 1024. 19,000
-steps are about 7.4e+18 floating-point operations: some 13 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
+steps are about 8.0e+18 floating-point operations: some 14 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
 
 Expected: on FineWeb-Edu the paper's perplexities, 20.63 at 1024 tokens and 19.28 at 15,360 (table 4).
 """

@@ -9,7 +9,7 @@ On WikiText-103 the paper trains 9,000 steps: --config.steps=9000. Another encod
 with DAPE has a context of 512: --config.context=512 --config.batch=1024.
 
 Hardware: one accelerator of 80 GB; a step of 524,288 tokens is cut into 8 micro-batches of 64 x 1024. 19,000
-steps are about 2.7e+18 floating-point operations: some 5 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
+steps are about 2.9e+18 floating-point operations: some 5 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
 
 Expected: on FineWeb-Edu the paper's perplexities, 28.73 at 1024 tokens and 26.80 at 15,360 (table 4).
 """

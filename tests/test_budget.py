@@ -1,8 +1,10 @@
 """What runs cost, against counting by hand."""
 
+import re
+
 import pytest
 
-from bam_jax import budget, jobs, papers
+from bam_jax import budget, config, jobs, papers
 from bam_jax.config import Config, ModelConfig
 from bam_jax.errors import UserError
 from bam_jax.experiment import Evaluation, Experiment, Row
@@ -75,3 +77,11 @@ def test_the_table_adds_up():
 def test_unknown_chips_and_shares_are_named(chip, share, message):
     with pytest.raises(UserError, match=message):
         budget.hours(1e18, chip, share)
+
+
+@pytest.mark.parametrize("name", ["lm_120m", "lm_432m", "lm_1b", "gpt2_tiny", "gpt2_small", "gpt2_medium"])
+def test_the_configs_say_what_a_dry_run_says(name):
+    path = papers.CONFIGS / f"{name}.py"
+    (said,) = re.findall(r"about (\S+) floating-point\s+operations", path.read_text())
+    vocab = 32_768 if name.startswith("lm") else 50_304
+    assert f"{budget.training(config.load(path, [f'--config.model.vocab={vocab}'])):.1e}" == said

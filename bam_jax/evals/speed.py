@@ -25,7 +25,7 @@ import argparse
 import functools
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +104,16 @@ def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rou
     if which == "memory":
         sizes = {name: workloads.backward(contender, length) for name, contender in entrants.items()}
         peaks = {name: sizes[name][1]() for name in sorted(sizes, key=lambda name: sizes[name][0])}
-        found = {
+        found: dict[str, dict[str, Any]] = {
             name: {"value": float(size), "n": 1, "device_peak_bytes": peaks[name]} for name, (size, _) in sizes.items()
         }
     else:
-        make = {
+        make: dict[str, Callable[[Contender, int], Workload]] = {
             "inference": workloads.inference,
             "training": workloads.training,
             "decoding": functools.partial(workloads.decoding, calls=calls + 1),
-        }[which]
-        made = {name: make(contender, length) for name, contender in entrants.items()}
+        }
+        made = {name: make[which](contender, length) for name, contender in entrants.items()}
         found = {}
         for name, seconds in race(made, rounds=rounds, calls=calls).items():
             values = seconds if MEASURES[which] == "s" else made[name].work / seconds

@@ -171,6 +171,7 @@ def backward(contender: Contender, length: int) -> tuple[int, Callable[[], int |
 
     compiled = jax.jit(jax.grad(loss)).lower(contender.shapes["params"], contender.shapes["frozen"]).compile()
     used = compiled.memory_analysis()
+    assert used is not None, "every backend of jax analyses what it compiles"
     size = used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes + used.temp_size_in_bytes
 
     def run() -> int | None:
