@@ -16,11 +16,11 @@ from flax import nnx
 from orbax.checkpoint import v1 as ocp
 
 from bam_jax import config as configs
-from bam_jax import log, model
+from bam_jax import log, model, processes
 from bam_jax.config import Config
 from bam_jax.data import corpus, tokenizers
 from bam_jax.data.tokenizers.kept import keep, kept
-from bam_jax.errors import UserError
+from bam_jax.errors import Stopped, UserError
 
 CONFIG = "config.json"
 FOLDER = "checkpoints"
@@ -32,7 +32,7 @@ class Checkpoints:
     """The checkpoints of a run that is being trained; a context manager, which waits for the last of them.
 
     Saves go on in the background and each appears all at once under its final name, so that a process killed
-    at any moment leaves whole checkpoints only. The newest two are kept.
+    at any moment leaves whole checkpoints only. The newest two are kept. Several processes write one checkpoint together.
 
     Args:
         run: the run's folder, claimed before.
@@ -41,8 +41,9 @@ class Checkpoints:
     def __init__(self, run: str | os.PathLike):
         self.run = Path(run)
         folder = (self.run / FOLDER).absolute()
-        for torn in folder.glob("*.orbax-checkpoint-tmp*"):
-            shutil.rmtree(torn)  # orbax's own clean-up is a thread that complains when the process is short
+        if processes.first():
+            for torn in folder.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(torn)  # orbax's own clean-up is a thread that complains when the process is short
         self._checkpointer = ocp.training.Checkpointer(
             folder,
             save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
@@ -78,12 +79,16 @@ class Checkpoints:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if isinstance(error[1], Exception) and not isinstance(error[1], Stopped) and jax.process_count() > 1:
+            return  # the others may be elsewhere, and not come to where all wait for the last save
         self._seal()
         self._checkpointer.close()
 
     def _seal(self) -> None:
         """Write down the checksums of the newest checkpoint, once it is whole."""
         self._checkpointer.wait()
+        if not processes.first():
+            return
         path = self.run / FOLDER / str(latest(self.run))
         if path.is_dir() and not (path / SUMS).exists():
             log.replace(path / SUMS, json.dumps(_sums(path), indent=1))
@@ -298,7 +303,7 @@ def _placed(tree: Any) -> Any:
 
 def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> Any:
     path = (run / FOLDER / str(step)).absolute()
-    if (path / SUMS).exists():  # a process killed in the moment after a save leaves none
+    if processes.first() and (path / SUMS).exists():  # a process killed in the moment after a save leaves none
         _verify(path, abstract)
     try:
         _fit(path, abstract["model"], changes)

@@ -19,6 +19,14 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see --help)")
 
 
+AGAIN = 75
+"""The exit code of a command that was stopped but may be started again, to go on (sysexits.h: EX_TEMPFAIL)."""
+
+
+class Stopped(RuntimeError):
+    """A command was told to stop and did so where it can go on; its message is one line."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error message about an unknown name: the name probably meant, and all known ones.
 
@@ -33,10 +41,30 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'? {listing}" if close else listing
 
 
-def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command's `main(argv)` and exits: 2 after a `UserError` (one line on stderr), 130 after Ctrl-C.
+def ending(error: BaseException) -> tuple[int, str] | None:
+    """The exit code and the one line for an error that the user can mend, Ctrl-C or `Stopped`; None for any other.
 
     A path that the system refuses, such as one in a read-only folder, is the user's to mend as well.
+
+    >>> ending(UserError("config.steps=0 must be 1 or more"))
+    (2, 'config.steps=0 must be 1 or more')
+
+    Args:
+        error: what ended a command.
+    """
+    if isinstance(error, UserError):
+        return 2, str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"
+    if isinstance(error, Stopped):
+        return AGAIN, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    return None
+
+
+def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command's `main(argv)` and exits: 2 after a `UserError` (one line on stderr), 75 when stopped, 130 after Ctrl-C.
 
     Args:
         main: takes the arguments; its return value is the exit status (None: 0).
@@ -47,15 +75,10 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     """
     try:
         status = main(sys.argv[1:] if argv is None else argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = 2
-    except OSError as error:
-        if error.filename is None:
+    except (UserError, OSError, Stopped, KeyboardInterrupt) as error:
+        end = ending(error)
+        if end is None:
             raise
-        print(f"error: {error.filename}: {error.strerror}; give a path that can be read and written", file=sys.stderr)
-        status = 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        status = 130
+        status, line = end
+        print(f"error: {line}" if status == 2 else line, file=sys.stderr)
     sys.exit(status)

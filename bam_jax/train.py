@@ -1,6 +1,8 @@
 """Training: `python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]`.
 
-The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone.
+The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone. SIGTERM has it save
+a checkpoint after the step that it is at, and exit with code 75. Several processes train together where a scheduler starts
+them, or by --coordinator, --processes and --process.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bam_jax import checkpoint, errors, log, model, optimizer, sharding
+from bam_jax import checkpoint, errors, log, model, optimizer, processes, sharding
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
@@ -35,7 +37,13 @@ Shardings = dict[str, Any]
 """The same with a `NamedSharding` for each array."""
 
 
-def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = None) -> list[dict[str, Any]]:
+def fit(
+    config: Config,
+    workdir: str | os.PathLike,
+    *,
+    progress: bool | None = None,
+    stop: Callable[[int], bool] = lambda step: False,
+) -> list[dict[str, Any]]:
     """Train to the end, from the newest checkpoint in `workdir` if there is one.
 
     Writes `config.json`, `tokenizer/`, `metrics.jsonl` and `checkpoints/`. A record of the metrics holds the step, its mean
@@ -46,12 +54,14 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
         config: what to train, on what, for how long.
         workdir: the run's folder; made if it is not there.
         progress: whether to show a progress bar on stderr; None means only on a terminal.
+        stop: says after a step whether to leave it at that for now, as `processes.stopping` does.
 
     Returns:
         The records of the metrics.
 
     Raises:
         UserError: the configuration or the folder will not do, or loss or gradient are not finite.
+        errors.Stopped: `stop` said so; there is a checkpoint of that step.
     """
     keep_freed_memory()
     run = Path(workdir)
@@ -65,15 +75,22 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
         shardings = state_shardings(jax.eval_shape(init), tx, mesh)
         data = stack.enter_context(contextlib.closing(loader.batches(config, tokenizer, host=host, hosts=hosts)))
         # last of what may refuse, so that a mistake leaves no folder behind
-        stack.enter_context(checkpoint.claim(run, config, tokenizer))
-        done = checkpoint.latest(run)
+        if processes.first():
+            stack.enter_context(checkpoint.claim(run, config, tokenizer))
+        done = processes.agreed(checkpoint.latest(run) if processes.first() else 0)
+        if not (run / checkpoint.CONFIG).exists():
+            raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
         if done == config.steps:
             return list(log.read(run / METRICS))
-        log.keep(run / METRICS, lambda record: record["step"] <= done)
-        history = list(log.read(run / METRICS))
+        if processes.first():
+            log.keep(run / METRICS, lambda record: record["step"] <= done)
+        history = list(log.read(run / METRICS)) if processes.first() else []
+        where, shown, board = (
+            (run / METRICS, progress, config.tensorboard) if processes.first() else (os.devnull, False, False)
+        )
         with (
-            log.Writer(run / METRICS, tensorboard=config.tensorboard) as writer,
-            log.progress(config.steps, done=done, label=run.name, show=progress) as bar,
+            log.Writer(where, tensorboard=board) as writer,
+            log.progress(config.steps, done=done, label=run.name, show=shown) as bar,
             checkpoint.Checkpoints(run) as checkpoints,
         ):
             state = checkpoints.load(_placed(init, shardings), data) if done else _first(config, init, shardings)
@@ -85,10 +102,15 @@ def fit(config: Config, workdir: str | os.PathLike, *, progress: bool | None = N
                 if late is not None:
                     meter(*late)  # one step late: the device is busy with this step meanwhile
                 late = step, metrics
-                if step % config.checkpoint_every == 0 or step == config.steps:
+                stopped = stop(step) and step < config.steps
+                if stopped or step % config.checkpoint_every == 0 or step == config.steps:
                     meter(*late)  # a checkpoint is never made of numbers that are not finite
                     late = None
                     checkpoints.save(step, state, data)
+                if stopped:
+                    raise errors.Stopped(
+                        f"{run}: stopped at step {step} of {config.steps}; the same command goes on from there"
+                    )
     return list(log.read(run / METRICS))
 
 
@@ -271,12 +293,22 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
+    parser.add_argument(
+        "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=0, help="how many processes train together, with --coordinator"
+    )
+    parser.add_argument("--process", type=int, help="which of them this is, from 0")
     arguments, overrides = configs.parse(argv, parser)
     config = configs.load(arguments.config, overrides)
     workdir = Path(arguments.workdir or Path("runs") / Path(arguments.config).stem)
-    finished = checkpoint.latest(workdir) == config.steps
-    fit(config, workdir, progress=arguments.progress)
-    print(f"{workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")
+    with processes.joined(arguments.coordinator, arguments.processes, arguments.process):
+        finished = processes.first() and checkpoint.latest(workdir) == config.steps
+        with processes.stopping() as stop:
+            fit(config, workdir, progress=arguments.progress, stop=stop)
+        if processes.first():
+            print(f"{workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ ALLOWED = {
     },
     "config": {"errors"},
     "platform": set(),
+    "processes": {"errors"},
     "layers": {"platform"},
     "sharding": {"attention", "biases", "config", "encodings", "errors", "losses"},
     "model": {"attention", "biases", "config", "encodings", "errors", "layers", "platform", "sharding"},

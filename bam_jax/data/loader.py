@@ -208,8 +208,9 @@ def _ahead(source: _From, workers: int) -> grain.DatasetIterator[Batch]:
 
 
 def _end_with_parent(worker: int, workers: int) -> None:
-    """In a worker: end it with the process that started it, also when that is killed; Ctrl-C is that one's to answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In a worker: end it with the process that started it, also when that is killed; signals are that one's to answer."""
+    for each in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to all processes
+        signal.signal(each, signal.SIG_IGN)
     threading.Thread(target=_wait_and_end, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 

@@ -1,0 +1,222 @@
+"""Training in several processes, on one host or many: how they find one another, stop at one step, and end together.
+
+Nothing here is needed by a single process, and nothing changes for it but SIGTERM, which leaves a checkpoint.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from jax._src import (
+    clusters,
+    distributed,
+)  # what jax.distributed.initialize would find; the coordinator's key-value store
+from jax.experimental import multihost_utils
+
+from bam_jax import errors
+from bam_jax.errors import UserError
+
+HEARTBEAT = 40
+"""Seconds after which a process that says nothing counts as lost."""
+LOST = re.compile("gloo|nccl|unavailable|heartbeat|deadline", re.IGNORECASE)
+"""In what the runtime says when the other end of a connection is gone."""
+AGAIN = "start all processes again: the run goes on from its last checkpoint"
+
+_END = "bam_jax/end"
+_POLL = 0.5  # seconds
+_FAREWELL = 5  # seconds for all others to hear why a process ends
+
+
+@contextlib.contextmanager
+def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> Iterator[None]:
+    """Make this process one of the job's, if there are several, and have all of them end when one does.
+
+    They find one another by the arguments, or by what SLURM, Open MPI, TPU pods, GKE and Kubernetes tell their processes.
+    An error in the block, in any process, is one line in all of them, with its exit code. A process that vanishes is
+    noticed after `HEARTBEAT` seconds at the latest, and the others exit with `errors.AGAIN`.
+
+    Args:
+        coordinator: host:port of process 0, where the port is free; "": as the scheduler says, if there is one.
+        count: processes of the job.
+        index: which of them this is, from 0.
+
+    Raises:
+        UserError: a part of the three is missing, or the others do not come.
+    """
+    if not _initialised(coordinator, count, index):
+        yield
+        return
+    together = _Together()
+    with together.watching():
+        try:
+            yield
+        except errors.Stopped:  # all processes raise it
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            together.end(*_ending(error))
+
+
+def first() -> bool:
+    """Whether this is the process that writes what is written once."""
+    return jax.process_index() == 0
+
+
+def agreed(number: int) -> int:
+    """A number of process 0, in all of them; none goes on before all are here.
+
+    Args:
+        number: that of this process, which does not matter elsewhere than in process 0.
+    """
+    return int(multihost_utils.broadcast_one_to_all(np.int32(number))) if jax.process_count() > 1 else number
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[Callable[[int], bool]]:
+    """A function that says after a step whether to stop there, since SIGTERM has come to any of the processes.
+
+    It is asked after every step, and says yes to the same one in all processes.
+    """
+    if distributed.global_state.client is not None:
+        yield multihost_utils.reached_preemption_sync_point  # jax has taken SIGTERM over
+        return
+    asked = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        yield lambda step: asked.is_set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _initialised(coordinator: str, count: int, index: int | None) -> bool:
+    stated = coordinator != "", count != 0, index is not None
+    if any(stated) and not all(stated):
+        raise UserError(
+            "--coordinator=HOST:PORT, --processes=N and --process=I belong together; give all three, or none"
+        )
+    if index is not None and not 0 <= index < count:
+        raise UserError(f"--process={index} must be from 0 to {count - 1}, one less than --processes={count}")
+    if any(stated) and not re.fullmatch(r".+:\d+", coordinator):
+        raise UserError(f"--coordinator={coordinator} must be HOST:PORT, of process 0")
+    if count == 0:
+        found = [
+            env for env in clusters.ClusterEnv._cluster_types if not env.opt_in_only_method and env.is_env_present()
+        ]
+        count = found[0].get_process_count() if found else 1
+    if count == 1:
+        return False
+    try:
+        jax.distributed.initialize(
+            coordinator or None,
+            count,
+            index,
+            cluster_detection_method="deactivate" if coordinator else None,
+            initialization_timeout=300,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=HEARTBEAT,
+        )
+    except (jax.errors.JaxRuntimeError, RuntimeError) as error:
+        raise UserError(
+            f"the {count} processes of this job did not find one another; see that each is started and that the "
+            f"coordinator's port is free and open to all ({_short(error)})"
+        ) from error
+    return True
+
+
+class _Together:
+    """What one process ends with, the others end with too."""
+
+    def __init__(self) -> None:
+        client = distributed.global_state.client
+        assert client is not None
+        self._client = client
+        self._ending = threading.Lock()
+        self._over = threading.Event()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look whether another process ends, in a thread: this one may be waiting for it in compiled code."""
+        _on_abort()
+        thread = threading.Thread(target=self._watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def end(self, status: int, line: str) -> None:
+        """End this process and all others with a line and an exit code; does not return.
+
+        Args:
+            status: the exit code.
+            line: what to say.
+        """
+        with self._ending:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was faster, or process 0 is gone
+                self._client.key_value_set(_END, f"{status} {line}")
+            self._leave(status, line)
+
+    def _watch(self) -> None:
+        while not self._over.wait(_POLL):
+            try:
+                said = self._client.key_value_dir_get("bam_jax")
+            except jax.errors.JaxRuntimeError as error:
+                with self._ending:
+                    self._leave(errors.AGAIN, f"process 0 cannot be reached any more; {AGAIN} ({_short(error)})")
+            if said:
+                status, _, line = said[0][1].partition(" ")
+                with self._ending:
+                    self._leave(int(status), line)
+
+    def _leave(self, status: int, line: str) -> None:
+        print(f"error: {line}", file=sys.stderr, flush=True)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the one that is gone does not come
+            self._client.wait_at_barrier(_END, _FAREWELL * 1000)
+        if first():
+            time.sleep(_POLL)  # the others' farewell goes through this process
+        os._exit(status)  # an orderly exit would wait for processes that are gone
+
+
+def _ending(error: BaseException) -> tuple[int, str]:
+    """The exit code and the line for an error that ends a process."""
+    here = f"process {jax.process_index()}"
+    status, line = errors.ending(error) or (1, "")
+    if line:
+        return status, f"{line} ({here})"
+    if isinstance(error, jax.errors.JaxRuntimeError) and LOST.search(str(error)):
+        return errors.AGAIN, f"{here} has lost the connection to another one; {AGAIN} ({_short(error)})"
+    traceback.print_exception(error)
+    return status, f"{here} ended with {type(error).__name__}: {_short(error)}"
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:160]
+
+
+def _aborted(_: int) -> None:
+    line = (
+        f"error: process {distributed.global_state.process_id} was ended by the runtime, which says why above: most often "
+        f"another process is gone; {AGAIN}\n"
+    )
+    os.write(2, line.encode())
+    os._exit(errors.AGAIN)
+
+
+_ABORTED = ctypes.CFUNCTYPE(None, ctypes.c_int)(_aborted)
+
+
+def _on_abort() -> None:
+    """Have the last line be for the user when jax's runtime ends this process, as it does when another one is lost.
+
+    It does so with a long report from a thread of its own and SIGABRT, which Python's own handlers would never see.
+    """
+    ctypes.CDLL(None).signal(signal.SIGABRT, _ABORTED)
