@@ -1,0 +1,43 @@
+#!/bin/bash
+# Trains on a TPU slice that queued resources give, and asks for another one when that is taken away:
+#
+#   NAME=lm_1b ZONE=us-east5-a TYPE=v5p-128 docs/launch/tpu_pod.sh --config=configs/lm_1b.py --workdir=/mnt/shared/runs/lm_1b
+#
+# SETUP is run on every host of a new slice: it leaves the repository, installed, in ~/bam_jax and mounts what all hosts
+# share. Run the script where it can stay for days (tmux); started again, it goes on with the slice that is there.
+set -u
+: "${NAME:?a name for the queued resource}" "${ZONE:?}" "${TYPE:?an accelerator type, such as v5p-128}"
+RUNTIME=${RUNTIME:-v2-alpha-tpuv5}
+SETUP=${SETUP:-true}
+WAIT=${WAIT:-30} # seconds between two looks at the queue
+TPU="gcloud compute tpus"
+
+slice() { $TPU queued-resources "$1" "$NAME" --zone="$ZONE" "${@:2}"; }
+state() { slice describe --format='value(state.state)' 2>/dev/null; }
+everywhere() { $TPU tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"; }
+
+log=$(mktemp)
+arguments=$(printf ' %q' "$@")
+for ((start = 1; start <= ${STARTS:-50}; start++)); do
+    until [ "$(state)" = ACTIVE ]; do
+        case $(state) in
+        SUSPENDED | SUSPENDING | FAILED) slice delete --force --quiet ;;
+        "") slice create --node-id="$NAME" --accelerator-type="$TYPE" --runtime-version="$RUNTIME" ${SPOT:+--spot} || exit 1 ;;
+        esac
+        sleep "$WAIT"
+    done
+    if ! everywhere "$SETUP"; then
+        [ "$(state)" = ACTIVE ] && exit 1
+        continue
+    fi
+    # The lock: where only the connection broke, the training that it left goes on, and this one waits for it to end.
+    everywhere "cd ~/bam_jax && flock .lock .venv/bin/python -m bam_jax.train$arguments; code=\$?; \
+echo \"exit code \$code\"; exit \$code" | tee "$log"
+    status=${PIPESTATUS[0]}
+    [ "$status" -eq 0 ] && exit 0
+    # 75: stopped by SIGTERM, or another host was lost. No code at all: the slice went away under it.
+    if ! grep -q '^exit code 75$' "$log" && [ "$(state)" = ACTIVE ]; then
+        exit "$status"
+    fi
+done
+exit 75
