@@ -9,7 +9,7 @@ from flax import nnx
 
 from bam_jax import checkpoint, model
 from bam_jax.config import Config
-from bam_jax.data import tokenizers
+from bam_jax.data import benchmarks, tokenizers
 from bam_jax.errors import UserError, nearest
 from bam_jax.experiment import Evaluation
 from bam_jax.jobs import Job
@@ -88,6 +88,8 @@ def training(config: Config) -> float:
 def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
     """Floating-point operations of evaluations: 2 N a token, and attention's 2 layers width length.
 
+    Questions are counted as long as they may be, read once for each of four answers: at most so many operations.
+
     Args:
         config: the run's.
         evaluations: each of them with all its lengths.
@@ -95,14 +97,22 @@ def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
     total, multiplied = 0.0, _multiplied(config)
     for evaluation in evaluations:
         for length in evaluation.lengths:
-            samples = {
-                "passkey": evaluation.depths * evaluation.trials,
-                "perplexity": max(1.0, evaluation.tokens / length),
-                "ruler": evaluation.samples * len(evaluation.tasks),
-            }
-            tokens = length * samples[evaluation.name]
+            tokens = length * _texts(evaluation, length)
             total += tokens * (2 * multiplied + 2 * config.model.layers * config.model.width * length)
     return total
+
+
+def _texts(evaluation: Evaluation, length: int) -> float:
+    match evaluation.name:
+        case "harness":
+            return 4 * benchmarks.count(evaluation.tasks, evaluation.questions)
+        case "passkey":
+            return evaluation.depths * evaluation.trials
+        case "perplexity":
+            return max(1.0, evaluation.tokens / length)
+        case "ruler":
+            return evaluation.samples * len(evaluation.tasks)
+    raise UserError(f"what the evaluation {evaluation.name!r} costs is not known")
 
 
 def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> float:

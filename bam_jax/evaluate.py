@@ -20,14 +20,14 @@ from bam_jax import checkpoint, errors, host, log
 from bam_jax import config as configs
 from bam_jax.attention import Tiling
 from bam_jax.config import Config
-from bam_jax.data import loader, tokenizers
+from bam_jax.data import benchmarks, loader, tokenizers
 from bam_jax.errors import UserError, nearest
-from bam_jax.evals import passkey, perplexity, ruler
+from bam_jax.evals import harness, passkey, perplexity, ruler
 from bam_jax.evals.base import Cell, Plan, Trained, check_number
 from bam_jax.experiment import STOPPED
 
 RESULTS = "results.jsonl"
-EVALS: dict[str, ModuleType] = {"passkey": passkey, "perplexity": perplexity, "ruler": ruler}
+EVALS: dict[str, ModuleType] = {"harness": harness, "passkey": passkey, "perplexity": perplexity, "ruler": ruler}
 """Each has `Options`, `plans`, and `SAMPLES`, what its samples are called."""
 
 
@@ -44,17 +44,18 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Evaluate the newest checkpoint of a run, and append to its `results.jsonl` what is not there yet.
 
-    A record holds `eval`, `length`, `depth`, `value`, `unit`, `n` (prompts, sequences or samples), what else the evaluation
-    found (`bam_jax.evals`), what tells its cells from others' (`prompt` and `seed` of passkeys; `task`, `seed` and `essays`
-    of RULER), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of the code; null outside
-    a git checkout) and `seconds`. More trials, samples or tokens than before add a record with those that were missing, so
-    that the mean of a cell's records, weighted by `n`, is the cell's value. Where patience ends an evaluation, a record of
-    `STOPPED` says which lengths were left out; they have no cells, and are measured once they are asked for without it.
+    A record holds `eval`, `length`, `depth`, `value`, `unit`, `n` (prompts, sequences, samples or questions), what else the
+    evaluation found (`bam_jax.evals`), what tells its cells from others' (`prompt` and `seed` of passkeys; `task`, `seed` and
+    `essays` of RULER; `task`, `shots`, `data` and more of the harness), `step`, `overrides`, `config` (the run's digest),
+    `tokenizer` (its hash), `commit` (of the code; null outside a git checkout) and `seconds`. More trials, samples, questions
+    or tokens than before add a record with those that were missing, so that the mean of a cell's records, weighted by `n`,
+    is the cell's value. Where patience ends an evaluation, a record of `STOPPED` says which lengths were left out; they have
+    no cells, and are measured once they are asked for without it.
 
     Args:
         run: the run's folder.
-        name: "passkey", "perplexity" or "ruler".
-        lengths: tokens of a prompt or sequence.
+        name: "harness", "passkey", "perplexity" or "ruler".
+        lengths: tokens of a prompt or sequence; of the harness's questions, that are read at most.
         memory: for activations, GiB; decides how many rows are computed at once.
         skip: whether attention leaves out what no float32 softmax would show; without, it computes every pair, and records
             have the override "skip": "off".
@@ -167,6 +168,15 @@ def _held_out(text: str, spec: str) -> np.ndarray:
     return loader.held_out(configs.from_json(text), tokenizers.tokenizer(spec))
 
 
+def _names(record: Mapping[str, Any], asked: str | None) -> list[str]:
+    """What a record is printed under: what was asked for, of which one of the harness's tasks may be a part."""
+    if record["eval"] == "harness":
+        return [
+            name for name in (asked or harness.Options.tasks).split(",") if record["task"] in benchmarks.TASKS[name]
+        ]
+    return [record["task"] if "task" in record else ""]
+
+
 def lengths_of(text: str, option: str = "--lengths") -> list[int]:
     """The numbers of tokens in an argument such as 64,4096.
 
@@ -198,19 +208,16 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.evaluate", description=__doc__)
     parser.add_argument("--run", required=True, help="the folder of a trained run")
     parser.add_argument("--eval", required=True, help=", ".join(EVALS))
-    parser.add_argument("--lengths", required=True, help="tokens of a prompt or sequence, as in 64,4096")
-    owners: dict[str, list[str]] = defaultdict(list)
-    fields = {field.name: field for each in EVALS.values() for field in dataclasses.fields(each.Options)}
-    for each, module in EVALS.items():
+    parser.add_argument("--lengths", required=True, help="tokens of a prompt, sequence or question, as in 64,4096")
+    helps: dict[str, list[str]] = defaultdict(list)
+    kinds: dict[str, type] = {}
+    for name, module in EVALS.items():
         for field in dataclasses.fields(module.Options):
-            owners[field.name].append(each)
-    for option, field in fields.items():
-        default = "" if field.default is None else f" ({field.default})"
-        parser.add_argument(
-            f"--{option}",
-            type=str if field.default is None else type(field.default),
-            help=f"{' and '.join(owners[option])}: {field.metadata['help']}{default}",
-        )
+            default = "" if field.default is None else f" ({field.default})"
+            helps[field.name].append(f"{name}: {field.metadata['help']}{default}")
+            kinds[field.name] = str if field.default is None else type(field.default)
+    for option, said in helps.items():
+        parser.add_argument(f"--{option}", type=kinds[option], help="; ".join(said))
     parser.add_argument("--memory", type=float, default=2.0, help="for activations, GiB (2)")
     parser.add_argument(
         "--skip",
@@ -229,11 +236,12 @@ def main(argv: Sequence[str]) -> None:
         skip=given.skip,
         overrides=overrides,
         progress=given.progress,
-        **{option: value for option in fields if (value := getattr(given, option)) is not None},
+        **{option: value for option in helps if (value := getattr(given, option)) is not None},
     )
     tables: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
-        tables[record["task"] if "task" in record else "", record["length"]].append(record)
+        for name in _names(record, given.tasks):
+            tables[name, record["length"]].append(record)
     for (task, length), cells in sorted(tables.items()):
         n = sum(cell["n"] for cell in cells)
         value = sum(cell["value"] * cell["n"] for cell in cells) / n
@@ -241,9 +249,10 @@ def main(argv: Sequence[str]) -> None:
         print(f"{given.run}: {what} at {length} tokens: {value:.3f} ({n} {EVALS[given.eval].SAMPLES})")
     left_out = sorted(set(lengths_of(given.lengths)) - {length for _, length in tables})
     if left_out:
-        print(
-            f"{given.run}: not measured: {', '.join(map(str, left_out))} tokens, after {given.patience} lengths without any"
+        why = (
+            f"after {given.patience} lengths without any" if given.patience else "for which every question is too long"
         )
+        print(f"{given.run}: not measured: {', '.join(map(str, left_out))} tokens, {why}")
 
 
 if __name__ == "__main__":

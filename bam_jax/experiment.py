@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.data import ruler
+from bam_jax.data.benchmarks import INVENTED
 from bam_jax.data.documents import STDLIB
 from bam_jax.errors import UserError, nearest
 
@@ -17,6 +18,7 @@ STOPPED = "stopped"
 """The `eval` of a record in results.jsonl that says which `lengths` of an evaluation (`of`) were left out, `after` which ones."""
 
 OPTIONS = {
+    "harness": ("tasks", "questions", "shots", "data", "longer"),
     "passkey": ("depths", "trials", "seed", "patience"),
     "perplexity": ("tokens",),
     "ruler": ("tasks", "samples", "essays", "seed"),
@@ -30,17 +32,22 @@ class Evaluation:
     """One evaluation of a trained row: the arguments of `bam_jax.evaluate`.
 
     Args:
-        name: "passkey", "perplexity", "ruler", or "speed", which is no matter of a trained row (`bam_jax.evals.speed`).
+        name: "harness", "passkey", "perplexity", "ruler", or "speed", which is no matter of a trained row
+            (`bam_jax.evals.speed`).
         lengths: tokens.
         depths: equally spaced depths of a passkey.
         trials: prompts at each depth.
         seed: of the prompts or samples.
         patience: lengths one after another without any passkey found, after which longer ones are not measured; 0: all are.
         tokens: of text for the perplexity at each length.
-        tasks: of RULER.
-        samples: of each of them and each length.
+        tasks: of RULER or of the harness.
+        samples: of each of RULER's tasks and each length.
         essays: in which RULER hides needles.
         measure: of speed, such as "inference".
+        questions: of each of the harness's tasks at most.
+        shots: examples before each of them.
+        data: where they are, or "invented".
+        longer: what is done with those that are longer than the length: "cut" or "skip".
         overrides: "--config.a.b=value", changes at evaluation only.
         label: the curve's name; "" means the row's.
     """
@@ -56,6 +63,10 @@ class Evaluation:
     samples: int = 50
     essays: str = STDLIB
     measure: str = ""
+    questions: int = 100_000
+    shots: int = 0
+    data: str = INVENTED
+    longer: str = "cut"
     overrides: tuple[str, ...] = ()
     label: str = ""
 
@@ -106,7 +117,7 @@ class Column:
         depth: of a passkey; None: the mean over all depths.
         position: the window of positions that ends there, in tokens; 0: all positions of a sequence.
         quantity: instead of an evaluation, a name in `bam_jax.tables.QUANTITIES`.
-        unit: what the paper counts in, in ours: 1e-3 where it has ms and we have seconds.
+        unit: what the paper counts in, in ours: 1e-3 where it has ms and we have seconds, 0.01 for percent.
         missing: instead of both, why it cannot be measured yet.
     """
 

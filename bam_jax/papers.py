@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bam_jax.data.benchmarks import INVENTED, TASKS
 from bam_jax.experiment import Column, Evaluation, Experiment, Row, Step, Table, printed, tabled
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -67,6 +68,8 @@ _CABLE_TOY = {"tiny": (2, 64, 4), "small": (2, 96, 6), "medium": (3, 128, 8)}
 FINEWEB, FINEWEB_EDU, WIKIPEDIA = "data/fineweb-10bt", "data/fineweb-edu-10bt", "data/wikipedia-en"
 ESSAYS = "corpora/essays"
 """Where the user has essays for RULER's haystacks; RULER's own are those of Paul Graham."""
+BENCHMARKS = "corpora/benchmarks"
+"""Where the user has the benchmarks of questions."""
 WIKITEXT, WIKITEXT_TEST = "data/wikitext-103", "data/wikitext-103-test"
 _PREPARED: Mapping[str, tuple[str, ...]] = {
     FINEWEB: ("--preset=fineweb-10bt",),
@@ -165,8 +168,27 @@ def ruler(label: str, length: int, task: str, scale: str) -> Column:
     return Column(label, Evaluation("ruler", (length,), tasks=(task,), essays=ESSAYS))
 
 
+def questions(
+    label: str, evaluation: Evaluation, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0
+) -> Column:
+    """A benchmark of questions as a column; at the toy scale 64 invented ones, or four of each of many tasks, in bytes.
+
+    Args:
+        label: the column's head.
+        evaluation: the harness, one benchmark, and the tokens of the paper that are read at most.
+        scale: "toy" or "paper".
+        shrink: tokens of the paper to one of the toy scale.
+        unit: 0.01 for percent.
+    """
+    (length,), (task,) = evaluation.lengths, evaluation.tasks
+    asked = dataclasses.replace(evaluation, lengths=(tokens(length, scale, shrink),), data=BENCHMARKS)
+    if scale == "toy":
+        asked = dataclasses.replace(asked, questions=64 if len(TASKS[task]) == 1 else 4, data=INVENTED)
+    return Column(label, asked, unit=unit)
+
+
 def ruler_overrides(scale: str) -> tuple[str, ...]:
-    """What a row needs for RULER: at the toy scale a tokenizer that keeps every text as it is."""
+    """What a row needs for RULER and questions: at the toy scale a tokenizer that keeps every text as it is."""
     toy = ("--config.data.tokenizer=byte", "--config.data.task=packed", "--config.steps=300")
     return toy if scale == "toy" else ()
 

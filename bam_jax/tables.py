@@ -20,7 +20,7 @@ import numpy as np
 
 from bam_jax import budget, comparisons, errors, experiment, jobs, log, page, results
 from bam_jax.config import Config
-from bam_jax.data import ruler
+from bam_jax.data import benchmarks, ruler
 from bam_jax.errors import UserError
 from bam_jax.experiment import DASH, Column, Evaluation, Experiment, Table
 from bam_jax.jobs import Job
@@ -152,7 +152,7 @@ def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folde
     values, notes = [], []
     for job in planned:
         value, note = _measured(column, job, folder / job.name)
-        values += [] if value is None else [value]
+        values += [] if value is None else [value / column.unit]
         notes += [f"seed {job.seed}: {note}" if len(planned) > 1 else note] if note else []
     return Entry(label, column.label, tuple(values), paper, "; ".join(notes))
 
@@ -161,9 +161,11 @@ def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
     """A seed's value, or why there is none."""
     assert column.evaluation is not None
     cells = [cell for cell in records(column.evaluation, job, run) if column.depth in (None, cell["depth"])]
-    count, wanted = sum(cell["n"] for cell in cells), _wanted(column)
-    if not count:
+    if not cells:
         return None, _stopped(column.evaluation, job, run) or MISSING
+    if column.evaluation.name == "harness":
+        return _answered(cells, column.evaluation)
+    count, wanted = sum(cell["n"] for cell in cells), _wanted(column)
     if count < wanted:
         return None, f"{count} of {wanted} samples"
     if not column.position:
@@ -204,8 +206,26 @@ def _stopped(evaluation: Evaluation, job: Job, run: Path) -> str:
     return ""
 
 
+def _answered(cells: Sequence[results.Cell], evaluation: Evaluation) -> tuple[float | None, str]:
+    """The value of a benchmark, whose questions weigh the same; without those that were skipped, of which a note tells."""
+    asked = dict.fromkeys(benchmarks.leaves(evaluation.tasks), 0)
+    there = {}
+    for cell in cells:
+        asked[cell["task"]] += cell["n"]
+        there[cell["task"]] = min(cell["of"], evaluation.questions)
+    count, wanted = sum(asked.values()), sum(there.values())
+    part = f"{len(there)} of {len(asked)} tasks"
+    if count < wanted:
+        return None, f"{count} of {wanted} questions of {part}"
+    if evaluation.longer == "skip":
+        return results.mean(cells), f"{count} questions of {part}"
+    return (results.mean(cells), "") if len(there) == len(asked) else (None, part)
+
+
 def _belongs(cell: Mapping[str, Any], evaluation: Evaluation, overrides: Sequence[str]) -> bool:
     asked: dict[str, Any] = {}
+    if evaluation.name == "harness":
+        asked = {name: getattr(evaluation, name) for name in ("shots", "data", "longer")}
     if evaluation.name in ("passkey", "ruler"):
         asked["seed"] = evaluation.seed
     if evaluation.name == "ruler":
@@ -215,6 +235,7 @@ def _belongs(cell: Mapping[str, Any], evaluation: Evaluation, overrides: Sequenc
     return (
         cell["eval"] == evaluation.name
         and cell["length"] == evaluation.lengths[0]
+        and (evaluation.name != "harness" or cell["task"] in benchmarks.leaves(evaluation.tasks))
         and cell["overrides"] == dict(each.removeprefix("--config.").split("=", 1) for each in overrides)
         and all(cell[option] == value for option, value in asked.items())
     )

@@ -41,6 +41,8 @@ def test_evaluating_grows_with_prompts_and_lengths():
     assert cost(Evaluation("passkey", (64,), depths=3, trials=2)) == 6 * one
     assert cost(Evaluation("passkey", (64, 128), depths=1)) > 3 * one
     assert cost(Evaluation("perplexity", (64,), tokens=640)) == 10 * one
+    questions = Evaluation("harness", (64,), tasks=("longbench2_code", "longbench2"), questions=2)
+    assert cost(questions) == 4 * 2 * 20 * one, "four answers to two questions of each of twenty tasks"
     assert cost() == 0
 
 

@@ -176,6 +176,35 @@ def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
     assert evaluate.evaluate(run, "perplexity", [16], tokens=32) == before and lines(run) == written
 
 
+def test_questions_go_on_with_the_task_that_was_interrupted(tmp_path, monkeypatch, capsys):
+    run = untrained(tmp_path, "byte")
+    asked = ("--eval=harness", "--lengths=32", "--data=invented", "--tasks=arc_easy,longbench2_history")
+    inner, tasks = evaluate.harness.evaluate, []
+
+    def interrupted(trained, cells, *, task, numbers):
+        tasks.extend([task.config.task] if cells else [])
+        if cells and len(tasks) == 2:
+            raise KeyboardInterrupt
+        return inner(trained, cells, task=task, numbers=numbers)
+
+    monkeypatch.setattr(evaluate.harness, "evaluate", interrupted)
+    assert command(run, *asked, "--questions=2") == 130 and len(lines(run)) == 1
+    assert not command(run, *asked, "--questions=2") and not command(run, *asked, "--questions=2")
+    names = ["arc_easy", "longbench2_agent_history", "longbench2_dialogue_history"]
+    assert tasks == [*names[:2], *names[1:]]
+    assert not command(run, *asked, "--questions=3")
+    records = [json.loads(line) for line in lines(run)]
+    assert [(r["task"], r["n"]) for r in records] == [(name, n) for n in (2, 1) for name in names]
+    for record in records:
+        expected = {"eval": "harness", "unit": "accuracy", "length": 32, "chance": 0.25, "shots": 0, "longer": "cut"}
+        expected |= {"data": "invented", "step": 1, "of": 64, "cut": 1.0}
+        assert record | expected == record and len(record["data_hash"]) == 16
+        assert ("acc_norm" in record) == (record["task"] == "arc_easy")
+    said = capsys.readouterr().out
+    assert "arc_easy accuracy at 32 tokens" in said and "longbench2_history accuracy at 32 tokens" in said
+    assert "(6 questions)" in said and "agent_history accuracy" not in said
+
+
 def test_progress_is_shown_when_asked_for(run, capsys):
     assert not command(run, "--eval=perplexity", "--lengths=16", "--tokens=32", "--progress")
     assert "run perplexity" in capsys.readouterr().err
@@ -200,6 +229,11 @@ MISTAKES = [
     (["--eval=ruler", "--lengths=4096", "--tasks=niah_multikey"], "did you mean 'niah_multikey_3'"),
     (["--eval=ruler", "--lengths=4096", "--essays=none"], "none"),
     (["--eval=ruler", "--lengths=4096", "--tasks=niah_single_1"], "'char' changes texts"),
+    (["--eval=harness", "--lengths=64"], "--data is missing"),
+    (["--eval=harness", "--lengths=64", "--data=invented", "--tasks=niah_single_1"], "unknown task 'niah_single_1'"),
+    (["--eval=harness", "--lengths=64", "--data=invented", "--questions=0"], "--questions=0"),
+    (["--eval=harness", "--lengths=64", "--data=invented", "--shots=-1"], "--shots=-1"),
+    (["--eval=harness", "--lengths=64", "--data=nowhere", "--tasks=hellaswag"], "hf download Rowan/hellaswag"),
 ]
 
 

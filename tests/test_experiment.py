@@ -51,6 +51,9 @@ def test_every_evaluation_gets_the_options_that_it_has():
     ruler = Evaluation("ruler", (4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER").arguments()
     tasks = "--tasks=niah_single_1,niah_multikey_3"
     assert ruler == ["--eval=ruler", "--lengths=4096", tasks, "--samples=50", "--essays=FOLDER", "--seed=0"]
+    asked = Evaluation("harness", (512,), tasks=("mmlu",), data="FOLDER").arguments()
+    assert asked == ["--eval=harness", "--lengths=512", "--tasks=mmlu", "--questions=100000", "--shots=0", *asked[5:]]
+    assert asked[5:] == ["--data=FOLDER", "--longer=cut"]
 
 
 def test_a_job_is_the_commands_a_person_would_type():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax import experiment, jobs, papers, tables
+from bam_jax.data import benchmarks
 from bam_jax.errors import UserError
 from bam_jax.experiment import DASH, SCALES, Column, Evaluation, Row, Table, tabled
 from bam_jax.tables import number
@@ -123,7 +124,7 @@ def test_the_toy_scale_is_small_and_says_so(name):
     paper = jobs.jobs(load(name, "paper"))
     assert len(planned) == len(paper), "the same runs"
     for job in (each for root in planned for each in (root, *root.then)):
-        tokenizer = "byte" if "ruler" in name else "char"
+        tokenizer = "byte" if any(kind in name for kind in ("ruler", "questions", "longbench")) else "char"
         assert job.config.data.source == "stdlib" and job.config.data.tokenizer == tokenizer
 
 
@@ -158,6 +159,7 @@ def test_experiments_share_their_runs():
     assert names("bam_figure2_passkey") < names("bam_figure6_perplexity")
     assert names("bam_figure13_plain") < names("bam_figure6_perplexity")
     assert names("bam_figure3_depths") < names("bam_table7_extension")
+    assert names("bam_table3_questions") == names("bam_table6_longbench") == names("bam_table5_ruler_1b")
     assert names("cable_figure1_perplexity") < names("cable_table1_perplexity")
     assert len(names("bam_figure6_perplexity")) == 10  # Local RoPE is RoPE with a window at evaluation
     assert not names("bam_figure10_context1024") & names("bam_figure6_perplexity")
@@ -231,6 +233,24 @@ def test_tasks_of_ruler_are_those_of_the_titles(name):
         for column in table.columns:
             (length,) = column.evaluation.lengths
             assert column.label in (str(length), f"{length / 1024:g}K")
+
+
+def test_questions_are_those_of_the_papers_columns():
+    toy, made = (
+        [load(f"bam_table{n}", scale).tables[0].columns for n in ("3_questions", "6_longbench")] for scale in SCALES
+    )
+    assert [each.evaluation.tasks for each in made[0]] == [("mmlu",), ("arc_easy",), ("arc_challenge",)]
+    parts = {column.label: column.evaluation.tasks[0] for column in made[1]}
+    assert parts.pop("Overall") == "longbench2" and {column.unit for column in made[1]} == {0.01}
+    domains = {benchmarks._DOMAINS[task]: task for task in parts.values()}
+    assert domains == parts and len(domains) == 5
+    for column in made[1]:  # the paper leaves out what is longer
+        assert column.evaluation.lengths == (131_072,) and column.evaluation.longer == "skip"
+    assert {c.evaluation.data for columns in made for c in columns} == {papers.BENCHMARKS}
+    assert {c.evaluation.data for columns in toy for c in columns} == {"invented"}
+    (row,) = [row for row in load("bam_table6_longbench", "paper").rows if row.label == "BAM SSMax"]
+    (together,) = row.evaluations
+    assert together.tasks == (*parts.values(), "longbench2")
 
 
 def test_corpora_are_those_of_the_columns():

@@ -226,6 +226,38 @@ def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
     assert [entry.ours for entry in tables.compare(table, made, tmp_path)] == [(0.5,), (0.25,)]
 
 
+def questions(task, value, n, of, **others):
+    base = {"seed": None, "shots": 0, "data": "invented", "longer": "cut", "task": task, "of": of}
+    return cell("harness", 64, value, n=n, **base | others)
+
+
+AGENT, DIALOGUE = (f"longbench2_{name}_history" for name in ("agent", "dialogue"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "longer", "ours", "note"),
+    [
+        ([questions(AGENT, 0.5, 4, 9), questions(DIALOGUE, 1.0, 2, 2)], "cut", (400 / 6,), ""),
+        ([questions(AGENT, 0.5, 2, 9), questions(AGENT, 1.0, 2, 9), questions(DIALOGUE, 0, 2, 2)], "cut", (50,), ""),
+        ([questions(AGENT, 0.5, 4, 9)], "cut", (), "1 of 2 tasks"),
+        ([questions(AGENT, 0.5, 3, 9), questions(DIALOGUE, 1.0, 2, 2)], "cut", (), "5 of 6 questions of 2 of 2 tasks"),
+        ([questions(AGENT, 0.5, 4, 9, longer="skip")], "skip", (50,), "4 questions of 1 of 2 tasks"),
+        ([questions(AGENT, 0.5, 4, 9, data="elsewhere")], "cut", (), "missing"),
+        ([questions(AGENT, 0.5, 4, 9, shots=5)], "cut", (), "missing"),
+        ([questions("arc_easy", 0.5, 4, 9)], "cut", (), "missing"),
+    ],
+)
+def test_a_benchmark_is_the_mean_over_the_questions_of_all_its_tasks(tmp_path, cells, longer, ours, note):
+    evaluation = Evaluation("harness", (64,), tasks=("longbench2_history",), questions=4, longer=longer)
+    table = Table("Q", (Column("one", evaluation, unit=0.01),), {"NoPE": ()})
+    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
+    run = tmp_path / jobs.each(made)[0].name
+    run.mkdir()
+    (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
+    (entry,) = tables.compare(table, made, tmp_path)
+    assert entry.ours == pytest.approx(ours) and entry.note == note
+
+
 def test_several_experiments_at_once(tmp_path, capsys):
     files = [
         papers.CONFIGS.parent / "experiments" / f"{name}.py" for name in ("bam_table1_sizes", "bam_table3_questions")

@@ -104,13 +104,13 @@ class Options:
     """What an evaluation can be asked besides the lengths: a base of dataclasses, whose numbers are more than 0.
 
     Raises:
-        UserError: a number is not; 0 will do for a seed, and for the patience.
+        UserError: a number is not; 0 will do for a seed, for shots, and for the patience.
     """
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, int | float):
-                check_number(name, value, zero=name in ("seed", "patience"))
+                check_number(name, value, zero=name in ("seed", "shots", "patience"))
 
 
 def check_number(name: str, value: float, *, zero: bool = False) -> None:

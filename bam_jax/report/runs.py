@@ -24,7 +24,7 @@ LINES = 12
 """Steps in the table of losses, at most."""
 KEPT = ("eval", "step", "overrides", "config", "tokenizer", "commit")
 """What a record says of the run and the evaluation, not of its own value."""
-APART = ("prompt", "seed", "essays")
+APART = ("prompt", "seed", "essays", "data", "shots", "longer")
 """What tells evaluations of a name apart, where they have it, besides their overrides."""
 
 

@@ -1,0 +1,209 @@
+"""How likely a model finds continuations of contexts: few compiled shapes, and contexts of any length.
+
+Source: the requests of the LM Evaluation Harness; truncation in the middle as in LongBench (Bai et al. 2023).
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from bam_jax import losses, model
+from bam_jax.errors import UserError
+from bam_jax.evals.base import rows_within
+
+LEAST = 32
+"""Tokens that the shortest texts are padded to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A continuation whose likelihood is asked for.
+
+    Args:
+        context: [tokens] int32, one at least.
+        continuation: [tokens] int32.
+    """
+
+    context: np.ndarray
+    continuation: np.ndarray
+
+
+def middle(tokens: np.ndarray, most: int) -> np.ndarray:
+    """The beginning and the end of a text that is too long: half of `most` tokens each, the end the odd one.
+
+    Args:
+        tokens: [tokens].
+        most: tokens that are left, 1 or more.
+
+    Source: LongBench, which asks about the text at its end, and explains the task at its beginning.
+
+    >>> middle(np.arange(9), 5)
+    array([0, 1, 6, 7, 8])
+    """
+    if len(tokens) <= most:
+        return tokens
+    return np.concatenate([tokens[: most // 2], tokens[len(tokens) - (most - most // 2) :]])
+
+
+def fitting(request: Request, budget: int) -> Request:
+    """A request that reads at most `budget` tokens: its context is cut in the middle, its continuation is whole.
+
+    The last token of a continuation is not read.
+
+    Args:
+        request: any.
+        budget: tokens.
+
+    Raises:
+        UserError: the continuation leaves no room for one token before it.
+    """
+    room = budget + 1 - len(request.continuation)
+    if room < 1:
+        raise UserError(
+            f"a continuation of {len(request.continuation)} tokens does not fit into {budget}; give more, as in "
+            f"--lengths={len(request.continuation)}"
+        )
+    return Request(middle(request.context, room), request.continuation)
+
+
+def padded(length: int, budget: int) -> int:
+    """What a length is padded to: a power of two or three quarters of one, at most the budget.
+
+    Args:
+        length: tokens, at most the budget.
+        budget: tokens.
+
+    >>> [padded(length, 1000) for length in (5, 33, 65, 100, 900)]
+    [32, 48, 96, 128, 1000]
+    """
+    power = _power(max(length, LEAST))
+    least = 3 * power // 4
+    return min(budget, least if max(length, LEAST) <= least else power)
+
+
+def batches(
+    lengths: Sequence[int], budget: int, rows_of: Callable[[int], int]
+) -> Iterator[tuple[int, list[tuple[list[int], int]]]]:
+    """Which of some texts are computed together: those that are padded to one length, the longest first.
+
+    Args:
+        lengths: of each text, tokens.
+        budget: tokens that none is longer than.
+        rows_of: how many rows of a length are computed at once at most.
+
+    Yields:
+        A length, and its batches: numbers of texts, and the rows that they are padded to, a power of two.
+
+    >>> list(batches([40, 100, 45, 41], 512, lambda length: 2))
+    [(128, [([1], 1)]), (48, [([0, 2], 2), ([3], 1)])]
+    """
+    groups = collections.defaultdict(list)
+    for number, length in enumerate(lengths):
+        groups[padded(length, budget)].append(number)
+    for length in sorted(groups, reverse=True):
+        rows = _power(rows_of(length) + 1) // 2
+        yield length, [(list(batch), _power(len(batch))) for batch in itertools.batched(groups[length], rows)]
+
+
+def score(
+    decoder: model.Decoder, requests: Sequence[Request], *, budget: int, memory: float
+) -> list[tuple[float, bool]]:
+    """The log-likelihood of each continuation after its context, and whether greedy decoding would write it.
+
+        sum_t log p(continuation[t] | context, continuation[< t])
+
+    Requests that read the same tokens, as the answers A, B, C and D of one question do, are read once.
+
+    Args:
+        decoder: the model.
+        requests: in any order, which does not matter.
+        budget: tokens that the model reads at most.
+        memory: for activations, bytes.
+
+    Returns:
+        (nats, whether every token is the most likely one), in the order of the requests.
+
+    Raises:
+        UserError: a continuation that does not fit into the budget.
+    """
+    read: dict[bytes, list[int]] = collections.defaultdict(list)
+    fit = [fitting(request, budget) for request in requests]
+    inputs = [np.concatenate([r.context, r.continuation[:-1]]).astype(np.int32) for r in fit]
+    for number, tokens in enumerate(inputs):
+        read[tokens.tobytes()].append(number)
+    rows = [_Row(inputs[numbers[0]], [(n, fit[n].continuation) for n in numbers]) for numbers in read.values()]
+    sums, greedy = np.zeros(len(requests)), np.ones(len(requests), bool)
+    graph, state = nnx.split(decoder)
+    lengths = [len(row.tokens) for row in rows]
+    for length, group in batches(lengths, budget, lambda length: rows_within(memory, length, decoder.config)):
+        asked = _power(max(rows[number].asked for batch, _ in group for number in batch))
+        for batch, size in group:
+            tokens, places, targets = (np.zeros((size, n), np.int32) for n in (length, asked, asked))
+            owner = np.full((size, asked), -1)
+            for row, number in enumerate(batch):
+                tokens[row, : lengths[number]] = rows[number].tokens
+                rows[number].ask(places[row], targets[row], owner[row])
+            # What pads a row stands behind it, where no token of a causal model sees it.
+            found, best = map(np.asarray, _logprobs(graph, state, tokens, places, targets))
+            real = owner >= 0
+            np.add.at(sums, owner[real], found[real])
+            np.logical_and.at(greedy, owner[real], best[real])
+    return list(zip(sums.tolist(), greedy.tolist(), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """Tokens that are read once, and the continuations that are asked of them, by number of the request."""
+
+    tokens: np.ndarray
+    continuations: list[tuple[int, np.ndarray]]
+
+    @property
+    def asked(self) -> int:
+        """Tokens whose likelihood is wanted."""
+        return sum(len(continuation) for _, continuation in self.continuations)
+
+    def ask(self, places: np.ndarray, targets: np.ndarray, owner: np.ndarray) -> None:
+        """Write where each is, what it is, and of which request."""
+        start = 0
+        for number, continuation in self.continuations:
+            here = slice(start, start := start + len(continuation))
+            first = len(self.tokens) - len(continuation)
+            places[here] = np.arange(first, len(self.tokens))
+            targets[here], owner[here] = continuation, number
+
+
+def _power(number: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logprobs(
+    graph: nnx.GraphDef,
+    state: nnx.State,
+    tokens: Int[Array, "B T"],
+    places: Int[Array, "B C"],
+    targets: Int[Array, "B C"],
+) -> tuple[Float[Array, "B C"], Bool[Array, "B C"]]:
+    decoder = nnx.merge(graph, state)
+    hidden, _ = decoder.hidden(tokens)
+    kernel = decoder.unembedding().astype(hidden.dtype)
+    picked = jnp.take_along_axis(hidden, places[..., None], axis=1).reshape(-1, hidden.shape[-1])
+
+    def head(row: tuple[Array, Array]) -> tuple[Array, Array]:
+        vector, target = row
+        logits = jnp.matmul(vector, kernel, preferred_element_type=jnp.float32)
+        return logits[target] - jax.nn.logsumexp(logits), jnp.argmax(logits) == target
+
+    # At most so many rows of logits exist at once.
+    found, best = jax.lax.map(head, (picked, targets.ravel()), batch_size=losses.chunk_rows(kernel.shape[1]))
+    return found.reshape(targets.shape), best.reshape(targets.shape)

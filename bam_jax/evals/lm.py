@@ -1,0 +1,208 @@
+"""A model as the LM Evaluation Harness asks it, and the harness's own tasks over local files; imports lm_eval, which is large.
+
+Prompts, few-shot examples, answers and metrics are upstream's; reading files, tokens, batches and truncation are ours.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import jax.numpy as jnp
+import lm_eval.tasks
+import numpy as np
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from bam_jax import generate
+from bam_jax.data import benchmarks
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.errors import UserError
+from bam_jax.evals.base import rows_within
+from bam_jax.evals.likelihood import Request, batches, middle, score
+from bam_jax.model import Decoder
+
+FOLDERS = ("arc", "hellaswag", "longbench2", "mmlu/default", "wikitext")
+"""Of lm_eval's tasks: looking through all of them takes seconds."""
+
+CHUNK = 1024
+"""Tokens of a prompt that are read at once before something is written."""
+
+
+class Adapter(TemplateLM):
+    """A decoder that answers requests of texts.
+
+    A request that is longer than the budget is cut in the middle. Where nothing stands before a text, the end of a document
+    does, or a newline where the tokenizer has no such token.
+
+    Args:
+        decoder: the model.
+        tokenizer: its.
+        budget: tokens that it reads at most.
+        memory: for activations, bytes.
+    """
+
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, *, budget: int, memory: float) -> None:
+        super().__init__()
+        self._decoder, self._tokens, self._budget, self._memory = decoder, tokenizer, budget, memory
+        self._ids = functools.lru_cache(maxsize=64)(lambda text: tokenizer.encode(text).tolist())
+        self.cut = 0  # requests that were longer than the budget
+
+    @property
+    def eot_token_id(self) -> int:
+        """What stands before a text that begins with nothing."""
+        return self._ids("\n")[0] if self._tokens.eos is None else self._tokens.eos
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **others: Any) -> list[int]:
+        """The ids of a text, [tokens]; there are never special ones among them."""
+        return list(self._ids(string))
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """For requests of (context, continuation): the log-likelihood in nats, and whether greedy decoding writes it."""
+        return super().loglikelihood(requests, disable_tqdm=True)
+
+    def _loglikelihood_tokens(self, requests: Sequence[Any], **others: Any) -> list[tuple[float, bool]]:
+        asked = [Request(np.array(context), np.array(continuation)) for _, context, continuation in requests]
+        self.cut += sum(len(each.context) + len(each.continuation) - 1 > self._budget for each in asked)
+        return score(self._decoder, asked, budget=self._budget, memory=self._memory)
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
+        """For requests of (text,): its log-likelihood in nats, in windows that fill the budget as well as they can.
+
+        Every token is predicted once; the last window is full, and only its new tokens count.
+        """
+        windows: list[Request] = []
+        counts = []
+        for (text,) in (request.args for request in requests):
+            found = get_rolling_token_windows(self.tok_encode(text), self.eot_token_id, self._budget, context_len=1)
+            pairs = [make_disjoint_window(pair) for pair in found]
+            windows += [Request(np.array(context), np.array(continuation)) for context, continuation in pairs]
+            counts.append(len(pairs))
+        scores = score(self._decoder, windows, budget=self._budget, memory=self._memory)
+        ends = np.cumsum(counts, dtype=int)
+        return [sum(nats for nats, _ in scores[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
+        """For requests of (context, options): what greedy decoding writes before the first of the strings that stop it.
+
+        Raises:
+            UserError: sampling is asked for, or more tokens than the budget has.
+        """
+        written = [""] * len(requests)
+        groups: dict[int, list[int]] = {}
+        for number, (_, options) in enumerate(request.args for request in requests):
+            groups.setdefault(_steps(options, self._budget), []).append(number)
+        for steps, numbers in groups.items():
+            prompts = []
+            for number in numbers:
+                ids = np.array(self.tok_encode(requests[number].args[0]) or [self.eot_token_id], np.int32)
+                self.cut += len(ids) > self._budget - steps
+                prompts.append(middle(ids, self._budget - steps))
+            for number, found in zip(numbers, self._write(prompts, steps), strict=True):
+                written[number] = stopped(found, self._tokens, requests[number].args[1]["until"])
+        return written
+
+    def _write(self, prompts: Sequence[np.ndarray], steps: int) -> list[list[int]]:
+        found: list[list[int]] = [[]] * len(prompts)
+        rows_of = lambda length: rows_within(self._memory, length + steps, self._decoder.config, cached=True)
+        for length, group in batches([*map(len, prompts)], self._budget - steps, rows_of):
+            for batch, size in group:
+                tokens, lengths = np.zeros((size, length), np.int32), np.ones(size, np.int32)
+                for row, number in enumerate(batch):
+                    lengths[row] = len(prompts[number])
+                    tokens[row, length - lengths[row] :] = prompts[number]
+                ids = generate.greedy(
+                    self._decoder, jnp.asarray(tokens), steps, lengths=jnp.asarray(lengths), chunk=CHUNK
+                )
+                for number, row_ids in zip(batch, ids[: len(batch)].tolist(), strict=True):
+                    found[number] = row_ids
+        return found
+
+
+def stopped(ids: Sequence[int], tokenizer: Tokenizer, until: str | Sequence[str]) -> str:
+    """The text of what was written, before the end of the document and before the first string that stops it.
+
+    Args:
+        ids: [tokens], as written.
+        tokenizer: its.
+        until: strings that are not written any more; "" stops nothing.
+    """
+    ids = list(ids)
+    end = ids.index(tokenizer.eos) if tokenizer.eos in ids else len(ids)
+    text = tokenizer.decode(np.array(ids[:end], np.int32))
+    stops = [until] if isinstance(until, str) else until
+    return text[: min((place for stop in stops if stop and (place := text.find(stop)) >= 0), default=len(text))]
+
+
+def _steps(options: Mapping[str, Any], budget: int) -> int:
+    """Tokens to be written."""
+    given = {"do_sample": False, "temperature": 0.0, "max_gen_toks": DEFAULT_MAX_GEN_TOKS, **options}
+    if given["do_sample"] or given["temperature"]:
+        raise UserError("the task draws its answers at random (do_sample), and here is greedy decoding only")
+    if not 0 < given["max_gen_toks"] < budget:
+        raise UserError(f"{given['max_gen_toks']} tokens to write do not fit into {budget}; give more with --lengths")
+    return given["max_gen_toks"]
+
+
+class Local(ConfigurableTask):
+    """A task of the harness whose records are read by `bam_jax.data.benchmarks`; the folder is in its metadata.
+
+    Only the splits that are needed are read: without shots, the one that is asked.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        config = {name: value for name, value in config.items() if name != "class"}
+        if not config["num_fewshot"]:
+            asked = "test_split" if config["test_split"] else "validation_split"
+            others = {"training_split", "validation_split", "test_split", "fewshot_split"} - {asked}
+            config |= dict.fromkeys(others)
+        super().__init__(config=config)
+
+    def download(self, dataset_kwargs: Mapping[str, Any] | None = None, **others: Any) -> None:
+        """Read the records, and take their hash."""
+        config = self.config
+        splits = (config.training_split, config.validation_split, config.test_split, config.fewshot_split)
+        records = {
+            split: benchmarks.read(config.metadata["data"], config.dataset_path, config.dataset_name, split)
+            for split in dict.fromkeys(splits)
+            if split
+        }
+        text = json.dumps(records, sort_keys=True)
+        self.hash = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        self.dataset = {split: datasets.Dataset.from_list(found) for split, found in records.items()}
+
+    def build_all_requests(self, **options: Any) -> None:
+        """Make the requests, without a progress bar for each task."""
+        with contextlib.redirect_stderr(io.StringIO()):
+            super().build_all_requests(**options)
+
+
+def load(names: Sequence[str], data: str, shots: int) -> dict[str, Local]:
+    """Tasks of the harness, ready to be asked.
+
+    Args:
+        names: of the harness's single tasks.
+        data: a folder of data sets, or "invented".
+        shots: examples before each question.
+
+    Raises:
+        UserError: a file that is not there, or cannot be read.
+    """
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it says of each task what it takes for granted
+    datasets.disable_progress_bars()
+    root = Path(lm_eval.tasks.__file__).parent
+    paths = [root / folder for folder in FOLDERS]
+    manager = lm_eval.tasks.TaskManager(include_path=paths, include_defaults=False, metadata={"data": data})
+    asked = [{"task": name, "class": Local, "num_fewshot": shots} for name in names]
+    found = manager.load({"group": "asked", "task": asked})["tasks"]
+    for task in found.values():
+        task.set_fewshot_seed(0)
+    return {name: found[name] for name in names}

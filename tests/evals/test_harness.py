@@ -1,0 +1,290 @@
+"""The harness's own tasks, asked of models that know the answers or do not; what the adapter reads and writes."""
+
+import math
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax import generate, model
+from bam_jax.config import Config, ModelConfig
+from bam_jax.data import benchmarks
+from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
+from bam_jax.errors import UserError
+from bam_jax.evals import harness, likelihood
+from bam_jax.evals.base import Cell, Trained
+
+BYTE = ByteTokenizer()
+lm = pytest.importorskip("bam_jax.evals.lm")
+
+
+class Stub(nnx.Module):
+    """What is asked of a model beside its logits, which `says` gives."""
+
+    def __init__(self):
+        self.config = ModelConfig(layers=1, width=8, heads=1, hidden=8)
+
+    def check_length(self, length):
+        pass
+
+
+def says(after):
+    """In the place of the compiled program, a model whose next byte after each prefix is given by a function.
+
+    Args:
+        after: gives the logits of the next byte.
+    """
+
+    def logprobs(graph, state, tokens, places, targets):
+        found, best = np.zeros(places.shape), np.zeros(places.shape, bool)
+        for row, column in np.ndindex(places.shape):
+            logits = after(tokens[row, : places[row, column] + 1].astype(np.uint8).tobytes())
+            found[row, column] = logits[targets[row, column]] - np.log(np.sum(np.exp(logits)))
+            best[row, column] = np.argmax(logits) == targets[row, column]
+        return found, best
+
+    return logprobs
+
+
+def knowing(task):
+    """The logits of a model that knows the right answers of a task, and nothing else."""
+    task.build_all_requests()
+    table = {}
+    for request in task.instances:
+        right = task.doc_to_target(request.doc)
+        if request.idx == right:
+            context, answer = (part.encode() for part in request.args)
+            for n, byte in enumerate(answer):
+                table[context + answer[:n]] = 50 * np.eye(BYTE.size)[byte]
+    return lambda prefix: table[prefix] if prefix in table else np.zeros(BYTE.size)
+
+
+def at_random(prefix):
+    """The same for the same prefix, and without any sense."""
+    return np.random.default_rng(list(prefix[-40:])).normal(size=BYTE.size)
+
+
+TASKS = ("mmlu_anatomy", "arc_challenge", "hellaswag", "longbench2_code")
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return lm.load(TASKS, benchmarks.INVENTED, 0)
+
+
+def measure(task, n=12, length=300):
+    stub = Stub()
+    trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
+    numbers = {length: list(range(len(task.eval_docs)))}
+    ((_, result),) = harness.evaluate(trained, [Cell(length, None, 0, n)], task=task, numbers=numbers)
+    return result
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_who_knows_the_answers_has_them_all_right(tasks, name, monkeypatch):
+    monkeypatch.setattr(likelihood, "_logprobs", says(knowing(tasks[name])))
+    result = measure(tasks[name], length=10_000)
+    assert (result["value"], result["unit"], result["stderr"], result["chance"]) == (1.0, "accuracy", 0.0, 0.25)
+    assert result["cut"] == 0 and result["of"] == 64
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_who_guesses_has_what_chance_says(tasks, name, monkeypatch):
+    monkeypatch.setattr(likelihood, "_logprobs", says(at_random))
+    result = measure(tasks[name], n=32, length=300)  # of long contexts the question is left
+    assert abs(result["value"] - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 32)
+    assert result["stderr"] == pytest.approx(math.sqrt(result["value"] * (1 - result["value"]) / 31))
+    assert result["cut"] == (name == "longbench2_code")
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    config = configs.from_dict(
+        {
+            "encoding": "alibi",
+            "context": 24,
+            "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "scan": True},
+        }
+    )
+    made = model.build(config, vocab=BYTE.size, rngs=nnx.Rngs(0))
+    made.head.kernel[...] *= 20
+    return made
+
+
+def adapter(decoder, budget, tokenizer=BYTE):
+    return lm.Adapter(decoder, tokenizer, budget=budget, memory=2.0**28)
+
+
+def asked(*arguments):
+    return types.SimpleNamespace(args=arguments)
+
+
+def log_softmax(decoder, ids):
+    """After each token of a text; in one shape, as what stands behind is not seen."""
+    padded = np.pad(ids, (0, 32 - len(ids)))[None]
+    return np.asarray(DIRECT(decoder, jnp.asarray(padded, jnp.int32)), np.float64)[0, : len(ids)]
+
+
+DIRECT = nnx.jit(lambda decoder, text: jax.nn.log_softmax(decoder(text)[0]))
+
+
+def test_a_text_longer_than_the_budget_is_scored_once_in_full_windows(decoder):
+    text, budget = "abcdefghijklmnopqrstuvwxyz 0123456789, and so on", 20
+    found, short = adapter(decoder, budget).loglikelihood_rolling([asked(text), asked("abc")])
+    ids = [BYTE.eos, *text.encode()]
+    expected, known = 0.0, 1  # ids whose likelihood is counted, the first being given
+    while known < len(ids):
+        stop = min(len(ids), known + budget)
+        start = stop - 1 - budget if known > 1 else 0  # the last window goes back to be full
+        rows = log_softmax(decoder, ids[start : stop - 1])
+        expected += sum(rows[n - start - 1, ids[n]] for n in range(known, stop))
+        known = stop
+    assert found == pytest.approx(expected, rel=1e-4)
+    whole = log_softmax(decoder, [BYTE.eos, *b"ab"])
+    assert short == pytest.approx(sum(whole[range(3), list(b"abc")]), rel=1e-4)
+
+
+def test_likelihood_after_nothing_is_that_at_the_start_of_a_document(decoder):
+    ((nats, greedy),) = adapter(decoder, 30).loglikelihood([asked("", "be")])
+    rows = log_softmax(decoder, [BYTE.eos, ord("b")])
+    assert nats == pytest.approx(rows[0, ord("b")] + rows[1, ord("e")], rel=1e-4) and not greedy
+    assert adapter(decoder, 30, CharTokenizer()).eot_token_id == CharTokenizer().encode("\n")[0]
+
+
+def slowly_written(decoder, prompt, options):
+    """Byte after byte, the whole text read again for each."""
+    ids = list(prompt.encode())
+    for _ in range(options["max_gen_toks"]):
+        ids.append(int(np.argmax(log_softmax(decoder, ids)[-1])))
+    written = ids[len(prompt) :]
+    written = written[: written.index(BYTE.eos)] if BYTE.eos in written else written
+    text = BYTE.decode(np.array(written))
+    places = [text.find(stop) for stop in options["until"] if stop in text]
+    return text[: min(places, default=len(text))]
+
+
+PROMPTS = ("Once upon", "A tale", "Q")
+
+
+def requests(decoder):
+    """Prompts to be written on until what is known to come."""
+    whole = {"max_gen_toks": 6, "until": []}
+    texts = [slowly_written(decoder, prompt, whole) for prompt in PROMPTS]
+    stops = [[], [texts[1][3], texts[1][4]], ["\n\n", texts[2][2:4]]]
+    return [asked(prompt, whole | {"until": until}) for prompt, until in zip(PROMPTS, stops, strict=True)]
+
+
+def test_what_is_written_is_greedy_and_stops(decoder, monkeypatch):
+    every = requests(decoder)
+    expected = [slowly_written(decoder, *request.args) for request in every]
+    assert len({len(text) for text in expected}) > 1 and all(expected)
+    assert adapter(decoder, 40).generate_until(every) == expected
+    inner = generate.greedy
+    broken = {
+        "drops a token": lambda *a, **k: inner(*a, **k)[:, 1:],
+        "says a token twice": lambda *a, **k: jnp.repeat(inner(*a, **k), 2, axis=1)[:, : a[2]],
+        "forgets the lengths": lambda *a, **k: inner(*a, chunk=k["chunk"]),
+    }
+    for greedy in broken.values():
+        monkeypatch.setattr(generate, "greedy", greedy)
+        assert adapter(decoder, 40).generate_until(every) != expected
+    monkeypatch.undo()
+    monkeypatch.setattr(lm, "stopped", lambda ids, tokenizer, until: tokenizer.decode(np.array(ids)))
+    assert adapter(decoder, 40).generate_until(every) != expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "until", "text"),
+    [
+        (b"one two", " ", "one"),
+        (b"one two", ["w", "e"], "on"),
+        (b"one two", ["", "x"], "one two"),
+        ([*b"one", BYTE.eos, *b" two"], [], "one"),
+        ([BYTE.eos], ["o"], ""),
+    ],
+)
+def test_what_stops_a_text_is_not_part_of_it(ids, until, text):
+    assert lm.stopped(ids, BYTE, until) == text
+
+
+def test_a_long_prompt_is_cut_and_sampling_is_refused(decoder, monkeypatch):
+    seen = []
+    greedy = lambda decoder, tokens, steps, lengths, chunk: seen.append((tokens, lengths)) or jnp.zeros((1, steps), int)
+    monkeypatch.setattr(generate, "greedy", greedy)
+    made = adapter(decoder, 20)
+    made.generate_until([asked("0123456789abcdefghij", {"max_gen_toks": 12, "until": []})])
+    ((tokens, lengths),) = seen
+    assert BYTE.decode(np.asarray(tokens)[0]) == "0123ghij" and lengths.tolist() == [8] and made.cut == 1
+    for options, message in (({"temperature": 0.7}, "greedy"), ({"max_gen_toks": 20}, "do not fit into 20")):
+        with pytest.raises(UserError, match=message):
+            made.generate_until([asked("a", options | {"until": []})])
+
+
+def test_questions_that_are_too_long_can_be_left_out(tasks, monkeypatch):
+    monkeypatch.setattr(likelihood, "_logprobs", says(at_random))
+    stub = Stub()
+    trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
+    options = harness.Options(tasks="longbench2_code", data="invented", longer="skip", questions=5)
+    (plan,) = harness.plans(trained, [400, 2500], options)
+    prompts = [len(tasks["longbench2_code"].doc_to_text(doc)) for doc in tasks["longbench2_code"].eval_docs]
+    fit = [sum(length + 2 <= budget + 1 for length in prompts) for budget in (400, 2500)]
+    assert [plan.wanted[n, None] for n in (400, 2500)] == [min(5, n) for n in fit] and fit[0] < fit[1] < 64
+    assert plan.identity["longer"] == "skip" and plan.identity["task"] == "longbench2_code"
+    found = dict(plan.measure([Cell(2500, None, 1, 3)]))
+    assert [(result["cut"], result["of"]) for result in found.values()] == [(0, fit[1])]
+
+
+def test_examples_come_from_the_split_that_is_meant_for_them():
+    one = lm.load(["mmlu_anatomy"], "invented", 2)["mmlu_anatomy"]
+    one.build_all_requests(limit=1)
+    prompt, _ = one.instances[0].args
+    dev = benchmarks.read("invented", "cais/mmlu", "anatomy", "dev")
+    asked = one.eval_docs[0]["question"]
+    places = [prompt.index(question) for question in (dev[0]["question"], dev[1]["question"], asked)]
+    assert places == sorted(places) and prompt.startswith("The following are multiple choice questions")
+
+
+@pytest.mark.full
+def test_every_task_is_the_harnesss_own_and_its_questions_are_found():
+    from lm_eval.tasks import TaskManager
+
+    names = benchmarks.leaves(benchmarks.TASKS)
+    found = lm.load(names, "invented", 0)
+    assert tuple(found) == names
+    upstream = TaskManager()
+    for group in ("mmlu", "longbench2"):
+        assert set(
+            upstream.load(
+                [
+                    {
+                        "group": "x",
+                        "task": [
+                            {"task": leaf, "class": lm.Local, "num_fewshot": 0} for leaf in benchmarks.TASKS[group]
+                        ],
+                    }
+                ]
+            )["tasks"]
+        ) == set(benchmarks.TASKS[group])
+    for part in benchmarks._PARTS:
+        assert found[f"longbench2_{part.task}"].config.dataset_name == part.subset
+
+
+def test_what_is_not_there_is_one_line(monkeypatch, tmp_path):
+    trained = types.SimpleNamespace(decoder=Stub(), tokenizer=BYTE, memory=2.0**28)
+    with pytest.raises(UserError, match="--data is missing"):
+        harness.plans(trained, [64], harness.Options())
+    with pytest.raises(UserError, match="hf download allenai/ai2_arc"):
+        harness.plans(trained, [64], harness.Options(tasks="arc_easy", data=str(tmp_path)))
+    for options, message in (({"tasks": "mmul"}, "did you mean 'mmlu'"), ({"longer": "cat"}, "did you mean 'cut'")):
+        with pytest.raises(UserError, match=message):
+            harness.Options(**options)
+    monkeypatch.delitem(sys.modules, "bam_jax.evals.lm")
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delattr("bam_jax.evals.lm")
+    with pytest.raises(UserError, match="needs the package lm_eval.*: pip install 'bam_jax.harness.'"):
+        harness.plans(trained, [64], harness.Options(data="invented"))
