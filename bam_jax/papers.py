@@ -168,9 +168,7 @@ def ruler(label: str, length: int, task: str, scale: str) -> Column:
     return Column(label, Evaluation("ruler", (length,), tasks=(task,), essays=ESSAYS))
 
 
-def questions(
-    label: str, evaluation: Evaluation, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0
-) -> Column:
+def questions(label: str, evaluation: Evaluation, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0) -> Column:
     """A benchmark of questions as a column; at the toy scale 64 invented ones, or four of each of many tasks, in bytes.
 
     Args:
