@@ -18,7 +18,7 @@ def cross_entropy(
     sum_n w_n (logsumexp_v(h_n . K_v) - h_n . K_(target_n)), in nats, and sum_n w_n.
 
     Rows go through the head `chunk` at a time and are recomputed in the backward pass, so that at most
-    [chunk, V] logits exist. Matrices keep the dtype of `hidden`; logits and the loss are float32.
+    [chunk, V] logits exist. Matrices keep the dtype of `hidden`; logits and the loss are float32 (float64 for float64 states).
 
     Args:
         hidden: [..., E] final hidden states.
@@ -28,7 +28,7 @@ def cross_entropy(
         chunk: rows per chunk; `chunk_rows` suggests one.
 
     Returns:
-        (sum, weight): float32 scalars in nats and in tokens; their quotient is the mean loss. Add several
+        (sum, weight): scalars in nats and in tokens; their quotient is the mean loss. Add several
         batches before dividing.
 
     >>> total, weight = cross_entropy(
@@ -37,14 +37,14 @@ def cross_entropy(
     (2.0, 2.0794)
     """
     rows = targets.size
-    flat = hidden.reshape(rows, -1), targets.reshape(rows), weights.reshape(rows).astype(jnp.float32)
+    flat = hidden.reshape(rows, -1), targets.reshape(rows), weights.reshape(rows).astype(_wide(hidden))
     kernel = kernel.astype(hidden.dtype)
     if rows <= chunk:
         return _rows(kernel, *flat), flat[2].sum()
     pad = -rows % chunk
     blocks = [jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:]) for x in flat]
     step = jax.checkpoint(lambda total, block: (total + _rows(kernel, *block), None))
-    total, _ = jax.lax.scan(step, jnp.float32(0), blocks)
+    total, _ = jax.lax.scan(step, jnp.zeros((), _wide(hidden)), blocks)
     return total, flat[2].sum()
 
 
@@ -61,8 +61,12 @@ def chunk_rows(vocab: int, elements: int = 2**25) -> int:
     return max(1, elements // vocab)
 
 
+def _wide(x):
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
 def _rows(kernel, hidden, targets, weights):
-    logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
+    logits = jnp.matmul(hidden, kernel, preferred_element_type=_wide(hidden))
     ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
     chosen = jnp.sum(
         jnp.where(ids == targets[:, None], logits, 0), axis=1

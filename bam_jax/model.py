@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax import sharding
-from bam_jax.attention import EMPTY, Cache, Kinds, Mask, Scoring, Tiling, Tokens, attention, document_count
+from bam_jax import sharded, sharding
+from bam_jax.attention import EMPTY, Cache, Kinds, Mask, Scoring, Tiling, Tokens, document_count
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
 from bam_jax.errors import UserError
@@ -72,7 +72,7 @@ class Attention(nnx.Module):
         q, k, v, scoring, cache = self.inputs(x, rows, cache, read)
         if read == 0:
             return x[:, :0], cache
-        out = attention(q, k, v, scoring, tiling=self.tiling)
+        out = sharded.attend(q, k, v, scoring, tiling=self.tiling)
         return self.out(out.reshape(*out.shape[:2], -1)), cache
 
     def inputs(
@@ -82,7 +82,7 @@ class Attention(nnx.Module):
         position = rows.tokens.position
         filled = position < EMPTY
         before = None if cache is None else cache.last_coordinate()
-        i, j = self.encoding.coordinate(x, filled, before)
+        i, j = sharded.coordinate(self.encoding, x, filled, before)
         split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
         k = self.encoding.rotate(split(self.key(x), self.kv_heads), position)
         v = split(self.value(x), self.kv_heads)
@@ -262,7 +262,7 @@ class Decoder(nnx.Module):
             position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         at = Tokens(position, segment)
         rows = _Rows(at, document_count(at, self.layers.attention.mask))
-        x = self.embed(tokens)
+        x = sharded.embed(self.embed, tokens)
         return sharding.text(x if self.position is None else self.position(x, position)), rows
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:

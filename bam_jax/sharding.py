@@ -25,17 +25,20 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from bam_jax import losses
+from bam_jax.biases import Rowwise
 from bam_jax.config import Config, MeshConfig
+from bam_jax.encodings import Dims, spec
 from bam_jax.errors import UserError
 
 AXES = ("data", "fsdp", "tensor", "context")
 BATCH = ("data", "fsdp")
-TEXT = P(BATCH, "context")
+TENSOR, CONTEXT = "tensor", "context"
+TEXT = P(BATCH, CONTEXT)
 """[B, T, ...]: what the batch and the activations are cut by."""
 
 LARGE = 8 * 2**20
@@ -133,6 +136,9 @@ def check(config: Config, mesh: Mesh) -> None:
             f"config.context={config.context} must be a multiple of the mesh's context={size['context']}; "
             "set config.mesh.context to a divisor of it"
         )
+    encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
+    dims = Dims(config.model.heads, config.model.width, config.context, config.model.causal)
+    see_rowwise(jax.eval_shape(lambda: encoding.build(dims, nnx.Rngs(0)).rowwise()), mesh)
     if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:
         _log(
             f"the {config.context // size['context']} tokens of each device are an odd number, so that the ring's "
@@ -279,33 +285,22 @@ def micro_batches(arrays: Any, count: int) -> Any:
     return jax.tree.map(cut, arrays)
 
 
-def cross_entropy(
-    hidden: Float[Array, "B T E"],
-    kernel: Float[Array, "E V"],
-    targets: Int[Array, "B T"],
-    weights: Float[Array, "B T"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`losses.cross_entropy` in chunks of the rows that each device has, the vocabulary cut over tensor.
+def see_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:
+    """See that a mesh leaves whole what is made of whole rows of logits.
 
     Args:
-        hidden: final hidden states.
-        kernel: the head's.
-        targets: ids of the next tokens.
-        weights: of every target in the loss.
+        rowwise: an encoding's, or None.
+        mesh: with axes `AXES`.
+
+    Raises:
+        UserError: it cuts texts, or heads that depend on one another.
     """
-    mesh = ambient()
-    if mesh is None:
-        return losses.cross_entropy(hidden, kernel, targets, weights, chunk=losses.chunk_rows(kernel.shape[1]))
-    sharing = (*BATCH, "context")
-    chunk = losses.chunk_rows(kernel.shape[1] // mesh.shape["tensor"])
-
-    def here(*arguments: Array) -> tuple[Array, Array]:
-        # One sum over devices, after the last chunk; the kernel's gradient is summed over them once, too.
-        return jax.lax.psum(losses.cross_entropy(*arguments, chunk=chunk), sharing)
-
-    return jax.shard_map(
-        here, in_specs=(TEXT, P(), TEXT, TEXT), out_specs=P(), axis_names=set(sharing), check_vma=False
-    )(hidden, kernel, targets, weights)
+    for axis, needed in (("context", "whole rows of logits"), ("tensor", "the logits of all heads")):
+        if rowwise is not None and mesh.shape[axis] > 1 and (axis == "context" or rowwise.mixes_heads):
+            raise UserError(
+                f"{type(rowwise).__name__} needs {needed}, which the mesh's {axis}={mesh.shape[axis]} cuts; "
+                f"set config.mesh.{axis}=1"
+            )
 
 
 def _log(message: str) -> None:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bam_jax import checkpoint, errors, log, model, optimizer, processes, sharding
+from bam_jax import checkpoint, errors, log, model, optimizer, processes, sharded, sharding
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
@@ -134,7 +134,7 @@ def make_step(
         decoder = nnx.merge(graph, params, frozen)
         segment, position = [part[name] if name in part else None for name in ("segment", "position")]
         hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
-        total, _ = sharding.cross_entropy(hidden, decoder.unembedding(), part["targets"], part["weights"])
+        total, _ = sharded.cross_entropy(hidden, decoder.unembedding(), part["targets"], part["weights"])
         return total / weight
 
     def kept(gradient):

@@ -1,7 +1,9 @@
 """Meshes, and what of a training step each of their axes cuts: on eight devices of one CPU."""
 
+import ast
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import jax
@@ -9,10 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bam_jax import checkpoint, model, sharding, train
+from bam_jax import checkpoint, model, sharded, sharding, train
 from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig, ModelConfig
-from bam_jax.encodings import ENCODINGS
+from bam_jax.encodings import ENCODINGS, context
 from bam_jax.errors import UserError
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -41,19 +43,17 @@ def bytes_of(x):
     return math.prod(x.shape) * x.dtype.itemsize
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_one_rule_for_each_parameter_and_none_large_left_whole(encoding, family):
+@pytest.mark.parametrize("number", range(len(ENCODINGS)), ids=ENCODINGS)
+def test_one_rule_for_each_parameter_and_none_large_left_whole(number):
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    family, shared = ("llama", "gpt2")[number % 2], number % 4 > 1
     big = ModelConfig(family=family, layers=48, width=4096, heads=32, hidden=16384)
-    for shared in (False, True):
-        config = Config(encoding=encoding, ssmax="on", shared_encoding=shared, model=big, context=4096)
-        tree = shapes(config, 65536)
-        found = {name: sharding.parameters(tree[name], mesh) for name in tree}
-        for (path, leaf), where in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(found), strict=True):
-            share = math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-            cut = bytes_of(leaf) / share
-            assert cut in (1, 2, 4) and (cut > 1 or bytes_of(leaf) <= sharding.LARGE), path
+    config = Config(encoding=list(ENCODINGS)[number], ssmax="on", shared_encoding=shared, model=big, context=4096)
+    tree = shapes(config, 65536)
+    found = {name: sharding.parameters(tree[name], mesh) for name in tree}
+    for (path, leaf), where in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(found), strict=True):
+        cut = bytes_of(leaf) / (math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize)
+        assert cut in (1, 2, 4) and (cut > 1 or bytes_of(leaf) <= sharding.LARGE), path
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -75,17 +75,13 @@ def test_the_state_of_every_config_is_cut(path):
 
 
 def test_every_rule_is_of_use():
-    names = set()
-    for encoding in ENCODINGS:
-        for family in ("llama", "gpt2"):
-            tree = shapes(Config(encoding=encoding, ssmax="on", model=ModelConfig(family=family)), 32)
-            for part in tree.values():
-                names |= {
-                    jax.tree_util.keystr(path, simple=True, separator="/")
-                    for path, _ in jax.tree.leaves_with_path(part)
-                }
-    used = {spec for name in names for spec in [sharding.rule(name)]}
-    assert used == {spec for _, spec in sharding.RULES}
+    used = set()
+    for encoding, family in (("cable", "llama"), ("learned", "gpt2"), ("t5", "llama"), ("bam", "llama")):
+        for part in shapes(Config(encoding=encoding, ssmax="on", model=ModelConfig(family=family)), 32).values():
+            for path, _ in jax.tree.leaves_with_path(part):
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                used |= {pattern for pattern, _ in sharding.RULES if re.fullmatch(pattern, name)}
+    assert used == {pattern for pattern, _ in sharding.RULES}
     with pytest.raises(UserError, match="no rule .* layers/router/kernel"):
         sharding.rule("layers/router/kernel")
 
@@ -160,14 +156,15 @@ def test_meshes_that_do_not_fit_the_configuration(overrides, says):
         sharding.check(config, sharding.make_mesh(config.mesh))
 
 
-def stepped(config, steps, arrays, vocab=32):
+def stepped(config, steps, arrays, vocab=32, dtype=np.float32):
     """The metrics of some steps, and the state after them."""
     mesh = sharding.make_mesh(config.mesh)
     sharding.check(config, mesh)
     with jax.set_mesh(mesh):
         graph, init, tx = train._parts(config, vocab)
-        cut = train.state_shardings(jax.eval_shape(init), tx, mesh)
-        state = train._first(config, init, cut)
+        wide = lambda: jax.tree.map(lambda x: x.astype(dtype) if x.dtype == np.float32 else x, init())
+        cut = train.state_shardings(jax.eval_shape(wide), tx, mesh)
+        state = train._first(config, wide, cut)
         update = train.make_step(config, graph, tx, cut)
         metrics = []
         for _ in range(steps):
@@ -178,21 +175,20 @@ def stepped(config, steps, arrays, vocab=32):
 
 
 def rows(config, vocab=32, seed=0):
-    """A batch of packed documents, with pads at the end of each row and positions of their own."""
+    """A batch of packed documents, some of one token, with pads at the end and positions of their own."""
     rng = np.random.default_rng(seed)
     shape = config.batch, config.context
     starts = rng.random(shape) < 0.06
     starts[:, 0] = True
-    segment = np.cumsum(starts, 1).astype(np.int32)
     index = np.arange(config.context)
-    position = index - np.maximum.accumulate(np.where(starts, index, 0), 1)
+    segment = np.cumsum(starts, 1).astype(np.int32)
     segment[:, -3:] = 0
     return {
         "tokens": rng.integers(0, vocab, shape, np.int32),
         "targets": rng.integers(0, vocab, shape, np.int32),
         "weights": rng.choice([0, 1, 1.5], shape).astype(np.float32) * (segment > 0),
         "segment": segment,
-        "position": position.astype(np.int32),
+        "position": (index - np.maximum.accumulate(np.where(starts, index, 0), 1)).astype(np.int32),
     }
 
 
@@ -212,13 +208,131 @@ def first_moments(state):
     return jax.tree.map(np.asarray, state["optimizer"][1].mu)
 
 
-@pytest.mark.parametrize(
-    ("mesh", "overrides"),
-    [((2, 2, 2, 1), []), ((1, 1, 2, 4), ["--config.encoding=cable", "--config.optimizer.accumulate=2"])],
-)
-def test_a_mesh_trains_as_one_device_does(mesh, overrides):
+def see_first_step(mesh, *overrides):
     alone, meshed = [tiny(*overrides, *on(m)) for m in ((1, 1, 1, 1), mesh)]
     arrays = rows(alone)
     (a, one), (b, many) = stepped(alone, 1, arrays), stepped(meshed, 1, arrays)
     np.testing.assert_allclose(a, b, rtol=1e-5)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), first_moments(one), first_moments(many))
+
+
+def test_a_mesh_of_all_axes_but_data_trains_as_one_device_does():
+    see_first_step(
+        (1, 2, 2, 2), "--config.encoding=cable", "--config.model.layers=1", "--config.optimizer.accumulate=2"
+    )
+
+
+MESHES = [(8, 1, 1, 1), (2, 2, 2, 1), (1, 1, 2, 4), (1, 1, 1, 8)]
+METHODS = {
+    "bam_ssmax": [],
+    "cable": ["--config.encoding=cable", "--config.ssmax=off"],
+    "rope": ["--config.encoding=rope", "--config.ssmax=off"],
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", METHODS)
+def test_the_first_step_on_every_mesh(method):
+    alone = tiny(*METHODS[method], *on((1, 1, 1, 1)))
+    arrays = rows(alone)
+    expected, one = stepped(alone, 1, arrays)
+    for mesh in MESHES:
+        found, many = stepped(configs.override(alone, on(mesh)), 1, arrays)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), first_moments(one), first_moments(many))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", METHODS)
+def test_twenty_steps_on_every_mesh_in_float64(method, x64, monkeypatch):
+    monkeypatch.setattr(model, "_dtype", lambda name: np.dtype(np.float64))
+    alone = tiny(*METHODS[method], *on((1, 1, 1, 1)))
+    arrays = rows(alone)
+    arrays["weights"] = arrays["weights"].astype(np.float64)
+    expected, one = stepped(alone, 20, arrays, dtype=np.float64)
+    assert expected[0].dtype == np.float64 and expected[-1][0] < expected[0][0] - 0.1
+    for mesh in MESHES:
+        found, many = stepped(configs.override(alone, on(mesh)), 20, arrays, dtype=np.float64)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+        assert {x.dtype for x in jax.tree.leaves(many["model"]["params"])} == {np.dtype(np.float64)}
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-9), one["model"], many["model"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("mesh", "overrides"),
+    [
+        ((2, 1, 2, 2), ["--config.model.remat=True"]),
+        ((1, 2, 2, 2), ["--config.model.scan=False", "--config.optimizer.accumulate=2"]),
+        ((2, 2, 1, 2), ["--config.model.family=gpt2", "--config.encoding=learned", "--config.shared_encoding=True"]),
+        ((1, 2, 4, 1), ["--config.encoding=cope", "--config.model.kv_heads=0"]),
+        ((1, 2, 2, 2), ["--config.encoding=fire", "--config.model.causal=False", "--config.optimizer.accumulate=4"]),
+        ((1, 1, 2, 4), ["--config.encoding=fox", "--config.model.remat=True", "--config.optimizer.accumulate=2"]),
+        ((1, 4, 1, 2), ["--config.encoding=t5", "--config.ssmax=outside"]),
+    ],
+)
+def test_the_other_ways_to_train(mesh, overrides):
+    see_first_step(mesh, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "overrides", "says"),
+    [
+        ((1, 1, 1, 2), ["--config.encoding=cope"], "CoPE needs whole rows of logits, .* set config.mesh.context=1"),
+        ((1, 1, 2, 1), ["--config.encoding=dape_kerple"], "DAPE needs the logits of all heads.*config.mesh.tensor=1"),
+    ],
+)
+def test_what_needs_whole_rows_is_refused(mesh, overrides, says):
+    config = tiny(*overrides, *on(mesh))
+    with pytest.raises(UserError, match=says):
+        sharding.check(config, sharding.make_mesh(config.mesh))
+
+
+class _Own(nnx.Module):
+    """An encoding's coordinate hook as it was before meshes."""
+
+    def coordinate(self, x, filled, before):
+        return None, None
+
+
+def test_a_coordinate_that_takes_no_axis_is_refused_where_texts_are_cut():
+    with (
+        jax.set_mesh(sharding.make_mesh(MeshConfig(context=2))),
+        pytest.raises(UserError, match="_Own.coordinate takes no"),
+    ):
+        sharded.coordinate(_Own(), np.zeros((1, 4, 8)), np.ones((1, 4), bool), None)
+
+
+def test_a_running_sum_over_devices_is_that_of_one(x64):
+    mesh = sharding.make_mesh(MeshConfig(context=8))
+    x = np.random.default_rng(0).normal(size=(2, 3, 64)).astype(np.float32) * 1e4
+    cut = jax.shard_map(
+        lambda x: context.running_sum(x, sharding.CONTEXT),
+        mesh=mesh,
+        in_specs=sharding.P(None, None, sharding.CONTEXT),
+        out_specs=sharding.P(None, None, sharding.CONTEXT),
+        check_vma=False,
+    )
+    high, low = map(np.asarray, jax.jit(cut)(x))
+    np.testing.assert_allclose(high.astype(float) + low, np.cumsum(x.astype(float), -1), atol=1e-6)
+    weigh = lambda sums: jax.grad(lambda x: (sums(x)[0] * np.cos(np.arange(64))).sum())
+    np.testing.assert_allclose(jax.jit(weigh(cut))(x), weigh(context.running_sum)(x), atol=1e-4)
+
+
+def test_axes_of_the_mesh_are_named_in_one_file():
+    package = Path(sharding.__file__).parent
+    named = {
+        path.name
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in ("fsdp", "tensor")
+    }
+    assert named == {"sharding.py", "sections.py"}  # and the fields of the configuration
+
+
+def test_a_model_under_another_mesh_is_not_cut():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    with jax.set_mesh(mesh):
+        assert sharding.ambient() is None
+    with jax.set_mesh(sharding.make_mesh(MeshConfig())):
+        assert sharding.ambient() is None

@@ -10,7 +10,7 @@
 """
 
 from bam_jax.attention.cache import Cache
-from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention
+from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention, choose
 from bam_jax.attention.ring import ring, zigzag
 from bam_jax.attention.scoring import EMPTY, Kinds, Mask, Scoring, Tokens, document_count
 from bam_jax.attention.tiles import Tiling
@@ -27,6 +27,7 @@ __all__ = [
     "Tokens",
     "Unsupported",
     "attention",
+    "choose",
     "document_count",
     "ring",
     "zigzag",

@@ -99,7 +99,7 @@ def attention(
     """
     _check(q, k, v, scoring)
     if backend == "auto":
-        backend = _choose(q, k, v, scoring)
+        backend = choose(q, k, v, scoring)
     if isinstance(backend, str) and backend not in BACKENDS:
         raise Unsupported(f"no attention backend {backend!r}: there are auto, {', '.join(BACKENDS)}")
     chosen = BACKENDS[backend] if isinstance(backend, str) else backend
@@ -139,8 +139,12 @@ class _Static:
     value: tuple[bool, ...] = dataclasses.field(metadata={"static": True})
 
 
-def _choose(q: Array, k: Array, v: Array, scoring: Scoring) -> str:
-    """The backend of this machine, or one that runs everywhere where it has none or it refuses."""
+def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring) -> str:
+    """The backend "auto": that of this machine, or one that runs everywhere where it has none or it refuses.
+
+    Args:
+      q, k, v, scoring: as in `attention`.
+    """
     here = platform()
     everywhere = "chunked" if scoring.rowwise is None else "rows"
     if here not in NATIVE:

@@ -4,6 +4,7 @@ They run where rows are at hand: on the backends "reference" and "rows" of atten
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,12 @@ class Rowwise:
     """A function of whole rows of scores. Subclasses are decorated with `bias`, which makes them pytrees of their parameters.
 
     It sees its query's own row only, so that rows may come in blocks, and must not let a key that is not visible count.
+
+    Class attributes:
+      mixes_heads: whether a head's logits depend on the others' scores, so that devices cannot share the heads.
     """
+
+    mixes_heads: ClassVar[bool] = True
 
     def __call__(self, rows: Rows) -> Float[Array, "B H T S"]:
         """The logits, before temperature and mask, in nats."""
@@ -106,6 +112,7 @@ class CoPE(Rowwise):
     """
 
     embedding: Float[Array, "P D"] = shared()
+    mixes_heads: ClassVar[bool] = False
     symmetric: bool = static(False)
 
     def __call__(self, rows: Rows) -> Float[Array, "B H T S"]:

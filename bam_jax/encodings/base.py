@@ -57,13 +57,16 @@ class Encoding(nnx.Module):
         """Turn queries or keys by their positions (RoPE)."""
         return x
 
-    def coordinate(self, x: Float[Array, "B T E"], filled: Array, before: Coordinate) -> tuple[Coordinate, Coordinate]:
+    def coordinate(
+        self, x: Float[Array, "B T E"], filled: Array, before: Coordinate, axis: str | None = None
+    ) -> tuple[Coordinate, Coordinate]:
         """Coordinates of the layer's input as queries and as keys (CABLE, FoX); None: the token's position.
 
         Args:
           x: the layer's normalised input, the same that q, k and v are made of.
           filled: [#B, T], false where the row is padded.
           before: the key coordinate of the token before the first, [B, #H, 1], when decoding with a cache; else None.
+          axis: of the mesh that the text is cut along, inside `jax.shard_map`: x is then this device's part; else None.
         """
         return None, None
 

@@ -49,7 +49,8 @@ class RoPE(Encoding):
         rate = jnp.asarray(self.rates(half), jnp.float32)
         angle = position[:, :, None, None].astype(jnp.float32) * rate
         cos, sin = self.magnitude * jnp.cos(angle), self.magnitude * jnp.sin(angle)
-        a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        a, b = wide[..., :half], wide[..., half:]
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
