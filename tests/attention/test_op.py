@@ -161,7 +161,7 @@ def test_accelerators_leave_whole_rows_to_xla(platform, qkv, monkeypatch, caplog
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     op._announce.cache_clear()
     with caplog.at_level("INFO"):
-        assert op._choose(*qkv, cope) == "rows"
+        assert op.choose(*qkv, cope) == "rows"
     op._announce.cache_clear()
     assert f"'rows' on {platform}, since pallas_{platform} cannot do this: CoPE needs whole rows" in caplog.text
 

@@ -162,7 +162,7 @@ def test_auto_passes_over_what_is_no_hopper(monkeypatch, caplog):
     op._announce.cache_clear()
     with caplog.at_level("INFO"):
         q, k, v, _ = operands("bfloat16")
-        assert op._choose(q, k, v, scoring(GGD)) == "chunked"
-        assert op._choose(q, k, v, scoring(GGD)) == "chunked"
+        assert op.choose(q, k, v, scoring(GGD)) == "chunked"
+        assert op.choose(q, k, v, scoring(GGD)) == "chunked"
     assert len(caplog.messages) == 1
     assert "pallas_gpu cannot do this: it is made for Hopper" in caplog.text

@@ -221,9 +221,9 @@ def test_auto_takes_the_kernels_on_a_tpu_and_says_when_it_cannot(row, monkeypatc
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     op._announce.cache_clear()
     with caplog.at_level("INFO"):
-        assert op._choose(*qkv, Scoring(biases.Uniform(), tokens, tokens)) == "pallas_tpu"
+        assert op.choose(*qkv, Scoring(biases.Uniform(), tokens, tokens)) == "pallas_tpu"
         for _ in range(2):
-            assert op._choose(*qkv, Scoring(Odd(vector()), tokens, tokens)) == "chunked"
+            assert op.choose(*qkv, Scoring(Odd(vector()), tokens, tokens)) == "chunked"
     op._announce.cache_clear()
     assert [x.message for x in caplog.records] == [
         "attention: auto chose the backend 'pallas_tpu' on tpu",
