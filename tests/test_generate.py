@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import generate, model
-from bam_jax.attention import EMPTY
+from bam_jax.attention import EMPTY, Tiling, kinds
 from bam_jax.config import Config, ModelConfig
 from bam_jax.errors import UserError
 
@@ -119,3 +119,29 @@ def test_chunks_of_a_reader_are_as_equal_as_blocks_allow():
     assert sizes(100, 64) == [64, 128]
     assert sizes(1030, 512) == [512, 1536]  # three chunks of 344 tokens, in whole blocks of 256
     assert sizes(3, 2) == [5, 5]
+
+
+def test_tokens_counted_by_their_ids_give_the_logits_of_all(rng, monkeypatch):
+    made, inner, walked = build("bam"), kinds.counted, []
+    made.layers.attention.encoding.shape[...] = jnp.array([[-5.0, -9.0, 2.0, -5.0], [0.3, -0.3, 1.5, 0]])
+    text = jnp.asarray(rng.integers(0, VOCAB, (1, 200)), jnp.int32)
+    made.layers.attention.tiling = Tiling(skip="off")
+    whole = made(text)[0]
+    made.layers.attention.tiling = Tiling(skip=1e-6, block_q=16, block_k=16)
+
+    def counted(*arguments):
+        found = inner(*arguments)
+        walked.append(found)
+        return found
+
+    monkeypatch.setattr(kinds, "counted", counted)
+    logits, _ = generate.prefill(made, text, chunk=64, read=64)
+    np.testing.assert_allclose(logits, whole[:, -64:], atol=2e-4)
+    assert len(walked) == 1  # in the first layer of two, in the one program for all pieces
+
+
+@pytest.mark.parametrize("encoding", ["rope", "learned"])
+def test_keys_that_know_their_positions_are_not_counted(encoding):
+    assert [cache.tokens.kinds for cache in build(encoding).caches(1, 8)] == [None, None]
+    first, second = build("bam").caches(1, 8)
+    assert first.tokens.kinds.count == VOCAB and second.tokens.kinds is None
