@@ -34,12 +34,18 @@ OTHERS = ("Sinusoidal SSMax", "NoPE SSMax", "RoPE SSMax", "RoPE Local", "ALiBi S
 PLAIN = ("Sinusoidal", "NoPE", "RoPE", "RoPE Local", "ALiBi")
 TABLE2_ROWS = ("Sinusoidal", "NoPE", "RoPE", "BAM", "Sinusoidal SSMax", "NoPE SSMax", "RoPE SSMax")
 RULER = ("Single 1", "Single 2", "Single 3", "MultiKey 1", "MultiKey 2", "MultiKey 3", "MultiQuery", "MultiValue")
+SIZES = ("120M", "432M", "1.1B")
 LENGTHS_1B = ("1024", "1536", "2048", "3072", "4096", "6144", "8192", "12288", "16384", "24576", "32768")
 
 
 def cells(where: tuple[str, str], *columns: str) -> Cells:
     """Columns of a table that is named by its experiment and title."""
     return Cells(*where, columns)
+
+
+def inference(size: str) -> Cells:
+    """BAM's times."""
+    return cells(("bam_table8_inference", f"Table 8: inference, {size}"), "Time (ms)")
 
 
 def bam() -> list[Claim]:
@@ -280,6 +286,19 @@ def bam() -> list[Claim]:
             (better(far16, "BAM SSMax", ("RoPE SSMax",), each=True),),
         ),
         Claim(
+            "H.7, Table 8",
+            "BAM infers as fast as other encodings, at all three sizes (here: within a tenth of ALiBi)",
+            tuple(ratio((inference(size), "BAM"), (inference(size), "ALiBi"), least=0.9, most=1.1) for size in SIZES),
+        ),
+        Claim(
+            "H.7, Table 8",
+            "SSMax slows small models (here: BAM by a twentieth or more), big ones not",
+            (
+                ratio((inference("120M"), "BAM SSMax"), (inference("120M"), "BAM"), least=1.05),
+                ratio((inference("1.1B"), "BAM SSMax"), (inference("1.1B"), "BAM"), most=1.05),
+            ),
+        ),
+        Claim(
             "H.8",
             "three clusters of heads: shapes above 0, from -0.6 to 0, and fewer below",
             (
@@ -305,6 +324,7 @@ def bam() -> list[Claim]:
     ]
 
 
+TRAINING, MEMORY, INFERENCE = "training, tokens/s", "training, memory (GB)", "inference, time (ms)"
 EXTRAPOLATED = ("2048", "4096", "8192", "15360")
 CABLE_OTHERS = ("ALiBi", "Fire", "T5-bias", "Kerple", "RoPE", "Sinusoidal")
 CABLE_TABLES = {
@@ -321,7 +341,8 @@ def cable() -> list[Claim]:
     """Of "Context-aware Biases for Length Extrapolation"."""
     medium = CABLE_TABLES["Table 1, GPT-2 Medium on FineWeb-Edu"]
     dape = ("cable_table2_dape", "Table 2")
-    speed = Cells("cable_table2_dape", "Section 5.3", ("training, tokens/s",))
+    figure3 = ("cable_figure3_speed", "Figure 3")
+    dape_speed = ("cable_table2_dape", "Section 5.3")
     rows = ("CABLE", "Kerple")
     return [
         *(
@@ -375,6 +396,37 @@ def cable() -> list[Claim]:
             ),
         ),
         Claim(
+            "5.2, Figure 3",
+            "CABLE trains as fast as ALiBi and Kerple (here: within a tenth)",
+            tuple(
+                ratio((cells(figure3, TRAINING), "CABLE"), (cells(figure3, TRAINING), other), least=0.9, most=1.1)
+                for other in ("ALiBi", "Kerple")
+            ),
+        ),
+        Claim(
+            "5.2, Figure 3, limitations",
+            "it trains slightly slower than RoPE, Sinusoidal and Learnable (here: by at most a fifth)",
+            tuple(
+                ratio((cells(figure3, TRAINING), "CABLE"), (cells(figure3, TRAINING), other), least=0.8, most=1.0)
+                for other in ("RoPE", "Sinusoidal", "Learnable")
+            ),
+        ),
+        Claim(
+            "5.2, Figure 3",
+            "T5's bias costs much more (here: tokens/s a fifth below CABLE's)",
+            (ratio((cells(figure3, TRAINING), "T5-bias"), (cells(figure3, TRAINING), "CABLE"), most=0.8),),
+        ),
+        Claim(
+            "5.2, Figure 3",
+            "CABLE infers faster than all but Sinusoidal and Learnable",
+            (better(cells(figure3, INFERENCE), "CABLE", ("RoPE", "Kerple", "Fire", "T5-bias", "ALiBi"), lower=True),),
+        ),
+        Claim(
+            "5.2, Figure 3",
+            "in training it needs nearly the same memory as the others (here: within a tenth of ALiBi)",
+            (ratio((cells(figure3, MEMORY), "CABLE"), (cells(figure3, MEMORY), "ALiBi"), least=0.9, most=1.1),),
+        ),
+        Claim(
             "5.3, Table 2",
             "DAPEv2 improves both CABLE and Kerple",
             (
@@ -411,7 +463,16 @@ def cable() -> list[Claim]:
         Claim(
             "5.3",
             "DAPEv2+CABLE trains 3 times slower than CABLE (here: 2 or more)",
-            (ratio((speed, "CABLE"), (speed, "DAPEv2+Cable"), least=2.0),),
+            (ratio((cells(dape_speed, TRAINING), "CABLE"), (cells(dape_speed, TRAINING), "DAPEv2+Cable"), least=2.0),),
+        ),
+        Claim(
+            "5.3",
+            "DAPEv2+CABLE infers 1.7 times slower than CABLE (here: 1.4 or more)",
+            (
+                ratio(
+                    (cells(dape_speed, INFERENCE), "DAPEv2+Cable"), (cells(dape_speed, INFERENCE), "CABLE"), least=1.4
+                ),
+            ),
         ),
         Claim(
             "5.6, Figure 5",

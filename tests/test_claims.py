@@ -35,6 +35,7 @@ PRINTED_OTHERWISE = {
     "D.1, Table 2",  # Wikipedia: RoPE 18.36, ALiBi SSMax .19 ahead
     "F.1, Table 4",  # Single 2 at 4K: RoPE SSMax .52, BAM SSMax .24
     "F.2, Table 5",  # MultiKey 3
+    "H.7, Table 8",  # SSMax: nothing at 120M, a tenth at 1.1B
     "5.1",  # CABLE_NW and ALiBi on WikiText-103
     "Table 4, GPT-2 Tiny on FineWeb-Edu",  # ALiBi at 8192
 }
