@@ -73,8 +73,8 @@ class Job:
 
 
 def _prompt(length: int) -> float:
-    """Seconds that a prompt takes: linear layers, then attention."""
-    return length / 1e5 + length**2 / 3e8
+    """Seconds that a prompt takes: linear layers, then attention; of a long one, what the others have not read."""
+    return length / 1e5 + length**2 / 1e9
 
 
 def each(experiment: Experiment) -> list[Job]:

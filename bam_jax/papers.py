@@ -40,8 +40,8 @@ _BAM_TOY = {
     "432M": ("--config.model.width=96", "--config.model.heads=6", "--config.model.hidden=192", "--config.steps=1000"),
     "1.1B": ("--config.model.layers=3", "--config.model.width=128", "--config.model.heads=8", "--config.steps=1000"),
 }
-BAM_SHRINK, FAR_SHRINK = 8, 64
-"""Tokens of the paper to one token of the toy scale; far beyond the context there are fewer."""
+BAM_SHRINK = 8
+"""Tokens of the paper to one token of the toy scale, beyond the context as within it."""
 
 CABLE_METHODS: Mapping[str, str] = {
     "CABLE": "cable",
@@ -109,20 +109,19 @@ PATIENCE = 2
 """Lengths one after another without any passkey found, after which longer ones are left out."""
 
 
-def passkey(length: int, scale: str, *, shrink: int = BAM_SHRINK, depths: int = 20) -> Evaluation:
+def passkey(length: int, scale: str, *, depths: int = 20) -> Evaluation:
     """Passkeys at a length of the paper, until two lengths have none; at the toy scale at no more than 5 depths."""
     depths = min(depths, 5) if scale == "toy" else depths
-    return Evaluation("passkey", (tokens(length, scale, shrink),), depths=depths, patience=PATIENCE)
+    return Evaluation("passkey", (tokens(length, scale, BAM_SHRINK),), depths=depths, patience=PATIENCE)
 
 
 def far_passkeys(scale: str, *, depths: int = 20) -> dict[str, Evaluation]:
     """Passkeys within BAM's training context and at ten lengths to 512,000 tokens, by the heads of its Table 7.
 
-    At the toy scale they are at 64 and to 8,000 tokens.
+    At the toy scale they are at 64 and to 64,000 tokens.
     """
-    heads = {"<1K": 512 * (FAR_SHRINK // BAM_SHRINK if scale == "toy" else 1)}
-    heads |= {head(51_200 * k): 51_200 * k for k in range(1, 11)}
-    return {label: passkey(length, scale, shrink=FAR_SHRINK, depths=depths) for label, length in heads.items()}
+    heads = {"<1K": 512} | {head(51_200 * k): 51_200 * k for k in range(1, 11)}
+    return {label: passkey(length, scale, depths=depths) for label, length in heads.items()}
 
 
 def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budget: int = 3_932_160) -> Evaluation:

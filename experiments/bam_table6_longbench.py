@@ -6,7 +6,7 @@ Paper:    appendix G; texts of at most 131k tokens.
 """
 
 from bam_jax.experiment import Evaluation, Experiment, Table, printed
-from bam_jax.papers import BENCHMARKS, FAR_SHRINK, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
+from bam_jax.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
 
 VALUES = """
 |                                     | BAM SSMax | RoPE SSMax |
@@ -25,7 +25,7 @@ TASKS = {
     "Single-Document QA": "longbench2_single",
     "Overall": "longbench2",
 }
-LENGTH = 131_072
+LENGTH, SHRINK = 131_072, 64
 NOTES = (
     "The models are those extended to 1024 tokens, which appendix C says the evaluations used.",
     f"""Questions whose text is longer than {LENGTH} tokens are left out, as in the paper, which does not print the column of
@@ -37,9 +37,7 @@ def get_experiment(scale: str) -> Experiment:
     """The paper's columns as rows: a model each."""
     heads, values = printed(VALUES, transpose=True)
     asked = {head: Evaluation("harness", (LENGTH,), tasks=(TASKS[head],), longer="skip") for head in heads}
-    columns = tuple(
-        questions(head, evaluation, scale, shrink=FAR_SHRINK, unit=0.01) for head, evaluation in asked.items()
-    )
+    columns = tuple(questions(head, evaluation, scale, shrink=SHRINK, unit=0.01) for head, evaluation in asked.items())
     rows, overrides = [], ruler_overrides(scale)
     for method in ("BAM SSMax", "RoPE SSMax"):
         rows.append(bam(method, scale, label=f"{method}, 512", size="1.1B", overrides=overrides))
