@@ -25,11 +25,17 @@ from jax.experimental import multihost_utils
 from bam_jax import errors
 from bam_jax.errors import UserError
 
+JOIN = 300
+"""Seconds that a process waits for the others to start."""
 HEARTBEAT = 40
 """Seconds after which a process that says nothing counts as lost."""
 LOST = re.compile("gloo|nccl|unavailable|heartbeat|deadline", re.IGNORECASE)
 """In what the runtime says when the other end of a connection is gone."""
 AGAIN = "start all processes again: the run goes on from its last checkpoint"
+ALONE = (
+    "the processes of this job did not find one another; see that each is started, with no error of its own, and that "
+    "the coordinator's port is free and open to all"
+)
 
 _END = "bam_jax/end"
 _POLL = 0.5  # seconds
@@ -113,21 +119,19 @@ def _initialised(coordinator: str, count: int, index: int | None) -> bool:
         count = found[0].get_process_count() if found else 1
     if count == 1:
         return False
+    _on_abort()
     try:
         jax.distributed.initialize(
             coordinator or None,
             count,
             index,
             cluster_detection_method="deactivate" if coordinator else None,
-            initialization_timeout=300,
+            initialization_timeout=JOIN,
             heartbeat_timeout_seconds=HEARTBEAT,
             shutdown_timeout_seconds=HEARTBEAT,
         )
     except (jax.errors.JaxRuntimeError, RuntimeError) as error:
-        raise UserError(
-            f"the {count} processes of this job did not find one another; see that each is started and that the "
-            f"coordinator's port is free and open to all ({_short(error)})"
-        ) from error
+        raise UserError(f"{ALONE} ({_short(error)})") from error
     return True
 
 
@@ -144,7 +148,6 @@ class _Together:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Look whether another process ends, in a thread: this one may be waiting for it in compiled code."""
-        _on_abort()
         thread = threading.Thread(target=self._watch, daemon=True)
         thread.start()
         try:
@@ -203,12 +206,16 @@ def _short(error: BaseException) -> str:
 
 
 def _aborted(_: int) -> None:
-    line = (
-        f"error: process {distributed.global_state.process_id} was ended by the runtime, which says why above: most often "
-        f"another process is gone; {AGAIN}\n"
-    )
-    os.write(2, line.encode())
-    os._exit(errors.AGAIN)
+    if distributed.global_state.preemption_sync_manager is None:  # what initialisation sets last
+        status, line = 2, ALONE
+    else:
+        status = errors.AGAIN
+        line = (
+            f"process {distributed.global_state.process_id} was ended by the runtime, which says why above: most often "
+            f"another process is gone; {AGAIN}"
+        )
+    os.write(2, f"error: {line}\n".encode())
+    os._exit(status)
 
 
 _ABORTED = ctypes.CFUNCTYPE(None, ctypes.c_int)(_aborted)

@@ -1,4 +1,4 @@
-"""Several processes on one machine: they train as one does, stop together, and go on as another number of them."""
+"""Several processes on one machine: they train as one does, end together, and go on as another number of them."""
 
 import os
 import signal
@@ -11,19 +11,22 @@ import jax
 import numpy as np
 import pytest
 
-from bam_jax import checkpoint, errors, train
+from bam_jax import checkpoint, errors, log, processes, train
 from bam_jax import config as configs
+from bam_jax.errors import UserError
 
 CONFIG = """
 import ml_collections
 
 def get_config():
     return ml_collections.ConfigDict(dict(
-        encoding="bam", ssmax="on", steps=40, checkpoint_every=10, log_every=1, batch=8, context=32,
+        encoding="bam", ssmax="on", steps=30, checkpoint_every=10, log_every=1, batch=8, context=32,
         model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}),
         optimizer=dict(warmup=5),
     ))
 """
+LONG = ("--config.steps=400", "--config.checkpoint_every=20")
+TWO = "--config.mesh.data=2"
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def start(path, run, count, *arguments, devices=1):
     for index in range(count):
         command = [sys.executable, "-m", "bam_jax.train", f"--config={path / 'tiny.py'}", f"--workdir={path / run}"]
         command += [f"--coordinator={where}", f"--processes={count}", f"--process={index}", *arguments]
-        with (path / f"{run}.{index}").open("a") as output:
+        with (path / f"{run}.{index}").open("w") as output:
             environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
             made.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
     return made
@@ -71,6 +74,12 @@ def ended(path, run, made, seconds=240):
     return codes, [(path / f"{run}.{index}").read_text() for index in range(len(made))]
 
 
+def reached(path, run="run"):
+    """The last step that the metrics tell of."""
+    records = list(log.read(path / run / train.METRICS))
+    return records[-1]["step"] if records else 0
+
+
 def whole(path, run, *overrides):
     """The records and the parameters of a run that this process trains to its end."""
     config = configs.load(path / "tiny.py", overrides)
@@ -85,11 +94,114 @@ def same(a, b, **tolerance):
 
 
 def test_two_processes_stop_at_one_step_and_one_goes_on(path):
-    made = start(path, "run", 2, "--config.mesh.data=2")
+    made = start(path, "run", 2, TWO)
     wait_for(made, (path / "run" / train.METRICS).exists)
     made[1].send_signal(signal.SIGTERM)
     codes, said = ended(path, "run", made)
     assert codes == [errors.AGAIN] * 2, said
     step = checkpoint.latest(path / "run")
-    assert 0 < step < 40 and all(f"stopped at step {step} of 40" in text for text in said)
-    same(*[whole(path, run, "--config.mesh.data=2") for run in ("run", "alone")], rtol=0)
+    assert 0 < step < 30 and all(f"stopped at step {step} of 30" in text for text in said)
+    same(*[whole(path, run, TWO) for run in ("run", "alone")], rtol=0)
+
+
+def test_sigterm_leaves_a_checkpoint_of_that_very_step(path):
+    config = configs.load(path / "tiny.py", ["--config.steps=6"])
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop(step):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return asked(step)
+
+    with processes.stopping() as asked, pytest.raises(errors.Stopped, match="step 4 of 6; the same command"):
+        train.fit(config, path / "run", stop=stop)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert checkpoint.latest(path / "run") == 4
+    same(*[whole(path, run, "--config.steps=6") for run in ("run", "alone")], rtol=0)
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("localhost:1", 0, None), "belong together"),
+        (("localhost:1", 2, None), "belong together"),
+        (("", 2, 1), "belong together"),
+        (("localhost:1", 2, 2), "--process=2 must be from 0 to 1"),
+        (("localhost:1", 2, -1), "--process=-1 must be from 0 to 1"),
+        (("localhost", 2, 1), "--coordinator=localhost must be HOST:PORT"),
+    ],
+)
+def test_what_does_not_tell_processes_apart_is_refused(arguments, says):
+    with pytest.raises(UserError, match=says), processes.joined(*arguments):
+        pass
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_whose_others_do_not_come_says_so(index):
+    joins = f"with processes.joined('localhost:{free_port()}', 2, {index}): pass"
+    program = f"from bam_jax import processes\nprocesses.JOIN = 3\n{joins}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "did not find one another" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "count, devices, axes",
+    [(2, 1, {"data": 2}), (4, 1, {"data": 2, "fsdp": 2}), (2, 2, {"fsdp": 2, "tensor": 2}), (2, 1, {"context": 2})],
+    ids=str,
+)
+def test_processes_train_as_one_with_all_their_devices_does(path, count, devices, axes):
+    mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
+    codes, said = ended(path, "run", start(path, "run", count, *mesh, devices=devices))
+    assert codes == [0] * count, said
+    same(*[whole(path, run, *mesh) for run in ("run", "alone")], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.full
+def test_a_killed_process_ends_the_others_and_costs_the_steps_since_the_last_checkpoint(path):
+    for victim in (1, 0):
+        last = checkpoint.latest(path / "run")
+        made = start(path, "run", 2, TWO, *LONG)
+        wait_for(made, lambda last=last: checkpoint.latest(path / "run") >= last + 20)
+        made[victim].kill()
+        codes, said = ended(path, "run", made, seconds=60)
+        assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, errors.AGAIN), said
+        assert processes.AGAIN in said[1 - victim].splitlines()[-1]
+        # whole ones only, and none older than the last that was finished when the next began
+        assert checkpoint.latest(path / "run") > max(last, reached(path) - 40)
+    assert reached(path) < 400
+    codes, said = ended(path, "run", start(path, "run", 2, TWO, *LONG))
+    assert codes == [0, 0], said
+    same(*[whole(path, run, TWO, *LONG) for run in ("run", "alone")], rtol=0)
+
+
+@pytest.mark.full
+def test_one_process_then_four_then_two_with_other_meshes(path):
+    long = (*LONG, "--config.optimizer.rate=1e-4")  # so that 400 steps do not blow rounding errors up
+    with pytest.raises(errors.Stopped):
+        train.fit(configs.load(path / "tiny.py", long), path / "run", stop=lambda step: step == 7)
+    made = start(path, "run", 4, "--config.mesh.data=2", "--config.mesh.fsdp=2", *long)
+    wait_for(made, lambda: reached(path) > 7)
+    made[3].send_signal(signal.SIGTERM)
+    codes, said = ended(path, "run", made)
+    step = checkpoint.latest(path / "run")
+    assert codes == [errors.AGAIN] * 4 and 7 < step < 400, said
+    made = start(path, "run", 2, "--config.mesh.tensor=2", "--config.mesh.data=2", *long, devices=2)
+    codes, said = ended(path, "run", made)
+    assert codes == [0, 0], said
+    same(*[whole(path, run, *long) for run in ("run", "alone")], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_mistake_that_one_process_finds_is_one_line_from_all(path, at):
+    (path / "run").mkdir()
+    if at == 0:
+        (path / "run" / "note").write_text("not a run")
+    made = start(path, "run", 2, TWO, f"--config.batch={8 if at == 0 else 7}")
+    codes, said = ended(path, "run", made, seconds=60)
+    assert codes == [2, 2], said
+    lines = [text.strip().splitlines()[-1] for text in said]
+    says = "holds something that is not a run" if at == 0 else "must be a multiple"
+    assert all(line.startswith("error: ") and says in line for line in lines), lines

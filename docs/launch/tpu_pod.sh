@@ -3,8 +3,8 @@
 #
 #   NAME=lm_1b ZONE=us-east5-a TYPE=v5p-128 docs/launch/tpu_pod.sh --config=configs/lm_1b.py --workdir=/mnt/shared/runs/lm_1b
 #
-# SETUP is run on every host of a new slice: it leaves the repository, installed, in ~/bam_jax and mounts what all hosts
-# share. Run the script where it can stay for days (tmux); started again, it goes on with the slice that is there.
+# SETUP is run on every host before each start: it leaves the repository, installed, in ~/bam_jax, and what all hosts share
+# mounted, and is quick where they are. Run the script where it can stay for days (tmux); started again, it goes on with the slice that is there.
 set -u
 : "${NAME:?a name for the queued resource}" "${ZONE:?}" "${TYPE:?an accelerator type, such as v5p-128}"
 RUNTIME=${RUNTIME:-v2-alpha-tpuv5}
@@ -16,8 +16,12 @@ slice() { $TPU queued-resources "$1" "$NAME" --zone="$ZONE" "${@:2}"; }
 state() { slice describe --format='value(state.state)' 2>/dev/null; }
 everywhere() { $TPU tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"; }
 
+# A host that shuts down sends SIGTERM to the shell too, which has to wait for the checkpoint and to say the exit code.
+# The lock: where only the connection broke, the training that it left goes on, and this one waits for it to end.
+train="trap : TERM; ( $SETUP ) && cd ~/bam_jax && exec 9>.lock && flock 9 && .venv/bin/python -m bam_jax.train\
+$(printf ' %q' "$@"); code=\$?; echo \"exit code \$code\"; exit \$code"
+
 log=$(mktemp)
-arguments=$(printf ' %q' "$@")
 for ((start = 1; start <= ${STARTS:-50}; start++)); do
     until [ "$(state)" = ACTIVE ]; do
         case $(state) in
@@ -26,18 +30,13 @@ for ((start = 1; start <= ${STARTS:-50}; start++)); do
         esac
         sleep "$WAIT"
     done
-    if ! everywhere "$SETUP"; then
-        [ "$(state)" = ACTIVE ] && exit 1
-        continue
-    fi
-    # The lock: where only the connection broke, the training that it left goes on, and this one waits for it to end.
-    everywhere "cd ~/bam_jax && flock .lock .venv/bin/python -m bam_jax.train$arguments; code=\$?; \
-echo \"exit code \$code\"; exit \$code" | tee "$log"
+    everywhere "$train" | tee "$log"
     status=${PIPESTATUS[0]}
     [ "$status" -eq 0 ] && exit 0
     # 75: stopped by SIGTERM, or another host was lost. No code at all: the slice went away under it.
-    if ! grep -q '^exit code 75$' "$log" && [ "$(state)" = ACTIVE ]; then
+    if grep -q 'exit code' "$log" && ! grep -q 'exit code 75$' "$log"; then
         exit "$status"
     fi
+    sleep "$WAIT" # the queue is late to say that a slice is gone
 done
 exit 75
