@@ -71,8 +71,9 @@ def fit(
     _see_tasks(config)
     host, hosts = sharding.hosts(mesh)
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
-        graph, init, tx = _parts(config, checkpoint.vocabulary(config, tokenizer))
-        shardings = state_shardings(jax.eval_shape(init), tx, mesh)
+        graph, init, tx = parts(config, checkpoint.vocabulary(config, tokenizer))
+        shapes = jax.eval_shape(init)
+        shardings = state_shardings(shapes, tx, mesh)
         data = stack.enter_context(contextlib.closing(loader.batches(config, tokenizer, host=host, hosts=hosts)))
         # last of what may refuse, so that a mistake leaves no folder behind
         if processes.first():
@@ -93,7 +94,7 @@ def fit(
             log.progress(config.steps, done=done, label=run.name, show=shown) as bar,
             checkpoint.Checkpoints(run) as checkpoints,
         ):
-            state = checkpoints.load(_placed(init, shardings), data) if done else _first(config, init, shardings)
+            state = checkpoints.load(placed(shapes, shardings), data) if done else _first(config, init, shardings)
             update = make_step(config, graph, tx, shardings)
             meter = _Meter(config, writer, bar, history[-1]["seconds"] if history else 0.0)
             late = None
@@ -239,8 +240,13 @@ class _Meter:
             self.mark, self.speed = (step, now), speed
 
 
-def _parts(config: Config, vocab: int) -> tuple[nnx.GraphDef, Callable[[], State], optax.GradientTransformation]:
-    """The structure of the decoder, a function that makes the initial state, the optimiser."""
+def parts(config: Config, vocab: int) -> tuple[nnx.GraphDef, Callable[[], State], optax.GradientTransformation]:
+    """The structure of the decoder, a function that makes the initial state, the optimiser.
+
+    Args:
+        config: the run's.
+        vocab: entries of the vocabulary.
+    """
 
     def build():
         return model.build(config, vocab=vocab, rngs=nnx.Rngs(config.seed))
@@ -263,10 +269,14 @@ def _first(config: Config, init: Callable[[], State], shardings: Shardings | Non
     return state
 
 
-def _placed(init: Callable[[], State], shardings: Shardings) -> State:
-    """Shapes, dtypes and shardings of the state."""
-    shaped = lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-    return jax.tree.map(shaped, jax.eval_shape(init), shardings)
+def placed(state: State, shardings: Shardings) -> State:
+    """Shapes, dtypes and shardings of the state.
+
+    Args:
+        state: what `jax.eval_shape` gives for it.
+        shardings: of `state_shardings`.
+    """
+    return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), state, shardings)
 
 
 def jit_once(function: Callable[[], State], shardings: Shardings | None = None) -> Callable[[], State]:

@@ -116,7 +116,7 @@ def test_restored_model_is_the_trained_one(trained):
     logits, _ = decoder(np.zeros((1, 8), np.int32))
     assert logits.shape == (1, 8, made.size)
     _, tree = checkpoint.split(decoder)
-    fresh = train._parts(config, made.size)[1]()["model"]
+    fresh = train.parts(config, made.size)[1]()["model"]
     assert not np.array_equal(tree["params"]["head"]["kernel"], fresh["params"]["head"]["kernel"])
     np.testing.assert_array_equal(*(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh)))
 

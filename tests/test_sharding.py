@@ -60,7 +60,7 @@ def test_one_rule_for_each_parameter_and_none_large_left_whole(number):
 def test_the_state_of_every_config_is_cut(path):
     config = configs.load(path)
     mesh = sharding.make_mesh(MeshConfig(fsdp=4, tensor=2))
-    _, init, tx = train._parts(config, config.model.vocab or 32768)
+    _, init, tx = train.parts(config, config.model.vocab or 32768)
     state = jax.eval_shape(init)
     cut = train.state_shardings(state, tx, mesh)
     whole = sum(map(bytes_of, jax.tree.leaves(state)))
@@ -161,7 +161,7 @@ def stepped(config, steps, arrays, vocab=32, dtype=np.float32):
     mesh = sharding.make_mesh(config.mesh)
     sharding.check(config, mesh)
     with jax.set_mesh(mesh):
-        graph, init, tx = train._parts(config, vocab)
+        graph, init, tx = train.parts(config, vocab)
         wide = lambda: jax.tree.map(lambda x: x.astype(dtype) if x.dtype == np.float32 else x, init())
         cut = train.state_shardings(jax.eval_shape(wide), tx, mesh)
         state = train._first(config, wide, cut)

@@ -146,7 +146,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(path, monkeypatch):
 
 
 def one_step(config, **more):
-    graph, init, tx = train._parts(config, 11)
+    graph, init, tx = train.parts(config, 11)
     state = train.jit_once(init)()
     before = jax.tree.map(np.asarray, state)
     rng = np.random.default_rng(0)
@@ -210,7 +210,7 @@ def test_a_run_may_start_from_anothers_parameters(path):
     train.fit(tiny(path, "--config.steps=2", "--config.checkpoint_every=2"), path / "short")
     longer = tiny(path, f"--config.start={path / 'short'}", "--config.context=48")
     size = tokenizer(longer.data.tokenizer).size
-    _, init, tx = train._parts(longer, size)
+    _, init, tx = train.parts(longer, size)
     first = train._first(longer, init)
     same(first["model"], final(path / "short"))
     same(first["optimizer"], tx.init(first["model"]["params"]))
@@ -218,4 +218,4 @@ def test_a_run_may_start_from_anothers_parameters(path):
         train._first(tiny(path, f"--config.start={path / 'nowhere'}"), init)
     with pytest.raises(UserError, match="does not fit"):
         wide = tiny(path, f"--config.start={path / 'short'}", "--config.model.width=32")
-        train._first(wide, train._parts(wide, size)[1])
+        train._first(wide, train.parts(wide, size)[1])

@@ -1,0 +1,122 @@
+"""Slices of accelerators by name, and what their chips can do."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from bam_jax.budget import CHIPS as PEAKS
+from bam_jax.config import MeshConfig
+from bam_jax.errors import UserError, nearest
+from bam_jax.sharding import make_mesh
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What one can do.
+
+    Args:
+        memory: bytes that the compiler gives to a program: what it names where one needs more.
+        bandwidth: of the memory, bytes a second.
+        links: of the interconnect, bytes a second that a chip can send over all its ports together.
+    """
+
+    memory: float
+    bandwidth: float
+    links: float
+
+
+CHIPS = {
+    "v5e": Chip(15.75 * GIB, 819e9, 200e9),
+    "v5p": Chip(95.73 * GIB, 2765e9, 600e9),
+    "v6e": Chip(31.24 * GIB, 1640e9, 400e9),
+}
+"""Bandwidths by the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e), where that of links is given both ways."""
+
+CPU = "cpu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """Devices that a program is compiled for.
+
+    Args:
+        name: as it was asked for, such as "v5e:4x4".
+        kind: a name in `CHIPS`, or "cpu".
+        devices: of `jax.experimental.topologies`, or this machine's for "cpu".
+    """
+
+    name: str
+    kind: str
+    devices: Sequence[jax.Device] = dataclasses.field(repr=False)
+
+    @property
+    def chip(self) -> Chip | None:
+        """None for a CPU, of which nothing is said."""
+        return None if self.kind == CPU else CHIPS[self.kind]
+
+    @property
+    def peak(self) -> float:
+        """Dense bfloat16 operations a second of one chip (`bam_jax.budget.CHIPS`)."""
+        return PEAKS[self.kind]
+
+    def mesh(self, config: MeshConfig) -> Mesh:
+        """The mesh of all devices that `config` asks for; `fsdp` takes what is left where it and `data` are both at 0.
+
+        Raises:
+            UserError: the axes' product is not the number of devices.
+        """
+        if config.data == config.fsdp == 0:  # a slice's links are all fast, whichever host a chip stands at
+            config = dataclasses.replace(config, data=1)
+        return make_mesh(config, self.devices)
+
+
+def find(name: str) -> Slice:
+    """The slice of a name: a chip and how they stand, "v5e:4x4"; or "cpu:8", that many devices of this machine's CPU.
+
+    Raises:
+        UserError: an unknown chip or shape, libtpu is not installed, or the CPU has not as many devices.
+    """
+    kind, _, shape = name.partition(":")
+    if kind not in (*CHIPS, CPU):
+        raise UserError(f"--topology={name} is of an unknown chip; {nearest(kind, (*CHIPS, CPU))}")
+    if kind == CPU:
+        if not shape.isdecimal() or not 0 < int(shape) <= jax.device_count():
+            raise UserError(
+                f"--topology={name} must be cpu: and a number of devices, 1 to {jax.device_count()} here; "
+                "set JAX_NUM_CPU_DEVICES for more"
+            )
+        return Slice(name, kind, jax.devices()[: int(shape)])
+    sizes = shape.split("x")
+    if not all(size.isdecimal() for size in sizes):
+        raise UserError(f"--topology={name} is not a chip and how they stand; give for example {kind}:4x4")
+    if importlib.util.find_spec("libtpu") is None:
+        raise UserError(
+            f"--topology={name} needs libtpu, which is not installed; pip install 'bam_jax[compilers]', or give cpu:N"
+        )
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nothing is run: others may use it
+    try:
+        with _quiet():
+            return Slice(name, kind, topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(f"--topology={name}: {str(error).splitlines()[0]}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what libtpu writes to stderr at its start about there being no TPU."""
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

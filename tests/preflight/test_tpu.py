@@ -1,0 +1,45 @@
+"""Steps compiled for slices of TPUs."""
+
+import importlib.util
+import json
+
+import pytest
+
+from bam_jax.preflight.__main__ import main
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+    model = {"layers": 2, "width": 256, "heads": 4, "hidden": 512, "remat": True, "vocab": 2048}
+    return ml_collections.ConfigDict(
+        {"encoding": "bam", "ssmax": "on", "model": model, "context": 512, "batch": 16, "data": {"tokenizer": "byte"}}
+    )
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("needs libtpu")
+    path = tmp_path / "small.py"
+    path.write_text(CONFIG)
+    return f"--config={path}"
+
+
+def test_a_small_model_on_four_chips(config, capsys):
+    assert main([config, "--topology=v5e:2x2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    made = found["compiled"]
+    assert found["mesh"] == {"data": 1, "fsdp": 4, "tensor": 1, "context": 1}
+    for kind, size in made["arguments"].items():
+        assert size == pytest.approx(found["bytes"][kind], rel=0.05)  # arrays are laid out in tiles
+    assert made["collectives"]["all-gather"]["times"] >= 2 and not made["uncounted"]
+
+
+def test_a_model_that_does_not_fit(config, capsys):
+    overrides = ["--config.batch=65536", "--config.mesh.data=4", "--config.mesh.fsdp=1"]
+    assert main([config, "--topology=v5e:2x2", "--json", *overrides]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["sum"] == pytest.approx(found["compiled"]["total"], rel=0.1) and found["compiled"]["refused"]
+    assert not found["fits"] and "--config.optimizer.accumulate=" in found["proposals"][0]
