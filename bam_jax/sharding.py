@@ -35,9 +35,8 @@ from bam_jax.config import Config, MeshConfig
 from bam_jax.encodings import Dims, spec
 from bam_jax.errors import UserError
 
-AXES = ("data", "fsdp", "tensor", "context")
-BATCH = ("data", "fsdp")
-TENSOR, CONTEXT = "tensor", "context"
+AXES = DATA, FSDP, TENSOR, CONTEXT = ("data", "fsdp", "tensor", "context")
+BATCH = (DATA, FSDP)
 TEXT = P(BATCH, CONTEXT)
 """[B, T, ...]: what the batch and the activations are cut by."""
 

@@ -40,12 +40,10 @@ def config(tmp_path):
 
 def layouts(config):
     """The state's shapes and dtypes with their shardings, under each mesh."""
-    _, init, tx = train._parts(config, checkpoint.vocabulary(config, tokenizer("char")))
+    _, init, tx = train.parts(config, checkpoint.vocabulary(config, tokenizer("char")))
     shapes = jax.eval_shape(init)
     meshes = {name: sharding.make_mesh(mesh) for name, mesh in MESHES.items()}
-    return {
-        name: train._placed(lambda: shapes, train.state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()
-    }
+    return {name: train.placed(shapes, train.state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()}
 
 
 def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, tmp_path, monkeypatch):

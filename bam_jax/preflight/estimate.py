@@ -7,6 +7,7 @@ from typing import Any
 from bam_jax.config import Config
 from bam_jax.preflight import memory
 from bam_jax.preflight.chips import Slice
+from bam_jax.sharding import CONTEXT, DATA, FSDP, TENSOR
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +79,12 @@ def sent(config: Config, state: Any, share: memory.Share, mesh: dict[str, int]) 
     keys = rows * (config.model.kv_heads or config.model.heads) / config.model.heads / share.tensor
     of = lambda n: (n - 1) / n
     each = [
-        3 * share.item * part * (mesh["fsdp"] - 1),
-        2 * share.item * part * of(mesh["data"] * mesh["context"]),
-        2 * share.item * head * of(mesh["fsdp"]),
-        2 * (4 + share.item) * head * of(mesh["data"] * mesh["fsdp"] * mesh["context"]),
-        again * 2 * 2 * rows * of(mesh["tensor"]),
-        (2 * again + 2 * 4 / share.item) * keys * mesh["context"] if mesh["context"] > 1 else 0,
+        3 * share.item * part * (mesh[FSDP] - 1),
+        2 * share.item * part * of(mesh[DATA] * mesh[CONTEXT]),
+        2 * share.item * head * of(mesh[FSDP]),
+        2 * (4 + share.item) * head * of(mesh[DATA] * mesh[FSDP] * mesh[CONTEXT]),
+        again * 2 * 2 * rows * of(mesh[TENSOR]),
+        (2 * again + 2 * 4 / share.item) * keys * mesh[CONTEXT] if mesh[CONTEXT] > 1 else 0,
     ]
     return config.optimizer.accumulate * math.fsum(each)
 

@@ -9,6 +9,7 @@ import jax
 
 from bam_jax import losses
 from bam_jax.config import Config
+from bam_jax.sharding import CONTEXT, DATA, FSDP, TENSOR
 
 KINDS = ("parameters", "optimizer", "batch", "gradients", "activations", "temporaries")
 
@@ -42,11 +43,11 @@ class Share:
         """The share under a mesh, with matrix products of `item` bytes a number."""
         size = dict(mesh.shape)
         return cls(
-            rows=config.batch / config.optimizer.accumulate / (size["data"] * size["fsdp"]),
-            tokens=config.context / size["context"],
-            tensor=size["tensor"],
-            ring=size["context"] > 1,
-            fetched=size["fsdp"] > 1,
+            rows=config.batch / config.optimizer.accumulate / (size[DATA] * size[FSDP]),
+            tokens=config.context / size[CONTEXT],
+            tensor=size[TENSOR],
+            ring=size[CONTEXT] > 1,
+            fetched=size[FSDP] > 1,
             item=item,
             tiles=tiles,
         )

@@ -8,6 +8,7 @@ from bam_jax.preflight.chips import Slice
 from bam_jax.preflight.collectives import KINDS
 from bam_jax.preflight.compiled import Compiled
 from bam_jax.preflight.step import Step
+from bam_jax.sharding import FSDP
 
 
 def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict
     sent = sum(each.bytes for each in made.collectives)
     if made.refused:
         sent = estimate.sent(config, step.state, share, mesh)
-    read = estimate.traffic(config, step.state, share, mesh["fsdp"])
+    read = estimate.traffic(config, step.state, share, mesh[FSDP])
     rates = estimate.estimate(where, step.operations, read, sent, utilisation)
     tokens = config.batch * config.context
     return {

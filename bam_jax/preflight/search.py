@@ -11,6 +11,7 @@ from bam_jax.errors import UserError
 from bam_jax.preflight import estimate
 from bam_jax.preflight.chips import Slice
 from bam_jax.preflight.step import Model, Step
+from bam_jax.sharding import FSDP, TENSOR
 
 MARGIN = 0.9
 """Share of the memory that a sum may fill: it may be wrong by a tenth."""
@@ -54,7 +55,7 @@ def proposals(
             tensor axis; None: the quickest is wanted.
     """
     found = []
-    for axes in _meshes(len(where.devices), None if mesh is None else mesh["tensor"]):
+    for axes in _meshes(len(where.devices), None if mesh is None else mesh[TENSOR]):
         abstract = jax.sharding.AbstractMesh(dataclasses.astuple(axes), sharding.AXES)
         placed = None
         for other in _others(config, axes, 1 if mesh is None else config.optimizer.accumulate):
@@ -80,7 +81,7 @@ def seconds(step: Step, where: Slice, utilisation: float) -> float:
         utilisation: see `estimate.estimate`.
     """
     mesh, share = dict(step.mesh.shape), step.share
-    read = estimate.traffic(step.config, step.state, share, mesh["fsdp"])
+    read = estimate.traffic(step.config, step.state, share, mesh[FSDP])
     sent = estimate.sent(step.config, step.state, share, mesh)
     found = estimate.estimate(where, step.operations, read, sent, utilisation)
     return 0.0 if found is None else max(found.compute, found.memory) + found.links

@@ -22,6 +22,7 @@ from bam_jax.errors import UserError
 from bam_jax.preflight import chips
 from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
+from bam_jax.sharding import CONTEXT, DATA, FSDP
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         less = {kind: first[kind] / row[kind] for kind in row}
         print(
             f"| {name} | {row['parameters'] / 1e6:,.1f} MB | {row['optimizer'] / 1e6:,.1f} MB "
-            f"| {less['parameters']:.2f} | {1 / less['fsdp']:g} "
+            f"| {less['parameters']:.2f} | {1 / less[FSDP]:g} "
             f"| {row['activations'] / 1e6:,.1f} MB | {less['activations']:.2f} | {1 / less['shares']:g} |",
             flush=True,
         )
@@ -74,8 +75,8 @@ def _row(config: Config, name: str) -> dict[str, float]:
     return {
         **once.arguments,
         "activations": twice.temporaries - once.temporaries,
-        "fsdp": size["fsdp"],
-        "shares": size["data"] * size["fsdp"] * size["context"],
+        FSDP: size[FSDP],
+        "shares": size[DATA] * size[FSDP] * size[CONTEXT],
     }
 
 
