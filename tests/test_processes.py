@@ -148,7 +148,7 @@ def test_a_process_whose_others_do_not_come_says_so(index):
 @pytest.mark.full
 @pytest.mark.parametrize(
     "count, devices, axes",
-    [(2, 1, {"data": 2}), (4, 1, {"data": 2, "fsdp": 2}), (2, 2, {"fsdp": 2, "tensor": 2}), (2, 1, {"context": 2})],
+    [(4, 1, {"data": 2, "fsdp": 2}), (2, 2, {"fsdp": 2, "tensor": 2}), (2, 1, {"context": 2})],
     ids=str,
 )
 def test_processes_train_as_one_with_all_their_devices_does(path, count, devices, axes):
