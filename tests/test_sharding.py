@@ -18,6 +18,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.encodings import ENCODINGS, context
 from bam_jax.errors import UserError
+from bam_jax.preflight.collectives import collectives
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
@@ -278,6 +279,23 @@ def test_twenty_steps_on_every_mesh_in_float64(mesh, method, x64, monkeypatch):
     loss, parameters = np.abs(found - expected).max(), apart(one["model"], many["model"])
     print(f"{mesh} {method} float64, 20 steps: loss {loss:.1e}, parameters {parameters:.1e}")
     assert max(loss, parameters) < 1e-9
+
+
+@pytest.mark.full
+def test_no_activations_are_gathered_where_texts_are_cut():
+    """At most the documents' numbers of whole texts: running sums, counts and the ring do with less."""
+    config = tiny("--config.encoding=cable", *on((1, 1, 2, 4)))
+    mesh = sharding.make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+        graph, init, tx = train.parts(config, 32)
+        cut = train.state_shardings(jax.eval_shape(init), tx, mesh)
+        state = train.placed(jax.eval_shape(init), cut)
+        update = train.make_step(config, graph, tx, cut)
+        compiled = update.lower(state, sharding.batch(rows(config), mesh)).compile()
+    found, _ = collectives(compiled.as_text(), mesh.size)
+    gathered = [each.bytes / each.times for each in found if each.kind in ("all-gather", "all-to-all")]
+    assert gathered and max(gathered) <= config.batch * config.context * 4
+    assert any(each.kind == "collective-permute" for each in found)
 
 
 @pytest.mark.full
