@@ -70,10 +70,11 @@ def _in_tiles(shape: tuple[int, ...]) -> int:
     (147456, 1024, 128)
     """
     whole = lambda n, tile: math.ceil(n / tile) * tile
+    rows = lambda n: min(8, 2 ** math.ceil(math.log2(n)))
     if len(shape) < 2:
         return whole(shape[0], 1024 if shape[0] > 128 else 128) if shape else 128
     sizes = [
-        math.prod(shape) // (shape[i] * shape[j]) * whole(shape[i], 8) * whole(shape[j], 128)
+        math.prod(shape) // (shape[i] * shape[j]) * whole(shape[i], rows(shape[i])) * whole(shape[j], 128)
         for i, j in itertools.permutations(range(len(shape)), 2)
     ]
     return min(sizes)
@@ -103,8 +104,8 @@ def phases(config: Config, state: Any, share: Share) -> dict[str, dict[str, floa
     bytes of a number in matrix products:
 
         the loss         3 a V E / t (the head in both orders, whole, and its gradient), a chunk of logits in float32, 3 a N E
-        a layer, back    a (6 N F / t + 8 N E) or, round a ring, at least 28 a N E, where attention has twelve arrays and
-                         eight in float32; the weights of the layer, whole; 4 P and a V E / t, the gradients
+        a layer, back    the larger of 7.5 a N F / t in the MLP and, in attention, 12 a N E / t or, round a ring, 28 a N E / t:
+                         twelve arrays, and eight in float32; the weights of the layer, whole; 4 P and a V E / t, the gradients
         the embedding    (4 + 2 a) V E / t, its gradient in float32, and before and after it is summed over devices; a V E / t,
                          the table, whole; 4 P and a V E / t, the other gradients
 
@@ -157,10 +158,8 @@ def _kept(config: Config, share: Share) -> float:
 def _working(config: Config, share: Share) -> float:
     """Bytes of the backward pass of one layer, what it computes again included, and its weights if they are gathered."""
     width, hidden = config.model.width, config.model.hidden
-    wide, narrow = (6, 8) if config.model.remat else (3, 4)
-    live = wide * hidden / share.tensor + narrow * width
-    if share.ring:
-        live = max(live, 28 * width / share.tensor)
+    wide, narrow = (7.5, 28 if share.ring else 12) if config.model.remat else (3, 28 if share.ring else 10)
+    live = max(wide * hidden, narrow * width) / share.tensor
     key_heads = (config.model.kv_heads or config.model.heads) / config.model.heads
     matrices = (2 + 2 * key_heads) * width**2 + (3 if config.model.family == "llama" else 2) * width * hidden
     return share.item * (share.rows * share.tokens * live + (matrices / share.tensor if share.fetched else 0))

@@ -41,5 +41,5 @@ def test_a_model_that_does_not_fit(config, capsys):
     overrides = ["--config.batch=65536", "--config.mesh.data=4", "--config.mesh.fsdp=1"]
     assert main([config, "--topology=v5e:2x2", "--json", *overrides]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["sum"] == pytest.approx(found["compiled"]["total"], rel=0.1) and found["compiled"]["refused"]
+    assert found["sum"] == pytest.approx(found["compiled"]["total"], rel=0.2) and found["compiled"]["refused"]
     assert not found["fits"] and "--config.optimizer.accumulate=" in found["proposals"][0]
