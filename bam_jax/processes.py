@@ -52,7 +52,7 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
 
     Args:
         coordinator: host:port of process 0, where the port is free; "": as the scheduler says, if there is one.
-        count: processes of the job.
+        count: processes of the job; 1 alone: this one, whatever a scheduler says.
         index: which of them this is, from 0.
 
     Raises:
@@ -104,6 +104,8 @@ def stopping() -> Iterator[Callable[[int], bool]]:
 
 def _initialised(coordinator: str, count: int, index: int | None) -> bool:
     stated = coordinator != "", count != 0, index is not None
+    if (coordinator, count, index) == ("", 1, None):
+        return False
     if any(stated) and not all(stated):
         raise UserError(
             "--coordinator=HOST:PORT, --processes=N and --process=I belong together; give all three, or none"
@@ -113,10 +115,9 @@ def _initialised(coordinator: str, count: int, index: int | None) -> bool:
     if any(stated) and not re.fullmatch(r".+:\d+", coordinator):
         raise UserError(f"--coordinator={coordinator} must be HOST:PORT, of process 0")
     if count == 0:
-        found = [
-            env for env in clusters.ClusterEnv._cluster_types if not env.opt_in_only_method and env.is_env_present()
-        ]
-        count = found[0].get_process_count() if found else 1
+        known = [each for each in clusters.ClusterEnv._cluster_types if not each.opt_in_only_method]
+        found = next((each for each in known if each.is_env_present()), None)
+        count = found.get_process_count() if found else 1
     if count == 1:
         return False
     _on_abort()

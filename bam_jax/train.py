@@ -307,7 +307,7 @@ def main(argv: Sequence[str]) -> None:
         "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"
     )
     parser.add_argument(
-        "--processes", type=int, default=0, help="how many processes train together, with --coordinator"
+        "--processes", type=int, default=0, help="how many train together; 1: this one alone, in any job"
     )
     parser.add_argument("--process", type=int, help="which of them this is, from 0")
     arguments, overrides = configs.parse(argv, parser)

@@ -136,6 +136,15 @@ def test_what_does_not_tell_processes_apart_is_refused(arguments, says):
         pass
 
 
+def test_one_process_is_alone_in_any_job(monkeypatch):
+    job = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "PROCID": "0", "LOCALID": "0"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: pytest.fail("looks for another one"))
+    with processes.joined("", 1, None):
+        assert jax.process_count() == 1
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_process_whose_others_do_not_come_says_so(index):
@@ -177,8 +186,21 @@ def test_a_killed_process_ends_the_others_and_costs_the_steps_since_the_last_che
 
 
 @pytest.mark.full
+def test_a_process_that_falls_silent_ends_the_others_within_a_minute(path):
+    made = start(path, "run", 2, TWO, *LONG)
+    wait_for(made, lambda: checkpoint.latest(path / "run") >= 20)
+    made[1].send_signal(signal.SIGSTOP)  # its connections stay open, as those of a host without power do
+    try:
+        assert made[0].wait(60) == errors.AGAIN
+    finally:
+        made[1].kill()
+    _, said = ended(path, "run", made)
+    assert processes.AGAIN in said[0].splitlines()[-1]
+
+
+@pytest.mark.full
 def test_one_process_then_four_then_two_with_other_meshes(path):
-    long = (*LONG, "--config.optimizer.rate=1e-4")  # so that 400 steps do not blow rounding errors up
+    long = ("--config.steps=200", "--config.optimizer.rate=1e-4")  # low: the steps do not blow rounding errors up
     with pytest.raises(errors.Stopped):
         train.fit(configs.load(path / "tiny.py", long), path / "run", stop=lambda step: step == 7)
     made = start(path, "run", 4, "--config.mesh.data=2", "--config.mesh.fsdp=2", *long)
@@ -186,7 +208,7 @@ def test_one_process_then_four_then_two_with_other_meshes(path):
     made[3].send_signal(signal.SIGTERM)
     codes, said = ended(path, "run", made)
     step = checkpoint.latest(path / "run")
-    assert codes == [errors.AGAIN] * 4 and 7 < step < 400, said
+    assert codes == [errors.AGAIN] * 4 and 7 < step < 200, said
     made = start(path, "run", 2, "--config.mesh.tensor=2", "--config.mesh.data=2", *long, devices=2)
     codes, said = ended(path, "run", made)
     assert codes == [0, 0], said
