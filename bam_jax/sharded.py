@@ -29,17 +29,21 @@ def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
         tokens: ids.
     """
     mesh = ambient()
-    if mesh is None or table.num_embeddings % mesh.shape[TENSOR]:
+    if mesh is None:
         return table(tokens)
+    cut = table.num_embeddings % mesh.shape[TENSOR] == 0
 
     def here(part: Array, tokens: Array) -> Array:
+        if not cut:
+            return part[tokens]
         index = tokens - jax.lax.axis_index(TENSOR) * part.shape[0]
         mine = (index >= 0) & (index < part.shape[0])
         found = part.at[index].get(mode="clip")
         return jax.lax.psum(jnp.where(mine[..., None], found, 0), TENSOR)
 
     kernel = table.embedding[...].astype(table.dtype)
-    return jax.shard_map(here, in_specs=(P(TENSOR), TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
+    rows = P(TENSOR) if cut else P()
+    return jax.shard_map(here, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
 
 
 def attend(

@@ -47,6 +47,24 @@ def bytes_of(x):
     return math.prod(x.shape) * x.dtype.itemsize
 
 
+@pytest.mark.parametrize("vocab", [8, 7])
+def test_embeddings_and_their_gradient_are_those_of_one_device(vocab, rng):
+    """Also where tensor does not divide the vocabulary."""
+    table = nnx.Embed(vocab, 4, rngs=nnx.Rngs(0))
+    tokens = rng.integers(0, vocab, (4, 6)).astype("int32")
+    weights = rng.normal(size=(4, 6, 4)).astype("float32")
+
+    def both(table, tokens):
+        loss = lambda table: (sharded.embed(table, tokens) * weights).sum()
+        return sharded.embed(table, tokens), nnx.grad(loss)(table)
+
+    whole = both(table, tokens)
+    mesh = sharding.make_mesh(MeshConfig(fsdp=2, tensor=2, context=2))
+    with jax.set_mesh(mesh):
+        cut = nnx.jit(both)(table, jax.device_put(tokens, jax.NamedSharding(mesh, sharding.TEXT)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), cut, whole)
+
+
 @pytest.mark.parametrize("number", range(len(ENCODINGS)), ids=ENCODINGS)
 def test_one_rule_for_each_parameter_and_none_large_left_whole(number):
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))

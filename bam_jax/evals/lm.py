@@ -185,6 +185,17 @@ class Local(ConfigurableTask):
             super().build_all_requests(**options)
 
 
+def manager(data: str) -> lm_eval.tasks.TaskManager:
+    """The harness's definitions of the tasks that are known here.
+
+    Args:
+        data: a folder of data sets, or "invented"; for the tasks that are made of them.
+    """
+    root = Path(lm_eval.tasks.__file__).parent
+    paths = [root / folder for folder in FOLDERS]
+    return lm_eval.tasks.TaskManager(include_path=paths, include_defaults=False, metadata={"data": data})
+
+
 def load(names: Sequence[str], data: str, shots: int) -> dict[str, Local]:
     """Tasks of the harness, ready to be asked.
 
@@ -198,11 +209,8 @@ def load(names: Sequence[str], data: str, shots: int) -> dict[str, Local]:
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it says of each task what it takes for granted
     datasets.disable_progress_bars()
-    root = Path(lm_eval.tasks.__file__).parent
-    paths = [root / folder for folder in FOLDERS]
-    manager = lm_eval.tasks.TaskManager(include_path=paths, include_defaults=False, metadata={"data": data})
     asked = [{"task": name, "class": Local, "num_fewshot": shots} for name in names]
-    found = manager.load({"group": "asked", "task": asked})["tasks"]
+    found = manager(data).load({"group": "asked", "task": asked})["tasks"]
     for task in found.values():
         task.set_fewshot_seed(0)
     return {name: found[name] for name in names}

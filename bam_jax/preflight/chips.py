@@ -90,13 +90,13 @@ def find(name: str) -> Slice:
     if kind == CPU:
         if not shape.isdecimal() or not 0 < int(shape) <= jax.device_count():
             raise UserError(
-                f"--topology={name} must be cpu: and a number of devices, 1 to {jax.device_count()} here; "
-                "set JAX_NUM_CPU_DEVICES for more"
+                f"--topology={name} must be cpu: and a number of devices, of which there are {jax.device_count()} here; "
+                "set JAX_NUM_CPU_DEVICES in the environment for more"
             )
         return Slice(name, kind, jax.devices()[: int(shape)])
     sizes = shape.split("x")
     if not all(size.isdecimal() for size in sizes):
-        raise UserError(f"--topology={name} is not a chip and how they stand; give for example {kind}:4x4")
+        raise UserError(f"--topology={name} is not a chip and numbers of them; give for example v5e:4x4 or v5p:4x4x4")
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"--topology={name} needs libtpu, which is not installed; pip install 'bam_jax[compilers]', or give cpu:N"

@@ -42,6 +42,8 @@ def write(
     """
     own = {path.parent: results.manifest(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
     every = [path.parent for place in (folder, *own) for path in sorted(place.glob("*/config.json"))]
+    if (folder / "config.json").exists():
+        raise UserError(f"{folder} is itself a run; give the folder that holds it, {folder.parent}")
     if not every:
         raise UserError(f"{folder} has no runs; make some with python -m bam_jax.sweep, or give the folder of yours")
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder)])

@@ -116,8 +116,8 @@ def test_the_batch_is_what_the_loader_gives(overrides):
         ("v9:4x4", "unknown chip; known: cpu, v5e, v5p, v6e"),
         ("v5f:4x4", "did you mean 'v5"),
         ("v5e", "give for example v5e:4x4"),
-        ("cpu:0", "1 to 8 here"),
-        ("cpu:many", "1 to 8 here"),
+        ("cpu:0", "of which there are 8 here"),
+        ("cpu:many", "of which there are 8 here"),
         ("cpu:9", "set JAX_NUM_CPU_DEVICES"),
     ],
 )
