@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import chunked, pallas_gpu, pallas_tpu, reference, rows
+from bam_jax.attention import chunked, reference, rows
 from bam_jax.attention.scoring import Scoring, split
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import head_axes
@@ -53,12 +54,21 @@ def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     return None
 
 
+def _kernels(module: str) -> Backend:
+    """The backend of a module that is imported at its first use, since the compiler it writes for is slow to import."""
+
+    def function(name: str) -> Callable:
+        return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+
+    return Backend(function("forward"), function("backward"), function("refuses"))
+
+
 BACKENDS: dict[str, Backend] = {
     "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True),
     "rows": Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True),
     "chunked": Backend(chunked.forward, chunked.backward, _nothing_refused),
-    "pallas_tpu": Backend(pallas_tpu.forward, pallas_tpu.backward, pallas_tpu.refuses),
-    "pallas_gpu": Backend(pallas_gpu.forward, pallas_gpu.backward, pallas_gpu.refuses),
+    "pallas_tpu": _kernels("bam_jax.attention.pallas_tpu"),
+    "pallas_gpu": _kernels("bam_jax.attention.pallas_gpu"),
 }
 
 DEFAULT = Tiling()
