@@ -60,7 +60,7 @@ def evaluate(
         skip: whether attention leaves out what no float32 softmax would show; without, it computes every pair, and records
             have the override "skip": "off".
         overrides: "--config.a.b=value", changes at evaluation time; part of a cell's identity.
-        progress: whether to show a progress bar on stderr; None means only on a terminal.
+        progress: see `log.progress`.
         options: of the evaluation; the fields of its `Options` (`bam_jax.evals`).
 
     Returns:
@@ -116,7 +116,9 @@ def evaluate(
                 record = identity | {"length": cell.length, "depth": cell.depth, "n": cell.n} | result | common
                 _append(path, record)
                 records.append(record)
-                bar.set_postfix_str(f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}")
+                bar.set_postfix_str(
+                    f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}", refresh=False
+                )
                 bar.update(cell.length * cell.n)
             if given_up[0]:
                 stopped = identity | {"eval": STOPPED, "of": name, "lengths": given_up[0], "after": given_up[1]}
@@ -225,7 +227,11 @@ def main(argv: Sequence[str]) -> None:
         default=True,
         help="compute no pair whose weight is below rounding",
     )
-    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="default: a bar on a terminal, a line each minute elsewhere",
+    )
     given, overrides = configs.parse(argv, parser)
     host.keep_freed_memory()
     records = evaluate(

@@ -123,7 +123,7 @@ def measure(
             the text goes where the prior depends on it.
         tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
         overrides: "--config.a.b=value", changes at evaluation time.
-        progress: whether to show a progress bar on stderr; None means only on a terminal.
+        progress: see `log.progress`.
 
     Raises:
         UserError: the run or the arguments will not do.
@@ -262,7 +262,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--run", required=True, help="the folder of a trained run")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
-    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="default: a bar on a terminal, a line each minute elsewhere",
+    )
     given, overrides = configs.parse(argv, parser)
     keys = evaluate.lengths_of(given.keys, "--keys") if given.keys else ()
     records = measure(given.run, keys=keys, tokens=given.tokens, overrides=overrides, progress=given.progress)

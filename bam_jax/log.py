@@ -1,4 +1,4 @@
-"""What a run writes and shows: JSON lines, TensorBoard if wanted, a progress bar."""
+"""What a run writes and shows: JSON lines, TensorBoard if wanted, progress."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from bam_jax.errors import UserError
+
+_MINUTE = 60.0  # seconds between two lines of progress where there is no terminal
 
 
 class Writer:
@@ -114,25 +116,35 @@ def replace(path: str | os.PathLike, text: str) -> None:
 
 
 def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> tqdm:
-    """A progress bar on stderr with rate and time left.
+    """Progress on stderr with rate and time left: a bar on a terminal, a line each minute elsewhere, such as in a job's log.
 
     Args:
         total: units of the whole job.
         done: units done before, by an earlier process.
         unit: what is counted.
         label: what stands before the bar.
-        show: whether to show it; None means only on a terminal.
+        show: False: not at all; True: a bar everywhere.
     """
-    shown = sys.stderr.isatty() if show is None else show
-    return tqdm(
-        total=total,
-        initial=done,
-        unit=unit,
-        desc=label,
-        disable=not shown,
-        file=sys.stderr,
-        dynamic_ncols=True,
-    )
+    options = {
+        "total": total,
+        "initial": done,
+        "unit": unit,
+        "desc": label,
+        "disable": show is False,
+        "file": sys.stderr,
+    }
+    if show or sys.stderr.isatty():
+        return tqdm(**options, dynamic_ncols=True)
+    text = "{desc}: {n_fmt} of {total_fmt} ({unit}), {elapsed} elapsed, {remaining} left{postfix}"
+    return _Lines(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
+
+
+class _Lines(tqdm):
+    """Progress as lines; tqdm overwrites one."""
+
+    @staticmethod
+    def status_printer(file):
+        return lambda text: print(text, file=file, flush=True) if text else None
 
 
 def _events(folder):

@@ -53,7 +53,7 @@ def fit(
     Args:
         config: what to train, on what, for how long.
         workdir: the run's folder; made if it is not there.
-        progress: whether to show a progress bar on stderr; None means only on a terminal.
+        progress: see `log.progress`.
         stop: says after a step whether to leave it at that for now, as `processes.stopping` does.
 
     Returns:
@@ -302,7 +302,11 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")
-    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="default: a bar on a terminal, a line each minute elsewhere",
+    )
     parser.add_argument(
         "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"
     )

@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -43,12 +44,18 @@ def test_tensorboard_gets_the_numbers(tmp_path):
     assert list((tmp_path / "tensorboard").glob("events*"))
 
 
-def test_progress_is_silent_without_a_terminal(capsys):
-    for show in (None, True):
-        with log.progress(3, done=1, show=show) as bar:
+def test_progress_is_a_bar_if_wanted_and_a_line_each_minute_without_a_terminal(capsys, monkeypatch):
+    def shown(show):
+        with log.progress(3, done=1, label="here", show=show) as bar:
+            time.sleep(0.02)
             bar.update(2)
-        shown = capsys.readouterr().err
-        assert ("3/3" in shown) == bool(show)
+        return capsys.readouterr().err
+
+    assert shown(None) == shown(False) == ""
+    assert "3/3" in shown(True)
+    monkeypatch.setattr(log, "_MINUTE", 0.01)
+    assert shown(False) == ""
+    assert "\r" not in shown(None) and "here: 3 of 3 (step), 00:00 elapsed, 00:00 left\n" in shown(None)
 
 
 def test_lines_are_json(tmp_path):

@@ -223,7 +223,7 @@ def verify(folder: str | os.PathLike, *, show: bool | None = None) -> None:
 
     Args:
         folder: a prepared folder, complete or not.
-        show: whether to show progress; None means only on a terminal.
+        show: see `log.progress`.
 
     Raises:
         UserError: names the first file that is missing, or has another size or checksum.
