@@ -38,7 +38,7 @@ class Measured:
         self._entries = functools.cache(self._compare)
 
     def cell(self, name: str, title: str, row: str, column: str, scale: str = "") -> float | None:
-        """The mean over the seeds; None where it is not there, or only in part.
+        """The mean over the seeds, 0 for a length that was given up; None where it is not there, or only in part.
 
         Args:
             name: of the experiment's file, without ".py".
@@ -49,8 +49,7 @@ class Measured:
         Raises:
             UserError: the experiment has no such cell.
         """
-        entry = self.entry(name, title, row, column, scale)
-        return None if entry.note else entry.mean
+        return self.entry(name, title, row, column, scale).score
 
     def entry(self, name: str, title: str, row: str, column: str, scale: str = "") -> tables.Entry:
         """A cell with all that is known of it; arguments and errors as in `cell`."""

@@ -56,7 +56,7 @@ class Entry:
         ours: a value for each seed that has been measured.
         paper: as printed; "": nothing.
         note: why nothing, or not everything, of ours is there; "": all is.
-        about: of a speed: quartiles, the ratio to NoPE and the machine.
+        about: of a speed: quartiles, the ratio to NoPE and the machine; of questions: how many, where some were left out.
     """
 
     row: str
@@ -75,6 +75,11 @@ class Entry:
     def settled(self) -> bool:
         """Whether nothing of it is left to measure: each seed has its value, or was given up."""
         return all(GIVEN_UP in part for part in self.note.split("; ")) if self.note else bool(self.ours)
+
+    @property
+    def score(self) -> float | None:
+        """The mean over all seeds, of which one that was given up has 0; None where it is not settled."""
+        return sum(self.ours) / (len(self.ours) + self.note.count(GIVEN_UP)) if self.settled else None
 
 
 def number(printed: str) -> Decimal | None:
@@ -149,16 +154,17 @@ def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folde
         return Entry(label, column.label, (), paper, "not measurable")
     if column.quantity:
         return Entry(label, column.label, (QUANTITIES[column.quantity](planned[0].config),), paper)
-    values, notes = [], []
+    values: list[float] = []
+    said: dict[bool, list[str]] = {True: [], False: []}  # of what has a value; of what has none
     for job in planned:
         value, note = _measured(column, job, folder / job.name)
         values += [] if value is None else [value / column.unit]
-        notes += [f"seed {job.seed}: {note}" if len(planned) > 1 else note] if note else []
-    return Entry(label, column.label, tuple(values), paper, "; ".join(notes))
+        said[value is not None] += [f"seed {job.seed}: {note}" if len(planned) > 1 else note] if note else []
+    return Entry(label, column.label, tuple(values), paper, note="; ".join(said[False]), about="; ".join(said[True]))
 
 
 def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
-    """A seed's value, or why there is none."""
+    """A seed's value and a remark on it, or why there is none."""
     assert column.evaluation is not None
     cells = [cell for cell in records(column.evaluation, job, run) if column.depth in (None, cell["depth"])]
     if not cells:

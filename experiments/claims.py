@@ -12,7 +12,8 @@ NOTES = (
     "Toy scale: models of two or three layers, an eighth (BAM) or a sixteenth (CABLE) of the papers' tokens, characters of "
     "Python's documentation, one seed, and five prompts for a passkey's length. A claim that does not hold here is not refuted, "
     "and one that holds is not confirmed; what is shown is that the code which measures it at the papers' scale runs.",
-    "A bound is the paper's own where it states one; elsewhere it stands in the experiment's file.",
+    "A bound is the paper's own where it states one; elsewhere it is said. A length that was left out because no key was found "
+    "at the two before it counts as 0.",
 )
 
 SHORT = ("512", "1K")

@@ -1,6 +1,7 @@
 """A paper's tables beside invented runs."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -102,8 +103,8 @@ def test_every_cell_is_found_where_it_belongs(made, folder):
     found = entries(made, folder)
     assert len(found) == 3 * len(COLUMNS)
     bam = {column: entry for (row, column), entry in found.items() if row == "BAM"}
-    assert bam["keys"].ours == (0.75,) and bam["keys"].note == "seed 1: 1 of 2 samples"
-    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].note == ""
+    assert bam["keys"].ours == (0.75,) and bam["keys"].note == "seed 1: 1 of 2 samples" and bam["keys"].score is None
+    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].note == "" and bam["at the end"].score == 0.625
     assert bam["text"].ours == (11.0,) and bam["text"].note == "seed 1: missing"
     assert bam["second window"].ours[0] == pytest.approx(4.0)  # of losses, three times ln 2 and once ln 32
     assert bam["speed"].ours == (1.5,)
@@ -131,6 +132,8 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
             path.write_text(path.read_text() + json.dumps(record) + "\n")
     note = entries(made, folder)["BAM", "keys"].note
     assert note.startswith("seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1")
+    once = dataclasses.replace(entries(made, folder)["BAM", "at the end"], ours=(0.5,), note=note.partition("; ")[0])
+    assert once.score == 0.25
     grid, lines, *_ = tables.sections(made, folder)
     assert tables.LEGEND in grid.text and grid.table.rows[0][1].startswith("0 (stopped)")
     assert lines.table.rows[0][2] == note
@@ -255,7 +258,8 @@ def test_a_benchmark_is_the_mean_over_the_questions_of_all_its_tasks(tmp_path, c
     run.mkdir()
     (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
     (entry,) = tables.compare(table, made, tmp_path)
-    assert entry.ours == pytest.approx(ours) and entry.note == note
+    assert entry.ours == pytest.approx(ours) and (entry.about if entry.ours else entry.note) == note
+    assert bool(entry.note) == (not entry.ours)
 
 
 def test_several_experiments_at_once(tmp_path, capsys):
