@@ -17,6 +17,10 @@ from bam_jax.errors import UserError
 T = 24
 
 
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 def described(encoding="bam", ssmax="on", **options):
     return configs.from_dict(
         {
@@ -40,10 +44,10 @@ def first_layer(config):
     ("encoding", "ssmax"),
     [
         ("bam", "inside"),
-        ("bam", "outside"),
-        ("rope", "inside"),
+        full("bam", "outside"),
+        full("rope", "inside"),
         ("cable", "inside"),
-        ("fire", "off"),
+        full("fire", "off"),
         ("dape_kerple", "off"),
     ],
 )

@@ -22,11 +22,25 @@ VOCAB, T = 24, 12
 TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="float32")
 
 # Encodings that differ from one that is tested in a formula of positions alone; `-m full` takes them, too.
-ALIKE = ("additive_decay", "alibi_learned", "gaussian", "kerple_power", "rope_ntk", "rope_pi", "student_t")
+ALIKE = (
+    "additive_decay",
+    "alibi_learned",
+    "gaussian",
+    "kerple_power",
+    "nope",
+    "rope_ntk",
+    "rope_pi",
+    "student_t",
+    "t5",
+)
+
+
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def each(names):
-    return [pytest.param(name, marks=pytest.mark.full) if name in ALIKE else name for name in names]
+    return [full(name) if name in ALIKE else name for name in names]
 
 
 # Encodings whose bias depends on the difference of positions alone (below the training context for FIRE).
@@ -225,7 +239,9 @@ def test_remat_keeps_fewer_activations():
     assert kept(True) < 0.7 * kept(False)
 
 
-@pytest.mark.parametrize(("encoding", "scan"), [("bam", True), ("bam", False), ("cable", False), ("cope", True)])
+@pytest.mark.parametrize(
+    ("encoding", "scan"), [("bam", True), full("bam", False), full("cable", False), ("cope", True)]
+)
 def test_one_encoding_shared_by_all_layers(encoding, scan, tokens):
     """The layers of a model with as many equal encodings; the gradient is the sum of theirs."""
     sizes = dataclasses.replace(TINY, scan=scan)

@@ -93,6 +93,7 @@ def same(a, b, **tolerance):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), a[1], b[1])
 
 
+@pytest.mark.full
 def test_two_processes_stop_at_one_step_and_one_goes_on(path):
     made = start(path, "run", 2, TWO)
     wait_for(made, (path / "run" / train.METRICS).exists)

@@ -131,6 +131,7 @@ def paper(tmp_path):
     return path
 
 
+@pytest.mark.full
 def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, capsys):
     folder = tmp_path / "runs"
     assert sweep.main([str(paper), "--scale=toy", f"--runs={folder}", "--print"]) == 0

@@ -53,6 +53,7 @@ def lasting(records):
     ]
 
 
+@pytest.mark.full
 def test_killed_at_any_moment_and_started_again_ends_bitwise_the_same(path):
     unbroken = train.fit(tiny(path), path / "unbroken")
     command = [

@@ -176,7 +176,7 @@ def test_a_bias_of_the_users_own_runs_with_its_gradient(row):
     close(made, expected)
 
 
-@pytest.mark.parametrize("name", ["ggd", "t5_distance"])
+@pytest.mark.parametrize("name", ["ggd", pytest.param("t5_distance", marks=pytest.mark.full)])
 def test_kernels_race_with_nothing_and_read_what_was_written(name, row, monkeypatch):
     monkeypatch.setattr(grid, "_INTERPRET", pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan"))
     *qkv, tokens = row

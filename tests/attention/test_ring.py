@@ -113,6 +113,7 @@ def test_a_ring_agrees_with_the_whole(mesh, bias, packed, tempered, mask, balanc
         np.testing.assert_allclose(a, b, atol=1e-9 * max(1, np.abs(b).max()))
 
 
+@pytest.mark.full
 def test_a_ring_of_tpu_kernels_agrees_too(mesh):
     q, k, v, scoring, d_out = jax.tree.map(
         lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, case("ggd", packed=True, tempered=True)

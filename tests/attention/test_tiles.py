@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bam_jax import biases
@@ -62,6 +62,7 @@ FACTORS = {
 }
 
 
+@settings(max_examples=60)
 @given(**FACTORS)
 def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, temperature, cut, empty, seed):
     """Against all weights in float64: also for long vectors that point the same way, and rows that nothing divides."""
