@@ -324,7 +324,7 @@ def sections(claims: Mapping[str, Sequence[Claim]], measured: Measured, printed:
             theirs = verdict([check(printed) for check in claim.checks])
             own = "" if theirs in (VERDICTS[None], OTHER[1]) else f" (by the paper's own numbers: {theirs})"
             items.append(f"**{words[-1]}**{own} · {claim.place}: {claim.says} — {evidence}.")
-        counted = ", ".join(f"{words.count(word)} {word}" for word in (*VERDICTS.values(), *OTHER) if word in words)
+        counted = ", ".join(f"{word} {words.count(word)}" for word in (*VERDICTS.values(), *OTHER) if word in words)
         yield Section(paper, f"{len(items)} claims: {counted}.", items=items)
 
 

@@ -281,7 +281,7 @@ def _digits(value: float, printed: str, sign: str = "") -> str:
         text = f"{value:{sign}.{len(decimals[1] or '')}f}"
         return text if float(text) or not value else f"{value:{sign}.2g}"
     if not printed and abs(value) < 1000:
-        return f"{value:{sign}.2f}"
+        return f"{value:{sign}.2f}" if abs(value) >= 0.1 or not value else f"{value:{sign}.3g}"
     return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.4g}"
 
 

@@ -95,7 +95,7 @@ def test_a_claim_that_holds_in_part_is_said_to():
         {"P": [Claim("1", "x", (within(CELLS, "a", least=0.9),))]}, SOME, Given({("a", "x"): 1.0, ("a", "y"): 1.0})
     )
     assert section.items == ["**does not hold** (by the paper's own numbers: holds) · 1: x — a at x to y: 0.5 to 1."]
-    assert section.text == "1 claims: 1 does not hold."
+    assert section.text == "1 claims: does not hold 1."
 
 
 def test_a_cell_that_there_is_not_is_named(tmp_path):
