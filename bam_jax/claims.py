@@ -2,8 +2,8 @@
 
 python -m bam_jax.claims experiments/claims.py [--scale=toy] [--runs=runs] [--out=docs/claims.md]
 
-A claim holds, does not, holds in part, or was not measured. Each is checked against cells of the papers' tables and figures, as
-`bam_jax.tables` finds them in the runs; none of the verdicts is written by hand.
+A claim holds, does not, holds in part, is undecided where no model can do the task, or was not measured. Each is checked against
+cells of the papers' tables and figures, as `bam_jax.tables` finds them in the runs; no verdict is written by hand.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from bam_jax.page import Section
 
 TITLE = "What the papers claim, and what came out here"
 VERDICTS = {True: "holds", False: "does not hold", None: "not measured"}
-OTHER = ("in part", "not checked")
-"""Where some of several checks hold, and where there is none."""
+OTHER = ("in part", "not checked", "undecided")
+"""Where some of several checks hold, where there is none, and where no model can do the task at all."""
 
 
 class Measured:
@@ -86,10 +86,12 @@ class Finding:
     Args:
         holds: None: something was not measured.
         says: the numbers.
+        where: the title of their table, or what it begins with.
     """
 
     holds: bool | None
     says: str
+    where: str = ""
 
 
 type Check = Callable[[Measured], Finding]
@@ -104,12 +106,14 @@ class Claim:
         says: the statement, in our words.
         checks: all of which it needs; none: `why` says why it is not checked.
         why: a remark.
+        needs: what must hold for measurements to say anything about it.
     """
 
     place: str
     says: str
     checks: tuple[Check, ...] = ()
     why: str = ""
+    needs: Check | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,22 +147,30 @@ class Cells:
         return self.columns[0] if len(self.columns) == 1 else f"{self.columns[0]} to {self.columns[-1]}"
 
 
-def within(cells: Cells, row: str, *, least: float = float("-inf"), most: float = float("inf")) -> Check:
+def within(
+    cells: Cells,
+    row: str,
+    *,
+    least: float = float("-inf"),
+    above: float = float("-inf"),
+    most: float = float("inf"),
+) -> Check:
     """Whether every cell of a row lies within bounds.
 
     Args:
         cells: the columns.
         row: its label.
-        least, most: the bounds.
+        least, above, most: the bounds, the second of which it must exceed.
     """
 
     def check(measured: Measured) -> Finding:
         values = cells.of(measured, row)
         there = [value for value in values if value is not None]
         if len(there) < len(values):
-            return Finding(None, f"{row}: {len(there)} of {len(values)} cells")
+            return Finding(None, f"{row}: {len(there)} of {len(values)} cells", cells.title)
         spread = _number(there[0]) if len(there) == 1 else f"{_number(min(there))} to {_number(max(there))}"
-        return Finding(least <= min(there) and max(there) <= most, f"{row} at {cells.span}: {spread}")
+        holds = least <= min(there) > above and max(there) <= most
+        return Finding(holds, f"{row} at {cells.span}: {spread}", cells.title)
 
     return check
 
@@ -182,7 +194,7 @@ def better(
         means = {label: cells.mean(measured, label) for label in (row, *others)}
         if None in means.values():
             absent = [label for label, value in means.items() if value is None]
-            return Finding(None, f"{', '.join(absent)} at {cells.span}: not measured")
+            return Finding(None, f"{', '.join(absent)} at {cells.span}: not measured", cells.title)
         columns = [dataclasses.replace(cells, columns=(column,)) for column in cells.columns] if each else [cells]
         gaps = [
             sign * ((part.mean(measured, row) or 0.0) - (part.mean(measured, other) or 0.0))
@@ -194,6 +206,7 @@ def better(
         return Finding(
             all(gap > margin for gap in gaps),
             f"{'mean at ' if len(cells.columns) > 1 else ''}{cells.span}: {numbers}{count}",
+            cells.title,
         )
 
     return check
@@ -214,10 +227,50 @@ def ratio(
         over, under = cells.mean(measured, row), other.mean(measured, label)
         where = f"{row} at {cells.span} / {label} at {other.span}"
         if over is None or under is None:
-            return Finding(None, f"{where}: not measured")
+            return Finding(None, f"{where}: not measured", cells.title)
         if under == 0:
-            return Finding(False, f"{where}: {_number(over)} / 0")
-        return Finding(least <= over / under <= most, f"{where}: {over / under:.3g}")
+            return Finding(False, f"{where}: {_number(over)} / 0", cells.title)
+        return Finding(least <= over / under <= most, f"{where}: {over / under:.4g}", cells.title)
+
+    return check
+
+
+def steadier(cells: Cells, far: str, near: str, row: str, other: str) -> Check:
+    """Whether a row grows less from one column to another than another row does.
+
+    Args:
+        cells: the table.
+        far, near: the columns.
+        row, other: labels.
+    """
+
+    def check(measured: Measured) -> Finding:
+        at = lambda label, column: dataclasses.replace(cells, columns=(column,)).mean(measured, label)
+        found = {label: (at(label, far), at(label, near)) for label in (row, other)}
+        growth = {label: over / under for label, (over, under) in found.items() if over is not None and under}
+        if len(growth) < len(found):
+            return Finding(None, f"{row}, {other} at {far} / {near}: not measured", cells.title)
+        says = ", ".join(f"{label} {value:.4g}" for label, value in growth.items())
+        return Finding(growth[row] < growth[other], f"{far} / {near}: {says}", cells.title)
+
+    return check
+
+
+def learned(tables: Sequence[Cells], rows: Sequence[str], above: float) -> Check:
+    """Whether some row's mean exceeds what a model gets that cannot do the task.
+
+    Args:
+        tables: the columns.
+        rows: labels.
+        above: the bound.
+    """
+
+    def check(measured: Measured) -> Finding:
+        means = [cells.mean(measured, row) for cells in tables for row in rows]
+        there = [value for value in means if value is not None]
+        if len(there) < len(means):
+            return Finding(None, f"{len(there)} of {len(means)} means")
+        return Finding(max(there) > above, f"the best mean is {_number(max(there))}, not above {_number(above)}")
 
     return check
 
@@ -301,6 +354,12 @@ def verdict(findings: Sequence[Finding]) -> str:
     return VERDICTS[held.pop()] if len(held) == 1 else OTHER[0]
 
 
+def _worded(findings: Sequence[Finding]) -> list[str]:
+    """What findings say, with their tables where those differ."""
+    differ = len({finding.where for finding in findings}) > 1
+    return [f"{finding.where}: {finding.says}" if differ and finding.where else finding.says for finding in findings]
+
+
 def sections(claims: Mapping[str, Sequence[Claim]], measured: Measured, printed: Measured) -> Iterator[Section]:
     """A list for each paper, a point for each claim.
 
@@ -316,10 +375,10 @@ def sections(claims: Mapping[str, Sequence[Claim]], measured: Measured, printed:
         items, words = [], []
         for claim in said:
             findings = [check(measured) for check in claim.checks]
-            words.append(verdict(findings))
-            shown = [finding.says for finding in findings if finding.holds is None][:1] or [
-                each.says for each in findings
-            ]
+            able = claim.needs(measured) if claim.needs else Finding(True, "")
+            words.append(OTHER[2] if able.holds is False else verdict(findings))
+            unknown = [each for each in findings if each.holds is None][:1]
+            shown = [able.says] if able.holds is False else _worded(unknown or findings)
             evidence = ". ".join([*shown, *([claim.why] if claim.why else [])])
             theirs = verdict([check(printed) for check in claim.checks])
             own = "" if theirs in (VERDICTS[None], OTHER[1]) else f" (by the paper's own numbers: {theirs})"
@@ -337,13 +396,14 @@ def parts(path: Path, folder: Path, scale: str) -> list[Section]:
         scale: "toy" or "paper".
 
     Raises:
-        UserError: a file without claims, or a run that cannot be read.
+        UserError: a file without claims, no folder, or a run that cannot be read.
     """
     if not path.is_file():
         raise UserError(f"no file {path}; give one with get_claims(), such as experiments/claims.py")
     names = runpy.run_path(str(path))
     if "get_claims" not in names:
         raise UserError(f"{path} has no get_claims(), which returns the claims by paper")
+    results.there(folder)
     measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
     notes = Section(f"At the {scale} scale", items=names["NOTES"])
     return [notes, *sections(names["get_claims"](), measured, printed)]

@@ -44,7 +44,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def ending(error: BaseException) -> tuple[int, str] | None:
     """The exit code and the one line for an error that the user can mend, Ctrl-C or `Stopped`; None for any other.
 
-    A path that the system refuses, such as one in a read-only folder, is the user's to mend as well.
+    A path that the system refuses, such as one in a read-only folder, or a lack of memory is the user's to mend as well.
 
     >>> ending(UserError("config.steps=0 must be 1 or more"))
     (2, 'config.steps=0 must be 1 or more')
@@ -56,6 +56,8 @@ def ending(error: BaseException) -> tuple[int, str] | None:
         return 2, str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"
+    if isinstance(error, MemoryError):
+        return 2, f"not enough memory ({error}); give shorter lengths, smaller batches or a smaller model"
     if isinstance(error, Stopped):
         return AGAIN, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -75,7 +77,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     """
     try:
         status = main(sys.argv[1:] if argv is None else argv)
-    except (UserError, OSError, Stopped, KeyboardInterrupt) as error:
+    except (UserError, OSError, MemoryError, Stopped, KeyboardInterrupt) as error:
         end = ending(error)
         if end is None:
             raise

@@ -74,6 +74,9 @@ def evaluate(
         raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
     check_number("memory", memory)
     run = Path(run)
+    for override in overrides:
+        if override.startswith("--config.mesh."):
+            raise UserError(f"{override} says how training is cut, and an evaluation runs on one device; leave it out")
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
     decoder.layers.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.

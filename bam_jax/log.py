@@ -1,5 +1,6 @@
 """What a run writes and shows: JSON lines, TensorBoard if wanted, progress."""
 
+import errno
 import json
 import os
 import sys
@@ -107,6 +108,8 @@ def replace(path: str | os.PathLike, text: str) -> None:
         text: the new contents.
     """
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}", str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with draft.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -30,7 +30,10 @@ p, ul { max-width: 44rem; margin: 0 0 .7rem; }
 ul { padding-left: 1.2rem; }
 .pair { display: grid; gap: 1.25rem; align-items: start; margin: 1rem 0;
   grid-template-columns: minmax(0, 1fr); }
-@media (min-width: 68rem) { .pair.both { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); } }
+@media (min-width: 68rem) {
+  .pair.both { display: flex; flex-wrap: wrap; } .pair.both > figure { flex: 0 0 34rem; }
+  .pair.both > .scroll { flex: 0 1 auto; max-width: 100%; }  /* below the figure where it is wider than what is left */
+}
 figure { margin: 0; }
 svg { width: 100%; max-width: 40rem; height: auto; display: block; }
 .scroll { overflow-x: auto; }
@@ -47,7 +50,7 @@ pre { background: var(--tint); padding: .6rem .8rem; margin: .5rem 0 0; overflow
   :root { --ink: #000; --link: #000; --soft: #444; --line: #bbb; --page: #fff; --tint: #f3f3f3; }
   body { font-size: 9.5pt; max-width: none; padding: 0; }
   figure, pre, tr { break-inside: avoid; } h2, h2 + p { break-after: avoid; }
-  .pair.both { grid-template-columns: minmax(0, 1fr); }
+  .pair.both { display: grid; }
   details::details-content { content-visibility: visible; block-size: auto; } nav { display: none; }
   svg { max-width: 28rem; } .scroll { overflow: visible; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }

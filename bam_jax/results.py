@@ -70,6 +70,21 @@ class Run:
         return ", ".join([self.label, *(each.removeprefix("--config.") for each in overrides)])
 
 
+def there(folder: Path) -> None:
+    """Nothing, if there is a folder.
+
+    Args:
+        folder: of runs.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"there is no folder {folder}; make runs with python -m bam_jax.sweep, or give theirs with --runs"
+        )
+
+
 def manifest(folder: Path) -> dict[str, Any]:
     """The `experiment.json` that `bam_jax.sweep` left in a folder.
 

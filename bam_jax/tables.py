@@ -369,6 +369,8 @@ def main(argv: Sequence[str]) -> None:
     for path, made in loaded.items():
         if not made.tables:
             raise UserError(f"{path} has no tables of a paper; python -m bam_jax.report says what its runs found")
+    if any(column.evaluation for made in loaded.values() for table in made.tables for column in table.columns):
+        results.there(given.runs)
     out = given.out or given.runs / "tables"
     for path, made in loaded.items():
         parts = list(sections(made, given.runs))

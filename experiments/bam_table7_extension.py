@@ -19,8 +19,8 @@ VALUES = """
 """
 SIZES = {"120M": "120M", "431M": "432M", "1.1B": "1.1B"}
 NOTES = (
-    """"<1K" is measured at the training context of 512 tokens. The values have one decimal; the number of prompts is not said,
-    and ours has 20 depths.""",
+    """"<1K" is measured at the training context of the model that is not extended. The paper's values have one decimal; the
+    number of its prompts is not said.""",
     "The rate of the 256 steps is not said either; ours is the one that training ended with.",
 )
 

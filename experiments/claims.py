@@ -4,7 +4,7 @@ Command:  python -m bam_jax.claims experiments/claims.py --runs=runs --out=docs/
           after python -m bam_jax.sweep with the experiments' files
 """
 
-from bam_jax.claims import Cells, Claim, better, clusters, ratio, reaches_further, within
+from bam_jax.claims import Cells, Claim, better, clusters, learned, ratio, reaches_further, steadier, within
 
 NOTES = (
     "Command: `python -m bam_jax.claims experiments/claims.py --out=docs/claims.md`, after `make tables`. Columns are named "
@@ -13,7 +13,8 @@ NOTES = (
     "Python's documentation, one seed, and five prompts for a passkey's length. A claim that does not hold here is not refuted, "
     "and one that holds is not confirmed; what is shown is that the code which measures it at the papers' scale runs.",
     "A bound is the paper's own where it states one; elsewhere it is said. A length that was left out because no key was found "
-    "at the two before it counts as 0.",
+    "at the two before it counts as 0. Undecided: no model can do the task at all.",
+    "All corpora are the same text at the toy scale, so that tables which differ in that alone share their runs.",
 )
 
 SHORT = ("512", "1K")
@@ -56,6 +57,7 @@ def bam() -> list[Claim]:
     start = cells(("bam_figure8_passkey", "Figure 8"), *LONG)
     trained = cells(("bam_figure9_passkey", "Figure 9"), *LONG)
     single = [Cells("bam_table4_ruler", f"Table 4, {task}", ("1K", "1.5K", "2K", "3K", "4K")) for task in RULER[:3]]
+    table5 = [Cells("bam_table5_ruler_1b", f"Table 5, {task}", LENGTHS_1B) for task in RULER]
     table4 = ("NoPE SSMax", "RoPE SSMax", "ALiBi SSMax", "RoPE Local", "Sinusoidal SSMax")
     grown = [  # perplexity at the end of a long text and at the training context
         (where, end)
@@ -75,7 +77,7 @@ def bam() -> list[Claim]:
             "passkeys are found with more than 80% accuracy at 500 times the training context",
             (
                 within(
-                    cells(("bam_figure3_depths", "Figure 3: passkey accuracy, mean"), *TO_300K), "BAM SSMax", least=0.8
+                    cells(("bam_figure3_depths", "Figure 3: passkey accuracy, mean"), *TO_300K), "BAM SSMax", above=0.8
                 ),
             ),
         ),
@@ -105,8 +107,8 @@ def bam() -> list[Claim]:
         ),
         Claim(
             "5",
-            "the reach in passkeys is more than 25 times that of other encodings (here: 4 columns of doubled length, 16 times)",
-            (reaches_further(cells(FIGURE2, *ALL), "BAM SSMax", OTHERS, columns=4),),
+            "the reach in passkeys is more than 25 times that of other encodings (here: 5 columns of doubled length, 32 times)",
+            (reaches_further(cells(FIGURE2, *ALL), "BAM SSMax", OTHERS, columns=5),),
         ),
         Claim(
             "5",
@@ -118,7 +120,7 @@ def bam() -> list[Claim]:
         ),
         Claim(
             "1",
-            "fewer than 1,000 parameters more",
+            "fewer than 1,000 parameters more (here: at 120M)",
             (within(TABLE1, "120M", most=1000),),
             "1,008 and 1,440 for the larger sizes",
         ),
@@ -154,11 +156,13 @@ def bam() -> list[Claim]:
             "E, Table 3",
             "BAM SSMax is better than RoPE SSMax on MMLU and ARC",
             (better(TABLE3, "BAM SSMax", ("RoPE SSMax",), each=True),),
+            needs=learned([TABLE3], ("BAM SSMax", "RoPE SSMax"), 0.3),  # chance is 0.25
         ),
         Claim(
             "F.1, Table 4",
             "BAM SSMax is better than all others on Single 1, 2 and 3",
             tuple(better(each, "BAM SSMax", table4) for each in single),
+            needs=learned(single, ("BAM SSMax", *table4), 0.0),
         ),
         Claim(
             "F.1, Table 4",
@@ -170,29 +174,30 @@ def bam() -> list[Claim]:
                     for row in table4
                 ),
             ),
+            needs=learned(single[:1], ("BAM SSMax", *table4), 0.0),
         ),
         Claim(
             "F.1, Table 4",
             "only BAM is above 0.8 on Single 3 (at 1K)",
             (
-                within(Cells("bam_table4_ruler", "Table 4, Single 3", ("1K",)), "BAM SSMax", least=0.8),
+                within(Cells("bam_table4_ruler", "Table 4, Single 3", ("1K",)), "BAM SSMax", above=0.8),
                 *(within(Cells("bam_table4_ruler", "Table 4, Single 3", ("1K",)), row, most=0.8) for row in table4),
             ),
+            needs=learned(single[2:], ("BAM SSMax", *table4), 0.0),
         ),
         Claim(
             "F.2, Table 5",
             "at 1.1B BAM SSMax is better than RoPE SSMax on each of RULER's tasks",
-            tuple(
-                better(Cells("bam_table5_ruler_1b", f"Table 5, {task}", LENGTHS_1B), "BAM SSMax", ("RoPE SSMax",))
-                for task in RULER
-            ),
+            tuple(better(each, "BAM SSMax", ("RoPE SSMax",)) for each in table5),
             "the paper's own table has RoPE ahead in the mean of MultiKey 3",
+            needs=learned(table5, ("BAM SSMax", "RoPE SSMax"), 0.0),
         ),
         Claim(
             "G, Table 6",
             "BAM SSMax is five points better than RoPE SSMax on LongBench v2",
             (better(longbench, "BAM SSMax", ("RoPE SSMax",), margin=4.0),),
             "the paper's own difference is 4.4",
+            needs=learned([longbench], ("BAM SSMax", "RoPE SSMax"), 30.0),  # chance is 25
         ),
         Claim(
             "H.1, Figure 8",
@@ -229,8 +234,8 @@ def bam() -> list[Claim]:
             "H.3, Figure 11",
             "it stays above 80% to 300,000 tokens and never falls to zero up to 512,000",
             (
-                within(cells(("bam_figure11_context1024", "Figure 11, text"), *TO_300K), "BAM SSMax", least=0.8),
-                within(cells(("bam_figure11_context1024", "Figure 11, text"), *FAR), "BAM SSMax", least=0.01),
+                within(cells(("bam_figure11_context1024", "Figure 11, text"), *TO_300K), "BAM SSMax", above=0.8),
+                within(cells(("bam_figure11_context1024", "Figure 11, text"), *FAR), "BAM SSMax", above=0.0),
             ),
         ),
         Claim(
@@ -268,18 +273,7 @@ def bam() -> list[Claim]:
         Claim(
             "H.5, Figure 15",
             "after them the loss is more stable beyond the training context",
-            (
-                ratio(
-                    (cells(("bam_figure15_extension", "Figure 15"), "32K"), "1.1B Ext."),
-                    (cells(("bam_figure15_extension", "Figure 15"), "512"), "1.1B Ext."),
-                    most=1.1,
-                ),
-                ratio(
-                    (cells(("bam_figure15_extension", "Figure 15"), "32K"), "1.1B"),
-                    (cells(("bam_figure15_extension", "Figure 15"), "512"), "1.1B"),
-                    least=1.1,
-                ),
-            ),
+            (steadier(cells(("bam_figure15_extension", "Figure 15")), "32K", "512", "1.1B Ext.", "1.1B"),),
         ),
         Claim(
             "H.6, Figure 16",
@@ -463,15 +457,25 @@ def cable() -> list[Claim]:
         ),
         Claim(
             "5.3",
-            "DAPEv2+CABLE trains 3 times slower than CABLE (here: 2 or more)",
-            (ratio((cells(dape_speed, TRAINING), "CABLE"), (cells(dape_speed, TRAINING), "DAPEv2+Cable"), least=2.0),),
+            "DAPEv2+CABLE trains 3 times slower than CABLE (here: 2 to 4)",
+            (
+                ratio(
+                    (cells(dape_speed, TRAINING), "CABLE"),
+                    (cells(dape_speed, TRAINING), "DAPEv2+Cable"),
+                    least=2.0,
+                    most=4.0,
+                ),
+            ),
         ),
         Claim(
             "5.3",
-            "DAPEv2+CABLE infers 1.7 times slower than CABLE (here: 1.4 or more)",
+            "DAPEv2+CABLE infers 1.7 times slower than CABLE (here: 1.4 to 2)",
             (
                 ratio(
-                    (cells(dape_speed, INFERENCE), "DAPEv2+Cable"), (cells(dape_speed, INFERENCE), "CABLE"), least=1.4
+                    (cells(dape_speed, INFERENCE), "DAPEv2+Cable"),
+                    (cells(dape_speed, INFERENCE), "CABLE"),
+                    least=1.4,
+                    most=2.0,
                 ),
             ),
         ),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax import claims
-from bam_jax.claims import Cells, Claim, Finding, better, ratio, reaches_further, within
+from bam_jax.claims import Cells, Claim, Finding, better, learned, ratio, reaches_further, steadier, within
 from bam_jax.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +52,9 @@ def test_what_the_papers_print_bears_out_what_they_say(tmp_path):
 
 def test_nothing_holds_of_nothing(tmp_path):
     found = verdicts(claims.Measured(tmp_path, "toy", ROOT / "experiments"))
-    assert [says for (_, says), word in found.items() if word == "holds"] == ["fewer than 1,000 parameters more"]
+    assert [says for (_, says), word in found.items() if word == "holds"] == [
+        "fewer than 1,000 parameters more (here: at 120M)"
+    ]
     assert set(found.values()) == {"holds", "not measured", "not checked"}
 
 
@@ -66,6 +68,8 @@ SOME = Given({("a", "x"): 1.0, ("a", "y"): 0.5, ("b", "x"): 0.4, ("b", "y"): 0.6
         (within(CELLS, "a", least=0.5, most=1.0), True),
         (within(CELLS, "a", least=0.6), False),
         (within(CELLS, "a", most=0.9), False),
+        (within(CELLS, "a", above=0.4), True),
+        (within(CELLS, "a", above=0.5), False),
         (within(CELLS, "c", least=0.6), None),
         (better(CELLS, "a", ("b",)), True),
         (better(CELLS, "a", ("b",), each=True), False),
@@ -82,6 +86,12 @@ SOME = Given({("a", "x"): 1.0, ("a", "y"): 0.5, ("b", "x"): 0.4, ("b", "y"): 0.6
         (reaches_further(CELLS, "a", ("b",), columns=1, least=0.6), True),
         (reaches_further(CELLS, "b", ("a",), columns=1), False),
         (reaches_further(CELLS, "a", ("c",), columns=1), None),
+        (steadier(CELLS, "y", "x", "a", "b"), True),
+        (steadier(CELLS, "y", "x", "b", "a"), False),
+        (steadier(CELLS, "y", "x", "a", "c"), None),
+        (learned([CELLS], ("a", "b"), 0.7), True),
+        (learned([CELLS], ("a", "b"), 0.75), False),
+        (learned([CELLS], ("a", "c"), 0.0), None),
     ],
 )
 def test_a_check(check, holds):
@@ -96,6 +106,24 @@ def test_a_claim_that_holds_in_part_is_said_to():
     )
     assert section.items == ["**does not hold** (by the paper's own numbers: holds) · 1: x — a at x to y: 0.5 to 1."]
     assert section.text == "1 claims: does not hold 1."
+
+
+def test_where_no_model_can_do_the_task_nothing_is_decided():
+    def word(above):
+        claim = Claim("1", "x", (within(CELLS, "a", least=0.9),), needs=learned([CELLS], ("a",), above))
+        (section,) = claims.sections({"P": [claim]}, SOME, SOME)
+        return section.items[0]
+
+    assert word(0.8).startswith("**undecided** (by the paper's own numbers: does not hold)")
+    assert word(0.8).endswith("the best mean is 0.75, not above 0.8.")
+    assert word(0.7).startswith("**does not hold**")
+
+
+def test_findings_of_several_tables_name_them():
+    other = Cells("a", "c", ("x",))
+    checks = (within(CELLS, "a", least=0.9), within(other, "a", least=0.9))
+    (section,) = claims.sections({"P": [Claim("1", "x", checks)]}, SOME, SOME)
+    assert section.items[0].endswith(" b: a at x to y: 0.5 to 1. c: a at x: 1.")
 
 
 def test_a_cell_that_there_is_not_is_named(tmp_path):

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from bam_jax import log
-from bam_jax.errors import UserError
+from bam_jax.errors import UserError, ending
 
 
 def test_records_are_there_as_soon_as_they_are_written(tmp_path):
@@ -36,6 +36,19 @@ def test_a_bad_line_is_named(tmp_path):
 def test_a_missing_file_has_no_records_and_stays_missing(tmp_path):
     log.keep(tmp_path / "none.jsonl", lambda record: True)
     assert list(log.read(tmp_path / "none.jsonl")) == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_no_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder") as raised:
+        log.replace(tmp_path / "none" / "a.md", "text")
+    assert ending(raised.value) == (
+        2,
+        f"{tmp_path / 'none' / 'a.md'}: there is no folder {tmp_path / 'none'}; give a path that can be read and written",
+    )
+
+
+def test_a_lack_of_memory_is_the_users_to_mend():
+    assert ending(MemoryError("745 GiB"))[0] == 2
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):

@@ -202,6 +202,13 @@ def test_a_small_value_keeps_two_digits():
     assert line(1.7391, "1.74") == ["1.74", "1.74", "-0.0009"]
 
 
+def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path):
+    file = str(papers.CONFIGS.parent / "experiments" / "bam_table2_perplexity.py")
+    with pytest.raises(UserError, match="no folder .*typo; make runs"):
+        tables.main([file, f"--runs={tmp_path / 'typo'}"])
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_experiment_without_tables_is_one_line(capsys):
     with pytest.raises(SystemExit) as exit:
         errors.run(tables.main, [str(papers.CONFIGS.parent / "experiments" / "quickstart.py")])

@@ -131,7 +131,8 @@ def paper_prompt(
     question = tokenizer.encode(space + QUESTION.format(key=key))
     if not np.array_equal(question[-DIGITS:], answer):
         raise UserError(
-            f"tokenizer '{tokenizer.name}' does not keep each digit as a token; the paper's prompt needs that"
+            f"tokenizer '{tokenizer.name}' does not keep each digit as a token, which the paper's prompt needs; "
+            "give --prompt=toy, or train with tokenizer 'mistral'"
         )
     question = question[:-DIGITS]
     least = len(description) + len(line) + len(question)

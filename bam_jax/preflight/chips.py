@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib.util
+import math
 import os
 from collections.abc import Iterator, Sequence
 
@@ -26,17 +27,19 @@ class Chip:
         memory: bytes that the compiler gives to a program: what it names where one needs more.
         bandwidth: of the memory, bytes a second.
         links: of the interconnect, bytes a second that a chip can send over all its ports together.
+        largest: the largest slice, as chips stand in it.
     """
 
     memory: float
     bandwidth: float
     links: float
+    largest: tuple[int, ...]
 
 
 CHIPS = {
-    "v5e": Chip(15.75 * GIB, 819e9, 200e9),
-    "v5p": Chip(95.73 * GIB, 2765e9, 600e9),
-    "v6e": Chip(31.24 * GIB, 1640e9, 400e9),
+    "v5e": Chip(15.75 * GIB, 819e9, 200e9, (16, 16)),
+    "v5p": Chip(95.73 * GIB, 2765e9, 600e9, (16, 20, 28)),
+    "v6e": Chip(31.24 * GIB, 1640e9, 400e9, (16, 16)),
 }
 """Bandwidths by the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e), where that of links is given both ways."""
 
@@ -97,6 +100,13 @@ def find(name: str) -> Slice:
     sizes = shape.split("x")
     if not all(size.isdecimal() for size in sizes):
         raise UserError(f"--topology={name} is not a chip and numbers of them; give for example v5e:4x4 or v5p:4x4x4")
+    largest = CHIPS[kind].largest
+    example = "x".join("4" * len(largest))
+    if len(sizes) != len(largest) or not 0 < math.prod(map(int, sizes)) <= math.prod(largest):
+        raise UserError(
+            f"--topology={name}: slices of {kind} stand in {len(largest)} numbers, of {math.prod(largest):,} chips at most; "
+            f"give for example {kind}:{example}"
+        )
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"--topology={name} needs libtpu, which is not installed; pip install 'bam_jax[compilers]', or give cpu:N"
@@ -106,7 +116,10 @@ def find(name: str) -> Slice:
         with _quiet():
             return Slice(name, kind, topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
     except jax.errors.JaxRuntimeError as error:
-        raise UserError(f"--topology={name}: {str(error).splitlines()[0]}") from error
+        said = str(error).splitlines()[0]
+        raise UserError(
+            f"--topology={name} is no slice that there is; give for example {kind}:{example} ({said})"
+        ) from error
 
 
 @contextlib.contextmanager

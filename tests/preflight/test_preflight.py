@@ -48,7 +48,7 @@ def chip(memory):
     class Small(chips.Slice):
         @property
         def chip(self):
-            return chips.Chip(memory, 819e9, 200e9)
+            return chips.Chip(memory, 819e9, 200e9, (16, 16))
 
         @property
         def peak(self):
@@ -116,6 +116,10 @@ def test_the_batch_is_what_the_loader_gives(overrides):
         ("v9:4x4", "unknown chip; known: cpu, v5e, v5p, v6e"),
         ("v5f:4x4", "did you mean 'v5"),
         ("v5e", "give for example v5e:4x4"),
+        ("v5e:4x4x4", "v5e stand in 2 numbers, .* for example v5e:4x4"),
+        ("v5p:4x4", "v5p stand in 3 numbers, .* for example v5p:4x4x4"),
+        ("v5e:100x100", "of 256 chips at most"),
+        ("v6e:0x4", "of 256 chips at most"),
         ("cpu:0", "of which there are 8 here"),
         ("cpu:many", "of which there are 8 here"),
         ("cpu:9", "set JAX_NUM_CPU_DEVICES"),
