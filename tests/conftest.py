@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 # The same examples in every run, and no time limit on one: the first compiles.
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
 
 

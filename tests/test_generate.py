@@ -88,6 +88,7 @@ def test_there_are_as_many_rows_as_tokens(tokens, read):
         generate.greedy(build("bam"), tokens[:, :0], 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("encoding", ["bam", *FULL])
 def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens, monkeypatch):
     made, reader_read = build(encoding), generate._read

@@ -21,18 +21,9 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 VOCAB, T = 24, 12
 TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="float32")
 
-# Encodings that differ from one that is tested in a formula of positions alone; `-m full` takes them, too.
-ALIKE = (
-    "additive_decay",
-    "alibi_learned",
-    "gaussian",
-    "kerple_power",
-    "nope",
-    "rope_ntk",
-    "rope_pi",
-    "student_t",
-    "t5",
-)
+# Encodings that differ from one that is tested in a formula alone; `-m full` takes them, too.
+POSITIONAL = ("additive_decay", "alibi_learned", "gaussian", "kerple_log", "kerple_power", "nope", "student_t", "t5")
+ALIKE = (*POSITIONAL, "cable_nw", "dape_cable", "rope_ntk", "rope_pi")
 
 
 def full(*values):
@@ -216,6 +207,7 @@ def test_attention_of_a_layer_is_the_papers_formula(ssmax, tokens, rng):
     np.testing.assert_allclose(made[0], out.reshape(T, 16) @ np.float64(layer.out.kernel[...]), atol=2e-5)
 
 
+@pytest.mark.full
 def test_scanned_layers_are_unrolled_layers_with_and_without_remat(tokens):
     def run(**options):
         graph, state = nnx.split(build("bam", "on", **options))

@@ -50,6 +50,7 @@ def experiment(tmp_path):
     return path
 
 
+@pytest.mark.full
 def test_a_failing_row_is_reported_and_stops_no_other(experiment, tmp_path, capfd):
     folder = tmp_path / "runs"
     assert sweep.main([str(experiment), "--source=A text.", f"--runs={folder}", "--jobs=2"]) == 1

@@ -42,7 +42,7 @@ def test_pieces_lie_one_behind_another(row):
 
 
 @pytest.mark.parametrize("mask", [Mask(), Mask(window=3)])
-@pytest.mark.parametrize("backend", ["reference", "chunked", "pallas_tpu"])
+@pytest.mark.parametrize("backend", ["reference", "chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
 def test_decoding_is_the_full_pass(backend, mask, row):
     q, k, _, _ = row
     whole = piece(row, slice(0, T))[2]

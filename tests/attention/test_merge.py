@@ -13,7 +13,7 @@ from bam_jax.attention.scoring import HIDDEN
 from bam_jax.attention.tiles import Tiling
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 12))
 def test_parts_merge_to_the_whole(seed, lengths, window):
     """Parts of any lengths, some of which a row does not see at all, and rows that see nothing."""

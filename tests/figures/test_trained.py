@@ -83,6 +83,7 @@ def test_bias_maps_of_several_runs_are_their_biases(runs, monkeypatch):
     assert not np.isnan(given["encoder scores, 0"]).any()
 
 
+@pytest.mark.full
 def test_every_figure_becomes_two_files(runs, tmp_path, capsys):
     for name in command.NAMES:
         assert not draw(name, f"--run={runs['bam']}", f"--out={tmp_path / 'some' / name}")
