@@ -230,11 +230,7 @@ def main(argv: Sequence[str]) -> None:
         default=True,
         help="compute no pair whose weight is below rounding",
     )
-    parser.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="default: a bar on a terminal, a line each minute elsewhere",
-    )
+    log.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     host.keep_freed_memory()
     records = evaluate(

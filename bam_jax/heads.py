@@ -4,7 +4,6 @@ Prints a line for each head, and writes `heads.jsonl` into the run's folder: how
 shapes make of it, and what content and position add along a held-out text.
 """
 
-import argparse
 import dataclasses
 import functools
 import json
@@ -262,11 +261,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--run", required=True, help="the folder of a trained run")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
-    parser.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="default: a bar on a terminal, a line each minute elsewhere",
-    )
+    log.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     keys = evaluate.lengths_of(given.keys, "--keys") if given.keys else ()
     records = measure(given.run, keys=keys, tokens=given.tokens, overrides=overrides, progress=given.progress)

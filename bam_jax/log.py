@@ -1,5 +1,6 @@
 """What a run writes and shows: JSON lines, TensorBoard if wanted, progress."""
 
+import argparse
 import errno
 import json
 import os
@@ -140,6 +141,16 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
         return tqdm(**options, dynamic_ncols=True)
     text = "{desc}: {n_fmt} of {total_fmt} ({unit}), {elapsed} elapsed, {remaining} left{postfix}"
     return _Lines(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
+
+
+def progress_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --progress and --no-progress to a command.
+
+    Args:
+        parser: of the command.
+    """
+    help = "default: a bar on a terminal, a line each minute elsewhere"
+    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help=help)
 
 
 class _Lines(tqdm):

@@ -5,7 +5,6 @@ a checkpoint after the step that it is at, and exit with code 75. Several proces
 them, or by --coordinator, --processes and --process.
 """
 
-import argparse
 import contextlib
 import functools
 import math
@@ -302,11 +301,7 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")
-    parser.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        help="default: a bar on a terminal, a line each minute elsewhere",
-    )
+    log.progress_option(parser)
     parser.add_argument(
         "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"
     )

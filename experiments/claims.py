@@ -12,8 +12,9 @@ NOTES = (
     "Toy scale: models of two or three layers, an eighth (BAM) or a sixteenth (CABLE) of the papers' tokens, characters of "
     "Python's documentation, one seed, and five prompts for a passkey's length. A claim that does not hold here is not refuted, "
     "and one that holds is not confirmed; what is shown is that the code which measures it at the papers' scale runs.",
-    "A bound is the paper's own where it states one; elsewhere it is said. A length that was left out because no key was found "
-    "at the two before it counts as 0. Undecided: no model can do the task at all.",
+    "A bound is the paper's own where it states one; elsewhere it is said, or stands in this page's file, "
+    "`experiments/claims.py`. A length that was left out because no key was found at the two before it counts as 0. "
+    "Undecided: no model can do the task at all.",
     "All corpora are the same text at the toy scale, so that tables which differ in that alone share their runs.",
 )
 
