@@ -56,7 +56,8 @@ def attend(
 ) -> Float[Array, "B T H D"]:
     """`attention`, and under a mesh the same on every device's share: rows, heads, and a ring of parts of each text.
 
-    Kernels are not cut by the compiler, so that it is done here. Under a mesh call it inside `jax.jit`.
+    Kernels are not cut by the compiler, so that it is done here. Under a mesh call it inside `jax.jit`. Where the mesh's
+    axes are explicit, the operands are cut first, whatever their types say, and the result has the type of q.
 
     Args:
         q, k, v, scoring, tiling: as in `attention`.
@@ -77,7 +78,12 @@ def attend(
 
     heads = P(BATCH, CONTEXT, TENSOR)
     specs = (heads, heads, heads, _scoring_specs(scoring))
-    return jax.shard_map(here, in_specs=specs, out_specs=heads, check_vma=False)(q, k, v, scoring)
+    explicit = bool(mesh.explicit_axes)
+    operands = q, k, v, scoring
+    if explicit:
+        operands = jax.sharding.reshard(operands, specs)
+    out = jax.shard_map(here, in_specs=specs, out_specs=heads, check_vma=False)(*operands)
+    return jax.sharding.reshard(out, jax.typeof(q).sharding) if explicit else out
 
 
 def _scoring_specs(scoring: Scoring) -> Scoring:

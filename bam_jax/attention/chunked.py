@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention import heads, kinds, tile, tiles, toeplitz
+from bam_jax.attention.axes import varying
 from bam_jax.attention.kinds import Counted
 from bam_jax.attention.scoring import (
     FLOOR,
@@ -92,7 +93,7 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
         start = (zero, jnp.full(rows, FLOOR, cut.dtype), jnp.zeros(rows, cut.dtype))
         if cut.counted is not None:
             start = add(start, cut.counted_logits(queries, n), cut.counted.v)
-        out, top, total = cut.over_keys(n, key_block, start)
+        out, top, total = cut.over_keys(n, key_block, varying(start, cut.q))
         some = total > 0
         out = jnp.where(some[..., None], out / jnp.where(some, total, 1)[..., None], 0)
         return None, (out, jnp.where(some, top + jnp.log(jnp.where(some, total, 1)), HIDDEN))
@@ -135,11 +136,11 @@ def _backward(
             return (dk, dv, d_bias, d_j), (dq, d_temperature, d_i)
 
         start = (zeros(queries.q), zeros(row_lse), zeros(queries.tokens.coordinate))
-        carry, (dq, d_temperature, d_i) = cut.over_keys(n, key_block, (carry, start))
+        carry, (dq, d_temperature, d_i) = cut.over_keys(n, key_block, varying((carry, start), cut.q))
         return carry, (dq * scale, d_temperature, d_i)
 
     start = (zeros(cut.k), zeros(cut.v), zeros(bias), zeros(cut.keys.coordinate))
-    (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = _scan(query_block, start, cut.query_blocks)
+    (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = _scan(query_block, varying(start, cut.q), cut.query_blocks)
 
     narrow = lambda x, like: x.astype(like.dtype)
     own_i, own_j = scoring.queries.coordinate, scoring.keys.coordinate
@@ -259,11 +260,11 @@ class _Cut:
             queries=dataclasses.replace(self.queries, coordinate=i),
             keys=dataclasses.replace(self.keys, coordinate=j),
         )
-        return self.split_scalars(bias_table(scoring, self.dtype))
+        return varying(self.split_scalars(bias_table(scoring, self.dtype)), self.q)
 
     def bias_of_offsets(self, bias: Bias, i: Array, j: Array) -> Array:
         """The same of a `Relative` bias and of positions that follow one another."""
-        return self.split_scalars(toeplitz.table(bias, i, j))
+        return varying(self.split_scalars(toeplitz.table(bias, i, j)), self.q)
 
     def of_tile(self, at: tuple[Array, Array], by_offset: Callable, by_pair: Callable, *operands: Any) -> Any:
         """Whichever of two functions of `operands` is due for the bias of the tile at block numbers (n, m)."""

@@ -13,6 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from bam_jax.attention import tile, tiles
+from bam_jax.attention.axes import typed
 from bam_jax.attention.scoring import Scoring
 from bam_jax.attention.strips import Strip, Strips
 from bam_jax.attention.tiles import Tiling
@@ -203,7 +204,7 @@ class Plan:
         scalars = (self.table, first, count)
         call = lambda *operands, interpret: pl.pallas_call(
             body,
-            out_shape=(*outputs, *whole),
+            out_shape=typed((*outputs, *whole), self.q),
             grid_spec=pltpu.PrefetchScalarGridSpec(
                 num_scalar_prefetch=len(scalars),
                 grid=grid,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bam_jax.attention.axes import varying
 from bam_jax.attention.scoring import Scoring, cotangent, split
 from bam_jax.biases.base import head_axes
 
@@ -77,7 +78,7 @@ class _Parts:
             return [add(*each, n) for each in zip(totals, one(n), axes, strict=True)]
 
         start = [zeros(x, axis) for x, axis in zip(jax.eval_shape(one, jnp.int32(0)), axes, strict=True)]
-        return jax.lax.fori_loop(0, self.heads, body, start)
+        return jax.lax.fori_loop(0, self.heads, body, varying(start, self.whole))
 
     def scoring(self, n: Array) -> Scoring:
         """The scoring of the group of key head n."""

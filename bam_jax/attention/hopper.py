@@ -18,6 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
 from bam_jax.attention import tile, tiles
+from bam_jax.attention.axes import typed
 from bam_jax.attention.scoring import Scoring
 from bam_jax.attention.tiles import Tiling
 from bam_jax.platform import platform
@@ -214,10 +215,13 @@ class Plan:
         interpret = _INTERPRET if platform() == "cpu" else None
         run = plgpu.kernel(
             functools.partial(flat, _interpreted_add_product if interpret else _add_product),
-            out_type=[
-                *[jax.ShapeDtypeStruct((batch, length, heads, width), jnp.float32)] * matrices,
-                *[jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)] * vectors,
-            ],
+            out_type=typed(
+                [
+                    *[jax.ShapeDtypeStruct((batch, length, heads, width), jnp.float32)] * matrices,
+                    *[jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)] * vectors,
+                ],
+                held_matrices[0],
+            ),
             scratch_types=[
                 [plgpu.SMEM((_GROUPS, _ROWS, width), dtype, transforms=swizzled) for _ in held_matrices],
                 plgpu.Barrier(num_arrivals=len(held_matrices), num_barriers=_GROUPS),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention import chunked, reference, rows
+from bam_jax.attention.axes import auto, varying
 from bam_jax.attention.scoring import Scoring, split
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases.base import head_axes
@@ -116,18 +117,19 @@ def attention(
     reason = chosen.reason(q, k, v, scoring)
     if reason is not None:
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
-    return _attention(chosen, tiling, q, k, v, scoring)
+    run = auto(functools.partial(_attention, chosen, tiling), q)
+    return run(*varying((q, k, v, scoring)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    return backend.forward(q, k, v, scoring, tiling)[0].astype(q.dtype)
+    return varying(backend.forward(q, k, v, scoring, tiling)[0].astype(q.dtype), q)
 
 
 def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[Array, tuple]:
     q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
     wanted = tuple(x.perturbed for x in jax.tree.leaves(split(arguments[3])[0]))
-    out, lse = backend.forward(q, k, v, scoring, tiling)
+    out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
     return out.astype(q.dtype), (q, k, v, scoring, _Static(wanted), out, lse)
 
 
@@ -135,7 +137,7 @@ def _backward(backend: Backend, tiling: Tiling, residuals: tuple, d_out: Any) ->
     q, k, v, scoring, wanted, out, lse = residuals
     if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
         d_out = jnp.zeros_like(q)
-    return backend.backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out)
+    return varying(backend.backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out), q)
 
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)

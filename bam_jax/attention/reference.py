@@ -49,6 +49,29 @@ def backward(
 ) -> tuple[Array, Array, Array, Scoring]:
     """Gradients by differentiating `forward`; see `Backend.backward`."""
     parts, join = split(scoring)
-    _, vjp = jax.vjp(lambda q, k, v, parts: forward(q, k, v, join(parts), tiling)[0], q, k, v, parts)
-    dq, dk, dv, d_parts = vjp(d_out)
+    found, vjp = jax.vjp(lambda q, k, v, parts: forward(q, k, v, join(parts), tiling), q, k, v, parts)
+    dq, dk, dv, d_parts = vjp(cotangents(*found, out, lse, d_out))
     return dq, dk, dv, cotangent(scoring, d_parts)
+
+
+def cotangents(
+    part: Float[Array, "B T H D"],
+    part_lse: Float[Array, "B H T"],
+    out: Float[Array, "B T H D"],
+    lse: Float[Array, "B H T"],
+    d_out: Float[Array, "B T H D"],
+) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
+    """Cotangents of attention over a part of the keys and of its log-normaliser, from that of attention over all of them.
+
+        out = sum_p s_p out_p,   s_p = exp(lse_p - lse);   d out_p = s_p d_out,   d lse_p = s_p d_out . (out_p - out)
+
+    Where the keys are all there are, s_p is 1 and d lse_p is 0. Devices of a ring have a part each.
+
+    Args:
+      part, part_lse: as `forward` gives them for the part.
+      out, lse: the same for all keys.
+      d_out: the cotangent of `out`.
+    """
+    share = jnp.exp(part_lse - lse)
+    change = ((part - out).astype(lse.dtype) * d_out.astype(lse.dtype)).sum(-1).swapaxes(1, 2)
+    return (share.swapaxes(1, 2)[..., None] * d_out).astype(part.dtype), share * change

@@ -29,16 +29,14 @@ def ring(backend: Backend, axis: str) -> Backend:
       backend: a value of `BACKENDS`.
       axis: of the mesh that the text is cut along.
 
-    Example: (check_vma=False makes shard_map sum the gradients of parameters that all devices share after the ring has
-    ended; by default it does so inside, on a branch that not every device takes, and they wait for each other)
+    Example:
       >>> from bam_jax.attention import BACKENDS, attention
       >>> from bam_jax.biases import Uniform
       >>> mesh = jax.make_mesh((1,), ("context",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> text = jax.sharding.PartitionSpec(None, "context")
       >>> around = functools.partial(attention, backend=ring(BACKENDS["chunked"], "context"))
       >>> specs = Scoring(Uniform(), Tokens(text), Tokens(text))
-      >>> attend = jax.shard_map(
-      ...     around, mesh=mesh, in_specs=(text, text, text, specs), out_specs=text, check_vma=False)
+      >>> attend = jax.shard_map(around, mesh=mesh, in_specs=(text, text, text, specs), out_specs=text)
       >>> x, tokens = jnp.ones((1, 8, 2, 4)), Tokens(jnp.arange(8)[None])
       >>> jax.jit(attend)(x, x, x, Scoring(Uniform(), tokens, tokens)).shape
       (1, 8, 2, 4)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention import reference, tiles
+from bam_jax.attention.axes import varying
 from bam_jax.attention.scoring import Scoring, cotangent, split
 from bam_jax.attention.tiles import Tiling
 
@@ -46,13 +47,15 @@ def backward(
 ) -> tuple[Array, Array, Array, Scoring]:
     """Gradients, block by block, by differentiating the reference; see `Backend.backward`."""
     blocks = _Blocks.of(q, k, scoring, tiling)
-    q, d_out = blocks.filled(q), blocks.filled(d_out)
+    q, out, d_out = (blocks.filled(x) for x in (q, out, d_out))
+    lse = tiles.pad(lse, blocks.size)
 
     def one(total: tuple, n: Array) -> tuple[tuple, tuple]:
         parts, join = split(blocks.scoring(n))
-        of_block = lambda q, k, v, parts: reference.forward(q, k, v, join(parts), tiling)[0]
-        _, vjp = jax.vjp(of_block, blocks.take(q, 1, n), k, v, parts)
-        dq, dk, dv, (d_bias, d_temperature, d_i, d_j, *d_rowwise) = vjp(blocks.take(d_out, 1, n))
+        of_block = lambda q, k, v, parts: reference.forward(q, k, v, join(parts), tiling)
+        found, vjp = jax.vjp(of_block, blocks.take(q, 1, n), k, v, parts)
+        whole = blocks.take(out, 1, n), blocks.take(lse, 2, n), blocks.take(d_out, 1, n)
+        dq, dk, dv, (d_bias, d_temperature, d_i, d_j, *d_rowwise) = vjp(reference.cotangents(*found, *whole))
         return jax.tree.map(jnp.add, total, (dk, dv, d_bias, d_j, d_rowwise)), (dq, d_temperature, d_i)
 
     (bias, _, _, j, *rowwise), _ = split(scoring)
@@ -62,7 +65,7 @@ def backward(
         total, found = one(zeros, jnp.int32(0))
         dq, *of_queries = jax.tree.map(lambda x: x[None], found)
     else:
-        total, (dq, *of_queries) = jax.lax.scan(one, zeros, jnp.arange(blocks.count))
+        total, (dq, *of_queries) = jax.lax.scan(one, varying(zeros, q), jnp.arange(blocks.count))
     dk, dv, d_bias, d_j, d_rowwise = jax.tree.map(lambda x, like: x.astype(like.dtype), total, common)
     d_temperature, d_i = jax.tree.map(lambda x: blocks.joined(x, 2), of_queries)
     return blocks.joined(dq, 1), dk, dv, cotangent(scoring, (d_bias, d_temperature, d_i, d_j, *d_rowwise))

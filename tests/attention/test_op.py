@@ -116,8 +116,8 @@ def test_what_lies_in_empty_slots_does_not_matter(backend, qkv, small_tiles):
     np.testing.assert_allclose(run(k, v), short, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", EACH)
-def test_vmap_is_a_loop(backend, qkv, small_tiles):
+@pytest.mark.parametrize("backend", [each for each in EACH if each not in ("reference", "rows", "chunked")])
+def test_vmap_of_a_kernel_is_a_loop(backend, qkv, small_tiles):
     q, k, v = (jnp.stack([x, 2 * x]) for x in qkv)
     of = lambda q, k, v: attention(q, k, v, scoring(biases.ALiBi(jnp.ones(H))), backend=backend).sum()
     mapped = jax.jit(jax.vmap(jax.value_and_grad(of, (0, 1, 2))))(q, k, v)

@@ -17,6 +17,7 @@ from bam_jax.attention.scoring import HIDDEN
 
 B, T, H, K, D = 2, 48, 4, 2, 8
 AXIS = "context"
+TILING = Tiling(block_q=4, block_k=4)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def slopes(attend, q, k, v, scoring, d_out):
     return out, *vjp(d_out)
 
 
-def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, tiling=Tiling(block_q=4, block_k=4)):  # noqa: B008
+def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, tiling=TILING, check=True):
     text = P(None, AXIS)
     around = ring(backend, AXIS)
     return jax.shard_map(
@@ -89,25 +90,27 @@ def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, til
         mesh=mesh,
         in_specs=(text, text, text, specs(scoring)),
         out_specs=text,
-        check_vma=False,
+        check_vma=check,
     )
 
 
 @pytest.mark.parametrize(
-    ("bias", "packed", "tempered", "mask", "balanced"),
+    ("backend", "bias", "packed", "tempered", "mask", "balanced", "check"),
     [
-        ("ggd", True, True, Mask(), True),
-        ("cable", False, False, Mask(), True),
-        ("alibi", False, True, Mask(window=9), False),
-        ("uniform", True, False, Mask(causal=False), False),
-        ("t5_distance", False, False, Mask(causal=False, window=20), True),
+        ("chunked", "ggd", True, True, Mask(), True, True),
+        ("chunked", "cable", False, False, Mask(), True, True),
+        ("chunked", "alibi", False, True, Mask(window=9), False, False),
+        ("chunked", "uniform", True, False, Mask(causal=False), False, True),
+        ("chunked", "t5_distance", False, False, Mask(causal=False, window=20), True, False),
+        ("rows", "ggd", True, True, Mask(), True, True),
+        ("reference", "cable", False, True, Mask(), False, True),
     ],
 )
-def test_a_ring_agrees_with_the_whole(mesh, bias, packed, tempered, mask, balanced, x64):
+def test_a_ring_agrees_with_the_whole(mesh, backend, bias, packed, tempered, mask, balanced, check, x64):
     q, k, v, scoring, d_out = case(bias, packed=packed, tempered=tempered)
     scoring = dataclasses.replace(scoring, mask=mask)
     expected = slopes(functools.partial(attention, backend="reference"), q, k, v, scoring, d_out)
-    attend = over_ring(mesh, scoring, balanced=balanced)
+    attend = over_ring(mesh, scoring, BACKENDS[backend], balanced=balanced, check=check)
     made = jax.jit(functools.partial(slopes, attend))(q, k, v, scoring, d_out)
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-9 * max(1, np.abs(b).max()))
@@ -119,7 +122,7 @@ def test_a_ring_of_tpu_kernels_agrees_too(mesh):
         lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, case("ggd", packed=True, tempered=True)
     )
     expected = slopes(functools.partial(attention, backend="reference"), q, k, v, scoring, d_out)
-    attend = over_ring(mesh, scoring, BACKENDS["pallas_tpu"], balanced=True, tiling=Tiling())
+    attend = over_ring(mesh, scoring, BACKENDS["pallas_tpu"], balanced=True, tiling=Tiling(), check=False)
     made = jax.jit(functools.partial(slopes, attend))(q, k, v, scoring, d_out)
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4 * max(1, np.abs(b).max()))

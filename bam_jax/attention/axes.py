@@ -1,0 +1,59 @@
+"""The mesh axes that a caller works under: those cut by hand in `jax.shard_map`, and explicit ones in the arrays' types."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+
+def varying[T](tree: T, like: Any = None) -> T:
+    """The same arrays, each typed as varying over every manual mesh axis that any of them, or of `like`, varies over.
+
+    `jax.shard_map` with its default check wants one type of what goes into a loop and what comes out of it, and of both
+    branches of a condition. Constants vary over nothing, and text is cut where parameters are not. The gradient of a
+    parameter that becomes varying here is its sum over the devices.
+
+    Args:
+      tree: arrays [...] of any shapes.
+      like: more of them, whose axes count as well.
+
+    >>> varying({"a": jax.numpy.ones(2)})
+    {'a': Array([1., 1.], dtype=float32)}
+    """
+    over = frozenset[Any]().union(*(_axes(x) for x in jax.tree.leaves((tree, like))))
+
+    def cast(x: Array) -> Array:
+        missing = tuple(axis for axis in over if axis not in _axes(x))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(cast, tree)
+
+
+def typed(tree: Any, like: Array) -> Any:
+    """Shapes and dtypes of what a kernel makes, each varying over the mesh axes that `like` varies over.
+
+    Args:
+      tree: of `jax.ShapeDtypeStruct`.
+      like: an operand of the kernel, [...].
+    """
+    varies = jax.typeof(like).manual_axis_type
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=varies), tree)
+
+
+def _axes(x: Array) -> frozenset[Any]:
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def auto(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
+    """The function, computed as the compiler cuts it wherever the mesh of `like` has explicit axes.
+
+    Blocks of a text are slices that types of explicit axes do not allow. The result has the sharding of `like`.
+
+    Args:
+      function: takes pytrees of arrays, and returns an array of the shape of `like`.
+      like: [...], of which the type matters alone.
+    """
+    sharding = jax.typeof(like).sharding
+    explicit = sharding.mesh.explicit_axes
+    return jax.sharding.auto_axes(function, axes=explicit, out_sharding=sharding) if explicit else function

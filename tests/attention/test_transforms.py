@@ -1,0 +1,179 @@
+"""Attention under every transformation that users apply gives one device's output and gradients, on every backend of a CPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bam_jax import biases, sharded
+from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention
+
+B, T, H, K, D = 4, 8, 4, 2, 4
+TILING = Tiling(block_q=4, block_k=4)
+EVERYWHERE = [name for name in BACKENDS if not name.startswith("pallas")]  # the compilers' kernels need their devices
+PRIORS = {
+    "ggd": lambda draw: biases.GeneralisedGaussian(draw(H), draw(H), draw(H)),
+    "cable": lambda draw: (draw(B, H, T), draw(B, H, T)),
+}
+
+
+def operands(prior):
+    """q, k, v, the prior (or CABLE's sums and gates) and a temperature, all to be differentiated."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape))
+    q, k, v = draw(B, T, H, D), draw(B, T, K, D), draw(B, T, K, D)
+    return q, k, v, PRIORS[prior](draw), jnp.exp(draw(B, H, T))
+
+
+def attend(q, k, v, prior, temperature, **options):
+    """Attention of rows that each hold two documents."""
+    position = jnp.arange(q.shape[1])[None]
+    segment = 1 + (position >= 3)
+    bias, i, j = prior, None, None
+    if not isinstance(prior, biases.Bias):
+        total, gate = prior
+        bias, j = biases.CABLE(), (total, jnp.zeros_like(total))
+        i = (gate, j)
+    tokens = Tokens(position, segment, i), Tokens(position, segment, j)
+    return attention(q, k, v, Scoring(bias, *tokens, temperature, Mask()), **options)
+
+
+def slopes(of, *arguments, put=lambda x: x):
+    """The output, and the gradients of a loss that weighs each of its numbers otherwise."""
+    out, vjp = jax.vjp(of, *arguments)
+    weights = np.cos(np.arange(out.size)).reshape(out.shape)
+    return out, *vjp(put(jnp.asarray(weights)))
+
+
+@functools.cache
+def one_device(prior):
+    return slopes(functools.partial(attend, backend="reference"), *operands(prior))
+
+
+def agrees(made, prior):
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(one_device(prior)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-9)
+
+
+def mesh_of(kind):
+    return jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4], axis_types=(kind,) * 2)
+
+
+def cuts(prior, rows="data", heads="model", text=None):
+    """How the operands are cut; parameters of heads with the heads."""
+    matrix, scalars = P(rows, text, heads), P(rows, heads, text)
+    return matrix, matrix, matrix, P(heads) if prior == "ggd" else scalars, scalars
+
+
+def row_by_row(of):
+    """The function mapped over rows."""
+
+    def mapped(q, k, v, prior, temperature):
+        rows = jax.tree.map(lambda x: x[:, None], (q, k, v, temperature))
+        own = None if isinstance(prior, biases.Bias) else 0
+        prior = prior if own is None else jax.tree.map(lambda x: x[:, None], prior)
+        return jax.vmap(of, (0, 0, 0, own, 0))(*rows[:3], prior, rows[3])[:, 0]
+
+    return mapped
+
+
+def plain(of, prior):
+    return jax.jit(functools.partial(slopes, of))(*operands(prior))
+
+
+def cut_by_hand(of, prior, *, check, kind=AxisType.Auto):
+    mesh, where = mesh_of(kind), cuts(prior)
+    mapped = jax.shard_map(of, mesh=mesh, in_specs=where, out_specs=where[0], check_vma=check)
+    return on_mesh(mapped, prior, mesh, where)
+
+
+def gradient_within(of, prior):
+    """Gradients taken on each device; those of what all rows share are summed over devices by the check's rules."""
+    mesh, where = mesh_of(AxisType.Auto), cuts(prior)
+
+    def here(weights, *arguments):
+        out, vjp = jax.vjp(of, *arguments)
+        return out, *vjp(weights)
+
+    mapped = jax.shard_map(here, mesh=mesh, in_specs=(where[0], *where), out_specs=(where[0], *where))
+    weights = jnp.asarray(np.cos(np.arange(B * T * H * D)).reshape(B, T, H, D))
+    return jax.jit(mapped)(weights, *operands(prior))
+
+
+def on_mesh(of, prior, mesh, where):
+    put = lambda tree, spec: jax.device_put(tree, NamedSharding(mesh, spec))
+    arguments = [put(x, spec) for x, spec in zip(operands(prior), where, strict=True)]
+    return jax.jit(functools.partial(slopes, of, put=lambda x: put(x, where[0])))(*arguments)
+
+
+def cut_by_compiler(of, prior, *, kind, **axes):
+    mesh = mesh_of(kind)
+    with jax.set_mesh(mesh):
+        return on_mesh(of, prior, mesh, cuts(prior, **axes))
+
+
+TEXT = {"heads": None, "text": "model"}
+TRANSFORMS = {
+    "jit": plain,
+    "vmap": lambda of, prior: plain(row_by_row(of), prior),
+    "remat": lambda of, prior: plain(jax.checkpoint(of), prior),
+    "shard_map": functools.partial(cut_by_hand, check=True),
+    "shard_map, unchecked": functools.partial(cut_by_hand, check=False),
+    "shard_map of explicit axes": functools.partial(cut_by_hand, check=True, kind=AxisType.Explicit),
+    "vmap in shard_map": lambda of, prior: cut_by_hand(row_by_row(of), prior, check=True),
+    "gradient in shard_map": gradient_within,
+    "auto axes": functools.partial(cut_by_compiler, kind=AxisType.Auto),
+    "explicit axes": functools.partial(cut_by_compiler, kind=AxisType.Explicit),
+    "explicit axes along the text": functools.partial(cut_by_compiler, kind=AxisType.Explicit, **TEXT),
+    "vmap and remat of explicit axes": lambda of, prior: cut_by_compiler(
+        jax.checkpoint(row_by_row(of)), prior, kind=AxisType.Explicit
+    ),
+}
+
+
+# The default run takes all of them on one backend, and of the others those that their loops and tables are in the way of.
+CASES = [*((name, "ggd") for name in EVERYWHERE), ("chunked", "cable")]
+SHORT = {
+    ("chunked", "ggd"): [*TRANSFORMS],
+    ("chunked", "cable"): ["gradient in shard_map"],
+    ("rows", "ggd"): ["shard_map", "explicit axes along the text"],
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "prior", "transform"),
+    [
+        pytest.param(*case, name, marks=() if name in SHORT.get(case, ()) else pytest.mark.full)
+        for case in CASES
+        for name in TRANSFORMS
+    ],
+)
+def test_every_transformation_keeps_output_and_gradients(backend, prior, transform, x64):
+    of = functools.partial(attend, backend=backend, tiling=TILING)
+    agrees(TRANSFORMS[transform](of, prior), prior)
+
+
+def test_arrays_of_a_mesh_that_is_not_set(x64):
+    """Types of explicit axes come with the arrays."""
+    of = functools.partial(attend, backend="chunked", tiling=TILING)
+    agrees(on_mesh(of, "ggd", mesh_of(AxisType.Explicit), cuts("ggd")), "ggd")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(AxisType.Auto, marks=pytest.mark.full), AxisType.Explicit])
+def test_what_is_cut_on_any_mesh_keeps_its_type(kind, x64):
+    """`sharded.attend` cuts what it is given, and gives back what is cut like the queries."""
+    mesh = jax.make_mesh((2, 1, 2, 2), ("data", "fsdp", "tensor", "context"), axis_types=(kind,) * 4)
+
+    def of(q, k, v, prior, temperature):
+        tokens = Tokens(jnp.arange(T)[None], 1 + (jnp.arange(T)[None] >= 3))
+        return sharded.attend(q, k, v, Scoring(prior, tokens, tokens, temperature, Mask()), tiling=TILING)
+
+    with jax.set_mesh(mesh):
+        made = on_mesh(of, "ggd", mesh, cuts("ggd", heads=None))
+    agrees(made, "ggd")
+    if kind is AxisType.Explicit:
+        assert made[0].sharding.spec == P("data", None, None, None)
