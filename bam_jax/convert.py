@@ -170,7 +170,9 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--source", type=Path, help="weights to convert: a folder or file")
     parser.add_argument("--export", type=Path, help="a new folder for the run's weights")
+    configs.allow_option(parser)
     arguments, overrides = configs.parse(argv, parser)
+    configs.allowed(arguments.allow)
     if arguments.layout not in LAYOUTS:
         raise UserError(f"unknown layout {arguments.layout!r}; {nearest(arguments.layout, LAYOUTS)}")
     if (arguments.source is None) == (arguments.export is None):

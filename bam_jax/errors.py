@@ -41,6 +41,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'? {listing}" if close else listing
 
 
+def shown(value: object) -> str:
+    """The repr of a value for a message of one line, cut where it is long.
+
+    >>> shown("a" * 1000)[-23:]
+    'a ... (1002 characters)'
+    >>> shown(16**6000)
+    'a value of type int that is too large to be shown'
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of more than 4,300 digits; lists within lists
+        return f"a value of type {type(value).__name__} that is too large to be shown"
+    return text if len(text) <= 200 else f"{text[:160]} ... ({len(text)} characters)"
+
+
 def ending(error: BaseException) -> tuple[int, str] | None:
     """The exit code and the one line for an error that the user can mend, Ctrl-C or `Stopped`; None for any other.
 

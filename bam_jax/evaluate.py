@@ -9,7 +9,7 @@ import functools
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +39,7 @@ def evaluate(
     memory: float = 2.0,
     skip: bool = True,
     overrides: Sequence[str] = (),
+    allow: Collection[str] = (),
     progress: bool | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
@@ -60,6 +61,7 @@ def evaluate(
         skip: whether attention leaves out what no float32 softmax would show; without, it computes every pair, and records
             have the override "skip": "off".
         overrides: "--config.a.b=value", changes at evaluation time; part of a cell's identity.
+        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
         progress: see `log.progress`.
         options: of the evaluation; the fields of its `Options` (`bam_jax.evals`).
 
@@ -90,7 +92,12 @@ def evaluate(
     state = {"step": checkpoint.latest(run), "overrides": changed | ({} if skip else {"skip": "off"})}
     if not config.model.causal:
         raise UserError(f"{run} is an encoder, and every evaluation asks for the next token; give the run of a decoder")
-    held_out = functools.partial(_held_out, configs.to_json(Config(data=config.data)), tokenizer.spec)
+    held_out = functools.partial(
+        _held_out,
+        configs.to_json(Config(data=config.data)),
+        tokenizer.spec,
+        frozenset({*allow, *configs.mentioned(overrides)}),
+    )
     trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
     plans: list[Plan] = EVALS[name].plans(trained, sorted(set(lengths)), asked)
 
@@ -168,9 +175,9 @@ def _matching(path: Path, identity: dict[str, Any], plan: Plan) -> list[dict[str
 
 
 @functools.lru_cache(maxsize=1)
-def _held_out(text: str, spec: str) -> np.ndarray:
+def _held_out(text: str, spec: str, allow: frozenset[str]) -> np.ndarray:
     """The held-out tokens of a configuration as JSON, kept: a sweep evaluates a run several times in one process."""
-    return loader.held_out(configs.from_json(text), tokenizers.tokenizer(spec))
+    return loader.held_out(configs.from_json(text), tokenizers.tokenizer(spec), allow)
 
 
 def _names(record: Mapping[str, Any], asked: str | None) -> list[str]:
@@ -230,6 +237,7 @@ def main(argv: Sequence[str]) -> None:
         default=True,
         help="compute no pair whose weight is below rounding",
     )
+    configs.allow_option(parser)
     log.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     host.keep_freed_memory()
@@ -240,6 +248,7 @@ def main(argv: Sequence[str]) -> None:
         memory=given.memory,
         skip=given.skip,
         overrides=overrides,
+        allow=configs.allowed(given.allow),
         progress=given.progress,
         **{option: value for option in helps if (value := getattr(given, option)) is not None},
     )

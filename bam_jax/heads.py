@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,7 @@ def measure(
     keys: Sequence[int] = (),
     tokens: int = 0,
     overrides: Sequence[str] = (),
+    allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
     """Measure the heads of a run's newest checkpoint.
@@ -122,6 +123,7 @@ def measure(
             the text goes where the prior depends on it.
         tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
         overrides: "--config.a.b=value", changes at evaluation time.
+        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
         progress: see `log.progress`.
 
     Raises:
@@ -134,7 +136,7 @@ def measure(
         raise UserError(f"--keys={','.join(map(str, wanted))} and --tokens={tokens} count tokens: give 1 or more")
     limit = getattr(decoder.position, "limit", None)
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
-    ids = text(config, tokenizer, tokens)
+    ids = text(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})
     common = {
         "step": checkpoint.latest(run),
         "config": configs.digest(checkpoint.read_config(run)),
@@ -159,17 +161,18 @@ def measure(
     return records
 
 
-def text(config: Config, tokenizer: Tokenizer, tokens: int) -> np.ndarray:
+def text(config: Config, tokenizer: Tokenizer, tokens: int, allow: Collection[str] = ()) -> np.ndarray:
     """The first tokens of a run's held-out text, [tokens] int32.
 
     Args:
         config, tokenizer: the run's.
         tokens: how many.
+        allow: addresses that may be fetched.
 
     Raises:
         UserError: there are fewer.
     """
-    found = loader.held_out(config, tokenizer)[:tokens]
+    found = loader.held_out(config, tokenizer, allow)[:tokens]
     if len(found) < tokens:
         raise UserError(f"the held-out text has {len(found)} tokens, not {tokens}; ask for a shorter text")
     return found
@@ -261,10 +264,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--run", required=True, help="the folder of a trained run")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
+    configs.allow_option(parser)
     log.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     keys = evaluate.lengths_of(given.keys, "--keys") if given.keys else ()
-    records = measure(given.run, keys=keys, tokens=given.tokens, overrides=overrides, progress=given.progress)
+    allow = configs.allowed(given.allow)
+    records = measure(
+        given.run, keys=keys, tokens=given.tokens, overrides=overrides, allow=allow, progress=given.progress
+    )
     log.replace(Path(given.run) / FILE, "".join(json.dumps(record) + "\n" for record in records))
     head, lines = table(records)
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bam_jax import config, log
 from bam_jax.config import Config
+from bam_jax.data.sources import is_fetched
 from bam_jax.errors import UserError
 from bam_jax.experiment import STOPPED, Experiment, Row
 
@@ -38,7 +39,8 @@ class Job:
             f"--config.seed={self.seed}",
             f"--workdir={run}",
         ]
-        evaluations = [["bam_jax.evaluate", f"--run={run}", *each.arguments()] for each in self.row.evaluations]
+        allow = [f"--allow={name}" for name in _trusted(self.config)]
+        evaluations = [["bam_jax.evaluate", f"--run={run}", *each.arguments(), *allow] for each in self.row.evaluations]
         after = [command for job in self.then for command in job.commands(folder)]
         return [["bam_jax.train", *train], *evaluations, *after]
 
@@ -70,6 +72,13 @@ class Job:
 
     def _training(self, steps: int) -> float:
         return steps * self.config.batch * self.config.context / 1e5
+
+
+def _trusted(config: Config) -> list[str]:
+    """What an evaluation must be allowed, since the experiment's file names it: an encoding's module, addresses of text."""
+    module, colon, _ = config.encoding.partition(":")
+    texts = [part.held_out_source or part.source for _, part in config.data.parts().values()]
+    return list(dict.fromkeys([*([module] if colon else []), *filter(is_fetched, texts)]))
 
 
 def _prompt(length: int) -> float:

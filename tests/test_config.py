@@ -151,12 +151,104 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
             "config.batch=32 must be a multiple of config.optimizer.accumulate=5",
         ),
         ("--config.ssmax=yes", "config.ssmax='yes' is unknown"),
+        (
+            "--config.encoding=./cauchy.py:CauchyPrior",
+            "config.encoding='./cauchy.py:CauchyPrior' must be a name, or pack",
+        ),
+        ("--config.encoding=.cauchy:X", "package.module:Class"),
+        ("--config.encoding=:X", "package.module:Class"),
+        ("--config.encoding=x:", "package.module:Class"),
+        ("--config.encoding=no_such_module:X", "cannot import the encoding 'no_such_module:X'"),
     ],
 )
 def test_bad_overrides_are_one_clear_line(argument, says):
     with pytest.raises(UserError) as error:
         config.override(Config(), [argument])
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+DEEP = "[" * 10_000 + "]" * 10_000
+ODD = {
+    "a dict that is none": "{[]: 1}",
+    "nested lists": DEEP,
+    "nested signs": "-" * 10_000 + "1",
+    "a nested sum": "1" + "+1" * 10_000,
+    "a long number": "9" * 5_000,
+    "a long number in hexadecimal": "0x" + "f" * 5_000,
+    "NUL": "a\0b",
+    "half of a surrogate pair": "a\ud800b",
+    "lines": "a\nb",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize(
+    "key", ["data", "data.source", "data.mixture", "data.mixture.a", "steps", "encoding", "model.x"]
+)
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_text_in_an_override_is_one_line(key, text):
+    try:
+        config.override(Config(), [f"--config.{key}={text}"])
+        config.override(Config(), [f"--config.encoding_options.{text}=1"])
+    except UserError as error:
+        assert str(error).isprintable() and len(str(error)) < 1500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        "null",
+        '{"encoding_options": {"a": ' + DEEP + "}}",
+        '{"encoding_options": {"a": ' + DEEP[9_500:10_500] + "}}",
+        '{"data": {"mixture": {"a\\n": {"weight": 0}}}}',
+        '{"steps": ' + "9" * 5_000 + "}",
+        '{"steps": 1e999}',
+        '{"optimizer": {"rate": ' + "9" * 400 + "}}",
+        '{"seed": ' + "9" * 400 + "}",
+        '{"data": {"source": "a\\u0000b"}}',
+        '{"data": {"source": "a\\ud800b"}}',
+        '{"encoding_options": {"a": "\\ud800"}}',
+        '{"a\\u001b[2J\\n": 1}',
+    ],
+)
+def test_odd_text_in_a_file_is_one_line(text):
+    with pytest.raises(UserError) as error:
+        config.from_json(text)
+    assert str(error.value).isprintable() and len(str(error.value)) < 1500
+
+
+CHANGES = [
+    "--config.encoding=alibi",
+    "--config.encoding_options.factor=4.0",
+    "--config.encoding_options={'factor': 2.0, 'x': 1}",
+    "--config.ssmax=on",
+    "--config.data.mixture={'a': {'weight': 1}, 'b': {'weight': 2}}",
+    "--config.data.mixture.a.weight=3",
+    "--config.data.mixture.a={'weight': 7, 'holdout': 0.5}",
+    "--config.data.holdout=0.25",
+    "--config.model.heads=8",
+    "--config.model.width=128",
+]
+
+
+@given(st.permutations(CHANGES), st.sets(st.integers(0, len(CHANGES) - 1)))
+def test_overrides_have_no_order(order, left_out):
+    before = Config(encoding="bam", encoding_options={"init": "spread"}, ssmax="inside")
+    rest = [each for each in order if each not in {CHANGES[number] for number in left_out}]
+    made = config.override(before, rest)
+    assert made == config.override(before, sorted(rest))
+    if CHANGES[0] in rest:
+        assert "init" not in made.encoding_options
+
+
+def test_options_stay_with_the_encoding_that_they_were_given_for():
+    alibi, factor = CHANGES[:2]
+    before = Config(encoding="bam", encoding_options={"init": "spread"})
+    assert config.override(before, [factor, alibi]).encoding_options == {"factor": 4.0}
+    assert config.override(before, [alibi]).encoding_options == {}
+    same = ["--config.encoding_options.spread=2.0", "--config.encoding=bam"]
+    assert config.override(before, same).encoding_options == {"init": "spread", "spread": 2.0}
 
 
 def test_passkeys_need_characters():

@@ -1,6 +1,18 @@
 """A run's configuration: a Python file and `--config.a.b=value`, turned once into frozen dataclasses."""
 
-from bam_jax.config.reading import digest, from_dict, from_json, load, override, parse, to_dict, to_json
+from bam_jax.config.reading import (
+    allow_option,
+    allowed,
+    digest,
+    from_dict,
+    from_json,
+    load,
+    mentioned,
+    override,
+    parse,
+    to_dict,
+    to_json,
+)
 from bam_jax.config.sections import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig
 
 __all__ = [
@@ -9,10 +21,13 @@ __all__ = [
     "MeshConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "allow_option",
+    "allowed",
     "digest",
     "from_dict",
     "from_json",
     "load",
+    "mentioned",
     "override",
     "parse",
     "to_dict",

@@ -2,12 +2,16 @@
 
 import dataclasses
 import json
-import math
+import re
+import sys
 import typing
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from bam_jax.errors import UserError, nearest
+from bam_jax.errors import UserError, nearest, shown
+
+DEPTH = 16
+"""Groups within groups that options may have."""
 
 
 def kinds(cls: type["Section"]) -> dict[str, Any]:
@@ -16,21 +20,50 @@ def kinds(cls: type["Section"]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
+def joined(path: str, key: str) -> str:
+    """The name of a key below a path, for a message of one line.
+
+    >>> joined("config.", "steps"), joined("config.", "a\\nb")
+    ('config.steps', "config.'a\\\\nb'")
+    """
+    return path + (key if key.isprintable() and len(key) <= 80 else shown(key))
+
+
 def typed(path: str, value: Any, kind: Any) -> Any:
     """The value as its field's type, or a UserError; options are copied in the form that JSON gives back."""
-    if kind is float and type(value) is int:
-        value = float(value)
-    if kind is float and type(value) is float and not math.isfinite(value):
-        raise UserError(f"{path}={value} must be finite")
     wanted = typing.get_origin(kind) or kind
-    if type(value) is not wanted:
-        raise UserError(f"{path}={value!r} must be of type {wanted.__name__}, not {type(value).__name__}")
-    if wanted is not dict:
-        return value
+    if type(value) is not wanted and not (wanted is float and type(value) is int):
+        raise UserError(f"{path}={shown(value)} must be of type {wanted.__name__}, not {type(value).__name__}")
+    if wanted is int and not -(2**63) <= value < 2**63:
+        raise UserError(f"{path}={shown(value)} must fit into 64 bits")
+    if wanted is float:
+        if not abs(value) <= sys.float_info.max:  # an int may be too large for a float
+            raise UserError(f"{path}={shown(value)} must be finite")
+        return float(value)
+    if wanted is str and not _is_text(value):
+        raise UserError(f"{path}={shown(value)} must be text: no NUL, no half of a surrogate pair")
+    return _options(path, value) if wanted is dict else value
+
+
+def _is_text(value: str) -> bool:
+    """Whether a path can be made of it, and a line printed."""
+    return not re.search("[\0\ud800-\udfff]", value)
+
+
+def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{path}={value!r} must hold JSON values only: {error}") from error
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}={shown(value)} must hold JSON values only: {error}") from error
+    level: list[Any] = [value]
+    for _ in range(DEPTH):  # no recursion: what comes from a file may be deeper than Python's stack
+        level = [
+            x for v in level if isinstance(v, dict | list | tuple) for x in (v.values() if isinstance(v, dict) else v)
+        ]
+    if level:
+        raise UserError(f"{path} must not have more than {DEPTH} groups within groups")
+    return json.loads(text)
 
 
 class Section:
@@ -49,7 +82,7 @@ class Section:
     def require(self, name: str, holds: bool, remedy: str) -> None:
         """Raise UserError unless what the field `name` must be `holds`."""
         if not holds:
-            raise UserError(f"{self.path}{name}={getattr(self, name)!r} must be {remedy}")
+            raise UserError(f"{self.path}{name}={shown(getattr(self, name))} must be {remedy}")
 
     def above(self, low: float, *names: str) -> None:
         """Raise UserError unless these fields are `low` or more."""
@@ -65,4 +98,4 @@ class Section:
         """Raise UserError, with the nearest of `names`, unless the field is one of them."""
         value = getattr(self, name)
         if value not in names:
-            raise UserError(f"{self.path}{name}={value!r} is unknown; {nearest(value, names)}")
+            raise UserError(f"{self.path}{name}={shown(value)} is unknown; {nearest(value, names)}")

@@ -1,10 +1,11 @@
 """Everything that a run depends on, as frozen dataclasses; each field says what it is."""
 
 import dataclasses
+import re
 from typing import Any, ClassVar
 
-from bam_jax.config.section import Section, kinds, typed
-from bam_jax.errors import UserError, nearest
+from bam_jax.config.section import Section, joined, kinds, typed
+from bam_jax.errors import UserError, nearest, shown
 
 DTYPES = ("auto", "bfloat16", "float32")
 FAMILIES = ("llama", "gpt2")
@@ -109,16 +110,16 @@ class DataConfig(Section):
         return {name: self._part(name, changes) for name, changes in self.mixture.items()} or {"": (1.0, self)}
 
     def _part(self, name: str, changes: Any) -> tuple[float, "DataConfig"]:
-        path = f"{self.path}mixture.{name}"
+        path = joined(f"{self.path}mixture.", name)
         if not isinstance(changes, dict) or "weight" not in changes:
-            raise UserError(f"{path}={changes!r} must be a group of keys with a weight, such as {{'weight': 0.1}}")
+            raise UserError(f"{path}={shown(changes)} must be a group of keys with a weight, such as {{'weight': 0.1}}")
         keys = {key: value for key, value in changes.items() if key != "weight"}
         own = kinds(DataConfig).keys() - _SHARED
         for key in keys:
             if key in _SHARED:
                 raise UserError(f"{path}.{key} cannot differ within a mixture; set {self.path}{key}")
             if key not in own:
-                raise UserError(f"unknown config key {path}.{key}; {nearest(key, {*own, 'weight'})}")
+                raise UserError(f"unknown config key {joined(path + '.', key)}; {nearest(key, {*own, 'weight'})}")
         weight = typed(f"{path}.weight", changes["weight"], float)
         if weight <= 0:
             raise UserError(f"{path}.weight={weight} must be positive; leave the part out for none of it")
@@ -132,9 +133,8 @@ class DataConfig(Section):
         total = sum(weight for weight, _ in parts.values())
         for name, (weight, _) in parts.items():
             if weight < 1e-5 * total:
-                raise UserError(
-                    f"{self.path}mixture.{name}.weight={weight} is less than 0.00001 of all weights; leave the part out"
-                )
+                path = joined(f"{self.path}mixture.", name)
+                raise UserError(f"{path}.weight={weight} is less than 0.00001 of all weights; leave the part out")
         tasks = {part.task for _, part in parts.values()}
         if len(tasks) > 1 and not tasks <= {"packed", "passkey"}:
             raise UserError(
@@ -145,7 +145,7 @@ class DataConfig(Section):
     def check(self) -> None:
         name = self.tokenizer.partition(":")[0]  # what follows is looked at where it is read
         if name not in TOKENIZERS:
-            raise UserError(f"{self.path}tokenizer={self.tokenizer!r} is unknown; {nearest(name, TOKENIZERS)}")
+            raise UserError(f"{self.path}tokenizer={shown(self.tokenizer)} is unknown; {nearest(name, TOKENIZERS)}")
         self.known("task", TASKS)
         self.known("packing", PACKINGS)
         self.known("positions", POSITIONS)
@@ -218,6 +218,10 @@ class MeshConfig(Section):
         self.above(1, "tensor", "context")
 
 
+_NAME = re.compile(r"[^:]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""An encoding's name or import path."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Config(Section):
     """Everything that a run depends on."""
@@ -225,7 +229,8 @@ class Config(Section):
     path: ClassVar[str] = "config."
 
     encoding: str = "bam"
-    """A name in `bam_jax.encodings.ENCODINGS`, or the import path "package.module:Class" of your own."""
+    """A name in `bam_jax.encodings.ENCODINGS`, or the import path "package.module:Class" of your own, whose module is
+    imported where a command or its config file names it, and never because a run does."""
     encoding_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the encoding, which checks them."""
     ssmax: str = "off"
@@ -249,7 +254,9 @@ class Config(Section):
     tensorboard: bool = False
 
     def check(self) -> None:
-        self.require("encoding", self.encoding != "", "a name or package.module:Class")
+        self.require(
+            "encoding", _NAME.fullmatch(self.encoding) is not None, "a name, or package.module:Class without .py"
+        )
         self.known("ssmax", SSMAX)
         self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every")
         self.within(0, 2**32 - 1, "seed")

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 import grain
@@ -23,10 +23,11 @@ from bam_jax.data.planted import Planted
 from bam_jax.data.rows import Batch, Rows
 from bam_jax.data.shards import Split
 from bam_jax.data.shuffle import Shuffle
+from bam_jax.data.sources import is_fetched
 from bam_jax.data.stream import Concatenated
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.triplets import FIELDS, Triplets
-from bam_jax.errors import UserError
+from bam_jax.errors import UserError, shown
 
 STATE = "process_0-of-1.json"
 """The iterator's file in a checkpoint, for any number of hosts. (Checkpoints of grain's own iterators have it too.)"""
@@ -77,16 +78,28 @@ def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> Row
     return Mixture(parts) if config.data.mixture else parts[""][1]
 
 
-def held_out(config: Config, tokenizer: Tokenizer) -> np.ndarray:
+def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) -> np.ndarray:
     """The held-out documents end to end, without begin and end tokens: [tokens] int32.
 
+    Args:
+        config: of a run, which may be a stranger's.
+        tokenizer: the run's.
+        allow: addresses that may be fetched; paths of this machine need no leave.
+
     Raises:
-        UserError: no or unreadable text, or none held out.
+        UserError: no or unreadable text, none held out, or text at an address that is not allowed.
     """
     sources = {
         (part.source, part.text_field, part.holdout, part.held_out_source): part
         for _, part in config.data.parts().values()
     }
+    for part in sources.values():
+        source = part.held_out_source or part.source
+        if is_fetched(source) and source not in allow:
+            raise UserError(
+                f"the held-out text is at {shown(source)}, and what a run names is fetched only on your word: "
+                f"add --allow={shown(source)}, or name other text with --config.data.source"
+            )
     ids = [text for part in sources.values() for text in _texts(open_documents(part, tokenizer, "held_out"))]
     if not ids:
         first = next(iter(sources.values()))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from bam_jax.data import tfds
-from bam_jax.data.files import File, listing
+from bam_jax.data.files import File, is_remote, listing
 from bam_jax.data.parquet import Columns
 from bam_jax.data.records import Part, Read, chosen, decoded
 from bam_jax.data.wikitext import articles
@@ -21,6 +21,7 @@ SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": "w
 PATTERNS = ("*",)
 FORMATS = ("auto", "wikitext")
 ERRORS = ("strict", "replace")
+TFDS = "tfds:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Source:
         Raises:
             UserError: nothing there, no file of a known kind, or one that cannot be opened.
         """
-        if self.path.startswith("tfds:"):
+        if self.path.startswith(TFDS):
             return tfds.parts(self.path, self.fields, self.errors)
         files = [file for file in listing(self.path, self.patterns) if file.kind in SUFFIXES]
         if not files:
@@ -78,6 +79,15 @@ class Source:
             case "parquet":
                 return _row_groups(file, self)
         return []
+
+
+def is_fetched(path: str) -> bool:
+    """Whether a source is read from elsewhere than a path of this machine: an address for fsspec, or a dataset by its name.
+
+    >>> is_fetched("s3://bucket/corpus"), is_fetched("tfds:wiki40b/en"), is_fetched("corpora/fineweb")
+    (True, True, False)
+    """
+    return path.startswith(TFDS) or is_remote(path)
 
 
 def digest(parts: list[Part]) -> str:

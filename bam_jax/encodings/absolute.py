@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.encodings.base import Dims, Encoding
+from bam_jax.encodings.base import ROWS, Dims, Encoding, positive, within
 
 
 class SinusoidalTable(nnx.Module):
@@ -20,7 +20,7 @@ class SinusoidalTable(nnx.Module):
     limit = None
 
     def __init__(self, dims: Dims, *, base: float = 10_000.0, odd_cosines: bool = False, rngs: nnx.Rngs):
-        self.base, self.odd_cosines = base, odd_cosines
+        self.base, self.odd_cosines = positive("base", base), odd_cosines
 
     def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
         width = x.shape[-1]
@@ -53,7 +53,7 @@ class LearnedTable(nnx.Module):
     """
 
     def __init__(self, dims: Dims, *, length: int | None = None, rngs: nnx.Rngs):
-        self.limit = dims.context if length is None else length
+        self.limit = within("length", dims.context if length is None else length, 1, ROWS)
         self.embedding = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (self.limit, dims.width)))
 
     def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:

@@ -1,6 +1,7 @@
 """The hooks of a positional encoding, all identities by default."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -9,7 +10,12 @@ from jaxtyping import Array, Float, Int
 
 from bam_jax.biases import Bias, Rowwise, Uniform
 from bam_jax.biases.base import Coordinate
-from bam_jax.errors import UserError
+from bam_jax.errors import UserError, nearest, shown
+
+TOKENS = 2**31 - 1
+"""The most tokens that a position counts, which is an int32."""
+ROWS = 2**24
+"""The most rows that a table may have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +85,37 @@ class Encoding(nnx.Module):
         return None
 
 
+def within[N: (int, float)](option: str, value: N, low: N, high: N) -> N:
+    """The value of an option that must lie between two others, or a UserError.
+
+    >>> within("hidden", 32, 1, 100)
+    32
+    """
+    if not low <= value <= high:
+        raise UserError(f"encoding_options.{option}={shown(value)} must be between {low} and {high}")
+    return value
+
+
+def among(option: str, value: str, known: Collection[str]) -> str:
+    """The value of an option that must be one of some names, or a UserError.
+
+    >>> among("gate", "relu", ["relu", "softplus"])
+    'relu'
+    """
+    if value not in known:
+        raise UserError(f"encoding_options.{option}={shown(value)} is unknown; {nearest(value, known)}")
+    return value
+
+
 def positive(option: str, value: float) -> float:
-    """The value of an option that must be above 0, or a UserError.
+    """The value of an option that must be above 0, and neither so small nor so large that float32 loses it, or a UserError.
 
     >>> positive("factor", 4.0)
     4.0
     """
     if not value > 0:
         raise UserError(f"encoding_options.{option}={value} must be above 0")
-    return value
+    return within(option, value, 1e-9, 1e18)
 
 
 def learned(formula: type[Bias], **initial: Any) -> type[Encoding]:

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 from bam_jax import biases
 from bam_jax.biases.base import Coordinate
 from bam_jax.biases.context import Sum
-from bam_jax.encodings.base import Dims, Encoding
-from bam_jax.errors import UserError, nearest
+from bam_jax.encodings.base import Dims, Encoding, among, within
 
 GATES = {"relu": jax.nn.relu, "softplus": jax.nn.softplus}
 
@@ -94,9 +93,7 @@ class CABLENW(_RunningSum):
     extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, gate: str = "relu", step_bias: bool = False, rngs: nnx.Rngs):
-        if gate not in GATES:
-            raise UserError(f"CABLE has no gate {gate!r}: {nearest(gate, GATES)}")
-        self.gate = gate
+        self.gate = among("gate", gate, GATES)
         self.symmetric = not dims.causal
         self.step_size = _linear(dims, rngs, bias=0.0 if step_bias else None)
 
@@ -149,7 +146,7 @@ class ForgettingTransformer(_RunningSum):
 
     def __init__(self, dims: Dims, *, gate_bias: float = 0.0, rngs: nnx.Rngs):
         self.symmetric = not dims.causal
-        self.gate = _linear(dims, rngs, bias=gate_bias)
+        self.gate = _linear(dims, rngs, bias=within("gate_bias", gate_bias, -100.0, 100.0))
 
     def step(self, x: Array) -> Array:
         return jax.nn.log_sigmoid(self.gate(x))

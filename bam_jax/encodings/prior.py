@@ -8,8 +8,8 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax import biases
-from bam_jax.encodings.base import Dims, Encoding, Frozen, learned, positive
-from bam_jax.errors import UserError, nearest
+from bam_jax.encodings.base import ROWS, Dims, Encoding, Frozen, among, learned, positive, within
+from bam_jax.errors import UserError
 
 
 class NoPE(Encoding):
@@ -69,9 +69,9 @@ class Sandwich(Encoding):
     extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, width: int = 128, base: float = 10_000.0, rngs: nnx.Rngs):
-        if width < 2 or width % 2:
-            raise UserError(f"Sandwich's position vectors hold pairs: width={width} must be even and positive")
-        self.heads, self.width, self.base = dims.heads, width, positive("base", base)
+        if width % 2:
+            raise UserError(f"Sandwich's position vectors hold pairs: encoding_options.width={width} must be even")
+        self.heads, self.width, self.base = dims.heads, within("width", width, 2, 4096), positive("base", base)
 
     def bias(self) -> biases.Bias:
         compression = jnp.asarray(biases.sandwich_compression(self.heads), jnp.float32)
@@ -92,7 +92,8 @@ class AdditiveDecay(Encoding):
     def __init__(
         self, dims: Dims, *, linear: float = 0.01, logarithmic: float = 0.1, root: float = 0.1, rngs: nnx.Rngs
     ):
-        weight = lambda name, value: nnx.Param(jnp.full(dims.heads, math.log(math.expm1(positive(name, value)))))
+        inverse = lambda x: x + math.log(-math.expm1(-x))  # of softplus, at any x
+        weight = lambda name, value: nnx.Param(jnp.full(dims.heads, inverse(positive(name, value))))
         self.linear = weight("linear", linear)
         self.logarithmic = weight("logarithmic", logarithmic)
         self.root = weight("root", root)
@@ -134,6 +135,7 @@ class BAM(Encoding):
         rngs: nnx.Rngs,
     ):
         heads, zeros = dims.heads, jnp.zeros(dims.heads)
+        spread = within("spread", spread, -100.0, 100.0)
         inits = {
             "uniform": lambda: (zeros, zeros),
             "alibi": lambda: (zeros + 1, jnp.log(jnp.asarray(biases.alibi_slopes(heads), jnp.float32))),
@@ -141,9 +143,7 @@ class BAM(Encoding):
             "linspace": lambda: (jnp.linspace(0.0, 1.0, heads), zeros),
             "spread": lambda: (jnp.linspace(-spread, spread, heads), zeros),
         }
-        if init not in inits:
-            raise UserError(f"BAM has no init {init!r}: {nearest(init, inits)}")
-        shape, log_scale = inits[init]()
+        shape, log_scale = inits[among("init", init, inits)]()
         variable = lambda value, train: (nnx.Param if train else Frozen)(value)
         self.shape = variable(shape, train_shape)
         self.log_scale = variable(log_scale, train_scale)
@@ -195,7 +195,7 @@ class FIRE(Encoding):
     extrapolates = "yes"
 
     def __init__(self, dims: Dims, *, hidden: int = 32, rngs: nnx.Rngs):
-        self.length = dims.context
+        self.length, hidden = dims.context, within("hidden", hidden, 1, 2**16)
         uniform = lambda shape, fan_in: jax.random.uniform(
             rngs.params(), shape, minval=-(fan_in**-0.5), maxval=fan_in**-0.5
         )
@@ -224,7 +224,15 @@ class T5(Encoding):
 
     def __init__(self, dims: Dims, *, buckets: int = 32, max_distance: int = 128, rngs: nnx.Rngs):
         self.bidirectional = not dims.causal
-        self.starts = biases.t5_starts(buckets // 2 if self.bidirectional else buckets, max_distance)
+        sides = 2 if self.bidirectional else 1
+        buckets = within("buckets", buckets, 2 * sides, 2**16)
+        each = buckets // sides
+        if not each // 2 < within("max_distance", max_distance, 1, 2**20):
+            raise UserError(
+                f"T5's last buckets are logarithmic: encoding_options.max_distance={max_distance} must be above {each // 2}, "
+                f"for encoding_options.buckets={buckets}"
+            )
+        self.starts = biases.t5_starts(each, max_distance)
         init = nnx.initializers.normal(dims.width**-0.5)
         self.table = nnx.Param(init(rngs.params(), (dims.heads, buckets)))
 
@@ -242,7 +250,8 @@ class T5Distance(Encoding):
 
     def __init__(self, dims: Dims, *, clip: int | None = None, rngs: nnx.Rngs):
         init = nnx.initializers.normal(dims.width**-0.5)
-        self.table = nnx.Param(init(rngs.params(), (dims.heads, (clip or dims.context) + 1)))
+        farthest = within("clip", dims.context if clip is None else clip, 1, ROWS)
+        self.table = nnx.Param(init(rngs.params(), (dims.heads, farthest + 1)))
 
     def bias(self) -> biases.Bias:
         return biases.T5Distance(self.table[...])

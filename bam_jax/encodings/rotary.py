@@ -7,7 +7,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.encodings.base import Dims, Encoding, positive
+from bam_jax.encodings.base import TOKENS, Dims, Encoding, positive, within
 from bam_jax.errors import UserError
 
 
@@ -38,7 +38,7 @@ class RoPE(Encoding):
         rngs: nnx.Rngs,
     ):
         self.base = positive("base", base) * positive("base_scale", base_scale)
-        self.window = window
+        self.window = None if window is None else within("window", window, 1, TOKENS)
 
     def rates(self, half: int) -> Float[np.ndarray, " half"]:
         """Radians per token of each pair of a head of 2 half dimensions."""
@@ -126,9 +126,12 @@ class YaRN(PositionInterpolation):
     ):
         super().__init__(dims, factor=factor, base=base, window=window, rngs=rngs)
         if not slow < fast:
-            raise UserError(f"YaRN interpolates between slow and fast turns: slow={slow} must be below fast={fast}")
+            raise UserError(
+                f"YaRN interpolates between slow and fast turns: encoding_options.slow={slow} must be below "
+                f"encoding_options.fast={fast}"
+            )
         self.slow, self.fast = slow, fast
-        self.context = dims.context if context is None else context
+        self.context = within("context", dims.context if context is None else context, 1, TOKENS)
         self.magnitude = 0.1 * math.log(max(self.factor, 1.0)) + 1
 
     def rates(self, half: int) -> Float[np.ndarray, " half"]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bam_jax import biases
-from bam_jax.encodings.base import Dims, Encoding
+from bam_jax.encodings.base import Dims, Encoding, within
 from bam_jax.encodings.context import CABLE
 from bam_jax.encodings.prior import KerpleLog
 from bam_jax.errors import UserError
@@ -23,10 +23,9 @@ class Convolutions(nnx.Module):
     """
 
     def __init__(self, dims: Dims, *, features: int, kernel: int, rngs: nnx.Rngs):
-        if features < 1:
-            raise UserError(f"DAPE has at least one feature: encoding_options.features={features}")
-        if kernel < 1 or kernel % 2 == 0:
-            raise UserError(f"DAPE's kernels have a middle: encoding_options.kernel={kernel} must be odd and positive")
+        features, kernel = within("features", features, 1, 4096), within("kernel", kernel, 1, 1025)
+        if kernel % 2 == 0:
+            raise UserError(f"DAPE's kernels have a middle: encoding_options.kernel={kernel} must be odd")
 
         def uniform(*shape: int, terms: int) -> nnx.Param:
             return nnx.Param(jax.random.uniform(rngs.params(), shape, minval=-(terms**-0.5), maxval=terms**-0.5))
@@ -89,8 +88,7 @@ class CoPE(Encoding):
     extrapolates = "in part"
 
     def __init__(self, dims: Dims, *, positions: int = 64, rngs: nnx.Rngs):
-        if positions < 2:
-            raise UserError(f"CoPE interpolates between positions: encoding_options.positions={positions} is below 2")
+        positions = within("positions", positions, 2, 2**16)
         self.symmetric = not dims.causal
         self.vectors = nnx.Param(jnp.zeros((positions, dims.width // dims.heads)))
 

@@ -1,18 +1,22 @@
 """From a name and options to encodings: what a config says, checked."""
 
 import dataclasses
-import importlib
 import inspect
+import math
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from flax import nnx
 
 from bam_jax.encodings.base import Dims, Encoding
 from bam_jax.encodings.table import ENCODINGS
-from bam_jax.errors import UserError, nearest
+from bam_jax.errors import UserError, nearest, shown
 
 SSMAX = ("off", "on", "inside", "outside")
+KINDS = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None)}
+"""Annotations of options that are checked, alone or with | between them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,27 +49,56 @@ def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off"
     """The encoding of that name, with its options checked.
 
     Args:
-      name: a key of `ENCODINGS`, or an import path "package.module:Class".
+      name: a key of `ENCODINGS`, or an import path "package.module:Class" of a module that has been imported. Nothing is
+        imported here: names come from runs too, which may be a stranger's.
       options: keyword arguments of the class.
       ssmax: "off", "on" (the authors' placement for this encoding), or the prior "inside" or "outside" the factor.
       shared: whether all layers have one encoding together.
 
     Raises:
-      UserError: no such name, import path, option or placement; the nearest one is offered.
+      UserError: no such name, option or placement, where the nearest one is offered; a module that has not been imported; an
+        option of another type than its annotation says, or left out without a default.
 
     >>> spec("bam", {"init": "spread"}, "on").ssmax
     'inside'
     """
     encoding = _resolve(name)
-    known = [n for n in inspect.signature(encoding.__init__).parameters if n not in ("self", "dims", "rngs")]
-    for option in options or {}:
-        if option not in known:
-            hint = nearest(option, known) if known else "it takes none"
-            raise UserError(f"encoding {name!r} has no option {option!r}: {hint}")
+    values = _values(name, encoding, options or {})
     if ssmax not in SSMAX:
         raise UserError(f"ssmax={ssmax!r} is none of its settings: {nearest(ssmax, SSMAX)}")
     place = {"off": None, "on": encoding.ssmax_prior}
-    return Spec(encoding, dict(options or {}), place[ssmax] if ssmax in place else ssmax, shared)
+    return Spec(encoding, values, place[ssmax] if ssmax in place else ssmax, shared)
+
+
+def _values(name: str, encoding: type[Encoding], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, of the types that the constructor says, floats for its ints where it wants floats."""
+    parameters = inspect.signature(encoding.__init__).parameters
+    known = {option: each for option, each in parameters.items() if option not in ("self", "dims", "rngs")}
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known) if known else "it takes none"
+            raise UserError(f"encoding {name!r} has no option {shown(option)}: {hint}")
+    for option, parameter in known.items():
+        if parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY and option not in options:
+            raise UserError(f"encoding {name!r} needs its option: give --config.encoding_options.{option}=value")
+    return {option: _value(option, value, known[option].annotation) for option, value in options.items()}
+
+
+def _value(option: str, value: Any, annotation: Any) -> Any:
+    wanted = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    names = wanted.split(" | ")
+    if any(name not in KINDS for name in names):  # none, or one of the user's own
+        return value
+    kinds = [KINDS[name] for name in names]
+    if float in kinds and type(value) is int:
+        value = float(value) if abs(value) <= sys.float_info.max else math.inf
+    if type(value) not in kinds:
+        raise UserError(
+            f"encoding_options.{option}={shown(value)} must be of type {' or '.join(names)}, not {type(value).__name__}"
+        )
+    if type(value) is float and not math.isfinite(value):
+        raise UserError(f"encoding_options.{option}={value} must be finite")
+    return value
 
 
 def _resolve(name: str) -> type[Encoding]:
@@ -76,11 +109,13 @@ def _resolve(name: str) -> type[Encoding]:
             )
         return ENCODINGS[name]
     module_name, _, attribute = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(f"cannot import the encoding {name!r}: {error}; is its folder on PYTHONPATH?") from error
-    encoding = getattr(module, attribute, None)
+    module = sys.modules.get(module_name)
+    if not isinstance(module, ModuleType):
+        raise UserError(
+            f"the encoding {name!r} is code, which is imported only on your word: if you trust it, add "
+            f"--allow={module_name} to the command, with the module's folder on PYTHONPATH (or import it first)"
+        )
+    encoding = vars(module).get(attribute)  # getattr may run code
     if not (isinstance(encoding, type) and issubclass(encoding, Encoding)):
         raise UserError(f"{module_name!r} has no Encoding class {attribute!r}, which the encoding {name!r} names")
     return encoding

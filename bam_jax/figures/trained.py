@@ -1,7 +1,7 @@
 """Figures of trained models, drawn from the newest checkpoints of their runs."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,14 @@ def classes(run: Path, length: int = 0) -> Figure:
     return curves.classes(drawn, max(2, length // 8))
 
 
-def attention(run: Path, length: int = 0) -> Figure:
+def attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
     """Attention in a passkey prompt, by the head of each class whose last query sees most of the key.
 
     Args:
         run: its folder; of a model without shapes the one such head is drawn.
         length: tokens of the prompt, whose key stands at its start; 0: 841 for the paper's prompt, four training contexts
             for the toy prompt.
+        allow: addresses of text that may be fetched, where the run's configuration has them.
 
     Raises:
         UserError: the run cannot be read, or its prompt cannot have that length.
@@ -86,7 +87,7 @@ def attention(run: Path, length: int = 0) -> Figure:
     if not config.model.causal:
         raise UserError(f"{run} is an encoder, which is not asked for a passkey; give the run of a decoder")
     if tokenizer.name == "char":
-        prompts, usual = passkey.toy(loader.held_out(config, tokenizer), tokenizer, 0), 4 * config.context
+        prompts, usual = passkey.toy(loader.held_out(config, tokenizer, allow), tokenizer, 0), 4 * config.context
     else:
         prompts, usual = passkey.paper(tokenizer, 0), PROMPT
     tokens, answer = prompts(length or usual, 0.0, 0)
@@ -107,19 +108,20 @@ def attention(run: Path, length: int = 0) -> Figure:
     return maps.attention({title: weights for _, title, weights in (best[k] for k in (*CLASSES, "") if k in best)}, key)
 
 
-def coupling(run: Path, length: int = 0) -> Figure:
+def coupling(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
     """What -ln Z is made of along a held-out text, a curve for each head; see `bam_jax.theory.coupling`.
 
     Args:
         run: its folder.
         length: tokens of the text; 0: four training contexts.
+        allow: see `attention`.
 
     Raises:
         UserError: the run cannot be read, or its held-out text is shorter.
 
     Source: BAM, appendix K.3.
     """
-    return coupled(heads.measure(run, keys=[1], tokens=length))
+    return coupled(heads.measure(run, keys=[1], tokens=length, allow=allow))
 
 
 def coupled(records: Sequence[Mapping[str, Any]]) -> Figure:
@@ -135,7 +137,7 @@ def coupled(records: Sequence[Mapping[str, Any]]) -> Figure:
     return curves.coupling(records[0]["positions"], terms, groups)
 
 
-def biases(runs: Runs, length: int = 0) -> Figure:
+def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
     """The bias of every head of the last layer on a held-out text; of several runs, three heads each.
 
     A method that adds no bias, such as RoPE, is drawn by its scores q.k / sqrt(D).
@@ -143,6 +145,7 @@ def biases(runs: Runs, length: int = 0) -> Figure:
     Args:
         runs: one or several.
         length: tokens of the text; 0: the first run's training context, 128 at most.
+        allow: see `attention`.
 
     Raises:
         UserError: a run cannot be read, or its held-out text is shorter.
@@ -153,7 +156,7 @@ def biases(runs: Runs, length: int = 0) -> Figure:
     for label, run in runs.items():
         config, tokenizer, decoder = checkpoint.restore_model(run)
         length = length or min(config.context, TEXT)
-        q, k, scoring = heads.scored(decoder, heads.text(config, tokenizer, length))[-1]
+        q, k, scoring = heads.scored(decoder, heads.text(config, tokenizer, length, allow))[-1]
         content, position, seen = heads.logits(q, k, dataclasses.replace(scoring, temperature=None))
         plain = isinstance(scoring.bias, Uniform) and scoring.rowwise is None
         table = np.where(seen, content if plain else position, np.nan)

@@ -225,7 +225,7 @@ def test_learned_trains_every_parameter_of_a_formula():
         (("nope", {"init": 1}), "'nope' has no option 'init': it takes none"),
         (("rope", {"windows": 1}), r"did you mean 'window'\?"),
         (("bam", {}, "insid"), r"ssmax='insid' is none of its settings: did you mean 'inside'\?"),
-        (("no_such_module:Mine",), "cannot import the encoding 'no_such_module:Mine'.*PYTHONPATH"),
+        (("no_such_module:Mine",), "'no_such_module:Mine' is code.*--allow=no_such_module.*PYTHONPATH"),
         (("bam_jax.encodings:Nothing",), "'bam_jax.encodings' has no Encoding class 'Nothing'"),
         (("bam_jax.biases:ALiBi",), "'bam_jax.biases' has no Encoding class 'ALiBi'"),
     ],
@@ -238,16 +238,16 @@ def test_mistakes_are_said_with_the_remedy(arguments, message):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("bam", {"init": "spred"}, r"BAM has no init 'spred': did you mean 'spread'\?"),
-        ("cable", {"gate": "rely"}, r"no gate 'rely': did you mean 'relu'\?"),
-        ("alibi", {"factor": 0}, "encoding_options.factor=0 must be above 0"),
+        ("bam", {"init": "spred"}, r"encoding_options.init='spred' is unknown; did you mean 'spread'\?"),
+        ("cable", {"gate": "rely"}, r"encoding_options.gate='rely' is unknown; did you mean 'relu'\?"),
+        ("alibi", {"factor": 0}, "encoding_options.factor=0.0 must be above 0"),
         ("additive_decay", {"root": -1.0}, "encoding_options.root=-1.0 must be above 0"),
-        ("sandwich", {"width": 7}, "width=7 must be even"),
-        ("cope", {"positions": 1}, "encoding_options.positions=1 is below 2"),
+        ("sandwich", {"width": 7}, "encoding_options.width=7 must be even"),
+        ("cope", {"positions": 1}, "encoding_options.positions=1 must be between 2 and"),
         ("dape_kerple", {"kernel": 4}, "encoding_options.kernel=4 must be odd"),
-        ("dape_cable", {"features": 0}, "at least one feature: encoding_options.features=0"),
-        ("rope_yarn", {"slow": 40}, "slow=40 must be below fast=32"),
-        ("rope_pi", {"factor": float("nan")}, "encoding_options.factor=nan must be above 0"),
+        ("dape_cable", {"features": 0}, "encoding_options.features=0 must be between 1 and"),
+        ("rope_yarn", {"slow": 40}, "encoding_options.slow=40.0 must be below encoding_options.fast=32"),
+        ("rope_pi", {"factor": float("nan")}, "encoding_options.factor=nan must be finite"),
     ],
 )
 def test_unknown_values_of_options(name, options, message):
@@ -274,6 +274,11 @@ def test_a_class_of_ones_own_is_named_by_its_import_path(tmp_path, monkeypatch):
         "Learned = encodings.learned(biases.ALiBi, slope=0.125)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="--allow=my_encodings"):
+        spec("my_encodings:Half")
+    import my_encodings
+
+    assert spec("my_encodings:Half").encoding is my_encodings.Half
     np.testing.assert_allclose(build("my_encodings:Half", factor=2.0).bias().slope, [2**-2, 2**-4, 2**-6, 2**-8])
     np.testing.assert_array_equal(build("my_encodings:Learned").bias().slope, 0.125)
     with pytest.raises(UserError, match="did you mean 'factor'"):

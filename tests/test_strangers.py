@@ -1,0 +1,177 @@
+"""A run from elsewhere is data: opening it runs none of its code and fetches none of its addresses."""
+
+import json
+import sys
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from bam_jax import checkpoint, convert, evaluate, heads, jobs, model
+from bam_jax import config as configs
+from bam_jax.data import loader, tokenizers
+from bam_jax.errors import UserError
+from bam_jax.experiment import Evaluation, Row
+from bam_jax.figures import __main__ as figures
+from bam_jax.report import site
+
+CODE = """
+from pathlib import Path
+from bam_jax.encodings import NoPE
+with (Path(__file__).parent / "ran").open("a") as file:
+    file.write("x")
+class Enc(NoPE):
+    pass
+Other = dict
+"""
+ADDRESS = "memory://nowhere/corpus"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run of NoPE, whose parameters suit `Enc` as well; its text is long enough for all that is asked of it."""
+    folder = tmp_path_factory.mktemp("strangers")
+    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
+    config = configs.from_dict(
+        {
+            "encoding": "nope",
+            "context": 24,
+            "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
+            "data": {"source": str(folder / "text.txt")},
+        }
+    )
+    tokenizer = tokenizers.tokenizer("char")
+    initial = nnx.jit(lambda: model.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
+    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
+        checkpoints.save(1, state, loader.batches(config, tokenizer))
+    return folder / "run"
+
+
+@pytest.fixture
+def stranger(made, tmp_path, monkeypatch):
+    """The run as a stranger may have left it, with a module beside it that Python finds."""
+    (tmp_path / "evilmod.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = (made / "config.json").read_text()
+
+    def become(**changes):
+        tree = json.loads(text)
+        tree |= {name: tree[name] | value if isinstance(value, dict) else value for name, value in changes.items()}
+        (made / "config.json").write_text(json.dumps(tree))
+        return made
+
+    yield become
+    (made / "config.json").write_text(text)
+    sys.modules.pop("evilmod", None)
+    for name in ("results.jsonl", "heads.jsonl"):
+        (made / name).unlink(missing_ok=True)
+
+
+PERPLEXITY = ["--eval=perplexity", "--lengths=16", "--tokens=32"]
+COMMANDS = {
+    "evaluate": lambda run, out: evaluate.main([f"--run={run}", *PERPLEXITY]),
+    "heads": lambda run, out: heads.main([f"--run={run}", "--keys=8", "--tokens=16"]),
+    "attention": lambda run, out: figures.main(["attention", f"--run={run}", f"--out={out / 'a'}"]),
+    "biases": lambda run, out: figures.main(["biases", f"--run={run}", f"--out={out / 'a'}"]),
+    "coupling": lambda run, out: figures.main(["coupling", f"--run={run}", f"--out={out / 'a'}"]),
+    "scales": lambda run, out: figures.main(["scales", f"--run={run}", f"--out={out / 'a'}"]),
+    "convert": lambda run, out: convert.main([f"--run={run}", "--layout=bam", f"--export={out / 'e'}"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_imports_what_a_run_names(command, stranger, tmp_path):
+    run = stranger(encoding="evilmod:Enc")
+    with pytest.raises(UserError, match="'evilmod:Enc' is code.*--allow=evilmod"):
+        COMMANDS[command](run, tmp_path)
+    assert not (tmp_path / "ran").exists() and "evilmod" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["evilmod:Enc", "bam_jax.train:main", "os:system", "json:loads", "sys:modules"])
+def test_what_is_loaded_anyway_must_be_an_encoding(name, stranger, tmp_path):
+    with pytest.raises(UserError):
+        checkpoint.restore_model(stranger(encoding=name))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pages_show_the_name_and_import_nothing(stranger, tmp_path):
+    run = stranger(encoding="evilmod:Enc", data={"source": ADDRESS})
+    site.write(run.parent, [], tmp_path / "site")
+    assert "evilmod:Enc" in "".join(page.read_text() for page in (tmp_path / "site").glob("*.html"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_start_gives_its_arrays_and_no_code(stranger, tmp_path):
+    run = stranger(encoding="evilmod:Enc")
+    like = checkpoint.restore_parameters(
+        run, checkpoint.split(checkpoint.restore_model(stranger(encoding="nope"))[2])[1]
+    )
+    stranger(encoding="evilmod:Enc")
+    assert checkpoint.restore_parameters(run, like).keys() == like.keys()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("word", ["--allow=evilmod", "--config.encoding=evilmod:Enc"])
+def test_a_command_that_names_the_module_opens_the_run(word, stranger, tmp_path):
+    evaluate.main([f"--run={stranger(encoding='evilmod:Enc')}", *PERPLEXITY, word])
+    assert (tmp_path / "ran").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("--allow=./evilmod.py", "--allow='./evilmod.py' is neither a module nor an address"),
+        ("--allow=no_such_module", "cannot import --allow=no_such_module"),
+        ("--config.encoding=evilmod:Other", "'evilmod' has no Encoding class 'Other'"),
+        ("--config.encoding=evilmod:None_", "'evilmod' has no Encoding class 'None_'"),
+    ],
+)
+def test_a_wrong_word_is_one_line(word, says, stranger):
+    with pytest.raises(UserError) as error:
+        evaluate.main([f"--run={stranger()}", *PERPLEXITY, word])
+    assert says in str(error.value) and str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "where", [{"source": ADDRESS}, {"held_out_source": "tfds:x"}, {"source": "simplecache::s3://b"}]
+)
+@pytest.mark.parametrize("command", ["evaluate", "heads", "attention", "biases", "coupling"])
+def test_no_command_fetches_what_a_run_names(command, where, stranger, tmp_path, monkeypatch):
+    monkeypatch.setattr(loader, "open_documents", lambda *arguments: pytest.fail("fetched"))
+    with pytest.raises(UserError, match="held-out text is at .* add --allow="):
+        COMMANDS[command](stranger(data=where), tmp_path)
+
+
+def test_an_address_in_a_mixture_is_not_fetched_either(stranger, tmp_path):
+    mixture = {"a": {"weight": 1, "source": ADDRESS}, "b": {"weight": 1}}
+    with pytest.raises(UserError, match="add --allow='memory"):
+        COMMANDS["evaluate"](stranger(data={"mixture": mixture}), tmp_path)
+
+
+@pytest.mark.parametrize("word", [f"--allow={ADDRESS}", f"--config.data.source={ADDRESS}"])
+def test_a_command_that_names_the_address_fetches_it(word, stranger):
+    import fsspec
+
+    fsspec.filesystem("memory").pipe("/nowhere/corpus/a.txt", b"a tale told again and again. " * 50)
+    evaluate.main([f"--run={stranger(data={'source': ADDRESS})}", *PERPLEXITY, word])
+
+
+def test_local_paths_need_no_leave(stranger):
+    evaluate.main([f"--run={stranger()}", *PERPLEXITY])
+
+
+def test_a_sweep_allows_what_its_experiment_names(stranger, tmp_path):
+    config = configs.from_dict({"encoding": "evilmod:Enc", "data": {"source": ADDRESS}})
+    row = Row("mine", "mine.py", (), seeds=(0,), evaluations=(Evaluation("perplexity", (64,)),))
+    _, command = jobs.Job(row, 0, config, "mine-seed0").commands(tmp_path)
+    assert command[-2:] == ["--allow=evilmod", f"--allow={ADDRESS}"]
+
+
+def test_training_imports_what_its_own_config_names(stranger, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import ml_collections\ndef get_config():\n    return ml_collections.ConfigDict({'encoding': 'evilmod:Enc'})\n"
+    )
+    configs.load(tmp_path / "mine.py")
+    assert (tmp_path / "ran").read_text() == "x"
+    configs.from_json('{"encoding": "nosuchmod:Enc"}')
