@@ -143,6 +143,13 @@ def test_no_command_fetches_what_a_run_names(command, where, stranger, tmp_path,
         COMMANDS[command](stranger(data=where), tmp_path)
 
 
+def test_one_address_is_no_leave_for_another(stranger):
+    words = ["--allow=memory://nowhere", "--allow=tfds:x", "--config.data.held_out_source=memory://nowhere/corpu"]
+    for word in words:
+        with pytest.raises(UserError, match="(add --allow=|does not exist)"):
+            evaluate.main([f"--run={stranger(data={'source': ADDRESS})}", *PERPLEXITY, word])
+
+
 def test_an_address_in_a_mixture_is_not_fetched_either(stranger, tmp_path):
     mixture = {"a": {"weight": 1, "source": ADDRESS}, "b": {"weight": 1}}
     with pytest.raises(UserError, match="add --allow='memory"):
