@@ -2,9 +2,14 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
-from bam_jax import train
+import pytest
+
+from bam_jax import checkpoint, train
+from bam_jax import config as configs
+from bam_jax.errors import UserError
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -18,9 +23,11 @@ def test_a_bias_of_your_own(tmp_path, monkeypatch):
     config = Path(__file__).parent.parent / "configs" / "quickstart.py"
     small = ["--config.steps=3", "--config.batch=2", "--config.log_every=1", "--config.optimizer.warmup=1"]
     train.main([f"--config={config}", "--config.encoding=cauchy:CauchyPrior", *small, f"--workdir={tmp_path / 'run'}"])
+    monkeypatch.delitem(sys.modules, "cauchy")  # as in another process
+    with pytest.raises(UserError, match="add --allow=cauchy"):
+        checkpoint.restore_model(tmp_path / "run")
+    configs.allowed(["cauchy"])
     import cauchy
-
-    from bam_jax import checkpoint
 
     _, _, model = checkpoint.restore_model(tmp_path / "run")
     width = model.layers.attention.encoding.width[...]

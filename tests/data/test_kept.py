@@ -111,3 +111,22 @@ def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
     ]
     with pytest.raises(UserError, match="'char' has hash"):
         kept(tmp_path, "char")
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "says"),
+    [
+        ("bpe", {"identity.json": "[" * 20_000 + "]" * 20_000}, "identity.json cannot be read (RecursionError"),
+        ("gpt2", {"vocab.bpe": "#", "encoder.json": "[" * 20_000 + "]" * 20_000}, "are not GPT-2's vocabulary"),
+        ("bpe", {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}}'}, "is an empty vocabulary"),
+        ("../x", {"tokenizer.json": "{}"}, "unknown tokenizer '../x:"),
+        (["bpe"], {"tokenizer.json": "{}"}, "unknown tokenizer"),
+    ],
+)
+def test_a_strangers_files_are_data(tmp_path, name, files, says):
+    identity = {"spec": "bpe:x", "name": name, "hash": "0"}
+    (tmp_path / "tokenizer").mkdir()
+    for each, text in ({"identity.json": json.dumps(identity)} | files).items():
+        (tmp_path / "tokenizer" / each).write_text(text)
+    with pytest.raises(UserError, match=re.escape(says)):
+        kept(tmp_path, "bpe:x")

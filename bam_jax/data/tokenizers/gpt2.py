@@ -94,7 +94,7 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
         ranks = {bytes(byte_of[symbol] for symbol in piece): number for piece, number in ids.items()}
         first = len(byte_of)
         fits = all(ids[left + right] == first + rank for rank, (left, right) in enumerate(pieces))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{files[FILES[0]]} and {files[FILES[1]]} are not GPT-2's vocabulary ({type(error).__name__}: {error}); "
             f"download both again from {SOURCE}"

@@ -57,7 +57,7 @@ def _identity(folder: Path) -> dict[str, str]:
     try:
         identity = json.loads(path.read_text(encoding="utf-8"))
         return {name: identity[name] for name in ("spec", "name", "hash")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({type(error).__name__}: {error}); "
             f"remove the folder {folder} to go on with the tokenizer that the configuration names"

@@ -53,6 +53,10 @@ class _Subwords(Tokenizer):
         self._library.no_truncation()
         self._library.no_padding()
         vocabulary: dict[str, int] = self._library.get_vocab()
+        if not vocabulary:
+            raise UserError(
+                f"{found[0]} is an empty vocabulary of tokenizer '{self.name}'; give another {self.usual[0]}"
+            )
         self.size = max(vocabulary.values()) + 1
         self.eos, self.mask = (
             next((vocabulary[name] for name in names if name in vocabulary), None) for names in (ENDS, MASKS)
