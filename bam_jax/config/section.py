@@ -89,6 +89,11 @@ class Section:
         for name in names:
             self.require(name, getattr(self, name) >= low, f"{low} or more")
 
+    def below(self, high: float, *names: str) -> None:
+        """Raise UserError unless these fields are `high` or less."""
+        for name in names:
+            self.require(name, getattr(self, name) <= high, f"{high} or less")
+
     def within(self, low: float, high: float, *names: str) -> None:
         """Raise UserError unless these fields lie between `low` and `high`."""
         for name in names:

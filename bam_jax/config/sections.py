@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 from bam_jax.config.section import Section, joined, kinds, typed
 from bam_jax.errors import UserError, nearest, shown
 
+COUNT = 2**31 - 1
+"""The most steps, and tokens of a text: arrays count them in int32."""
 DTYPES = ("auto", "bfloat16", "float32")
 FAMILIES = ("llama", "gpt2")
 OPTIMIZERS = ("adamw", "radam")
@@ -46,6 +48,7 @@ class ModelConfig(Section):
     def check(self) -> None:
         self.above(1, "layers", "width", "heads", "hidden")
         self.above(0, "kv_heads", "vocab")
+        self.below(2**16, "layers", "heads")  # of each, something is listed
         self.known("family", FAMILIES)
         self.known("dtype", DTYPES)
         self.require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
@@ -189,6 +192,7 @@ class OptimizerConfig(Section):
         self.require("rate", self.rate > 0, "positive")
         self.require("clip", self.clip > 0, "positive")
         self.above(0, "prior_rate", "decay", "warmup")
+        self.below(COUNT, "warmup")
         self.within(0, 1, "final")
         self.require("b1", 0 <= self.b1 < 1, "at least 0 and below 1")
         self.require("b2", 0 <= self.b2 < 1, "at least 0 and below 1")
@@ -259,6 +263,7 @@ class Config(Section):
         )
         self.known("ssmax", SSMAX)
         self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every")
+        self.below(COUNT, "context", "batch", "steps")
         self.within(0, 2**32 - 1, "seed")
         masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]
         if masked and self.model.causal:
