@@ -134,9 +134,15 @@ def test_a_wrong_word_is_one_line(word, says, stranger):
 
 
 @pytest.mark.parametrize(
-    "where", [{"source": ADDRESS}, {"held_out_source": "tfds:x"}, {"source": "simplecache::s3://b"}]
+    ("command", "where"),
+    [
+        ("evaluate", {"source": ADDRESS}),
+        ("heads", {"source": "simplecache::s3://bucket"}),
+        ("attention", {"held_out_source": "tfds:name"}),
+        ("biases", {"source": "https://host/a.txt"}),
+        ("coupling", {"held_out_source": ADDRESS}),
+    ],
 )
-@pytest.mark.parametrize("command", ["evaluate", "heads", "attention", "biases", "coupling"])
 def test_no_command_fetches_what_a_run_names(command, where, stranger, tmp_path, monkeypatch):
     monkeypatch.setattr(loader, "open_documents", lambda *arguments: pytest.fail("fetched"))
     with pytest.raises(UserError, match="held-out text is at .* add --allow="):
