@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
@@ -25,6 +26,24 @@ AGAIN = 75
 
 class Stopped(RuntimeError):
     """A command was told to stop and did so where it can go on; its message is one line."""
+
+
+class Interrupted(Stopped):
+    """Ctrl-C told it to."""
+
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+
+LESS = (
+    "train with a smaller --config.batch, a larger --config.optimizer.accumulate, --config.model.remat=True or a smaller "
+    "--config.model; evaluate shorter --lengths or with less --memory"
+)
+"""What takes less memory."""
+
+_FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory", re.IGNORECASE)
+"""In what XLA says when a device has no memory left, as a jax.errors.JaxRuntimeError, which is a RuntimeError."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -71,12 +90,12 @@ def ending(error: BaseException) -> tuple[int, str] | None:
         return 2, str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"
-    if isinstance(error, MemoryError):
-        return 2, f"not enough memory ({error}); give shorter lengths, smaller batches or a smaller model"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _FULL.search(str(error))):
+        return 2, f"not enough memory ({' '.join(str(error).split())[:160]}); {LESS}"
     if isinstance(error, Stopped):
-        return AGAIN, str(error)
+        return INTERRUPTED if isinstance(error, Interrupted) else AGAIN, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted"
+        return INTERRUPTED, "interrupted"
     return None
 
 
@@ -92,7 +111,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     """
     try:
         status = main(sys.argv[1:] if argv is None else argv)
-    except (UserError, OSError, MemoryError, Stopped, KeyboardInterrupt) as error:
+    except (UserError, OSError, MemoryError, RuntimeError, KeyboardInterrupt) as error:
         end = ending(error)
         if end is None:
             raise

@@ -119,6 +119,18 @@ def replace(path: str | os.PathLike, text: str) -> None:
     draft.replace(path)
 
 
+def say(text: str) -> None:
+    """Print a line on stderr, above the bar if a terminal shows one; from any thread.
+
+    Args:
+        text: the line.
+    """
+    if sys.stderr.isatty():
+        tqdm.write(text, file=sys.stderr)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
 def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> tqdm:
     """Progress on stderr with rate and time left: a bar on a terminal, a line each minute elsewhere, such as in a job's log.
 

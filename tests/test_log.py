@@ -1,10 +1,14 @@
 import json
+import operator
+import re
 import time
 
+import jax.numpy as jnp
 import pytest
 
 from bam_jax import log
-from bam_jax.errors import UserError, ending
+from bam_jax.config import Config
+from bam_jax.errors import LESS, UserError, ending
 
 
 def test_records_are_there_as_soon_as_they_are_written(tmp_path):
@@ -48,7 +52,23 @@ def test_a_file_in_no_folder_is_named(tmp_path):
 
 
 def test_a_lack_of_memory_is_the_users_to_mend():
-    assert ending(MemoryError("745 GiB"))[0] == 2
+    with pytest.raises(RuntimeError) as raised:
+        jnp.zeros(2**52, jnp.int8).block_until_ready()  # more than addresses reach
+    for error in (
+        MemoryError("745 GiB"),
+        raised.value,
+        RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 12800000000 bytes."),
+    ):
+        status, line = ending(error)
+        assert status == 2 and "not enough memory" in line and "\n" not in line
+    assert ending(RuntimeError("INTERNAL: something else")) is None
+    for name in re.findall(r"--config\.(\S+?)[=,; ]", LESS):
+        operator.attrgetter(name)(Config())
+
+
+def test_a_line_is_said_at_once(capsys):
+    log.say("here")
+    assert capsys.readouterr().err == "here\n"
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):
