@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 from flax import nnx
@@ -63,6 +64,15 @@ def parameters(config: Config) -> Parameters:
     """
     vocab = config.model.vocab or tokenizers.tokenizer(config.data.tokenizer).padded
     _, tree = checkpoint.split(nnx.eval_shape(lambda: model.build(config, vocab=vocab, rngs=nnx.Rngs(0))))
+    return counted(tree)
+
+
+def counted(tree: dict[str, Any]) -> Parameters:
+    """Count the parameters of a model that is made, or whose shapes are known.
+
+    Args:
+        tree: what `checkpoint.split` gives of it.
+    """
     counts = dict.fromkeys(("embedding", "transformer", "prior", "trained_prior"), 0)
     for kind, part in tree.items():
         for path, leaf in jax.tree.leaves_with_path(part):
@@ -75,14 +85,24 @@ def parameters(config: Config) -> Parameters:
 
 
 def training(config: Config) -> float:
-    """Floating-point operations of training: 6 N a token, and attention's 6 layers width context under a causal mask.
+    """Floating-point operations of training, those of all its steps.
 
     Args:
         config: the run's.
     """
-    tokens = config.steps * config.batch * config.context
+    return config.steps * step(config, parameters(config))
+
+
+def step(config: Config, known: Parameters) -> float:
+    """Floating-point operations of a step: 6 N a token, and attention's 6 layers width context under a causal mask.
+
+    Args:
+        config: the run's.
+        known: its model's parameters.
+    """
     attention = 6 * config.model.layers * config.model.width * config.context
-    return float(tokens * (6 * _multiplied(config) + attention / (1 if config.model.causal else 0.5)))
+    each = 6 * _multiplied(config, known) + attention / (1 if config.model.causal else 0.5)
+    return float(config.batch * config.context * each)
 
 
 def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
@@ -94,7 +114,7 @@ def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
         config: the run's.
         evaluations: each of them with all its lengths.
     """
-    total, multiplied = 0.0, _multiplied(config)
+    total, multiplied = 0.0, _multiplied(config, parameters(config))
     for evaluation in evaluations:
         for length in evaluation.lengths:
             tokens = length * _texts(evaluation, length)
@@ -136,10 +156,9 @@ def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> flo
     return operations / (CHIPS[chip] * utilisation) / 3600
 
 
-def _multiplied(config: Config) -> int:
+def _multiplied(config: Config, known: Parameters) -> int:
     """Parameters that every token is multiplied with: the embedding is only where it is the head as well."""
-    counted = parameters(config)
-    return counted.transformer + (counted.embedding if config.model.family == "gpt2" else 0)
+    return known.transformer + (known.embedding if config.model.family == "gpt2" else 0)
 
 
 def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION) -> str:

@@ -1,12 +1,15 @@
-"""The process that XLA's CPU backend runs in, and how much memory it took."""
+"""The process that XLA's CPU backend runs in, how much memory it took, and how fast its device is."""
 
 import ctypes
 import functools
 import re
 import sys
+import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
 
 if sys.platform != "win32":
     import resource
@@ -42,3 +45,24 @@ def peak_bytes() -> int | None:
         return None
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@functools.cache
+def speed(dtype: jnp.dtype) -> float:
+    """Floating-point operations a second of this process's first device, in the best of three matrix products.
+
+    Args:
+        dtype: of the matrices.
+    """
+    device = jax.local_devices()[0]
+    size = 1024 if device.platform == "cpu" else 8192  # enough to keep it busy, and well below a second
+    product, times = jax.jit(jnp.matmul), []
+    # a mesh of its own: the caller's may have devices of other processes, which do not take part
+    with jax.set_mesh(jax.make_mesh((1,), ("alone",), axis_types=(AxisType.Auto,), devices=[device])):
+        matrix = jnp.ones((size, size), dtype)
+        product(matrix, matrix).block_until_ready()  # compiles
+        for _ in range(3):
+            start = time.perf_counter()
+            product(matrix, matrix).block_until_ready()
+            times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)

@@ -142,7 +142,7 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, encoding: Spec, *, vocab: int, context: int, rngs: nnx.Rngs):
-        dtype = _dtype(config.dtype)
+        dtype = product_dtype(config.dtype)
         dims = Dims(config.heads, config.width, context, config.causal)
         self.config = config
         family = FAMILIES[config.family]
@@ -296,7 +296,12 @@ class Decoder(nnx.Module):
             )
 
 
-def _dtype(name: str) -> jnp.dtype:
+def product_dtype(name: str) -> jnp.dtype:
+    """The dtype of matrix products.
+
+    Args:
+        name: `config.model.dtype`.
+    """
     if name == "auto":
         name = "float32" if platform() == "cpu" else "bfloat16"
     return jnp.dtype(name)

@@ -132,6 +132,7 @@ def run(
     finally:
         for _, _, process in running:
             process.terminate()
+        for _, _, process in running:  # all of them save at a time, and Ctrl-C has come to them as well
             process.wait()
         compiled.cleanup()
     board.close(len(failed))

@@ -1,8 +1,9 @@
 """Training: `python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]`.
 
 The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone. SIGTERM has it save
-a checkpoint after the step that it is at, and exit with code 75. Several processes train together where a scheduler starts
-them, or by --coordinator, --processes and --process.
+a checkpoint after the step that it is at, and exit with code 75, and Ctrl-C with 130; while the first step is compiled, or at
+a second signal, it ends at once. Several processes train together where a scheduler starts them, or by --coordinator,
+--processes and --process.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bam_jax import checkpoint, errors, log, model, optimizer, processes, sharded, sharding
+from bam_jax import budget, checkpoint, errors, log, model, optimizer, outlook, processes, sharded, sharding
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
@@ -27,6 +28,8 @@ from bam_jax.errors import UserError
 from bam_jax.host import keep_freed_memory
 
 METRICS = "metrics.jsonl"
+DIVERGED = "diverged"
+"""A file that is there after a step whose numbers are not finite, and says which; the next training removes it."""
 TASKS = {True: ("packed", "passkey"), False: ("masked",)}
 """What is trained on what: decoders, whose `config.model.causal` is true, and encoders."""
 
@@ -53,7 +56,7 @@ def fit(
         config: what to train, on what, for how long.
         workdir: the run's folder; made if it is not there.
         progress: see `log.progress`.
-        stop: says after a step whether to leave it at that for now, as `processes.stopping` does.
+        stop: says after a step, once that is whole, whether to leave it at that for now, as `processes.stopping` does.
 
     Returns:
         The records of the metrics.
@@ -64,6 +67,8 @@ def fit(
     """
     keep_freed_memory()
     run = Path(workdir)
+    told = progress is not False and processes.first() and checkpoint.latest(run) != config.steps
+    tell = functools.partial(_tell, run.name) if told else lambda text: None
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     mesh = sharding.make_mesh(config.mesh)
     sharding.check(config, mesh)
@@ -73,6 +78,12 @@ def fit(
         graph, init, tx = parts(config, checkpoint.vocabulary(config, tokenizer))
         shapes = jax.eval_shape(init)
         shardings = state_shardings(shapes, tx, mesh)
+        if told:
+            known, devices = budget.counted(shapes["model"]), mesh.devices.flatten().tolist()
+            tell(outlook.size(config, known, devices))
+            for line in outlook.duration(config, known, devices, checkpoint.latest(run)):
+                tell(line)
+        tell("reading the data")
         data = stack.enter_context(contextlib.closing(loader.batches(config, tokenizer, host=host, hosts=hosts)))
         # last of what may refuse, so that a mistake leaves no folder behind
         if processes.first():
@@ -84,6 +95,7 @@ def fit(
             return list(log.read(run / METRICS))
         if processes.first():
             log.keep(run / METRICS, lambda record: record["step"] <= done)
+            (run / DIVERGED).unlink(missing_ok=True)
         history = list(log.read(run / METRICS)) if processes.first() else []
         where, shown, board = (
             (run / METRICS, progress, config.tensorboard) if processes.first() else (os.devnull, False, False)
@@ -93,15 +105,21 @@ def fit(
             log.progress(config.steps, done=done, label=run.name, show=shown) as bar,
             checkpoint.Checkpoints(run) as checkpoints,
         ):
+            tell(f"going on from step {done:,}" if done else "making the first parameters")
             state = checkpoints.load(placed(shapes, shardings), data) if done else _first(config, init, shardings)
             update = make_step(config, graph, tx, shardings)
-            meter = _Meter(config, writer, bar, history[-1]["seconds"] if history else 0.0)
+            meter = _Meter(config, run, writer, bar, history[-1]["seconds"] if history else 0.0)
             late = None
+            tell("compiling the training step")
+            start = time.perf_counter()
             for step in range(done + 1, config.steps + 1):
                 state, metrics = update(state, sharding.batch(next(data), mesh))
                 if late is not None:
                     meter(*late)  # one step late: the device is busy with this step meanwhile
                 late = step, metrics
+                if step == done + 1:
+                    tell(f"compiled in {outlook.span(time.perf_counter() - start)}; step {step:,} is running")
+                    jax.block_until_ready(metrics)  # before it there is nothing to stop for
                 stopped = stop(step) and step < config.steps
                 if stopped or step % config.checkpoint_every == 0 or step == config.steps:
                     meter(*late)  # a checkpoint is never made of numbers that are not finite
@@ -192,6 +210,10 @@ def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sh
     return {"model": {"params": params, "frozen": frozen}, "optimizer": moments}
 
 
+def _tell(name: str, text: str) -> None:
+    log.say(f"{name}: {text}")
+
+
 def _see_tasks(config: Config) -> None:
     known = TASKS[config.model.causal]
     for _, part in config.data.parts().values():
@@ -203,8 +225,8 @@ def _see_tasks(config: Config) -> None:
 class _Meter:
     """Looks at the metrics of every step, stops at numbers that are not finite, writes and shows the rest."""
 
-    def __init__(self, config, writer, bar, seconds):
-        self.config, self.writer, self.bar = config, writer, bar
+    def __init__(self, config, run, writer, bar, seconds):
+        self.config, self.run, self.writer, self.bar = config, run, writer, bar
         self.rate = optimizer.schedule(config.optimizer, config.steps)
         self.tokens = config.batch * config.context
         self.start = time.perf_counter() - seconds
@@ -214,9 +236,11 @@ class _Meter:
     def __call__(self, step: int, metrics: jax.Array) -> None:
         loss, norm = metrics.tolist()
         if not math.isfinite(loss + norm):
+            found = f"step {step}: the loss is {loss}, the norm of its gradient {norm}"
+            if processes.first():
+                log.replace(self.run / DIVERGED, f"{found}\n")
             raise UserError(
-                f"step {step}: the loss is {loss}, the norm of its gradient {norm}; lower config.optimizer.rate "
-                "or look at the data (the last checkpoint is from before)"
+                f"{found}; lower config.optimizer.rate or look at the data (the last checkpoint is from before)"
             )
         now = time.perf_counter()
         if self.mark is None:  # the first step compiles: its time says nothing
@@ -312,9 +336,9 @@ def main(argv: Sequence[str]) -> None:
     arguments, overrides = configs.parse(argv, parser)
     config = configs.load(arguments.config, overrides)
     workdir = Path(arguments.workdir or Path("runs") / Path(arguments.config).stem)
-    with processes.joined(arguments.coordinator, arguments.processes, arguments.process):
+    with processes.joined(arguments.coordinator, arguments.processes, arguments.process) as end:
         finished = processes.first() and checkpoint.latest(workdir) == config.steps
-        with processes.stopping() as stop:
+        with processes.stopping(end) as stop:
             fit(config, workdir, progress=arguments.progress, stop=stop)
         if processes.first():
             print(f"{workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")

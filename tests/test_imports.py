@@ -91,7 +91,7 @@ ALLOWED = {
     },
     "config": {"errors"},
     "platform": set(),
-    "processes": {"errors"},
+    "processes": {"errors", "log"},
     "layers": {"platform"},
     "sharding": {"biases", "config", "encodings", "errors"},
     "sharded": {"attention", "biases", "encodings", "errors", "losses", "sharding"},

@@ -1,10 +1,12 @@
 """Several processes on one machine: they train as one does, end together, and go on as another number of them."""
 
+import hashlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -95,30 +97,77 @@ def same(a, b, **tolerance):
 
 @pytest.mark.full
 def test_two_processes_stop_at_one_step_and_one_goes_on(path):
-    made = start(path, "run", 2, TWO)
-    wait_for(made, (path / "run" / train.METRICS).exists)
+    made = start(path, "run", 2, TWO, *LONG)
+    wait_for(made, (path / "run" / train.METRICS).exists)  # it has still to be compiled
     made[1].send_signal(signal.SIGTERM)
     codes, said = ended(path, "run", made)
-    assert codes == [errors.AGAIN] * 2, said
+    assert codes == [errors.AGAIN] * 2 and all("SIGTERM before a step was trained" in text for text in said), said
+
+    made = start(path, "run", 2, TWO, *LONG)
+    wait_for(made, lambda: reached(path))
+    made[1].send_signal(signal.SIGINT)
+    codes, said = ended(path, "run", made)
+    assert codes == [errors.AGAIN, errors.INTERRUPTED] and "Ctrl-C: it saves" in said[1], said
     step = checkpoint.latest(path / "run")
-    assert 0 < step < 30 and all(f"stopped at step {step} of 30" in text for text in said)
-    same(*[whole(path, run, TWO) for run in ("run", "alone")], rtol=0)
+    assert 0 < step < 400 and all(f"stopped at step {step} of 400" in text for text in said)
+    assert all("parameters, 400 steps" in text for text in said[:1]) and "parameters" not in said[1]
+    same(*[whole(path, run, TWO, *LONG) for run in ("run", "alone")], rtol=0)
 
 
-def test_sigterm_leaves_a_checkpoint_of_that_very_step(path):
+def test_a_signal_leaves_a_checkpoint_of_that_very_step_and_all_is_said(path, monkeypatch, capsys):
     config = configs.load(path / "tiny.py", ["--config.steps=6"])
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in processes.SIGNALS}
+    monkeypatch.setattr(processes, "_end_alone", lambda *said: pytest.fail(f"ends at once: {said}"))
 
-    def stop(step):
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return asked(step)
+    def run(at, number):
+        def stop(step):
+            if step == at:
+                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number)  # as from a terminal and from a launcher
+            return asked(step)
 
-    with processes.stopping() as asked, pytest.raises(errors.Stopped, match="step 4 of 6; the same command"):
-        train.fit(config, path / "run", stop=stop)
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert checkpoint.latest(path / "run") == 4
+        with processes.joined() as end, processes.stopping(end) as asked:
+            train.fit(config, path / "run", stop=stop)
+
+    begins, goes_on = "making the first parameters", "going on from step 2"
+    for at, number, code, says in ((2, signal.SIGINT, 130, begins), (4, signal.SIGTERM, errors.AGAIN, goes_on)):
+        with pytest.raises(errors.Stopped, match=f"step {at} of 6; the same command") as stopped:
+            run(at, number)
+        assert errors.ending(stopped.value)[0] == code
+        lines = capsys.readouterr().err.splitlines()
+        order = ["parameters, 6 steps of 256 tokens, on 1 device (cpu)", "a step and", "reading", says, "compiling"]
+        order += ["is running", f"{processes.SIGNALS[number][0]}: it saves"]
+        assert len(lines) == len(order) and all(each in line for each, line in zip(order, lines, strict=True))
+        assert not (path / "run" / train.DIVERGED).exists()
+        (path / "run" / train.DIVERGED).touch()  # as if the next step had been
+        assert before == {number: signal.getsignal(number) for number in processes.SIGNALS}
+        assert checkpoint.latest(path / "run") == at
     same(*[whole(path, run, "--config.steps=6") for run in ("run", "alone")], rtol=0)
+
+
+@pytest.mark.parametrize("number", processes.SIGNALS)
+def test_a_signal_is_answered_while_compiled_code_runs(number, monkeypatch, capsys):
+    """The interpreter comes to no handler there; a process that was to end would not come back from `end`."""
+    name, status = processes.SIGNALS[number]
+    monkeypatch.setattr(processes, "URGENT", 0)
+    ended = []
+
+    def send_and_compute():
+        threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 10**6)
+        return time.monotonic()
+
+    with processes.stopping(lambda *said: ended.append((time.monotonic(), *said))) as stop:
+        after = send_and_compute()
+        (at, code, said), *_ = ended
+        assert at < after and code == status and f"stopped by {name} before a step was trained" in said
+        ended.clear()
+    with processes.stopping(lambda *said: ended.append((time.monotonic(), *said))) as stop:
+        assert not stop(1)  # from here on there is something to save
+        send_and_compute()
+        assert stop(2) and not ended and f"{name}: it saves" in capsys.readouterr().err
+        after = send_and_compute()
+        assert ended[0][0] < after and ended[0][1] == status and "at once" in ended[0][2]
 
 
 @pytest.mark.parametrize(
