@@ -11,7 +11,7 @@ from bam_jax import figures, tables
 from bam_jax.figures import Grid
 from bam_jax.page import Link, Section, Table, Words
 from bam_jax.report import drawn
-from bam_jax.report.standing import Standing
+from bam_jax.report.standing import Standing, state
 from bam_jax.results import Run
 
 
@@ -76,8 +76,8 @@ def _short(
     for job in each.planned:
         if job.row.train:
             label: Words = Link(job.row.label, page(job.name)) if job.name in runs else job.row.label
-            step = runs[job.name].metrics["step"] if job.name in runs and runs[job.name].metrics else 0
-            rows.append([label, f"{job.seed}", f"{step} of {job.config.steps}"])
+            run = runs[job.name] if job.name in runs else None
+            rows.append([label, f"{job.seed}", state(run, folder / job.name)])
     commands = [
         shlex.join(["python", "-m", module, str(each.path), *given, f"--runs={folder}"])
         for module in ("bam_jax.sweep", "bam_jax.tables")

@@ -12,6 +12,7 @@ from bam_jax import drawing, figures, heads, log, page, results
 from bam_jax.errors import UserError
 from bam_jax.figures import Curves, Heads, trained
 from bam_jax.page import Section, Table
+from bam_jax.report.standing import state
 from bam_jax.results import Cell, Run
 
 NEAR = 8
@@ -76,7 +77,7 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
         parts += [_heads(main[0], folder), _attention(main[0], folder)]
     if any(run.heads is not None for run in runs):
         parts.append(_scatter(runs, again))
-    parts.append(_runs(runs))
+    parts.append(_runs(runs, folder))
     if manifest["notes"]:
         parts.append(Section("What these numbers say, and what they do not", items=manifest["notes"]))
     return parts
@@ -234,18 +235,14 @@ def _scatter(runs: Sequence[Run], command: str) -> Section:
     )
 
 
-def _runs(runs: Sequence[Run]) -> Section:
+def _runs(runs: Sequence[Run], folder: Path) -> Section:
     rows = []
     for run in runs:
-        if run.config and run.metrics:
-            config, metrics = run.config, run.metrics
-            rates = [f"{config.optimizer.rate:g}", f"{config.optimizer.prior_rate:g}×"]
-            state = [
-                f"{metrics['step']} of {config.steps}",
-                f"{metrics['loss']:.3f}",
-                f"{metrics['seconds']:.0f}",
-            ]
-            rows.append([run.label, f"{run.seed}", config.encoding, config.ssmax, *rates, *state])
+        made, metrics = run.config, run.metrics
+        rates = [f"{made.optimizer.rate:g}", f"{made.optimizer.prior_rate:g}×"] if made else ["", ""]
+        what = [made.encoding, made.ssmax] if made else ["", ""]
+        last = [f"{metrics['loss']:.3f}", f"{metrics['seconds']:.0f}"] if metrics else ["", ""]
+        rows.append([run.label, f"{run.seed}", *what, *rates, state(run, folder / run.name), *last])
     head = ["", "seed", "encoding", "SSMax", "peak rate", "prior's", "steps", "last loss", "seconds"]
     return Section("The runs", table=Table(head, rows), commands=[run.commands[0] for run in runs])
 

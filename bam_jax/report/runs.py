@@ -15,7 +15,7 @@ from bam_jax import figures, papers, results
 from bam_jax.config import Config
 from bam_jax.figures import Grid
 from bam_jax.page import Link, Section, Table
-from bam_jax.report import drawn, folder
+from bam_jax.report import drawn, folder, standing
 from bam_jax.results import Cell, Run
 
 FIRST = ("task", "length", "depth", "value", "unit", "n")
@@ -38,7 +38,7 @@ def sections(run: Run, path: Path, uses: Sequence[Link], command: str) -> list[S
         command: what makes this page.
     """
     assert run.config is not None
-    parts = [_short(run, run.config, uses), *_losses(run)]
+    parts = [_short(run, run.config, path, uses), *_losses(run)]
     if run.heads is not None:
         parts.append(folder.priors(run, run.heads, run.config.context, command))
     groups: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
@@ -57,10 +57,9 @@ def sections(run: Run, path: Path, uses: Sequence[Link], command: str) -> list[S
     return [*parts, Section("Configuration", f"`{path / 'config.json'}`:", commands=[text], folded=True)]
 
 
-def _short(run: Run, config: Config, uses: Sequence[Link]) -> Section:
+def _short(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Section:
     """What the model is, and how far its training is."""
     model = config.model
-    step = run.metrics["step"] if run.metrics else 0
     commits = ", ".join(sorted({str(cell["commit"]) for cell in run.cells if "commit" in cell}))
     rows = [
         ["encoding", f"{config.encoding}{'' if config.ssmax == 'off' else f', SSMax {config.ssmax}'}"],
@@ -68,7 +67,7 @@ def _short(run: Run, config: Config, uses: Sequence[Link]) -> Section:
         ["data", f"{config.data.source}, {config.data.tokenizer}, {config.data.task}"],
         ["context and batch", f"{config.context:,} tokens, {config.batch}"],
         ["seed", f"{config.seed}"],
-        ["steps", f"{step:,} of {config.steps:,}{'' if step == config.steps else ' ◐'}"],
+        ["steps", standing.state(run, path)],
         ["measurements", f"{len(run.cells)}{f', code {commits}' if commits else ''}"],
     ]
     if run.metrics:

@@ -15,7 +15,7 @@ from bam_jax.page import Link, Section, Table, Words
 from bam_jax.report import experiments
 from bam_jax.report import folder as reports
 from bam_jax.report import runs as pages
-from bam_jax.report.standing import STATUSES, Standing, standing
+from bam_jax.report.standing import STATUSES, Standing, standing, state
 from bam_jax.results import Run
 
 INDEX = "index.html"
@@ -157,9 +157,10 @@ def _index(
     rows = []
     for name, run in found.items():
         assert run.config is not None
-        config, metrics = run.config, run.metrics
+        config = run.config
         sizes = f"{config.model.layers}×{config.model.width}"
-        done = [f"{metrics['step']} of {config.steps}", f"{metrics['loss']:.3f}"] if metrics else ["not begun", ""]
+        loss = f"{run.metrics['loss']:.3f}" if run.metrics else ""
+        done = [state(run, folder / name), loss]
         rows.append([Link(name, _run(name)), sizes, f"{config.context}", *done, f"{len(run.cells)}"])
     head = ["", "layers×width", "context", "steps", "last loss", "measurements"]
     parts.append(Section("Runs", f"{len(found)} of them.", table=Table(head, rows)))

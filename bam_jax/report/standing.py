@@ -1,12 +1,14 @@
 """How far an experiment with a paper's tables is."""
 
 import dataclasses
+import fcntl
 from pathlib import Path
 
-from bam_jax import experiment, jobs, tables
+from bam_jax import checkpoint, experiment, jobs, tables, train
 from bam_jax.errors import UserError
 from bam_jax.experiment import DASH, Column, Experiment, Table
 from bam_jax.jobs import Job
+from bam_jax.results import Run
 from bam_jax.tables import Entry
 
 STATUSES = DONE, PART, MISSING, NOTHING = ("● done", "◐ in part", "○ missing", "– nothing to measure")
@@ -52,6 +54,40 @@ class Standing:
         if len(self.settled) == len(self.wanted):
             return DONE
         return PART if any(entry.ours or entry.settled for entry in self.wanted) else MISSING
+
+
+def state(run: Run | None, path: Path) -> str:
+    """How far the training of a run is, and why no further, from its files.
+
+    Args:
+        run: as `bam_jax.results` reads it; None: there is none.
+        path: its folder.
+    """
+    if run is None or run.config is None:
+        return "not begun"
+    steps = run.config.steps
+    step = max(run.metrics["step"] if run.metrics else 0, checkpoint.latest(path))
+    place = f"step {step:,} of {steps:,}" if step else "before its first record"
+    if _claimed(path):
+        return f"running, {place}"
+    if (path / train.DIVERGED).exists():
+        said = (path / train.DIVERGED).read_text(encoding="utf-8", errors="replace")
+        return f"diverged at {said.strip()}"
+    return f"{steps:,} of {steps:,}" if step == steps else f"stopped {'at ' if step else ''}{place}"
+
+
+def _claimed(path: Path) -> bool:
+    """Whether a process trains into the folder: it holds the lock of `checkpoint.claim`."""
+    if not (path / checkpoint.LOCK).exists():
+        return False
+    with (path / checkpoint.LOCK).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a copy on a file system without locks, where none is trained
+            return False
+    return False
 
 
 def standing(path: Path, folder: Path, scale: str | None) -> Standing:

@@ -214,7 +214,8 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     assert "--eval=ruler" in run and '"steps": 10' in run
     assert "A new one" in run and "<inference> 64 12.5 ms 1 0.5 0.25" in run and "shown" not in run
     assert "passkey at 4,096 tokens: no prompt was answered at 64, 128" in run
-    assert "3 of 100 ◐" in found["run-mine #1.html"].text
+    assert "stopped at step 3 of 100" in found["run-mine #1.html"].text
+    assert "mine #1 2×64 64 stopped at step 3 of 100 3.700" in index and "Late 0 not begun" in table
     assert "It belongs to these experiments: Own & only" in found["run-own.nope-seed0.html"].text
 
 

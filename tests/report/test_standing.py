@@ -1,0 +1,53 @@
+"""What a report says of a run, from the files that its training left."""
+
+import fcntl
+import json
+
+import pytest
+
+from bam_jax import checkpoint, config, results, train
+from bam_jax.report.standing import state
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / checkpoint.CONFIG).write_text(config.to_json(config.Config(encoding="rope", steps=90)))
+    return tmp_path
+
+
+def said(run):
+    entry = {"name": "run", "label": "", "seed": 0, "labels": [], "commands": []}
+    return state(results.run(run, entry), run)
+
+
+def reach(run, step):
+    (run / train.METRICS).write_text(json.dumps({"step": step, "loss": 1.0, "seconds": 1.0}) + "\n")
+
+
+def test_a_run_that_was_begun_is_not_called_not_begun(run):
+    assert state(None, run) == said(run / "nowhere") == "not begun"
+    assert said(run) == "stopped before its first record"
+    (run / checkpoint.FOLDER / "5").mkdir(parents=True)
+    assert said(run) == "stopped at step 5 of 90"
+    reach(run, 7)
+    assert said(run) == "stopped at step 7 of 90"
+    (run / train.DIVERGED).write_text("step 8: the loss is nan, the norm of its gradient 1.0\n")
+    assert said(run) == "diverged at step 8: the loss is nan, the norm of its gradient 1.0"
+    (run / train.DIVERGED).unlink()
+    reach(run, 90)
+    assert said(run) == "90 of 90"
+
+
+def test_weights_from_elsewhere_are_a_finished_run(run):
+    (run / checkpoint.FOLDER / "90").mkdir(parents=True)
+    assert said(run) == "90 of 90"
+
+
+def test_a_run_is_running_while_a_process_holds_it(run):
+    with (run / checkpoint.LOCK).open("a") as lock:
+        assert said(run) == "stopped before its first record"
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert said(run) == "running, before its first record"
+        reach(run, 7)
+        assert said(run) == "running, step 7 of 90"
+    assert said(run) == "stopped at step 7 of 90"
