@@ -13,6 +13,7 @@ PACKAGE = ROOT / "bam_jax"
 # What each part may import of the package, besides itself.
 ALLOWED = {
     "errors": set(),
+    "strict_json": {"errors"},
     "biases": set(),
     "encodings": {"biases", "errors"},
     "attention": {"biases", "platform"},
@@ -89,7 +90,7 @@ ALLOWED = {
         "attention/merge",
         "attention/op",
     },
-    "config": {"errors"},
+    "config": {"errors", "strict_json"},
     "platform": set(),
     "processes": {"errors", "log"},
     "layers": {"platform"},
