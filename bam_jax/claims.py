@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bam_jax import errors, experiment, jobs, log, page, results, tables
+from bam_jax import errors, experiment, jobs, log, page, records, results, tables
 from bam_jax.errors import UserError
 from bam_jax.page import Section
 
@@ -325,7 +325,7 @@ def clusters(name: str, row: str, bounds: tuple[float, float]) -> Check:
     def check(measured: Measured) -> Finding:
         planned = [job for job in jobs.each(measured.load(name, measured.scale)) if job.row.label == row]
         run = measured.folder / planned[0].name
-        if not (run / "results.jsonl").exists():
+        if not (run / records.RESULTS).exists():
             return Finding(None, f"{row}: not trained")
         shapes = results.learned(run).shape.ravel()
         low, high = bounds

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bam_jax import config, log
+from bam_jax import config, records
 from bam_jax.config import Config
 from bam_jax.experiment import Column, Experiment, Row, Table
 
@@ -41,12 +41,12 @@ class Comparison:
 
     def spent(self, folder: Path) -> float:
         """How many of those seconds its file shows as done."""
-        done = {(each["measure"], each["length"]) for each in log.read(folder / self.name / "results.jsonl")}
+        done = {(each["measure"], each["length"]) for each in records.speeds(folder / self.name / records.RESULTS)}
         return 3.0 * len(self.contenders) * len(done.intersection(self.cells))
 
     def status(self, folder: Path) -> str:
         """The last thing that its file shows, in one line."""
-        for record in reversed(list(log.read(folder / self.name / "results.jsonl"))):
+        for record in reversed(records.speeds(folder / self.name / records.RESULTS)):
             return f"{record['measure']} at {record['length']} tokens is done"
         return "starting"
 
@@ -76,13 +76,13 @@ def found(experiment: Experiment, table: Table, folder: Path) -> dict[tuple[str,
         folder: of the runs.
     """
     rows = {row.label: row for row in experiment.rows}
-    records: dict[tuple[str, str, int], dict[str, Any]] = {}
+    newest: dict[tuple[str, str, int], dict[str, Any]] = {}
     for comparison in _of(table, rows):
-        for each in log.read(folder / comparison.name / "results.jsonl"):
-            records[each["config"], each["measure"], each["length"]] = each
+        for each in records.speeds(folder / comparison.name / records.RESULTS):
+            newest[each["config"], each["measure"], each["length"]] = each
     digests = {label: config.digest(_loaded(rows[table.row(label)])) for label in table.values}
     keys = {(label, *_cell(column)) for label in table.values for column in table.columns if column.timed}
-    return {key: records[at] for key in keys if (at := (digests[key[0]], *key[1:])) in records}
+    return {key: newest[at] for key in keys if (at := (digests[key[0]], *key[1:])) in newest}
 
 
 def _of(table: Table, rows: Mapping[str, Row]) -> list[Comparison]:

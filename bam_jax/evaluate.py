@@ -6,6 +6,7 @@ Appends to `results.jsonl` in the run's folder, a line for each cell; the same c
 import argparse
 import dataclasses
 import functools
+import json
 import os
 import subprocess
 from collections import defaultdict
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax import checkpoint, errors, host, log
+from bam_jax import checkpoint, errors, host, log, records, results, strict_json
 from bam_jax import config as configs
 from bam_jax.attention import Tiling
 from bam_jax.config import Config
@@ -26,7 +27,6 @@ from bam_jax.evals import harness, passkey, perplexity, ruler
 from bam_jax.evals.base import Cell, Plan, Trained, check_number
 from bam_jax.experiment import STOPPED
 
-RESULTS = "results.jsonl"
 EVALS: dict[str, ModuleType] = {"harness": harness, "passkey": passkey, "perplexity": perplexity, "ruler": ruler}
 """Each has `Options`, `plans`, and `SAMPLES`, what its samples are called."""
 
@@ -45,13 +45,14 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Evaluate the newest checkpoint of a run, and append to its `results.jsonl` what is not there yet.
 
-    A record holds `eval`, `length`, `depth`, `value`, `unit`, `n` (prompts, sequences, samples or questions), what else the
-    evaluation found (`bam_jax.evals`), what tells its cells from others' (`prompt` and `seed` of passkeys; `task`, `seed` and
-    `essays` of RULER; `task`, `shots`, `data` and more of the harness), `step`, `overrides`, `config` (the run's digest),
-    `tokenizer` (its hash), `commit` (of the code; null outside a git checkout) and `seconds`. More trials, samples, questions
-    or tokens than before add a record with those that were missing, so that the mean of a cell's records, weighted by `n`,
-    is the cell's value. Where patience ends an evaluation, a record of `STOPPED` says which lengths were left out; they have
-    no cells, and are measured once they are asked for without it.
+    A record holds `eval`, `length`, `depth`, `value`, `unit`, `first` and `n` (it is about the prompts, sequences, samples or
+    questions `first`, `first` + 1 ... `first` + `n` - 1), what else the evaluation found (`bam_jax.evals`), what tells its
+    cells from others' (`prompt` and `seed` of passkeys; `task`, `seed` and `essays` of RULER; `task`, `shots`, `data` and more
+    of the harness), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of the code; null
+    outside a git checkout) and `seconds`. More trials, samples, questions or tokens than before add a record with those that
+    were missing, so that the mean of a cell's records (`results.mean`) is the cell's value. Where patience ends an
+    evaluation, a record of `STOPPED` says which lengths were left out; they have no cells, and are measured once they are
+    asked for without it.
 
     Args:
         run: the run's folder.
@@ -69,7 +70,8 @@ def evaluate(
         The records of what was asked for, old and new.
 
     Raises:
-        UserError: the run or the arguments will not do; nothing is written then.
+        UserError: the run or the arguments will not do, or another process does the same evaluation of the run; nothing
+            is written then. Or a number that was found is none.
     """
     asked = _options(name, options)
     if not lengths or min(lengths) < 1:
@@ -100,47 +102,62 @@ def evaluate(
     )
     trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
     plans: list[Plan] = EVALS[name].plans(trained, sorted(set(lengths)), asked)
+    identities = [{"eval": name} | dict(plan.identity) | state for plan in plans]
 
-    path = run / RESULTS
-    for record in log.read(path):
-        if "tokenizer" in record:  # results from before it was written have none
-            tokenizer.check(record["tokenizer"], str(path))
-    todo: list[tuple[Plan, dict[str, Any], list[Cell]]] = []
-    total = measured = 0
-    for plan in plans:
-        identity: dict[str, Any] = {"eval": name} | dict(plan.identity) | state
-        done: dict[tuple, int] = defaultdict(int)
-        for record in _matching(path, identity, plan):
-            done[record["length"], record["depth"]] += record["n"]
-        todo.append((plan, identity, [Cell(*at, done[at], n) for at, n in plan.wanted.items() if done[at] < n]))
-        total += sum(length * n for (length, _), n in plan.wanted.items())
-        measured += sum(at[0] * min(done[at], n) for at, n in plan.wanted.items())
-    count, cells = 0, sum(len(cells) for _, _, cells in todo)
-    with log.progress(total, done=measured, unit="token", label=f"{run.name} {name}", show=progress) as bar:
-        for plan, identity, missing in todo:
-            records = _matching(path, identity, plan)
-            cells_found = iter(plan.measure(missing))
-            while not (given_up := plan.given_up(records))[0] and (found := next(cells_found, None)) is not None:
-                cell, result = found
-                count += 1
-                record = identity | {"length": cell.length, "depth": cell.depth, "n": cell.n} | result | common
-                _append(path, record)
-                records.append(record)
-                bar.set_postfix_str(
-                    f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}", refresh=False
-                )
-                bar.update(cell.length * cell.n)
-            if given_up[0]:
-                stopped = identity | {"eval": STOPPED, "of": name, "lengths": given_up[0], "after": given_up[1]}
-                if not any(stopped.items() <= record.items() for record in log.read(path)):
-                    _append(path, stopped | common)
-    return [record for plan, identity, _ in todo for record in _matching(path, identity, plan)]
+    path = run / records.RESULTS
+    busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
+    with log.alone(run / f".{name}.lock", busy):
+        for record in records.results(run)[0]:
+            if "tokenizer" in record:  # results from before it was written have none
+                tokenizer.check(record["tokenizer"], str(path))
+        there = [_there(run, *each) for each in zip(identities, plans, strict=True)]
+        todo: list[list[Cell]] = []
+        total = measured = 0
+        for plan, found in zip(plans, there, strict=True):
+            done = {at: sum(record["n"] for record in those) for at, those in found.items()}
+            todo.append([Cell(*at, done[at], n) for at, n in plan.wanted.items() if done[at] < n])
+            total += sum(length * n for (length, _), n in plan.wanted.items())
+            measured += sum(at[0] * min(done[at], n) for at, n in plan.wanted.items())
+        count, cells = 0, sum(map(len, todo))
+        with log.progress(total, done=measured, unit="token", label=f"{run.name} {name}", show=progress) as bar:
+            for plan, identity, found, missing in zip(plans, identities, there, todo, strict=True):
+                shown = [record for those in found.values() for record in those]
+                cells_found = iter(plan.measure(missing))
+                while not (given_up := plan.given_up(shown))[0] and (new := next(cells_found, None)) is not None:
+                    cell, result = new
+                    count += 1
+                    place = {"length": cell.length, "depth": cell.depth, "first": cell.first, "n": cell.n}
+                    record = identity | place | result | common
+                    _see(record, run)
+                    log.append(path, record)
+                    shown.append(record)
+                    bar.set_postfix_str(
+                        f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}", refresh=False
+                    )
+                    bar.update(cell.length * cell.n)
+                if given_up[0]:
+                    stopped = identity | {"eval": STOPPED, "of": name, "lengths": given_up[0], "after": given_up[1]}
+                    if not any(stopped.items() <= record.items() for record in records.results(run)[1]):
+                        log.append(path, stopped | common)
+        there = [_there(run, *each) for each in zip(identities, plans, strict=True)]
+    return [record for found in there for those in found.values() for record in those]
 
 
-def _append(path: Path, record: dict[str, Any]) -> None:
-    log.mend(path)
-    with log.Writer(path) as writer:
-        writer.write(record)
+def _there(run: Path, identity: Mapping[str, Any], plan: Plan) -> dict[tuple[int, float | None], list[dict[str, Any]]]:
+    """By length and depth, the records that have the samples of a plan, as far as they were measured."""
+    found: dict[tuple[int, float | None], list[dict[str, Any]]] = {at: [] for at in plan.wanted}
+    for record in records.results(run)[0]:
+        at = record["length"], record["depth"] if "depth" in record else None
+        if at in found and all(name in record and record[name] == value for name, value in identity.items()):
+            found[at].append(record)
+    return {at: records.covering(those, plan.wanted[at]) for at, those in found.items()}
+
+
+def _see(record: dict[str, Any], run: Path) -> None:
+    """Raises UserError where a record is one that could not be read again, such as the perplexity of a model that gives nan."""
+    where = f"{run}: what {record['eval']} found at {record['length']} tokens"
+    remedy = "nothing was written; train the model again, at a lower rate perhaps"
+    records.checked(strict_json.parse(json.dumps(record), where, remedy), where, remedy)
 
 
 def commit() -> str | None:
@@ -162,16 +179,6 @@ def _options(name: str, given: Mapping[str, Any]) -> Any:
         if option not in known:
             raise UserError(f"--{option} is no option of --eval={name}; {nearest(option, known)}")
     return kind(**given)
-
-
-def _matching(path: Path, identity: dict[str, Any], plan: Plan) -> list[dict[str, Any]]:
-    return [
-        record
-        for record in log.read(path)
-        # The evaluation comes first: the records of another need not have what tells apart those of this one.
-        if all(record[key] == value for key, value in identity.items())
-        and (record["length"], record["depth"]) in plan.wanted
-    ]
 
 
 @functools.lru_cache(maxsize=1)
@@ -241,7 +248,7 @@ def main(argv: Sequence[str]) -> None:
     log.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     host.keep_freed_memory()
-    records = evaluate(
+    found = evaluate(
         given.run,
         given.eval,
         lengths_of(given.lengths),
@@ -253,12 +260,12 @@ def main(argv: Sequence[str]) -> None:
         **{option: value for option in helps if (value := getattr(given, option)) is not None},
     )
     tables: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
-    for record in records:
+    for record in found:
         for name in _names(record, given.tasks):
             tables[name, record["length"]].append(record)
     for (task, length), cells in sorted(tables.items()):
         n = sum(cell["n"] for cell in cells)
-        value = sum(cell["value"] * cell["n"] for cell in cells) / n
+        value = results.mean(cells)
         what = f"{task} {cells[0]['unit']}".strip()
         print(f"{given.run}: {what} at {length} tokens: {value:.3f} ({n} {EVALS[given.eval].SAMPLES})")
     left_out = sorted(set(lengths_of(given.lengths)) - {length for _, length in tables})

@@ -4,11 +4,11 @@ import dataclasses
 import re
 from pathlib import Path
 
-from bam_jax import config, log
+from bam_jax import config, records
 from bam_jax.config import Config
 from bam_jax.data.sources import is_fetched
 from bam_jax.errors import UserError
-from bam_jax.experiment import STOPPED, Experiment, Row
+from bam_jax.experiment import Experiment, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Job:
 
     def spent(self, folder: Path) -> float:
         """How many of those seconds its files show as done."""
-        steps = [record["step"] for record in log.read(folder / self.name / "metrics.jsonl") if "step" in record]
-        cells = [cell for cell in log.read(folder / self.name / "results.jsonl") if cell["eval"] == "passkey"]
+        steps = [record["step"] for record in records.metrics(folder / self.name)]
+        cells = [cell for cell in records.results(folder / self.name)[0] if cell["eval"] == "passkey"]
         prompts = sum(cell["n"] * _prompt(cell["length"]) for cell in cells)
         return self._training(max(steps, default=0)) + prompts + sum(job.spent(folder) for job in self.then)
 
@@ -62,12 +62,10 @@ class Job:
         for job in self.then:
             if (folder / job.name).exists():
                 return job.status(folder)
-        for cell in reversed(list(log.read(folder / self.name / "results.jsonl"))):
-            if cell["eval"] != STOPPED:
-                return f"{cell['eval']} at {cell['length']} tokens"
-        for record in reversed(list(log.read(folder / self.name / "metrics.jsonl"))):
-            if "loss" in record:
-                return f"step {record['step']} of {self.config.steps}, loss {record['loss']:.3f}"
+        for cell in reversed(records.results(folder / self.name)[0]):
+            return f"{cell['eval']} at {cell['length']} tokens"
+        for record in reversed(records.metrics(folder / self.name)):
+            return f"step {record['step']} of {self.config.steps}, loss {record['loss']:.3f}"
         return "starting"
 
     def _training(self, steps: int) -> float:

@@ -1,7 +1,9 @@
 """What a run writes and shows: JSON lines, TensorBoard if wanted, progress."""
 
 import argparse
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import sys
@@ -12,6 +14,7 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
+from bam_jax import strict_json
 from bam_jax.errors import UserError
 
 _MINUTE = 60.0  # seconds between two lines of progress where there is no terminal
@@ -71,12 +74,9 @@ def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
         UserError: a line before the last is not JSON.
     """
     path = Path(path)
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline was never finished
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number} is not JSON ({error.msg}); remove that line") from error
+        yield strict_json.parse(line, f"{path}, line {number}", "remove that line")
 
 
 def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -129,6 +129,43 @@ def say(text: str) -> None:
         tqdm.write(text, file=sys.stderr)
     else:
         print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def alone(lock: Path, busy: str = "") -> Iterator[None]:
+    """Keeps other processes out of blocks that name the same lock; the lock ends with the block, or the process.
+
+    Args:
+        lock: a file beside what is locked; it is made, and stays.
+        busy: what is said where another process has it; "": wait for that one.
+
+    Raises:
+        UserError: another process has it, or the file system knows no locks.
+    """
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError as error:
+            raise UserError(busy) from error
+        except OSError as error:
+            raise UserError(f"{lock} cannot be locked: {error.strerror}; use another file system") from error
+        yield
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Add one record to a JSON-lines file that several processes may add to.
+
+    Args:
+        path: the file; a last line that a killed process left torn is cut off.
+        record: as `Writer.write` takes it.
+
+    Raises:
+        UserError: the file cannot be locked.
+    """
+    with alone(path.with_name(f".{path.name}.lock")):
+        mend(path)
+        with Writer(path) as writer:
+            writer.write(record)
 
 
 def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> tqdm:

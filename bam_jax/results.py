@@ -1,33 +1,40 @@
 """What the runs of an experiment left in their folders, read back."""
 
 import dataclasses
-import json
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from bam_jax import biases, checkpoint, log, theory
+from bam_jax import biases, checkpoint, records, theory
 from bam_jax.config import Config
+from bam_jax.data import passkey
+from bam_jax.data.benchmarks import leaves
 from bam_jax.errors import UserError
-from bam_jax.experiment import STOPPED
+from bam_jax.experiment import Evaluation
 from bam_jax.figures import Curves, Heads, Seed
+from bam_jax.records import Cell
 
-Cell = dict[str, Any]
-"""A line of results.jsonl."""
 
-EVERY = ("eval", "value", "n", "step", "overrides")
-"""What each of them has; those of some evaluations have more."""
-FURTHER = {
-    "passkey": ("length", "depth"),
-    "perplexity": ("length", "window", "windows"),
-    "ruler": ("length", "task"),
-}
-LEFT_OUT = ("eval", "of", "lengths", "after", "step", "overrides")
-"""What a line has that says which lengths of an evaluation were left out, and after which ones."""
+class Part(NamedTuple):
+    """What a run has of one depth and one task of an evaluation.
+
+    Args:
+        cells: the records that have it, each sample once.
+        wanted: samples that are asked for.
+    """
+
+    cells: Sequence[Cell]
+    wanted: int
+
+    @property
+    def n(self) -> int:
+        """Samples that there are; more than are asked for where a record has more."""
+        return sum(cell["n"] for cell in self.cells)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Run:
         labels: pairs of evaluation-time overrides and the label of the curve they make.
         commands: what made it, one string each.
         config: None before training has begun.
-        cells: of results.jsonl, measured at the newest step.
+        cells: of results.jsonl, measured at the newest step, each sample once.
         history: the lines of metrics.jsonl.
         heads: the learned BAM priors; None where there are none.
     """
@@ -85,25 +92,6 @@ def there(folder: Path) -> None:
         )
 
 
-def manifest(folder: Path) -> dict[str, Any]:
-    """The `experiment.json` that `bam_jax.sweep` left in a folder.
-
-    Args:
-        folder: the sweep's --runs.
-
-    Raises:
-        UserError: it is not there, or cannot be read.
-    """
-    try:
-        return json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{folder} has no experiment.json; run python -m bam_jax.sweep FILE.py --runs={folder}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'experiment.json'} cannot be read ({error}); run the sweep again") from error
-
-
 def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
     """What `bam_jax.sweep` left in a folder: `experiment.json`, and its runs so far.
 
@@ -113,69 +101,131 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
     Raises:
         UserError: no experiment there, or a file that cannot be read.
     """
-    described = manifest(folder)
-    return described, [run(folder / each["name"], each) for each in described["runs"]]
+    described = records.manifest(folder)
+    return described, [named(run(folder / each["name"]), each) for each in described["runs"]]
 
 
-def run(path: Path, entry: Mapping[str, Any]) -> Run:
+def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
     """What a run's folder holds.
 
     Args:
         path: the folder, which need not be there.
-        entry: name, label, seed, labels and commands; see `Run`.
+        seed, commands: see `Run`.
 
     Raises:
         UserError: a file that cannot be read.
     """
     config = checkpoint.read_config(path) if (path / checkpoint.CONFIG).exists() else None
-    cells = records(path)
+    cells, _ = records.results(path)
     newest = max((cell["step"] for cell in cells), default=0)
     return Run(
-        **entry,
+        name=path.name,
+        label=path.name,
+        seed=seed,
+        labels=[],
+        commands=commands,
         config=config,
-        cells=[cell for cell in cells if cell["step"] == newest],
-        history=_checked(path / "metrics.jsonl", lambda _: ("step", "loss", "seconds")),
+        cells=records.once(cell for cell in cells if cell["step"] == newest),
+        history=records.metrics(path),
         heads=learned(path) if config and config.encoding == "bam" and checkpoint.latest(path) else None,
     )
 
 
-def records(path: Path) -> list[Cell]:
-    """The lines of a run's results.jsonl that say what was measured.
+def named(run: Run, entry: Mapping[str, Any]) -> Run:
+    """A run as a row of an experiment, with no other cells than the experiment asks for.
 
     Args:
-        path: the run's folder; one without results has no lines.
-
-    Raises:
-        UserError: a line is not JSON, or lacks what each has.
+        run: as `run` gives it.
+        entry: of `experiment.json`; one from before it had `evaluations` asks for all cells.
     """
-    return [record for record in _lines(path) if record["eval"] != STOPPED]
+    cells = run.cells
+    if "evaluations" in entry:
+        asked = [Evaluation(**{name: _fixed(value) for name, value in each.items()}) for each in entry["evaluations"]]
+        wanted = {
+            id(cell)
+            for each in asked
+            for length in each.lengths
+            for part in parts(run.cells, each, length, run.config or Config(), each.overrides).values()
+            for cell in part.cells
+        }
+        cells = [cell for cell in cells if id(cell) in wanted]
+    own = {name: entry[name] for name in ("name", "label", "seed", "labels", "commands")}
+    return dataclasses.replace(run, **own, cells=cells)
 
 
-def stops(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's results.jsonl that say what was left out; arguments and errors as in `records`."""
-    return [record for record in _lines(path) if record["eval"] == STOPPED]
+def _fixed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    def wanted(name: Any) -> Sequence[str]:
-        if name == STOPPED:
-            return LEFT_OUT
-        return (*EVERY, *(FURTHER[name] if name in FURTHER else ()))
+def parts(
+    cells: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Sequence[str]
+) -> dict[tuple[float | None, str], Part]:
+    """What an evaluation asks for at a length, by depth and task, and what there is of it: nothing that was measured otherwise.
 
-    return _checked(path / "results.jsonl", wanted)
+    Where the records of several cells would do (those of another `data_hash`, say), the newest is taken.
+
+    Args:
+        cells: of a run, at one step.
+        evaluation: what is asked.
+        length: tokens.
+        config: the run's.
+        changes: "--config.a.b=value", all those of the evaluation.
+    """
+    found: dict[tuple[float | None, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    newest: dict[tuple[float | None, str], Cell] = {}
+    for cell in cells:
+        if cell["length"] == length and asks(evaluation, cell, config, changes):
+            at = cell["depth"] if evaluation.name == "passkey" else None, cell["task"] if "task" in cell else ""
+            found[at][records.identity(cell)].append(cell)
+            newest[at] = cell
+    places: list[tuple[float | None, str]] = [(None, "")]
+    if evaluation.name == "passkey":
+        places = [(depth, "") for depth in passkey.depths(evaluation.depths)]
+    if evaluation.name in ("harness", "ruler"):
+        tasks = leaves(evaluation.tasks) if evaluation.name == "harness" else evaluation.tasks
+        places = [(None, task) for task in tasks]
+    made = {}
+    for at in places:
+        wanted = _wanted(evaluation, length, newest[at] if at in newest else None)
+        group = found[at][records.identity(newest[at])] if at in newest else []
+        made[at] = Part(records.covering(group, wanted), wanted)
+    return made
 
 
-def _checked(path: Path, wanted: Callable[[Any], Sequence[str]]) -> list[dict[str, Any]]:
-    """The records of a file, each with what is wanted of its evaluation."""
-    found = []
-    for number, record in enumerate(log.read(path), start=1):
-        if not isinstance(record, dict):
-            raise UserError(f"{path}, line {number} is no record but {record!r}; remove that line")
-        for name in wanted(record["eval"] if "eval" in record else None):
-            if name not in record:
-                raise UserError(f"{path}, line {number} has no {name!r}; remove that line")
-        found.append(record)
-    return found
+def asks(evaluation: Evaluation, record: Mapping[str, Any], config: Config, changes: Sequence[str]) -> bool:
+    """Whether an evaluation asks for a record of results.jsonl, at whatever length, depth and task.
+
+    Args:
+        evaluation: what is asked.
+        record: of what was measured, or of what was left out with its `of` as `eval`.
+        config, changes: as in `parts`.
+    """
+    asked: dict[str, Any] = {"eval": evaluation.name}
+    asked["overrides"] = dict(each.removeprefix("--config.").split("=", 1) for each in changes)
+    if evaluation.name == "harness":
+        asked |= {name: getattr(evaluation, name) for name in ("shots", "data", "longer")}
+        if "pages" in record and "of" in record:
+            asked["pages"] = min(evaluation.questions, record["of"])
+    if evaluation.name in ("passkey", "ruler"):
+        asked["seed"] = evaluation.seed
+    if evaluation.name == "passkey":
+        asked["prompt"] = passkey.usual(config.data.tokenizer)
+    if evaluation.name == "ruler" and "essays" in record:
+        asked["essays"] = evaluation.essays
+    return all(name in record and record[name] == value for name, value in asked.items())
+
+
+def _wanted(evaluation: Evaluation, length: int, cell: Cell | None) -> int:
+    """Samples of a depth and task that make it whole; how many there are at most, only a record knows."""
+    if evaluation.name == "passkey":
+        return evaluation.trials
+    if evaluation.name == "ruler":
+        return evaluation.samples
+    if cell is None or "of" not in cell:  # those of perplexity once did not say it
+        return 1
+    return min(
+        evaluation.questions if evaluation.name == "harness" else max(1, evaluation.tokens // length), cell["of"]
+    )
 
 
 def learned(run: Path) -> Heads:
@@ -231,6 +281,7 @@ def positions(runs: Iterable[Run]) -> Curves:
         for label, group in cells.items():
             length = max(cell["length"] for cell in group)
             longest = [cell for cell in group if cell["length"] == length]
+            longest = [cell for cell in longest if cell["window"] == longest[-1]["window"]]
             losses = np.average([cell["windows"] for cell in longest], 0, [cell["n"] for cell in longest])
             ends = [min((number + 1) * longest[0]["window"], length) for number in range(len(losses))]
             found[label].append(Seed(run.seed, dict(zip(ends, np.exp(losses).tolist(), strict=True))))
@@ -238,8 +289,11 @@ def positions(runs: Iterable[Run]) -> Curves:
 
 
 def mean(cells: Sequence[Cell]) -> float:
-    """The mean value of cells, every prompt or token weighing the same."""
-    return float(np.average([cell["value"] for cell in cells], weights=[cell["n"] for cell in cells]))
+    """The mean value of cells, every prompt or token weighing the same; of perplexities that of their logarithms, the losses."""
+    values, weights = [cell["value"] for cell in cells], [cell["n"] for cell in cells]
+    if cells[0]["eval"] == "perplexity":
+        return math.exp(np.average(np.log(values), weights=weights))
+    return float(np.average(values, weights=weights))
 
 
 def weights(heads: Heads, context: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from bam_jax.errors import UserError
@@ -119,13 +119,12 @@ def _wrong(value: Any, kind: Any, name: str) -> str:
         return _differs(value, _words(kind), name)
     if origin is tuple and len(value) != len(inner):
         return _differs(value, f"a list of {len(inner)}", name)
+    parts: Iterable[tuple[str, Any, Any]] = ()
     if origin in (list, tuple):
         kinds = inner * len(value) if origin is list else inner
         parts = zip((f"{name}[{n}]" for n in range(len(value))), value, kinds, strict=True)
     elif origin is dict:
         parts = ((f"{name}.{key}" if name else key, each, inner[1]) for key, each in value.items())
-    else:
-        return ""
     return next((bad for part, each, wanted in parts if (bad := _wrong(each, wanted, part))), "")
 
 
@@ -156,7 +155,13 @@ def _words(kind: Any) -> str:
         return " or ".join(map(_words, inner))
     if origin is typing.Literal:
         return " or ".join(map(repr, inner))
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list"}
-    names |= {types.NoneType: "null", None: "null", tuple: "a list", dict: "an object"}
+    names: dict[Any, str] = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+        list: "a list",
+    }
+    names |= {types.NoneType: "null", None: "null", tuple: "a list"}
     plain = origin or kind
     return names[plain] if plain in names else "an object"

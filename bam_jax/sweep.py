@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax import budget, errors, experiment, log
+from bam_jax import budget, errors, experiment, log, records
 from bam_jax.board import Board
 from bam_jax.comparisons import Comparison, comparisons
 from bam_jax.errors import UserError, nearest
@@ -55,6 +55,7 @@ def manifest(experiment: Experiment, given: Sequence[str], folder: Path) -> dict
                 "seed": job.seed,
                 "labels": [[list(each.overrides), each.label] for each in job.row.evaluations if each.label],
                 "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(folder)],
+                "evaluations": [dataclasses.asdict(each) for each in job.row.evaluations],
             }
             for job in sorted(jobs(experiment), key=lambda job: (order.index(job.row.label), job.seed))
         ],
@@ -233,7 +234,7 @@ def main(argv: Sequence[str]) -> int:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     if not plans[0].shared:  # a report is about a folder of its own
         described = manifest(plans[0], named, folder)
-        log.replace(folder / "experiment.json", json.dumps(described, indent=2) + "\n")
+        log.replace(folder / records.MANIFEST, json.dumps(described, indent=2) + "\n")
     prepare(steps)
     found = places(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else platform)
     count = given.jobs or len(found)

@@ -7,6 +7,7 @@ What has not been measured, or only in part, is marked and never filled in.
 
 import csv
 import dataclasses
+import functools
 import io
 import math
 import re
@@ -14,17 +15,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bam_jax import budget, comparisons, errors, experiment, jobs, log, page, results
+from bam_jax import budget, comparisons, errors, experiment, jobs, log, page, records, results
 from bam_jax.config import Config
-from bam_jax.data import benchmarks, ruler
 from bam_jax.errors import UserError
 from bam_jax.experiment import DASH, Column, Evaluation, Experiment, Table
 from bam_jax.jobs import Job
 from bam_jax.page import Section
+from bam_jax.results import Part
 
 HEAD = ("row", "column", "ours", "paper", "difference", "seeds (spread)")
 MISSING = "missing"
@@ -120,6 +121,7 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
         UserError: a configuration or a file of a run will not do.
     """
     planned = jobs.each(made)
+    read = reader(folder)
     timed = comparisons.found(made, table, folder)
     found = []
     for label in table.values:
@@ -128,8 +130,25 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
             if column.timed:
                 found.append(_timed(label, column, paper, timed))
             else:
-                found.append(_entry(label, column, paper, mine, folder))
+                found.append(_entry(label, column, paper, mine, read))
     return found
+
+
+class Shown(NamedTuple):
+    """A run's results: what was measured, and what was left out."""
+
+    cells: Sequence[results.Cell]
+    stops: Sequence[Mapping[str, Any]]
+
+
+def reader(folder: Path) -> Callable[[Job], Shown]:
+    """What reads the results of a job, each file once.
+
+    Args:
+        folder: of the runs.
+    """
+    read = functools.cache(lambda name: Shown(*records.results(folder / name)))
+    return lambda job: read(job.name)
 
 
 def _timed(label: str, column: Column, paper: str, timed: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Entry:
@@ -147,7 +166,7 @@ def _timed(label: str, column: Column, paper: str, timed: Mapping[tuple[str, str
     return Entry(label, column.label, (record["value"] / column.unit,), paper, about=about)
 
 
-def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folder: Path) -> Entry:
+def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], read: Callable[[Job], Shown]) -> Entry:
     if column.missing:
         return Entry(label, column.label, (), paper, column.missing)
     if paper == DASH:
@@ -157,102 +176,99 @@ def _entry(label: str, column: Column, paper: str, planned: Sequence[Job], folde
     values: list[float] = []
     said: dict[bool, list[str]] = {True: [], False: []}  # of what has a value; of what has none
     for job in planned:
-        value, note = _measured(column, job, folder / job.name)
+        value, note = _measured(column, job, read(job))
         values += [] if value is None else [value / column.unit]
         said[value is not None] += [f"seed {job.seed}: {note}" if len(planned) > 1 else note] if note else []
     return Entry(label, column.label, tuple(values), paper, note="; ".join(said[False]), about="; ".join(said[True]))
 
 
-def _measured(column: Column, job: Job, run: Path) -> tuple[float | None, str]:
+def _measured(column: Column, job: Job, shown: Shown) -> tuple[float | None, str]:
     """A seed's value and a remark on it, or why there is none."""
     assert column.evaluation is not None
-    cells = [cell for cell in records(column.evaluation, job, run) if column.depth in (None, cell["depth"])]
-    if not cells:
-        return None, _stopped(column.evaluation, job, run) or MISSING
+    found = parts(column.evaluation, job, shown)
+    there = {at: part for at, part in found.items() if column.depth is None or column.depth == at[0]}
+    if not any(part.cells for part in there.values()):
+        return None, _stopped(column.evaluation, job, shown) or MISSING
     if column.evaluation.name == "harness":
-        return _answered(cells, column.evaluation)
-    count, wanted = sum(cell["n"] for cell in cells), _wanted(column)
+        return _answered(there, column.evaluation)
+    count, wanted = sum(min(part.n, part.wanted) for part in there.values()), sum(p.wanted for p in there.values())
     if count < wanted:
         return None, f"{count} of {wanted} samples"
-    if not column.position:
-        return results.mean(cells), ""
-    window = column.position // cells[0]["window"] - 1
-    losses = [cell["windows"][window] for cell in cells]
-    return math.exp(np.average(losses, weights=[cell["n"] for cell in cells])), ""
+    more = sum(part.n for part in there.values())
+    return _mean(there, column.position), f"{more} samples, of which {wanted} are asked for" if more > wanted else ""
 
 
-def records(evaluation: Evaluation, job: Job, run: Path) -> list[results.Cell]:
-    """What a run's trained model showed in an evaluation of a single length, all depths of it.
+def _mean(found: Mapping[Any, Part], position: int = 0) -> float:
+    """The mean over parts, each of which counts as often as samples of it are asked for."""
+    values = [_window(part.cells, position) if position else results.mean(part.cells) for part in found.values()]
+    return float(np.average(values, weights=[part.wanted for part in found.values()]))
+
+
+def _window(cells: Sequence[results.Cell], position: int) -> float:
+    """The perplexity of the window of positions that ends at one.
+
+    Raises:
+        UserError: the windows that were measured end elsewhere.
+    """
+    cell = cells[0]
+    if position % cell["window"] or position > cell["length"]:
+        raise UserError(
+            f"no window of {cell['window']} positions in {cell['length']} ends at {position}; give the column a position "
+            f"that is a multiple of {cell['window']}, the run's context"
+        )
+    losses = [cell["windows"][position // cell["window"] - 1] for cell in cells]
+    return math.exp(np.average(losses, weights=[cell["n"] for cell in cells]))
+
+
+def parts(evaluation: Evaluation, job: Job, shown: Shown) -> dict[tuple[float | None, str], Part]:
+    """What a run's trained model showed in an evaluation of a single length, by depth and task.
 
     Args:
         evaluation: of a column.
         job: the row with a seed.
-        run: its folder.
+        shown: by its run.
+    """
+    cells = [cell for cell in shown.cells if cell["step"] == job.config.steps]
+    overrides = (*evaluation.overrides, *job.row.changes)
+    return results.parts(cells, evaluation, evaluation.lengths[0], job.config, overrides)
 
-    Raises:
-        UserError: the run's results cannot be read.
+
+def _stopped(evaluation: Evaluation, job: Job, shown: Shown) -> str:
+    """What the run says of a length that was left out; "" if nothing.
+
+    It holds for those who ask for no more patience, and for the very prompts that were not answered.
     """
     overrides = (*evaluation.overrides, *job.row.changes)
-    return [
-        cell
-        for cell in results.records(run)
-        if _belongs(cell, evaluation, overrides) and cell["step"] == job.config.steps
-    ]
-
-
-def _stopped(evaluation: Evaluation, job: Job, run: Path) -> str:
-    """What the run says of a length that was left out; "" if nothing."""
-    overrides = (*evaluation.overrides, *job.row.changes)
-    for record in results.stops(run):
-        at = {"eval": record["of"], "length": evaluation.lengths[0]}
-        mine = _belongs(record | at, evaluation, overrides) and record["step"] == job.config.steps
-        if mine and evaluation.lengths[0] in record["lengths"]:
+    for record in shown.stops:
+        mine = results.asks(evaluation, {**record, "eval": record["of"]}, job.config, overrides)
+        if (
+            mine
+            and record["step"] == job.config.steps
+            and evaluation.lengths[0] in record["lengths"]
+            and 0 < evaluation.patience <= len(record["after"])
+            and all(_empty(dataclasses.replace(evaluation, lengths=(n,)), job, shown) for n in record["after"])
+        ):
             after = " and ".join(f"{length:,}" for length in record["after"])
             return f"{GIVEN_UP}: no prompt answered at {after} tokens"
     return ""
 
 
-def _answered(cells: Sequence[results.Cell], evaluation: Evaluation) -> tuple[float | None, str]:
+def _empty(evaluation: Evaluation, job: Job, shown: Shown) -> bool:
+    """Whether all that an evaluation asks for was measured, and nothing was right."""
+    found = parts(evaluation, job, shown).values()
+    return all(part.n >= part.wanted and not results.mean(part.cells) for part in found)
+
+
+def _answered(found: Mapping[tuple[float | None, str], Part], evaluation: Evaluation) -> tuple[float | None, str]:
     """The value of a benchmark, whose questions weigh the same; without those that were skipped, of which a note tells."""
-    asked = dict.fromkeys(benchmarks.leaves(evaluation.tasks), 0)
-    there = {}
-    for cell in cells:
-        asked[cell["task"]] += cell["n"]
-        there[cell["task"]] = min(cell["of"], evaluation.questions)
-    count, wanted = sum(asked.values()), sum(there.values())
-    part = f"{len(there)} of {len(asked)} tasks"
+    there = {at: part for at, part in found.items() if part.cells}
+    count, wanted = sum(min(part.n, part.wanted) for part in there.values()), sum(p.wanted for p in there.values())
+    part = f"{len(there)} of {len(found)} tasks"
     if count < wanted:
         return None, f"{count} of {wanted} questions of {part}"
     if evaluation.longer == "skip":
-        return results.mean(cells), f"{count} questions of {part}"
-    return (results.mean(cells), "") if len(there) == len(asked) else (None, part)
-
-
-def _belongs(cell: Mapping[str, Any], evaluation: Evaluation, overrides: Sequence[str]) -> bool:
-    asked: dict[str, Any] = {}
-    if evaluation.name == "harness":
-        asked = {name: getattr(evaluation, name) for name in ("shots", "data", "longer")}
-    if evaluation.name in ("passkey", "ruler"):
-        asked["seed"] = evaluation.seed
-    if evaluation.name == "ruler":
-        asked["task"] = evaluation.tasks[0]
-        if ruler.TASKS[evaluation.tasks[0]].haystack == "essay":
-            asked["essays"] = evaluation.essays
-    return (
-        cell["eval"] == evaluation.name
-        and cell["length"] == evaluation.lengths[0]
-        and (evaluation.name != "harness" or cell["task"] in benchmarks.leaves(evaluation.tasks))
-        and cell["overrides"] == dict(each.removeprefix("--config.").split("=", 1) for each in overrides)
-        and all(cell[option] == value for option, value in asked.items())
-    )
-
-
-def _wanted(column: Column) -> int:
-    """Samples that make a cell whole; of perplexity only the run knows how many there are."""
-    evaluation = column.evaluation
-    assert evaluation is not None
-    depths = evaluation.depths if column.depth is None else 1
-    return {"passkey": depths * evaluation.trials, "perplexity": 1, "ruler": evaluation.samples}[evaluation.name]
+        return _mean(there), f"{count} questions of {part}"
+    return (_mean(there), "") if len(there) == len(found) else (None, part)
 
 
 def cells(entry: Entry, *, comparable: bool) -> list[str]:

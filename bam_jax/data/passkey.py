@@ -25,6 +25,27 @@ KEY_LINE = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is {key}"
 
 
+def depths(count: int) -> list[float]:
+    """Equally spaced depths of the key, from 0 to 1.
+
+    Args:
+        count: how many; a single one is 0.
+
+    >>> depths(3)
+    [0.0, 0.5, 1.0]
+    """
+    return [round(float(depth), 6) for depth in np.linspace(0, 1, count)]
+
+
+def usual(tokenizer: str) -> str:
+    """The prompt that is asked where none is named, "toy" or "paper".
+
+    Args:
+        tokenizer: its name; of characters, or of words that keep each digit.
+    """
+    return "toy" if tokenizer == "char" else "paper"
+
+
 def plant(
     windows: np.ndarray,
     rng: np.random.Generator,

@@ -126,16 +126,15 @@ def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> li
         UserError: the toy prompt is asked of another tokenizer.
     """
     tokenizer = trained.tokenizer
-    prompt = options.prompt or ("toy" if tokenizer.name == "char" else "paper")
+    prompt = options.prompt or passkey.usual(tokenizer.name)
     if prompt == "toy":
         prompts = toy(trained.held_out(), tokenizer, options.seed)
     else:
         prompts = paper(tokenizer, options.seed)
-    depths = [round(float(depth), 6) for depth in np.linspace(0, 1, options.depths)]
     return [
         Plan(
             {"prompt": prompt, "seed": options.seed},
-            {(length, depth): options.trials for length in lengths for depth in depths},
+            {(length, depth): options.trials for length in lengths for depth in passkey.depths(options.depths)},
             lambda cells: evaluate(trained.decoder, cells, prompts, memory=trained.memory),
             options.patience,
         )

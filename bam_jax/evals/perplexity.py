@@ -5,7 +5,6 @@ Source: BAM, perplexity by position; CABLE, non-overlapping sequences of the tes
 
 import dataclasses
 import functools
-import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -142,8 +141,8 @@ def evaluate(
         memory: for activations, bytes.
 
     Yields:
-        Each cell with its results: `value`, exp of the mean over all positions; `windows`, the mean loss of each window
-        of `window` positions, in nats; `seconds`, compilation included.
+        Each cell with its results: `value`, exp of the mean over all positions; `of`, how many sequences there are;
+        `windows`, the mean loss of each window of `window` positions, in nats; `seconds`, compilation included.
 
     Raises:
         UserError: before anything is measured, a length that the model cannot have.
@@ -156,7 +155,9 @@ def evaluate(
         start = time.perf_counter()
         rows = min(longest, rows_within(memory, row, decoder.config))
         nll = token_losses(decoder, stream, cell, row=row, rows=rows)
-        result = {"value": math.exp(nll.mean(dtype=np.float64)), "unit": "perplexity per token"}
+        with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
+            value = float(np.exp(nll.mean(dtype=np.float64)))
+        result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // cell.length}
         windows = {"window": window, "windows": by_window(nll, window)}
         yield cell, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
 

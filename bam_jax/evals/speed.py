@@ -33,7 +33,7 @@ import jax
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax import errors, log
+from bam_jax import errors, log, records
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
 from bam_jax.errors import UserError, nearest
@@ -140,7 +140,9 @@ def compare(
     about = {"machine": machine(), "commit": commit()}
     for which, length in cells:
         there = {
-            each["config"]: each for each in log.read(path) if (each["measure"], each["length"]) == (which, length)
+            each["config"]: each
+            for each in records.speeds(path)
+            if (each["measure"], each["length"]) == (which, length)
         }
         if not contenders.keys() <= there.keys():
             log.mend(path)
@@ -226,9 +228,9 @@ def main(argv: Sequence[str]) -> None:
     print(
         f"{about['device']} ({about['devices']}), {about['processor']}, {about['cores']} cores, jax {jax.__version__}"
     )
-    for which, length, records in compare(contenders, cells, given.out, rounds=given.rounds):
+    for which, length, found in compare(contenders, cells, given.out, rounds=given.rounds):
         print(f"{which} at {length} tokens: median, ratio to NoPE, quartiles", flush=True)
-        for record in records:
+        for record in found:
             print(_shown(record), flush=True)
 
 

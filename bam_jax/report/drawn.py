@@ -57,20 +57,22 @@ def passkeys(each: Standing, folder: Path) -> dict[str, Grid]:
     found: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     rows: set[str] = set()
     columns: dict[str, None] = {}
+    read = tables.reader(folder)
     for table in each.made.tables:
         for column in table.columns:
             if column.evaluation is None or column.evaluation.name != "passkey":
                 continue
             columns[column.label] = None
             for label in table.values:
-                cells = defaultdict(list)
+                cells: dict[str, list[results.Cell]] = defaultdict(list)
                 for job in each.planned:
                     if job.row.label == table.row(label):
-                        for cell in tables.records(column.evaluation, job, folder / job.name):
-                            cells[f"{cell['depth']:.2f}"].append(cell)
+                        for (depth, _), part in tables.parts(column.evaluation, job, read(job)).items():
+                            if part.cells:
+                                cells[f"{depth:.2f}"] += part.cells
                 rows |= {*cells}
-                for depth, those in cells.items():
-                    found[table.row(label)][depth, column.label] = results.mean(those)
+                for name, those in cells.items():
+                    found[table.row(label)][name, column.label] = results.mean(those)
     return {label: grid(cells, sorted(rows), list(columns)) for label, cells in found.items()}
 
 

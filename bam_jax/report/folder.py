@@ -46,7 +46,7 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
                 commands=[*made["passkey"], again],
             )
         )
-    if any(cell["eval"] == "passkey" for run in main for cell in run.cells):
+    if any(cell["eval"] == "passkey" and run.curve(cell) == run.label for run in main for cell in run.cells):
         parts.append(_depths(main, context, [*made["passkey"], again]))
     if perplexity:
         parts.append(
@@ -95,8 +95,10 @@ def _short(manifest: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, co
         what = f"{claim['label']} at {figures.times(claim['length'], context)}"
         rows.append([what, bound, _number(values), each, met if values else "not measured"])
     cells = [cell for run in runs for cell in run.cells]
-    seconds = sum(run.metrics["seconds"] for run in runs if run.metrics) + sum(c["seconds"] for c in cells)
-    commits = ", ".join(sorted({str(cell["commit"]) for cell in cells}))
+    seconds = sum(run.metrics["seconds"] for run in runs if run.metrics) + sum(
+        c["seconds"] for c in cells if "seconds" in c
+    )
+    commits = ", ".join(sorted({str(cell["commit"]) for cell in cells if "commit" in cell}))
     text = f"""{len(runs)} models, {len(cells)} measurements, {seconds / 60:.0f} minutes of training and
         measuring, added up over processes; code: {commits or "–"}."""
     missing = [run.name for run in runs if not run.cells and len(run.commands) > 1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax import figures, papers, results
+from bam_jax import figures, papers, records, results
 from bam_jax.config import Config
 from bam_jax.figures import Grid
 from bam_jax.page import Link, Section, Table
@@ -47,13 +47,13 @@ def sections(run: Run, path: Path, uses: Sequence[Link], command: str) -> list[S
         changes = [f"{name}={value}" for name, value in sorted(cell["overrides"].items())]
         groups[cell["eval"], *apart, *changes].append(cell)
     parts += [_measured(key, cells, run.config, f"eval{n}") for n, (key, cells) in enumerate(groups.items())]
-    given_up = [
+    given_up = dict.fromkeys(
         f"{each['of']} at {_tokens(each['lengths'])} tokens: no prompt was answered at {_tokens(each['after'])}"
-        for each in results.stops(path)
-    ]
-    parts += [Section("Not measured", items=given_up)] if given_up else []
+        for each in records.results(path)[1]
+    )
+    parts += [Section("Not measured", items=list(given_up))] if given_up else []
     parts.append(Section("Commands that repeat it", commands=run.commands))
-    text = json.dumps(json.loads((path / "config.json").read_text(encoding="utf-8")), indent=1, sort_keys=True)
+    text = json.dumps(configs.to_dict(run.config), indent=1, sort_keys=True)
     return [*parts, Section("Configuration", f"`{path / 'config.json'}`:", commands=[text], folded=True)]
 
 
@@ -88,7 +88,9 @@ def _losses(run: Run) -> list[Section]:
         return []
     places = np.unique(np.linspace(0, len(run.history) - 1, LINES).round().astype(int))
     shown = [run.history[place] for place in places]
-    names = [name for name in ("loss", "gradient_norm", "rate", "tokens_per_second") if name in shown[-1]]
+    names = [
+        name for name in ("loss", "gradient_norm", "rate", "tokens_per_second") if all(name in each for each in shown)
+    ]
     rows = [[f"{each['step']:,}", *(_number(each[name]) for name in names)] for each in shown]
     steps, values = ([each[name] for each in run.history] for name in ("step", "loss"))
     return [

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax import checkpoint, claims, log, page, results
+from bam_jax import checkpoint, claims, log, page, records, results
 from bam_jax.errors import UserError
 from bam_jax.experiment import SCALES
 from bam_jax.page import Link, Section, Table, Words
@@ -40,7 +40,7 @@ def write(
     Raises:
         UserError: no run in the folder, an experiment without tables, or a file that cannot be read.
     """
-    own = {path.parent: results.manifest(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
+    own = {path.parent: records.manifest(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
     every = [path.parent for place in (folder, *own) for path in sorted(place.glob("*/config.json"))]
     if (folder / "config.json").exists():
         raise UserError(f"{folder} is itself a run; give the folder that holds it, {folder.parent}")
@@ -63,8 +63,8 @@ def write(
         for path, name in names.items():
             made = checkpoint.read_config(path)
             commands = made_by[name] if name in made_by else [pages.command(made, path)]
-            found[name] = results.run(
-                path, {"name": name, "label": name, "seed": made.seed, "labels": [], "commands": commands}
+            found[name] = dataclasses.replace(
+                results.run(path, seed=made.seed, commands=commands), name=name, label=name
             )
             save(_run(name), name, pages.sections(found[name], path, uses[name], again))
         for each in there:
@@ -101,7 +101,7 @@ def _own(path: Path) -> str:
 def _own_run(path: Path, entry: Mapping[str, Any], found: Mapping[str, Run], folder: Path) -> Run:
     """A run of an experiment with a folder of its own; its priors are not read twice."""
     name = str(path.relative_to(folder))
-    return dataclasses.replace(found[name], **entry) if name in found else results.run(path, entry)
+    return results.named(found[name] if name in found else results.run(path), entry)
 
 
 def _commands(there: Sequence[Standing], own: Mapping[Path, Mapping[str, Any]], folder: Path) -> dict[str, list[str]]:

@@ -1,0 +1,392 @@
+"""The records that runs leave in their folders: which fields each kind has, and which samples it covers.
+
+Everything that reads such a file reads it here, so that a damaged record is one line that names its field.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from bam_jax import log, strict_json
+from bam_jax.data import benchmarks, ruler
+from bam_jax.errors import UserError
+from bam_jax.experiment import STOPPED
+from bam_jax.strict_json import Must
+
+RESULTS = "results.jsonl"
+METRICS = "metrics.jsonl"
+MANIFEST = "experiment.json"
+
+LARGEST = 2**53
+"""Whole numbers are at most that, as arrays of floats hold them."""
+STEEPEST = 700.0
+"""Nats: the largest loss whose perplexity is a number."""
+
+_LINE = Must(lambda text: not re.search(r"[\x00-\x1f\x7f]", text), "one line of text")
+_FOLDER = Must(
+    lambda text: 0 < len(text.encode()) < 256 and "/" not in text and text not in (".", ".."), "the name of a folder"
+)
+
+Natural = Annotated[int, Must(lambda n: 0 <= n <= LARGEST, f"from 0 to {LARGEST}")]
+Count = Annotated[int, Must(lambda n: 1 <= n <= LARGEST, f"from 1 to {LARGEST}")]
+Finite = Annotated[float, Must(math.isfinite, "finite")]
+Positive = Annotated[float, Must(lambda x: 0 < x < math.inf, "finite and more than 0")]
+Seconds = Annotated[float, Must(lambda x: 0 <= x < math.inf, "finite and 0 or more")]
+Share = Annotated[float, Must(lambda x: 0 <= x <= 1, "from 0 to 1")]
+Loss = Annotated[float, Must(lambda x: 0 <= x <= STEEPEST, f"from 0 to {STEEPEST:g} nats")]
+Line = Annotated[str, _LINE]
+Name = Annotated[str, _LINE, _FOLDER]
+
+
+class Named(TypedDict):
+    """Every line of results.jsonl."""
+
+    eval: Line
+
+
+class Measured(TypedDict):
+    """Every measured cell: `n` samples of a length, the first of which has the number `first`."""
+
+    eval: Line
+    length: Count
+    n: Count
+    step: Natural
+    overrides: dict[str, Line]
+    first: NotRequired[Natural]
+    of: NotRequired[Count]
+    unit: NotRequired[Line]
+    seconds: NotRequired[Seconds]
+    commit: NotRequired[Line | None]
+    tokenizer: NotRequired[str]
+
+
+class Passkey(Measured):
+    """Prompts at one depth."""
+
+    value: Share
+    depth: Share
+    prompt: Line
+    seed: Natural
+
+
+class Perplexity(Measured):
+    """Sequences of held-out text, of which there are `of`, with the mean loss of each window of their positions."""
+
+    value: Positive
+    window: Count
+    windows: list[Loss]
+
+
+class Ruler(Measured):
+    """Samples of a task."""
+
+    value: Share
+    task: Line
+    seed: Natural
+    essays: NotRequired[Line]
+    essays_hash: NotRequired[Line]
+
+
+class Harness(Measured):
+    """Questions of a task, of which there are `of`."""
+
+    value: Seconds
+    task: Line
+    shots: Natural
+    data: Line
+    longer: Line
+    data_hash: NotRequired[Line]
+    pages: NotRequired[Natural]
+
+
+class Other(Measured):
+    """A cell of an evaluation that this version does not know."""
+
+    value: Finite
+    depth: NotRequired[Share | None]
+
+
+class Stopped(TypedDict):
+    """Lengths of an evaluation (`of`) that were left out, since no prompt was answered at those in `after`."""
+
+    eval: Literal["stopped"]
+    of: Line
+    lengths: list[Count]
+    after: list[Count]
+    step: Natural
+    overrides: dict[str, Line]
+    prompt: NotRequired[Line]
+    seed: NotRequired[Natural]
+
+
+class Step(TypedDict):
+    """A line of training."""
+
+    step: Natural
+    loss: Finite
+    seconds: Seconds
+    gradient_norm: NotRequired[Finite]
+    rate: NotRequired[Finite]
+    tokens_per_second: NotRequired[Seconds]
+
+
+class Versions(TypedDict):
+    """Of packages; others may be there as well."""
+
+    jax: Line
+
+
+class Machine(TypedDict):
+    """What a time depends on."""
+
+    device: Line
+    processor: Line
+    cores: Natural
+    versions: Versions
+
+
+class SpeedFields(TypedDict):
+    """A contender's time or memory, beside the baseline's."""
+
+    measure: Line
+    length: Count
+    unit: Literal["s", "bytes", "tokens/s"]
+    contender: Line
+    config: Line
+    value: Finite
+    ratio: Finite
+    n: Count
+    machine: Machine
+    low: NotRequired[Finite]
+    high: NotRequired[Finite]
+    device_peak_bytes: NotRequired[Seconds | None]
+
+
+_QUARTILES = Must(
+    lambda found: "high" in found if "low" in found else "device_peak_bytes" in found,
+    "a record with low and high, or with device_peak_bytes",
+)
+Speed = Annotated[SpeedFields, _QUARTILES]
+
+
+class AskedFields(TypedDict):
+    """An `experiment.Evaluation`."""
+
+    name: Literal["harness", "passkey", "perplexity", "ruler"]
+    lengths: list[Count]
+    depths: Annotated[int, Must(lambda n: 1 <= n <= 10_000, "from 1 to 10000")]
+    trials: Count
+    seed: Natural
+    patience: Natural
+    tokens: Count
+    tasks: list[Line]
+    samples: Count
+    essays: Line
+    measure: Line
+    questions: Count
+    shots: Natural
+    data: Line
+    longer: Line
+    overrides: list[Line]
+    label: Line
+
+
+_TASKS = {"harness": benchmarks.TASKS, "ruler": ruler.TASKS}
+Asked = Annotated[
+    AskedFields,
+    Must(
+        lambda asked: asked["name"] not in _TASKS or all(task in _TASKS[asked["name"]] for task in asked["tasks"]),
+        "an evaluation of known tasks",
+    ),
+    Must(lambda asked: all("=" in each for each in asked["overrides"]), "an evaluation with --config.a.b=value"),
+]
+
+
+class Entry(TypedDict):
+    """A run of an experiment."""
+
+    name: Name
+    label: Line
+    seed: Natural
+    labels: list[tuple[list[Line], Line]]
+    commands: Annotated[list[str], Must(len, "one command at least")]
+    evaluations: NotRequired[list[Asked]]
+
+
+class Bound(TypedDict):
+    """An `experiment.Claim`."""
+
+    label: Line
+    length: Count
+    least: Finite
+    most: Finite
+
+
+class Manifest(TypedDict):
+    """What a sweep leaves of an experiment with a folder of its own."""
+
+    title: Line
+    command: str
+    folder: str
+    claims: list[Bound]
+    notes: list[str]
+    runs: Annotated[list[Entry], Must(len, "one run at least")]
+
+
+KINDS: Mapping[str, Any] = {
+    "harness": Harness,
+    "passkey": Passkey,
+    "perplexity": Annotated[
+        Perplexity,
+        Must(lambda cell: len(cell["windows"]) == -(-cell["length"] // cell["window"]), "a loss for each window"),
+    ],
+    "ruler": Ruler,
+    STOPPED: Stopped,
+}
+"""Lines of results.jsonl by their `eval`."""
+
+IDENTITY = {
+    "harness": ("task", "shots", "data", "data_hash", "longer", "pages"),
+    "passkey": ("prompt", "seed", "depth"),
+    "perplexity": ("window",),
+    "ruler": ("task", "seed", "essays", "essays_hash"),
+}
+"""Besides what every cell has, the fields that tell a cell from others; the records of one cell are about other samples."""
+
+Cell = dict[str, Any]
+"""A line of results.jsonl that says what was measured, with its `first`."""
+
+
+def identity(cell: Mapping[str, Any]) -> str:
+    """All that tells a cell from others; records in which it is the same are about one cell.
+
+    Args:
+        cell: of an evaluation that is known here; of another one each record is a cell of its own.
+    """
+    if cell["eval"] not in IDENTITY:
+        return json.dumps(cell, sort_keys=True)
+    names = ("eval", "length", "step", "overrides", *IDENTITY[cell["eval"]])
+    return json.dumps({name: cell[name] for name in names if name in cell}, sort_keys=True)
+
+
+def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
+    """A line of results.jsonl that has all that its kind needs.
+
+    Args:
+        record: as it was read, or is to be written.
+        where, remedy: of the error, as `strict_json.check` takes them.
+
+    Raises:
+        UserError: it is no such record.
+    """
+    strict_json.check(record, Named, where, remedy)
+    return strict_json.check(record, KINDS[record["eval"]] if record["eval"] in KINDS else Other, where, remedy)
+
+
+def results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """The lines of a run's results.jsonl: what was measured, and what was left out (`Stopped`).
+
+    A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
+    says the same as one above it is left out.
+
+    Args:
+        run: its folder; one without results has no lines.
+
+    Raises:
+        UserError: a line is not JSON, or lacks what its kind has.
+    """
+    path = run / RESULTS
+    lines: dict[str, dict[str, Any]] = {}
+    for number, record in enumerate(log.read(path), start=1):
+        checked(record, f"{path}, line {number}", "remove that line")
+        lines.setdefault(json.dumps(record, sort_keys=True), record)
+    cells, stops, ends = [], [], Counter[str]()
+    for record in lines.values():
+        if record["eval"] == STOPPED:
+            stops.append(record)
+            continue
+        key = identity(record)
+        cell = {"first": ends[key]} | record
+        ends[key] = max(ends[key], cell["first"] + cell["n"])
+        cells.append(cell)
+    return cells, stops
+
+
+def covering(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
+    """Those records of one cell that together have its samples 0, 1, 2 and so on, each once.
+
+    Args:
+        cells: with one identity.
+        wanted: samples. If records allow, those found have exactly the first so many; else they have as few more as can be,
+            or all that there are where those are fewer. None: all that there are.
+    """
+    ends: dict[int, Cell | None] = {0: None}
+    for cell in sorted(cells, key=lambda cell: cell["first"]):
+        if cell["first"] in ends:
+            ends.setdefault(cell["first"] + cell["n"], cell)
+    stop = max(ends)
+    if wanted is not None:
+        stop = min((end for end in ends if end >= wanted), default=stop)
+    found: list[Cell] = []
+    while (last := ends[stop]) is not None:
+        found, stop = [last, *found], last["first"]
+    return found
+
+
+def once(cells: Iterable[Cell]) -> list[Cell]:
+    """Cells without those whose samples others of them have.
+
+    Args:
+        cells: of any identities.
+    """
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(identity(cell), []).append(cell)
+    return [cell for group in groups.values() for cell in covering(group)]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl.
+
+    Args:
+        run: its folder; one without metrics has no lines.
+
+    Raises:
+        UserError: a line is not JSON, or lacks what each has.
+    """
+    path = run / METRICS
+    return [
+        strict_json.check(record, Step, f"{path}, line {number}", "remove that line")
+        for number, record in enumerate(log.read(path), start=1)
+    ]
+
+
+def speeds(path: Path) -> list[dict[str, Any]]:
+    """The lines of a comparison of speeds; arguments and errors as in `metrics`, of the file."""
+    return [
+        strict_json.check(record, Speed, f"{path}, line {number}", "remove that line")
+        for number, record in enumerate(log.read(path), start=1)
+    ]
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """The `experiment.json` that `bam_jax.sweep` left in a folder.
+
+    Args:
+        folder: the sweep's --runs.
+
+    Raises:
+        UserError: it is not there, or cannot be read.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} has no {MANIFEST}; run python -m bam_jax.sweep FILE.py --runs={folder}") from error
+    return strict_json.check(
+        strict_json.parse(text, str(path), "run the sweep again"), Manifest, str(path), "run the sweep again"
+    )
