@@ -26,6 +26,8 @@ COLOURS = ("#3d7fc4", "#d9822b", "#2f9e77", "#b565a7", "#d0505a", "#7d8590", "#a
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)))
 SIZE = 4.9
 """Inches; narrow, so that text stays legible on a telephone."""
+LONGEST = 48
+"""Characters of a label; a longer one would leave no room for its figure."""
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -80,6 +82,19 @@ def styled[**P, T](draw: Callable[P, T]) -> Callable[P, T]:
             return draw(*args, **kwargs)
 
     return styled
+
+
+def plain(text: str) -> str:
+    """A text that is not ours, such as a run's label, as matplotlib draws it as it stands: without mathematics, and not too long.
+
+    >>> plain("costs $5 or $6")
+    'costs \\\\$5 or \\\\$6'
+
+    Args:
+        text: one line.
+    """
+    short = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return short.replace("$", r"\$")
 
 
 def style[T](labels: Sequence[T], label: T) -> dict[str, Any]:

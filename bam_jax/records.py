@@ -56,9 +56,9 @@ class Measured(TypedDict):
     n: Count
     step: Natural
     overrides: dict[str, Line]
+    unit: Line
     first: NotRequired[Natural]
     of: NotRequired[Count]
-    unit: NotRequired[Line]
     seconds: NotRequired[Seconds]
     commit: NotRequired[Line | None]
     tokenizer: NotRequired[str]
@@ -166,11 +166,10 @@ class SpeedFields(TypedDict):
     device_peak_bytes: NotRequired[Seconds | None]
 
 
-_QUARTILES = Must(
-    lambda found: "high" in found if "low" in found else "device_peak_bytes" in found,
-    "a record with low and high, or with device_peak_bytes",
-)
-Speed = Annotated[SpeedFields, _QUARTILES]
+Speed = Annotated[
+    SpeedFields,
+    Must(lambda found: ("low" in found) == ("high" in found), "a record with both low and high, or neither"),
+]
 
 
 class AskedFields(TypedDict):

@@ -158,14 +158,14 @@ def _fixed(value: Any) -> Any:
 
 
 def parts(
-    cells: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Sequence[str]
+    measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Sequence[str]
 ) -> dict[tuple[float | None, str], Part]:
     """What an evaluation asks for at a length, by depth and task, and what there is of it: nothing that was measured otherwise.
 
     Where the records of several cells would do (those of another `data_hash`, say), the newest is taken.
 
     Args:
-        cells: of a run, at one step.
+        measured: cells of a run, at one step.
         evaluation: what is asked.
         length: tokens.
         config: the run's.
@@ -173,7 +173,7 @@ def parts(
     """
     found: dict[tuple[float | None, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     newest: dict[tuple[float | None, str], Cell] = {}
-    for cell in cells:
+    for cell in measured:
         if cell["length"] == length and asks(evaluation, cell, config, changes):
             at = cell["depth"] if evaluation.name == "passkey" else None, cell["task"] if "task" in cell else ""
             found[at][records.identity(cell)].append(cell)
@@ -188,7 +188,8 @@ def parts(
     for at in places:
         wanted = _wanted(evaluation, length, newest[at] if at in newest else None)
         group = found[at][records.identity(newest[at])] if at in newest else []
-        made[at] = Part(records.covering(group, wanted), wanted)
+        cells = records.covering(group, wanted)
+        made[at] = Part(cells, wanted or max(1, sum(cell["n"] for cell in cells)))
     return made
 
 
@@ -215,14 +216,14 @@ def asks(evaluation: Evaluation, record: Mapping[str, Any], config: Config, chan
     return all(name in record and record[name] == value for name, value in asked.items())
 
 
-def _wanted(evaluation: Evaluation, length: int, cell: Cell | None) -> int:
-    """Samples of a depth and task that make it whole; how many there are at most, only a record knows."""
+def _wanted(evaluation: Evaluation, length: int, cell: Cell | None) -> int | None:
+    """Samples of a depth and task that make it whole; how many there are at most only a record knows, and None if it does not."""
     if evaluation.name == "passkey":
         return evaluation.trials
     if evaluation.name == "ruler":
         return evaluation.samples
-    if cell is None or "of" not in cell:  # those of perplexity once did not say it
-        return 1
+    if cell is None or "of" not in cell:  # those of perplexity did not say it once
+        return None
     return min(
         evaluation.questions if evaluation.name == "harness" else max(1, evaluation.tokens // length), cell["of"]
     )

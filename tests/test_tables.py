@@ -16,7 +16,7 @@ from bam_jax.errors import UserError
 from bam_jax.experiment import DASH, Column, Evaluation, Row, Table, tabled
 
 CONFIG = str(papers.CONFIGS / "quickstart.py")
-PASSKEY, TEXT = Evaluation("passkey", (128,), depths=2), Evaluation("perplexity", (256,))
+PASSKEY, TEXT = Evaluation("passkey", (128,), depths=2, patience=2), Evaluation("perplexity", (256,))
 COLUMNS = (
     Column("keys", PASSKEY),
     Column("at the end", PASSKEY, depth=1.0),
@@ -42,8 +42,10 @@ def cell(evaluation, length, value, *, n=1, depth=None, step=10, **others):
         "depth": depth,
         "step": step,
         "overrides": {},
+        "unit": "",
     }
-    return record | {"seed": 0 if evaluation == "passkey" else None} | others
+    prompts = {"passkey": {"seed": 0, "prompt": "toy"}, "perplexity": {"window": length, "windows": [1.0]}}
+    return record | (prompts[evaluation] if evaluation in prompts else {}) | others
 
 
 @pytest.fixture
@@ -85,6 +87,7 @@ def folder(made, tmp_path):
     (comparison,) = comparisons.comparisons(made)
     digest = config.digest(config.load(CONFIG, made.rows[0].overrides))
     timed = {"eval": "speed", "measure": "inference", "length": 64, "config": digest, "n": 100, "ratio": 1.25}
+    timed |= {"unit": "s", "contender": "rope"}
     timed["machine"] = {"device": "cpu", "processor": "An abacus", "cores": 2, "versions": {"jax": "0.1"}}
     slow, newer = ({"value": k * 1.5, "low": k * 1.0, "high": k * 2.0} for k in (1.0, 1e-3))
     others = ({"config": "another"}, {"length": 128}, {"measure": "training"})
@@ -105,7 +108,7 @@ def test_every_cell_is_found_where_it_belongs(made, folder):
     bam = {column: entry for (row, column), entry in found.items() if row == "BAM"}
     assert bam["keys"].ours == (0.75,) and bam["keys"].note == "seed 1: 1 of 2 samples" and bam["keys"].score is None
     assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].note == "" and bam["at the end"].score == 0.625
-    assert bam["text"].ours == (11.0,) and bam["text"].note == "seed 1: missing"
+    assert bam["text"].ours == (pytest.approx((10**3 * 14) ** 0.25),) and bam["text"].note == "seed 1: missing"
     assert bam["second window"].ours[0] == pytest.approx(4.0)  # of losses, three times ln 2 and once ln 32
     assert bam["speed"].ours == (1.5,)
     assert bam["speed"].note == "" and found["Late", "speed"].note == "missing"
@@ -117,7 +120,15 @@ def test_every_cell_is_found_where_it_belongs(made, folder):
 def test_what_patience_left_out_is_said_to_be(made, folder):
     record = cell("passkey", 0, 0.0) | {"eval": "stopped", "of": "passkey", "lengths": [128, 256], "after": [32, 64]}
     del record["length"], record["value"], record["n"], record["depth"]
+    empty = [cell("passkey", length, 0.0, depth=depth) for length in (32, 64) for depth in (0.0, 1.0)]
+    other = [
+        cell("passkey", 16, 0.0, depth=0.5),
+        record | {"after": [16, 32]},
+        record | {"after": [64]},
+    ]  # of other prompts
     others = [
+        *empty[:2],
+        *other,
         record | {"seed": 7},
         record | {"step": 5},
         record | {"overrides": {"a": "b"}},
@@ -129,7 +140,7 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
             kept = [line for line in path.read_text().splitlines() if json.loads(line)["eval"] != "passkey"]
             path.write_text("\n".join([*kept, *(json.dumps(each) for each in others)]) + "\n")
             assert entries(made, folder)["BAM", "keys"].note.startswith("seed 0: missing")
-            path.write_text(path.read_text() + json.dumps(record) + "\n")
+            path.write_text(path.read_text() + "".join(json.dumps(each) + "\n" for each in (record, *empty[2:])))
     note = entries(made, folder)["BAM", "keys"].note
     assert note.startswith("seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1")
     once = dataclasses.replace(entries(made, folder)["BAM", "at the end"], ours=(0.5,), note=note.partition("; ")[0])
@@ -155,7 +166,7 @@ def test_what_has_not_begun_is_missing_and_nothing_is_made_up(made, folder):
 def test_a_cell_is_printed_as_the_paper_prints_it(made, folder):
     found = entries(made, folder)
     line = lambda row, column: tables.cells(found[row, column], comparable=True)[2:]
-    assert line("BAM", "text") == ["11.00", "12.00", "-1.00", "1; seed 1: missing"]
+    assert line("BAM", "text") == ["10.88", "12.00", "-1.12", "1; seed 1: missing"]
     assert line("BAM", "at the end") == ["0.62", "", "", "2 (0.25 to 1.00)"]
     assert line("BAM", "second window") == ["4.0", ">3.0", "+1.0", "1; seed 1: missing"]
     assert line("BAM", "speed")[:2] == ["1.5", "1.5K"] and line("BAM", "speed")[3].startswith("1; median of 100")
@@ -182,9 +193,9 @@ def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr()
     markdown, page, text = ((tmp_path / "out" / f"invented-paper.{end}").read_text() for end in ("md", "html", "csv"))
     assert said.out == markdown and "invented-paper" in said.err
-    assert "| BAM | text | 11.00 | 12.00 | -1.00 | 1; seed 1: missing |" in markdown
+    assert "| BAM | text | 10.88 | 12.00 | -1.12 | 1; seed 1: missing |" in markdown
     assert "10 of 21 cells measured" in markdown
-    assert "| BAM | 0.75 (0.80) | 0.62 | 11.00 (12.00) |" in markdown and "| Late | … | … |" in markdown
+    assert "| BAM | 0.75 (0.80) | 0.62 | 10.88 (12.00) |" in markdown and "| Late | … | … |" in markdown
     counter = Counter()
     counter.feed(page)
     assert counter.tags.count("table") == 2 and "An &lt;invented&gt; paper" in page
@@ -237,7 +248,7 @@ def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
 
 
 def questions(task, value, n, of, **others):
-    base = {"seed": None, "shots": 0, "data": "invented", "longer": "cut", "task": task, "of": of}
+    base = {"shots": 0, "data": "invented", "longer": "cut", "task": task, "of": of}
     return cell("harness", 64, value, n=n, **base | others)
 
 

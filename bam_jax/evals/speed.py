@@ -163,7 +163,7 @@ def _shown(record: Mapping[str, Any]) -> str:
     text = f"  {record['contender']:48} {value * scale:12,.2f} {unit:8} {record['ratio']:6.2f} x"
     if "low" in record:
         return f"{text}  {record['low'] * scale:,.2f} to {record['high'] * scale:,.2f}"
-    peak = record["device_peak_bytes"]
+    peak = record["device_peak_bytes"] if "device_peak_bytes" in record else None
     return text if peak is None else f"{text}  device: {peak / 1e6:,.2f} MB"
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.drawing import INK, SIZE, Axes, Figure, library, sheet, style, styled
+from bam_jax.drawing import INK, SIZE, Axes, Figure, library, plain, sheet, style, styled
 
 FOOT = (1.03, 1.1)
 """Where the heat map's row of means lies; depths go from 0 to 1."""
@@ -137,7 +137,7 @@ def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set(ylim=(0, None), ylabel="% of all")
-        axes.set_title(name, loc="left")
+        axes.set_title(plain(name), loc="left")
     axes.set_xlabel(f"length of a document in tokens; dotted: a row of {context:,}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
     return figure
@@ -172,7 +172,7 @@ def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     """Curves over lengths on a logarithmic axis, with room for their names at the right."""
     figure = sheet(3.3, layout=None)
     axes = figure.add_subplot()
-    names = max((len(label) for label in curves), default=0)
+    names = max((len(plain(label)) for label in curves), default=0)
     figure.subplots_adjust(left=0.1, right=1 - (0.45 + 0.062 * names) / SIZE, bottom=0.16, top=0.97)
     for label, seeds in curves.items():
         lengths = sorted({length for seed in seeds for length in seed.values})
@@ -230,7 +230,7 @@ def _name(axes: Axes, curves: Curves) -> None:
         }
         at = (1.06, height)
         axes.annotate(
-            label,
+            plain(label),
             end,
             xytext=at,
             textcoords="axes fraction",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.drawing import GRID, Figure, sheet, styled
+from bam_jax.drawing import GRID, Figure, plain, sheet, styled
 
 WIDE = 2
 """Panels in a row, at most."""
@@ -36,7 +36,7 @@ def grids(panels: Mapping[str, Grid], *, down: str, across: str) -> Figure:
     """
     wide = min(WIDE, len(panels))
     tall = -(-len(panels) // wide)
-    rows, columns = next(iter(panels.values()))[:2]
+    rows, columns = ([plain(name) for name in names] for names in next(iter(panels.values()))[:2])
     figure = sheet(1.1 + tall * (0.5 + 0.15 * len(rows)))
     every = figure.subplots(tall, wide, squeeze=False)
     turned = 90 if len(columns) * wide > 8 else 0
@@ -57,7 +57,7 @@ def grids(panels: Mapping[str, Grid], *, down: str, across: str) -> Figure:
         lowest, leftmost = number + wide >= len(panels), number % wide == 0
         axes.set_xticks(range(len(columns)), columns if lowest else [], rotation=turned, fontsize=8)
         axes.set_yticks(range(len(rows)), rows if leftmost else [], fontsize=8)
-        axes.set_title(label, fontsize=8.5)
+        axes.set_title(plain(label), fontsize=8.5)
         axes.grid(visible=False)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.drawing import GRID, INK, Figure, sheet, style, styled
+from bam_jax.drawing import GRID, INK, Figure, plain, sheet, style, styled
 
 
 class Heads(NamedTuple):
@@ -75,7 +75,7 @@ def scatter(groups: Mapping[str, Heads]) -> Figure:
             marker=marker,
             color=colour,
             alpha=0.8,
-            label=label,
+            label=plain(label),
             linewidth=0,
         )
     axes.axvline(0, color=INK, linewidth=0.7)
@@ -130,7 +130,7 @@ def scales(groups: Mapping[str, np.ndarray]) -> Figure:
     for label, values in groups.items():
         share = 100 * np.histogram(np.ravel(values), edges)[0] / np.size(values)
         axes.stairs(
-            share, edges, label=f"{label} ({np.size(values)} heads)", linewidth=1.6, **style(list(groups), label)
+            share, edges, label=f"{plain(label)} ({np.size(values)} heads)", linewidth=1.6, **style(list(groups), label)
         )
     axes.axvline(1, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
     axes.set(ylim=(0, None), xlabel="scale $s$ after training; dotted: before", ylabel="% of the heads")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bam_jax import biases as formulas
-from bam_jax import checkpoint, heads, results, theory
+from bam_jax import checkpoint, drawing, heads, results, theory
 from bam_jax.biases import GeneralisedGaussian, Uniform
 from bam_jax.data import loader
 from bam_jax.drawing import Figure
@@ -162,7 +162,9 @@ def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
         table = np.where(seen, content if plain else position, np.nan)
         some = range(len(table)) if len(runs) == 1 else np.unique(np.linspace(0, len(table) - 1, 3).astype(int))
         for head in some:
-            drawn[f"{label}{' scores' if plain else ''}, {head}" if len(runs) > 1 else f"head {head}"] = table[head]
+            drawn[
+                f"{drawing.plain(label)}{' scores' if plain else ''}, {head}" if len(runs) > 1 else f"head {head}"
+            ] = table[head]
     return maps.tables(drawn, wide=3 if len(runs) > 1 else 4)
 
 

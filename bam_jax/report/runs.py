@@ -22,7 +22,7 @@ FIRST = ("task", "length", "depth", "value", "unit", "n")
 """What comes first in a table of records."""
 LINES = 12
 """Steps in the table of losses, at most."""
-KEPT = ("eval", "step", "overrides", "config", "tokenizer", "commit")
+KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
 """What a record says of the run and the evaluation, not of its own value."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
 """What tells evaluations of a name apart, where they have it, besides their overrides."""

@@ -26,7 +26,7 @@ SMALL = ("--config.encoding=rope", "--config.steps=10")
 EXPERIMENT = f"""
 from bam_jax.experiment import Column, Evaluation, Row, Table, tabled
 
-KEYS = tuple(Column(f"{{n}} <tokens>", Evaluation("passkey", (n,), depths=2)) for n in (64, 128))
+KEYS = tuple(Column(f"{{n}} <tokens>", Evaluation("passkey", (n,), depths=2, patience=1)) for n in (64, 128))
 TEXT = tuple(Column(f"{{n}}", Evaluation("perplexity", (n,))) for n in (64, 128))
 NEEDLES = tuple(
     Column(f"{{n}}", Evaluation("ruler", (n,), tasks=("niah_single_1",), samples=2)) for n in (256, 512)
@@ -229,8 +229,16 @@ def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
     kept = [line for line in path.read_text().splitlines() if "perplexity" not in line]
     path.write_text("\n".join([*kept, ""]))
     assert status() == PART
-    end = {"eval": STOPPED, "of": "perplexity", "lengths": [64, 128], "after": [32], "step": 10, "overrides": {}}
-    path.write_text("\n".join([*kept, json.dumps(end), ""]))
+    path.write_text("".join(json.dumps(each) + "\n" for each in records(0)))
+    path = next(folder.glob("rope*seed0*")) / "results.jsonl"
+    kept = [line for line in path.read_text().splitlines() if '"passkey", "length": 128' not in line]
+    path.write_text("\n".join([*kept, ""]))
+    assert status() == PART
+    end = {"eval": STOPPED, "of": "passkey", "lengths": [128], "after": [32], "step": 10, "overrides": {}, "unit": ""}
+    ends = [end | {"prompt": "toy", "seed": 0, "overrides": each} for each in ({}, {"encoding_options.window": "64"})]
+    empty = [cell("passkey", 32, 0.0, depth=depth, prompt="toy", seed=0) for depth in (0.0, 1.0)]
+    empty += [each | {"overrides": ends[1]["overrides"]} for each in empty]
+    path.write_text("\n".join([*kept, *map(json.dumps, (*ends, *empty)), ""]))
     assert status() == DONE  # nothing more will be measured
     for path in folder.glob("*/results.jsonl"):
         path.unlink()
@@ -274,7 +282,7 @@ def test_the_command_of_a_run_repeats_its_configuration(name, tmp_path):
     [
         ("results", "[1]", r"is no record but \[1\]"),
         ("results", "{", "is not JSON"),
-        ("results", '{"eval": "passkey", "step": 10}', "has no 'value'"),
+        ("results", '{"eval": "passkey", "step": 10}', "has no 'length'"),
         ("results", json.dumps({k: v for k, v in keys([1.0] * 4)[0].items() if k != "depth"}), "has no 'depth'"),
         ("metrics", '{"step": 10}', "has no 'loss'"),
     ],
