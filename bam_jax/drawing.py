@@ -91,9 +91,10 @@ def plain(text: str) -> str:
     'costs \\\\$5 or \\\\$6'
 
     Args:
-        text: one line.
+        text: any; what cannot be seen becomes a space.
     """
-    short = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    line = re.sub(r"[\x00-\x1f\x7f]", " ", text)
+    short = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
     return short.replace("$", r"\$")
 
 

@@ -161,10 +161,9 @@ def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
         plain = isinstance(scoring.bias, Uniform) and scoring.rowwise is None
         table = np.where(seen, content if plain else position, np.nan)
         some = range(len(table)) if len(runs) == 1 else np.unique(np.linspace(0, len(table) - 1, 3).astype(int))
+        name = f"{drawing.plain(label)}{' scores' if plain else ''}, " if len(runs) > 1 else "head "
         for head in some:
-            drawn[
-                f"{drawing.plain(label)}{' scores' if plain else ''}, {head}" if len(runs) > 1 else f"head {head}"
-            ] = table[head]
+            drawn[f"{name}{head}"] = table[head]
     return maps.tables(drawn, wide=3 if len(runs) > 1 else 4)
 
 

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as xml
 import numpy as np
 import pytest
 from matplotlib.collections import QuadMesh
+from matplotlib.text import Text
 
 from bam_jax import drawing, figures
 from bam_jax.errors import UserError
@@ -143,6 +144,27 @@ def test_labels_differ_in_colour_or_dashes():
     labels = [f"{n}" for n in range(len(drawing.COLOURS) * len(drawing.DASHES))]
     looks = [tuple(drawing.style(labels, label).items()) for label in labels]
     assert len(set(looks)) == len(labels)
+
+
+def test_a_label_is_drawn_as_it_stands():
+    label = "$\\frac{1$ --> <b> & \x00\x1b" + "x" * 1000
+    curves = {label: [Seed(0, {64: 0.5, 128: 0.5})]}
+    drawn = [
+        figures.passkey(curves, 64),
+        figures.lengths({label: np.array([1, 5])}, 4),
+        figures.scatter({label: HEADS}),
+        figures.scales({label: np.ones(3)}),
+        figures.grids({label: figures.Grid([label], [label], np.ones((1, 1)))}, down="depth", across="length"),
+    ]
+    for figure in drawn:
+        xml.fromstring(drawing.svg(figure, "one", "a label"))
+        texts = [text for text in figure.findobj(Text) if "frac" in text.get_text()]
+        assert texts and not any(text._preprocess_math(text.get_text())[1] for text in texts)
+
+
+@pytest.mark.parametrize("label", ["$5 and $6", r"a\$b$", "$$", "θ"])
+def test_a_label_has_no_mathematics(label):
+    assert Text(text=drawing.plain(label))._preprocess_math(drawing.plain(label)) == (label, False)
 
 
 def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
