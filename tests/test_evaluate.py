@@ -1,5 +1,6 @@
 """The command, its results file, and what it refuses."""
 
+import concurrent.futures
 import json
 import os
 
@@ -94,6 +95,57 @@ def test_more_trials_add_those_that_are_missing(run):
     evaluate.evaluate(run, "perplexity", [16], tokens=32)
     records = evaluate.evaluate(run, "perplexity", [16], tokens=64)
     assert [record["n"] for record in records] == [2, 2]
+
+
+def test_two_at_once_give_the_records_of_one(run, capsys):
+    """The second is refused; and what got into the file twice, before there was a lock, counts once."""
+    asked = ["--eval=passkey", "--lengths=16", "--depths=2"]
+    with log.alone(run / ".passkey.lock"):
+        assert command(run, *asked, "--trials=2") == 2
+        said = capsys.readouterr().err
+        assert "is being evaluated by another --eval=passkey" in said and said.count("\n") == 1
+        assert not (run / "results.jsonl").exists()
+        evaluate.evaluate(run, "perplexity", [16], tokens=32)
+    assert not command(run, *asked, "--trials=2")
+    one = capsys.readouterr().out
+    before = lines(run)
+    again = [json.dumps(json.loads(line) | {"seconds": 9.0}) for line in before]
+    (run / "results.jsonl").write_text("\n".join([*before, *again, *before, ""]))
+    assert not command(run, *asked, "--trials=2")
+    assert capsys.readouterr().out == one and "(4 prompts)" in one
+    assert not command(run, *asked, "--trials=3")
+    added = [json.loads(line) for line in lines(run)[3 * len(before) :]]
+    assert [(record["depth"], record["first"], record["n"]) for record in added] == [(0.0, 2, 1), (1.0, 2, 1)]
+    assert "(6 prompts)" in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_evaluations_of_a_run_in_several_threads_give_the_records_of_one(run):
+    def work(name):
+        try:
+            evaluate.evaluate(run, name, [16, 24], progress=False, **({"depths": 3} if name == "passkey" else {}))
+        except UserError as error:
+            return str(error)
+        return ""
+
+    names = ["passkey", "perplexity"] * 3
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        said = [*pool.map(work, names)]
+    assert all("is being evaluated by another" in each for each in said if each)
+    found = [json.loads(line) for line in lines(run)]
+    assert sorted((r["eval"], r["length"], r["depth"] or 0.0) for r in found) == [
+        *(("passkey", n, depth) for n in (16, 24) for depth in (0.0, 0.5, 1.0)),
+        *(("perplexity", n, 0.0) for n in (16, 24)),
+    ]
+
+
+def test_a_perplexity_that_is_no_number_is_not_written(run, monkeypatch, capsys):
+    inner = evaluate.perplexity.token_losses
+    monkeypatch.setattr(evaluate.perplexity, "token_losses", lambda *a, **k: np.nan * inner(*a, **k))
+    assert command(run, "--eval=perplexity", "--lengths=16", "--tokens=32") == 2
+    said = capsys.readouterr().err
+    assert "perplexity found at 16 tokens cannot be read (the number nan is not finite)" in said
+    assert not (run / "results.jsonl").exists()
 
 
 def test_patience_ends_at_lengths_without_any_key_and_says_so(run, monkeypatch, capsys):

@@ -150,6 +150,42 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
     assert lines.table.rows[0][2] == note
 
 
+def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
+    few, many = (Evaluation("passkey", (128,), depths=depths) for depths in (2, 3))
+    twice = dataclasses.replace(few, trials=2)
+    short, long = (Evaluation("perplexity", (64,), tokens=tokens) for tokens in (128, 512))
+    columns = [Column("few", few), Column("many", many), Column("twice", twice), Column("middle", many, depth=0.5)]
+    columns += [Column("short", short), Column("long", long)]
+    table = Table("T", tuple(columns), {"NoPE": ()})
+    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
+    run = tmp_path / jobs.each(made)[0].name
+    run.mkdir()
+
+    def shown(*cells):
+        (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
+        found = {entry.column: entry for entry in tables.compare(table, made, tmp_path)}
+        return {name: entry.ours[0] if entry.ours else entry.note for name, entry in found.items()}, found
+
+    ends = [cell("passkey", 128, value, depth=depth) for depth, value in ((0.0, 1.0), (1.0, 0.0))]
+    middle = cell("passkey", 128, 1.0, depth=0.5)
+    text = [cell("perplexity", 64, value, n=n, first=first, of=6) for value, first, n in ((2.0, 0, 2), (8.0, 2, 4))]
+    nothing = dict.fromkeys(["short", "long"], "missing")
+    partly = {"few": 0.5, "many": "2 of 3 samples", "twice": "2 of 4 samples", "middle": "missing"}
+    assert shown(*ends)[0] == shown(*ends, *ends)[0] == partly | nothing
+    assert shown(middle)[0] == {"few": "missing", "many": "1 of 3 samples", "twice": "missing", "middle": 1.0} | nothing
+    whole = {"few": 0.5, "many": pytest.approx(2 / 3), "twice": "2 of 4 samples", "middle": 1.0}
+    assert shown(*ends, middle)[0] == whole | nothing
+    more = [each | {"value": 0.25, "first": 1} for each in ends]
+    assert shown(*ends, middle, *more)[0] == whole | {"twice": 0.375} | nothing
+    last = shown(*ends, *text)[0]
+    assert last["short"] == pytest.approx(2.0) and last["long"] == pytest.approx((2.0 * 8.0**2) ** (1 / 3))
+    assert shown(text[0])[0]["long"] == "2 of 6 samples"  # 8 are asked for, and there is text for 6
+    found = shown(*(each | {"n": 4} for each in ends))[1]["few"]
+    assert found.ours == (0.5,) and found.about == "8 samples, of which 2 are asked for"
+    others = [each | {"prompt": "paper"} for each in ends]
+    assert shown(*others)[0]["few"] == "missing"
+
+
 def test_changes_at_evaluation_are_a_row_of_their_own(made, folder):
     found = entries(made, folder)
     assert found["Local", "keys"].ours == (0.25,)
