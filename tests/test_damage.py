@@ -1,0 +1,207 @@
+"""Whatever happened to the files that runs left, what reads them says it in one line or does without."""
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from bam_jax import claims, comparisons, config, figures, jobs, page, papers, results, sweep, tables
+from bam_jax.claims import Cells
+from bam_jax.errors import UserError
+from bam_jax.experiment import Claim, Column, Evaluation, Row, Table, tabled
+from bam_jax.report import experiments, folder, runs
+from bam_jax.report.standing import Standing
+
+CONFIG = str(papers.CONFIGS / "quickstart.py")
+SMALL = ("--config.encoding=rope", "--config.steps=10")
+KEYS = Evaluation("passkey", (64,), depths=2, patience=1)
+TEXT = Evaluation("perplexity", (128,))
+COLUMNS = (
+    Column("keys", KEYS),
+    Column("far", dataclasses.replace(KEYS, lengths=(128,))),
+    Column("start", KEYS, depth=0.0),
+    Column("text", TEXT),
+    Column("second", TEXT, position=128),
+    Column("needles", Evaluation("ruler", (512,), tasks=("niah_single_1",), samples=2)),
+    Column("questions", Evaluation("harness", (64,), tasks=("arc_easy",), questions=4), unit=0.01),
+    Column("speed", Evaluation("speed", (64,), measure="inference")),
+)
+WEIRD = [
+    *("null", "true", "-1", "0", "1", "2.5", "1e308", "-1e308", "5e-324", "1e999", "NaN", "-Infinity"),
+    *(f"{2**53}", f"{2**63 - 1}", f"{2**63}", "1" * 5000, "[]", "{}", "[1]", '{"a": 1}', '""', '"x"', '"../x"'),
+    *(r'"$\\frac{1$"', r'"\ud800"', r'"\u0000"', '"stopped"', '"passkey"', "[" * 1000 + "]" * 1000, "[" * 100_000),
+]
+"""JSON, and what is none, that stands in place of a value."""
+
+
+def record(evaluation, length, value, **others):
+    common = {"eval": evaluation, "length": length, "depth": None, "value": value, "unit": "u", "first": 0, "n": 1}
+    return common | {"step": 10, "overrides": {}, "seconds": 0.5, "commit": "abc", "tokenizer": "t"} | others
+
+
+RESULTS = [
+    *(record("passkey", 64, depth, depth=depth, prompt="toy", seed=0) for depth in (0.0, 1.0)),
+    {"eval": "stopped", "of": "passkey", "lengths": [128], "after": [64], "prompt": "toy", "seed": 0}
+    | {"step": 10, "overrides": {}},
+    record("perplexity", 128, 4.0, n=2, of=3, window=64, windows=[1.0, 2.0]),
+    record("perplexity", 128, 4.0, first=2, of=3, window=64, windows=[1.0, 2.0]),
+    record("ruler", 512, 0.5, n=2, task="niah_single_1", seed=0, tokens=500.0),
+    record("harness", 64, 0.5, n=4, of=4, task="arc_easy", shots=0, data="invented", longer="cut"),
+    record("another", 64, 12.5, task="x"),
+]
+METRICS = [
+    {"step": n, "loss": 4.0 - n / 9, "seconds": 3.0 * n, "rate": 0.003, "tokens_per_second": 9} for n in (1, 2, 10)
+]
+SPEED = {"eval": "speed", "measure": "inference", "length": 64, "unit": "s", "contender": "rope", "n": 9, "ratio": 1.0}
+SPEED |= {"value": 0.5, "low": 0.4, "high": 0.6, "commit": None}
+SPEED |= {"machine": {"device": "cpu", "processor": "abacus", "cores": 2, "versions": {"jax": "0.1"}}}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Runs of a paper's table, which are those of an experiment with a folder of its own as well, and what reads them."""
+    path = tmp_path_factory.mktemp("runs")
+    row = Row("RoPE", CONFIG, SMALL)
+    made = tabled("A paper", [row], [Table("Table 1", COLUMNS, {"RoPE": ()})])
+    (job,) = jobs.each(made)
+    (comparison,) = comparisons.comparisons(made)
+    own = dataclasses.replace(made, shared=False, claims=(Claim("RoPE", 64, 0.5),), notes=("A note.",))
+    described = sweep.manifest(own, ["x.py"], path)
+    described["runs"][0]["name"] = job.name
+    lines = lambda each: "".join(json.dumps(one) + "\n" for one in each)
+    files = {
+        path / job.name / "results.jsonl": lines(RESULTS),
+        path / job.name / "metrics.jsonl": lines(METRICS),
+        path / comparison.name / "results.jsonl": lines([SPEED | {"config": config.digest(job.config)}] * 2),
+        path / "experiment.json": json.dumps(described, indent=2) + "\n",
+    }
+    for file, text in files.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    (path / job.name / "config.json").write_text(config.to_json(job.config))
+    return SimpleNamespace(path=path, made=made, job=job, comparison=comparison, files=files)
+
+
+def everything(place):
+    """What reads the files, each alone."""
+    made, path = place.made, place.path
+
+    def paper():
+        entries = tuple(tables.compare(made.tables[0], made, path))
+        each = Standing(Path("x.py"), made, (place.job,), (entries,))
+        run = results.run(path / place.job.name)
+        parts = experiments.sections(each, {run.name: run}, str, path, [])
+        return page.to_html("t", [*tables.sections(made, path), *parts]), tables.to_csv(made, path), each.status
+
+    def one():
+        run = results.run(path / place.job.name, commands=["x"])
+        return page.to_html("t", runs.sections(run, path / run.name, [], "x"))
+
+    def several():
+        described, found = results.read(path)
+        parts = folder.sections(described, found, path)
+        return page.to_html(described["title"], parts), page.to_markdown(described["title"], parts)
+
+    def said():
+        measured = claims.Measured(path, "toy", path)
+        measured.load = lambda name, scale: made
+        cells = Cells("x", "Table 1", ("keys", "text"))
+        return claims.within(cells, "RoPE", least=0.5)(measured), claims.better(cells, "RoPE", ["RoPE"])(measured)
+
+    progress = [lambda each=each: (each.status(path), each.spent(path)) for each in (place.job, place.comparison)]
+    return [paper, one, several, said, *progress]
+
+
+def places(value, path=()):
+    """Every path to a value within a value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, each in inner for found in places(each, (*path, key)))]
+
+
+def damaged(text, chance):
+    """A file's bytes, of which something is not what it was."""
+    kind = chance.choice(
+        ["field", "field", "field", "field", "gone", "gone", "cut", "flip", "put", "twice", "out", "swap"]
+    )
+    raw = bytearray(text.encode())
+    at = chance.randrange(len(raw))
+    if kind == "cut":
+        return bytes(raw[:at])
+    if kind == "flip":
+        raw[at] ^= 1 << chance.randrange(8)
+        return bytes(raw)
+    if kind == "put":
+        return bytes(raw[:at]) + chance.randbytes(chance.randrange(1, 4)) + bytes(raw[at:])
+    whole = text.startswith("{\n")
+    lines = [text] if whole else text.splitlines(keepends=True)
+    number = chance.randrange(len(lines))
+    if kind in ("twice", "out", "swap"):
+        chosen = {"twice": [lines[number]] * 2, "out": [], "swap": [lines[number - 1]]}[kind]
+        return "".join([*lines[:number], *chosen, *lines[number + 1 :]]).encode()
+    value = json.loads(lines[number])
+    *above, key = chance.choice(places(value)[1:])
+    parent = value
+    for each in above:
+        parent = parent[each]
+    if kind == "gone":
+        del parent[key]
+        lines[number] = json.dumps(value) + "\n"
+    else:
+        parent[key] = "<here>"
+        lines[number] = json.dumps(value).replace('"<here>"', chance.choice(WEIRD), 1) + "\n"
+    return "".join(lines).encode()
+
+
+def outcomes(place, chance):
+    """What became of each reader after one of the files was damaged: the error's one line, or ""."""
+    file = chance.choice(sorted(place.files))
+    try:
+        file.write_bytes(damaged(place.files[file], chance))
+        found = []
+        for read in everything(place):
+            try:
+                read()
+                found.append("")
+            except UserError as error:
+                found.append(str(error))
+        return found
+    finally:
+        file.write_text(place.files[file])
+
+
+@pytest.fixture(scope="module")
+def undrawn(place):
+    """Figures take too long to be drawn each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("passkey", "perplexity", "positions", "losses", "grids", "heat_map"):
+            patch.setattr(figures, name, lambda *arguments, **options: None)
+        yield place
+
+
+def test_all_of_it_is_read_where_nothing_is_damaged(undrawn):
+    for read in everything(undrawn):
+        assert read()
+    entries = tables.compare(undrawn.made.tables[0], undrawn.made, undrawn.path)
+    assert [bool(entry.ours) for entry in entries] == [entry.column != "far" for entry in entries]
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.full)])
+def test_damaged_files_are_one_line_or_none(undrawn, count):
+    @hypothesis.settings(max_examples=count)
+    @hypothesis.given(st.integers(0, 2**32))
+    def holds(seed):
+        for said in outcomes(undrawn, random.Random(seed)):
+            assert "\n" not in said and len(said) < 1000
+
+    holds()
+
+
+@pytest.mark.full
+def test_damaged_files_that_can_be_read_can_be_drawn(place):
+    for seed in range(100):
+        outcomes(place, random.Random(seed))
