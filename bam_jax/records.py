@@ -4,7 +4,6 @@ Everything that reads such a file reads it here, so that a damaged record is one
 """
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,8 +22,10 @@ MANIFEST = "experiment.json"
 
 LARGEST = 2**53
 """Whole numbers are at most that, as arrays of floats hold them."""
-STEEPEST = 700.0
-"""Nats: the largest loss whose perplexity is a number."""
+HUGE = 1e250
+"""Other numbers are at most that: sums and means of them, weighted by whole numbers, stay finite."""
+STEEPEST = 500.0
+"""Nats: a loss is at most that, so that its perplexity is no larger."""
 
 _LINE = Must(lambda text: not re.search(r"[\x00-\x1f\x7f]", text), "one line of text")
 _FOLDER = Must(
@@ -33,9 +34,9 @@ _FOLDER = Must(
 
 Natural = Annotated[int, Must(lambda n: 0 <= n <= LARGEST, f"from 0 to {LARGEST}")]
 Count = Annotated[int, Must(lambda n: 1 <= n <= LARGEST, f"from 1 to {LARGEST}")]
-Finite = Annotated[float, Must(math.isfinite, "finite")]
-Positive = Annotated[float, Must(lambda x: 0 < x < math.inf, "finite and more than 0")]
-Seconds = Annotated[float, Must(lambda x: 0 <= x < math.inf, "finite and 0 or more")]
+Finite = Annotated[float, Must(lambda x: abs(x) <= HUGE, f"from -{HUGE:g} to {HUGE:g}")]
+Positive = Annotated[float, Must(lambda x: 0 < x <= HUGE, f"more than 0 and at most {HUGE:g}")]
+Seconds = Annotated[float, Must(lambda x: 0 <= x <= HUGE, f"from 0 to {HUGE:g}")]
 Share = Annotated[float, Must(lambda x: 0 <= x <= 1, "from 0 to 1")]
 Loss = Annotated[float, Must(lambda x: 0 <= x <= STEEPEST, f"from 0 to {STEEPEST:g} nats")]
 Line = Annotated[str, _LINE]
