@@ -53,7 +53,7 @@ class Job:
     def spent(self, folder: Path) -> float:
         """How many of those seconds its files show as done."""
         steps = [record["step"] for record in records.metrics(folder / self.name)]
-        cells = [cell for cell in records.results(folder / self.name)[0] if cell["eval"] == "passkey"]
+        cells = [cell for cell in records.once(records.results(folder / self.name)[0]) if cell["eval"] == "passkey"]
         prompts = sum(cell["n"] * _prompt(cell["length"]) for cell in cells)
         return self._training(max(steps, default=0)) + prompts + sum(job.spent(folder) for job in self.then)
 

@@ -108,11 +108,15 @@ def test_progress_is_read_from_the_files(tmp_path):
     (job,) = jobs(Experiment("t", (row,)))
     assert job.spent(tmp_path) == 0 and job.status(tmp_path) == "starting"
     (tmp_path / job.name).mkdir()
-    (tmp_path / job.name / "metrics.jsonl").write_text(json.dumps({"step": job.config.steps, "loss": 1.5}) + "\n")
+    (tmp_path / job.name / "metrics.jsonl").write_text(
+        json.dumps({"step": job.config.steps, "loss": 1.5, "seconds": 9.0}) + "\n"
+    )
     assert job.status(tmp_path) == f"step {job.config.steps} of {job.config.steps}, loss 1.500"
     before = job.spent(tmp_path)
-    cell = json.dumps({"eval": "passkey", "length": 4096, "depth": 0.0, "n": 1, "value": 1.0})
-    (tmp_path / job.name / "results.jsonl").write_text(f"{cell}\n{cell}\n")
+    cell = {"eval": "passkey", "length": 4096, "n": 1, "value": 1.0, "prompt": "toy", "seed": 0, "unit": "accuracy"}
+    cell |= {"step": job.config.steps, "overrides": {}}
+    lines = [json.dumps(cell | {"depth": depth}) + "\n" for depth in (0.0, 1.0, 0.0)]  # one of them twice
+    (tmp_path / job.name / "results.jsonl").write_text("".join(lines))
     assert job.status(tmp_path) == "passkey at 4096 tokens"
     assert 0 < before < job.spent(tmp_path) == pytest.approx(job.cost())
 
