@@ -3,11 +3,13 @@
 import contextlib
 import fcntl
 import functools
-import json
+import logging
 import os
+import re
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,30 +27,38 @@ from bam_jax.errors import Stopped, UserError
 CONFIG = "config.json"
 FOLDER = "checkpoints"
 LOCK = ".lock"
+METRICS = "metrics.jsonl"
 SUMS = "sums.json"
+
+_CODE = re.compile(r"os_error_code='(\d+)'")
+_DRAFT = ".draft"
+_REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 
 
 class Checkpoints:
     """The checkpoints of a run that is being trained; a context manager, which waits for the last of them.
 
-    Saves go on in the background and each appears all at once under its final name, so that a process killed
-    at any moment leaves whole checkpoints only. The newest two are kept. Several processes write one checkpoint together.
+    A checkpoint is all that a run goes on from, its metrics so far among it. It is written in the background into a folder
+    that does not count, together with the checksums of its files, and gets its final name when all of it is there: a process
+    killed at any moment leaves whole checkpoints only. The newest two are kept. Several processes write one together.
 
     Args:
         run: the run's folder, claimed before.
+
+    Raises:
+        UserError: the processes name that folder differently.
     """
 
     def __init__(self, run: str | os.PathLike):
         self.run = Path(run)
-        folder = (self.run / FOLDER).absolute()
+        self._folder = (self.run / FOLDER).absolute()
+        named = zlib.crc32(str(self._folder).encode()) // 2  # 31 bits
+        if processes.agreed(named) != named:
+            raise UserError(f"process 0 knows {self._folder} by another name; give all processes the same workdir")
         if processes.first():
-            for torn in folder.glob("*.orbax-checkpoint-tmp*"):
-                shutil.rmtree(torn)  # orbax's own clean-up is a thread that complains when the process is short
-        self._checkpointer = ocp.training.Checkpointer(
-            folder,
-            save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
-            preservation_policy=ocp.training.preservation_policies.LatestN(2),
-        )
+            _clean(self._folder)
+        self._thread = futures.ThreadPoolExecutor(1)
+        self._saving: futures.Future | None = None
 
     def save(self, step: int, state: dict[str, Any], data: Any) -> None:
         """Save in the background; the arguments may change, and be donated, as soon as this returns.
@@ -57,12 +67,19 @@ class Checkpoints:
             step: optimiser steps made so far.
             state: a pytree of arrays under 'model' and one under 'optimizer'.
             data: the batches' iterator (grain's, or anything with its `save` and `load`).
+
+        Raises:
+            UserError: the checkpoint before could not be written.
         """
-        self._seal()
-        self._checkpointer.save_checkpointables_async(step, {**state, "data": data})
+        self._wait()
+        metrics = self.run / METRICS
+        records = metrics.read_bytes() if processes.first() and metrics.exists() else b""
+        with _writing(self._folder / str(step)):
+            arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, "data": data})
+        self._saving = self._thread.submit(self._finish, step, arrays, records)
 
     def load(self, state: dict[str, Any], data: Any) -> dict[str, Any]:
-        """The newest checkpoint.
+        """The newest checkpoint; the run's metrics are set back to what they were when it was saved.
 
         Args:
             state: shapes and dtypes of what was saved, as `jax.eval_shape` gives them, with the shardings that are wanted,
@@ -72,7 +89,14 @@ class Checkpoints:
         Raises:
             UserError: the checkpoint cannot be read.
         """
-        restored = _load(self.run, latest(self.run), {**_placed(state), "data": data})
+        step = latest(self.run)
+        restored = _load(self.run, step, {**_placed(state), "data": data})
+        if processes.first():
+            records = self._folder / str(step) / METRICS
+            if records.exists():
+                log.replace(self.run / METRICS, records.read_text(encoding="utf-8"))
+            else:  # it was saved by an earlier version
+                log.keep(self.run / METRICS, lambda record: record["step"] <= step)
         return {name: restored[name] for name in state}
 
     def __enter__(self) -> Self:
@@ -81,17 +105,79 @@ class Checkpoints:
     def __exit__(self, *error: object) -> None:
         if isinstance(error[1], Exception) and not isinstance(error[1], Stopped) and jax.process_count() > 1:
             return  # the others may be elsewhere, and not come to where all wait for the last save
-        self._seal()
-        self._checkpointer.close()
+        try:
+            self._wait()
+        finally:
+            self._thread.shutdown()
 
-    def _seal(self) -> None:
-        """Write down the checksums of the newest checkpoint, once it is whole."""
-        self._checkpointer.wait()
-        if not processes.first():
-            return
-        path = self.run / FOLDER / str(latest(self.run))
-        if path.is_dir() and not (path / SUMS).exists():
-            log.replace(path / SUMS, json.dumps(_sums(path), indent=1))
+    def _wait(self) -> None:
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def _finish(self, step: int, arrays: Any, records: bytes) -> None:
+        """Wait for the arrays of all processes, and make a checkpoint of them."""
+        path = self._folder / str(step)
+        with _writing(path):
+            arrays.result()
+            if processes.first():
+                (_draft(path) / METRICS).write_bytes(records)
+                _seal(path)
+                old = sorted(
+                    (each for each in self._folder.iterdir() if each.name.isdecimal()), key=lambda x: int(x.name)
+                )
+                for each in old[:-2]:
+                    shutil.rmtree(
+                        each.rename(_draft(each))
+                    )  # by its name it would be whole until the last file is gone
+
+
+def _clean(folder: Path) -> None:
+    """Remove what killed processes left of checkpoints that they were writing or removing."""
+    for torn in {*folder.glob(f"*{_DRAFT}*"), *folder.glob("*.orbax-checkpoint-tmp*")}:
+        shutil.rmtree(torn)
+
+
+def _draft(path: Path) -> Path:
+    """The folder that a checkpoint is written to, before it is one."""
+    return path.with_name(f"{path.name}{_DRAFT}")
+
+
+def _seal(path: Path) -> None:
+    """Make a checkpoint of its draft, whose files were written a moment ago by this job."""
+    log.replace(_draft(path) / SUMS, log.line(_sums(_draft(path))) + "\n")
+    _draft(path).rename(path)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say in one line why the system does not let a checkpoint be written."""
+    for name in ("absl", "concurrent.futures"):
+        logging.getLogger(name).addFilter(_not_said_twice)
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ValueError of tensorstore has the system's code in its text
+        codes = [each.errno if isinstance(each, OSError) else _CODE.search(str(each)) for each in _chain(error)]
+        code = next((code if isinstance(code, int) else int(code[1]) for code in codes if code), None)
+        if code is None:
+            raise
+        raise UserError(
+            f"checkpoint {path} cannot be written: {os.strerror(code)}; make room or get leave to write there, and give "
+            "the same command again: it goes on from the checkpoint before"
+        ) from error
+
+
+def _not_said_twice(record: logging.LogRecord) -> bool:
+    """Whether a log record is none of those that orbax's threads write of each error that it raises as well."""
+    closed = record.exc_info is not None and "Event loop is closed" in str(record.exc_info[1])
+    return not closed and (record.levelno < logging.ERROR or "orbax" not in Path(record.pathname).parts)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it followed."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, tree: dict) -> None:
@@ -111,8 +197,10 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
         raise UserError(f"{run} has a checkpoint already; give a new or an empty folder")
     with claim(run, config, tokenizer):
         path = (run / FOLDER / str(config.steps)).absolute()
-        ocp.save_checkpointables(path, {"model": tree})
-        log.replace(path / SUMS, json.dumps(_sums(path), indent=1))
+        _clean(path.parent)
+        with _writing(path):
+            ocp.save_checkpointables(_draft(path), {"model": tree})
+            _seal(path)
 
 
 @contextlib.contextmanager
@@ -303,22 +391,18 @@ def _placed(tree: Any) -> Any:
 
 def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> Any:
     path = (run / FOLDER / str(step)).absolute()
-    if processes.first() and (path / SUMS).exists():  # a process killed in the moment after a save leaves none
-        _verify(path, abstract)
     try:
+        if processes.first():
+            _verify(path, abstract)
+        processes.agreed(step)  # none reads what is not verified: orbax complains of it with a traceback for each array
         _fit(path, abstract["model"], changes)
         return ocp.load_checkpointables(path, abstract)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:  # what orbax and tensorstore raise on bad files
-        root: BaseException = error
-        while root.__cause__ or root.__context__:
-            root = root.__cause__ or root.__context__ or root
-        raise UserError(
-            f"checkpoint {path} cannot be read{changes}; "
-            "remove that folder and train on from the checkpoint before it, if there is one "
-            f"({type(root).__name__}: {' '.join(str(root).split())[:160]})"
-        ) from error
+        *_, root = _chain(error)
+        why = f"{type(root).__name__}: {' '.join(str(root).split())[:160]}"
+        raise UserError(f"checkpoint {path} cannot be read{changes}; {_REMEDY} ({why})") from error
 
 
 def _fit(path: Path, wanted: dict[str, Any], changes: str) -> None:
@@ -337,27 +421,26 @@ def _fit(path: Path, wanted: dict[str, Any], changes: str) -> None:
 
 
 def _verify(path: Path, parts: Iterable[str]) -> None:
-    """See that the files are those that were saved; orbax notices less, with a traceback for each array."""
-    for part in parts:
-        found = _sums(path, part)
-        try:
-            sums = json.loads((path / SUMS).read_text(encoding="utf-8"))
-            saved = {name: sums[name] for name in sums if name.startswith(f"{part}/")}
-        except (OSError, ValueError):
-            saved = {SUMS: 0}
-        wrong = sorted(name for name in saved if name not in found or found[name] != saved[name])
-        if wrong:
-            raise UserError(
-                f"checkpoint {path} cannot be read: {wrong[0]} is not what was saved; "
-                "remove that folder and train on from the checkpoint before it, if there is one"
-            )
+    """See that the files of some parts are those that were saved, no more and no fewer."""
+    mine = lambda name: "/" not in name or name.split("/")[0] in parts
+    try:
+        sums = log.parse((path / SUMS).read_bytes(), f"checkpoint {path} cannot be read: its {SUMS}", _REMEDY)
+    except FileNotFoundError as error:
+        raise UserError(f"checkpoint {path} cannot be read: it has no {SUMS}, thus is not whole; {_REMEDY}") from error
+    saved = {name: crc for name, crc in sums.items() if mine(name)}
+    found = _sums(path, mine)
+    wrong = sorted({name for name, _ in saved.items() ^ found.items()})
+    if wrong:
+        raise UserError(f"checkpoint {path} cannot be read: {wrong[0]} is not what was saved; {_REMEDY}")
 
 
-def _sums(path: Path, part: str = "") -> dict[str, int]:
-    """CRC-32 of each file of a checkpoint, read in pieces, or of those of one part."""
+def _sums(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, int]:
+    """CRC-32 of each wanted file of a checkpoint, read in pieces."""
     sums = {}
-    for file in sorted(file for file in (path / part).rglob("*") if file.is_file() and file.name != SUMS):
-        with file.open("rb") as stream:
-            pieces = iter(functools.partial(stream.read, 2**24), b"")
-            sums[str(file.relative_to(path))] = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        name = file.relative_to(path).as_posix()
+        if name != SUMS and wanted(name):
+            with file.open("rb") as stream:
+                pieces = iter(functools.partial(stream.read, 2**24), b"")
+                sums[name] = functools.reduce(lambda crc, piece: zlib.crc32(piece, crc), pieces, 0)
     return sums

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,8 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see --help)")
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Why the system writes no more of a file: the disk is full, or a limit is reached."""
 AGAIN = 75
 """The exit code of a command that was stopped but may be started again, to go on (sysexits.h: EX_TEMPFAIL)."""
 
@@ -78,7 +81,8 @@ def shown(value: object) -> str:
 def ending(error: BaseException) -> tuple[int, str] | None:
     """The exit code and the one line for an error that the user can mend, Ctrl-C or `Stopped`; None for any other.
 
-    A path that the system refuses, such as one in a read-only folder, or a lack of memory is the user's to mend as well.
+    A path that the system refuses, such as one in a read-only folder, a full disk or a lack of memory is the user's to mend
+    as well.
 
     >>> ending(UserError("config.steps=0 must be 1 or more"))
     (2, 'config.steps=0 must be 1 or more')
@@ -88,6 +92,9 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     """
     if isinstance(error, UserError):
         return 2, str(error)
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return 2, f"{where}{error.strerror}; make room on the disk, and give the same command again"
     if isinstance(error, OSError) and error.filename is not None:
         return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _FULL.search(str(error))):

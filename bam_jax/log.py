@@ -6,7 +6,9 @@ import errno
 import fcntl
 import json
 import os
+import reprlib
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +18,9 @@ from tqdm import tqdm
 
 from bam_jax import strict_json
 from bam_jax.errors import UserError
+
+CRC = "crc32"
+"""The name in a record's line under which its checksum stands."""
 
 _MINUTE = 60.0  # seconds between two lines of progress where there is no terminal
 
@@ -42,7 +47,7 @@ class Writer:
         Args:
             record: names to JSON values; units belong into the names or beside them.
         """
-        self._file.write(json.dumps(record) + "\n")
+        self._file.write(line(record) + "\n")
         self._file.flush()
         if self._events is not None:
             for name, value in record.items():
@@ -64,6 +69,41 @@ class Writer:
         self.close()
 
 
+def line(record: Mapping[str, Any]) -> str:
+    """A record as JSON with the CRC-32 of what is in it, by which `parse` notices a change.
+
+    >>> line({"step": 1, "loss": 2.5})
+    '{"step": 1, "loss": 2.5, "crc32": 763729624}'
+
+    Args:
+        record: names to JSON values.
+    """
+    return json.dumps({**record, CRC: _crc(record)})
+
+
+def parse(text: bytes, where: str, remedy: str = "put it back from a copy or remove that line") -> dict[str, Any]:
+    """The record that `line` was given; or one in any JSON, which has no CRC-32 to go by.
+
+    Args:
+        text: JSON of an object, in UTF-8.
+        where, remedy: as `strict_json.parse` takes them.
+
+    Raises:
+        UserError: it is something else, or not what was written.
+    """
+    record = strict_json.parse(text, where, remedy)
+    if not isinstance(record, dict):
+        raise UserError(f"{where} is no record but {reprlib.repr(record)}; {remedy}")
+    crc = record.pop(CRC, None)
+    if crc not in (None, _crc(record)):
+        raise UserError(f"{where} was changed after it was written (its {CRC} is that of another); {remedy}")
+    return record
+
+
+def _crc(record: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(record).encode())
+
+
 def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
     """The records of a JSON-lines file; a last line torn by a killed writer is left out.
 
@@ -71,12 +111,16 @@ def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
         path: the file; a missing one has no records.
 
     Raises:
-        UserError: a line before the last is not JSON.
+        UserError: a line before the last is not JSON of an object in UTF-8, or not what was written.
     """
-    path = Path(path)
+    for _, record in _lines(Path(path)):
+        yield record
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline was never finished
-        yield strict_json.parse(line, f"{path}, line {number}", "remove that line")
+    for number, text in enumerate(lines[:-1], start=1):  # what follows the last newline was never finished
+        yield text, parse(text, f"{path}, line {number}")
 
 
 def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -88,7 +132,7 @@ def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> N
     """
     path = Path(path)
     if path.exists():
-        replace(path, "".join(json.dumps(record) + "\n" for record in read(path) if wanted(record)))
+        replace(path, "".join(text.decode() + "\n" for text, record in _lines(path) if wanted(record)))
 
 
 def mend(path: Path) -> None:
@@ -112,11 +156,14 @@ def replace(path: str | os.PathLike, text: str) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}", str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)  # where the disk is full
 
 
 def say(text: str) -> None:

@@ -27,7 +27,7 @@ from bam_jax.data import loader, tokenizers
 from bam_jax.errors import UserError
 from bam_jax.host import keep_freed_memory
 
-METRICS = "metrics.jsonl"
+METRICS = checkpoint.METRICS
 DIVERGED = "diverged"
 """A file that is there after a step whose numbers are not finite, and says which; the next training removes it."""
 TASKS = {True: ("packed", "passkey"), False: ("masked",)}
@@ -94,8 +94,15 @@ def fit(
         if done == config.steps:
             return list(log.read(run / METRICS))
         if processes.first():
-            log.keep(run / METRICS, lambda record: record["step"] <= done)
             (run / DIVERGED).unlink(missing_ok=True)
+        checkpoints = stack.enter_context(checkpoint.Checkpoints(run))
+        tell(f"going on from step {done:,}" if done else "making the first parameters")
+        if done:
+            state = checkpoints.load(placed(shapes, shardings), data)  # the metrics of that step as well
+        else:
+            state = _first(config, init, shardings)
+            if processes.first():
+                (run / METRICS).unlink(missing_ok=True)
         history = list(log.read(run / METRICS)) if processes.first() else []
         where, shown, board = (
             (run / METRICS, progress, config.tensorboard) if processes.first() else (os.devnull, False, False)
@@ -103,10 +110,7 @@ def fit(
         with (
             log.Writer(where, tensorboard=board) as writer,
             log.progress(config.steps, done=done, label=run.name, show=shown) as bar,
-            checkpoint.Checkpoints(run) as checkpoints,
         ):
-            tell(f"going on from step {done:,}" if done else "making the first parameters")
-            state = checkpoints.load(placed(shapes, shardings), data) if done else _first(config, init, shardings)
             update = make_step(config, graph, tx, shardings)
             meter = _Meter(config, run, writer, bar, history[-1]["seconds"] if history else 0.0)
             late = None

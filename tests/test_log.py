@@ -1,10 +1,13 @@
 import json
 import operator
 import re
+import resource
 import time
 
 import jax.numpy as jnp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bam_jax import log
 from bam_jax.config import Config
@@ -30,11 +33,42 @@ def test_a_torn_last_line_is_left_out_and_mended(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_bad_line_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (b'{"st', "is not JSON"),
+        (b"", "is not JSON"),
+        (b"[" * 10**5, "is nested more than"),
+        (b"9" * 5000, "cannot be read .Exceeds the limit"),
+        (b'{"step": "\xff"}', "is not UTF-8"),
+        (b"3", "is no record but 3"),
+        (b'{"step": 2, "crc32": 5}', "was changed after it was written"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, bad, says):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(UserError, match="line 2"):
+    path.write_bytes(b'{"step": 1}\n' + bad + b'\n{"step": 3}\n')
+    with pytest.raises(UserError, match=f"metrics.jsonl, line 2 {says}.*; put it back from a copy"):
         list(log.read(path))
+
+
+WHOLE, FLOATS = st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.none() | st.booleans() | WHOLE | FLOATS | st.text(max_size=8)
+
+
+@given(st.dictionaries(st.text(max_size=4), PLAIN | st.lists(PLAIN, max_size=2), max_size=4), st.data())
+def test_a_line_is_json_and_a_change_of_it_is_noticed(record, data):
+    line = log.line(record)
+    assert "\n" not in line and log.parse(line.encode(), "x") == record
+    assert {name: value for name, value in json.loads(line).items() if name != log.CRC} == record
+    assert log.parse(json.dumps(record, indent=1).encode(), "x") == record  # of those who do not write the sum
+    changed = bytearray(line.encode())
+    end = line.rindex(log.CRC) - 1
+    changed[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        assert log.parse(bytes(changed), "x") == record  # one space for another, say
+    except ValueError:
+        pass
 
 
 def test_a_missing_file_has_no_records_and_stays_missing(tmp_path):
@@ -91,7 +125,19 @@ def test_progress_is_a_bar_if_wanted_and_a_line_each_minute_without_a_terminal(c
     assert "\r" not in shown(None) and "here: 3 of 3 (step), 00:00 elapsed, 00:00 left\n" in shown(None)
 
 
-def test_lines_are_json(tmp_path):
-    with log.Writer(tmp_path / "a.jsonl") as writer:
-        writer.write({"text": "line\nbreak"})
-    assert json.loads((tmp_path / "a.jsonl").read_text()) == {"text": "line\nbreak"}
+def test_a_full_disk_is_the_users_to_mend_and_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "report.md"
+    path.write_text("before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError) as raised:
+            log.replace(path, "x" * 100)
+        with pytest.raises(OSError) as torn, log.Writer(tmp_path / "metrics.jsonl") as writer:
+            writer.write({"step": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for error in (raised, torn):
+        assert ending(error.value) == (2, "File too large; make room on the disk, and give the same command again")
+    assert path.read_text() == "before" and list(log.read(tmp_path / "metrics.jsonl")) == []
+    assert {file.name for file in tmp_path.iterdir()} == {"report.md", "metrics.jsonl"}
