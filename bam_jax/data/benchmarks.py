@@ -9,17 +9,19 @@ Parquet files and .jsonl files of the same records will do. Instead of a folder 
 
 import dataclasses
 import functools
-import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bam_jax.data import invented
-from bam_jax.data.files import File, need
+from bam_jax.data.files import File, need, parsed
+from bam_jax.data.records import decoded
 from bam_jax.errors import UserError
 
 INVENTED = "invented"
+LARGEST = 2**30
+"""Bytes of a file, at most: LongBench v2 has half as many."""
 
 _MMLU = """abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
 college_computer_science college_mathematics college_medicine college_physics computer_security conceptual_physics
@@ -195,19 +197,37 @@ def _records(paths: Sequence[Path], dataset: str) -> list[dict[str, Any]]:
     return [{column: record[column] for column in COLUMNS[dataset]} for record in records]
 
 
-def _one(path: Path) -> list[dict[str, Any]]:
+def _one(path: Path) -> list[Any]:
     file = File(str(path), path.name, path.stat().st_size)
+    if file.size > LARGEST:
+        raise _too_large(path)
     if path.suffix == ".parquet":
         need("pyarrow", file.path)
         import pyarrow.parquet
 
-        with file.blamed(pyarrow.ArrowException):
-            return pyarrow.parquet.read_table(path).to_pylist()
-    with file.blamed(UnicodeDecodeError, json.JSONDecodeError):
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            return list(json.loads(text))
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        records, size = [], 0
+        with file.blamed(pyarrow.ArrowException), file.raw() as raw:
+            for batch in pyarrow.parquet.ParquetFile(raw).iter_batches(batch_size=64):
+                size += batch.nbytes
+                if size > LARGEST:  # it inflates
+                    raise _too_large(path)
+                records += batch.to_pylist()
+        return records
+    if path.suffix == ".json":
+        found = parsed(decoded(file.whole(LARGEST), "strict", file.path), file.path)
+        if not isinstance(found, list):
+            raise UserError(f"{path} is not a list of records; fetch it again")
+        return found
+    lines = enumerate((line for line, _ in file.lines(LARGEST)), 1)
+    return [
+        parsed(decoded(line, "strict", file.path), f"{path} line {number}")
+        for number, line in lines
+        if not line.isspace()
+    ]
+
+
+def _too_large(path: Path) -> UserError:
+    return UserError(f"{path} has more than {LARGEST:,} bytes, as no benchmark has; fetch it again")
 
 
 @functools.lru_cache(maxsize=1)
@@ -221,6 +241,9 @@ def _longbench(folder: Path) -> list[dict[str, Any]]:
 
 def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[dict[str, Any]]:
     (part,) = [part for part in _PARTS if part.subset == subset]
+    for number, record in enumerate(records, 1):
+        if record["answer"] not in list("ABCD"):
+            raise UserError(f"{LONGBENCH}/data.json record {number}: the answer is not A, B, C or D; fetch it again")
     found = [
         {
             "context": record["context"],

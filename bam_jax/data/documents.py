@@ -1,7 +1,7 @@
 """Tokenised documents that can be read in any order: texts in memory, or a prepared folder."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +13,9 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.errors import UserError, nearest
 
 SPLITS = ("train", "held_out")
+IN_MEMORY = 2**28
+"""Characters of a source that is not prepared, at most; each document counts some more than its own."""
+_DOCUMENT = 128  # that it takes in memory beside its text
 
 
 class Documents(Protocol):
@@ -83,7 +86,7 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
 
 def _texts(data: DataConfig, split: str) -> list[str]:
     if data.held_out_source and split == "held_out":
-        return list(documents(data.held_out_source, data.text_field))
+        return list(_bounded(data.held_out_source, data.text_field))
     holdout = 0.0 if data.held_out_source else data.holdout
     return _split(data.source, data.text_field, holdout)[SPLITS.index(split)]
 
@@ -91,7 +94,19 @@ def _texts(data: DataConfig, split: str) -> list[str]:
 def _split(source: str, text_field: str, holdout: float) -> tuple[list[str], list[str]]:
     if source == STDLIB:  # the same for the life of the process, and two seconds to read
         return _stdlib(holdout)
-    return split(documents(source, text_field), holdout)
+    return split(_bounded(source, text_field), holdout)
+
+
+def _bounded(source: str, text_field: str) -> Iterator[str]:
+    room = IN_MEMORY
+    for document in documents(source, text_field):
+        room -= len(document) + _DOCUMENT
+        if room < 0:
+            raise UserError(
+                f"data source {source} has more than {IN_MEMORY:,} characters, too many to be held in memory; prepare it: "
+                f"python -m bam_jax.data.prepare --source={source} --tokenizer=... --out=FOLDER"
+            )
+        yield document
 
 
 @functools.cache

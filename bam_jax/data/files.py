@@ -2,12 +2,16 @@
 
 import contextlib
 import dataclasses
+import errno
 import fnmatch
 import gzip
 import importlib
 import io
+import itertools
+import json
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -15,6 +19,9 @@ from typing import Any, BinaryIO
 from bam_jax.errors import UserError
 
 COMPRESSIONS = (".gz", ".zst")
+SMALL = 2**28
+"""Bytes of a file that is read whole: a manifest, a vocabulary. A larger one is none."""
+_PIECE = 2**18  # bytes read at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +51,54 @@ class File:
         if is_remote(self.path):
             filesystem, path = _filesystem(self.path)
             return filesystem.open(path, "rb")
+        if not Path(self.path).is_file():  # a pipe would be waited for
+            raise FileNotFoundError(errno.ENOENT, "it is not a file", self.path)
         return open(self.path, "rb")
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-        """Its bytes as stored, and the same stream uncompressed; what goes wrong in reading is the user's to mend.
+    def lines(self, most: int) -> Iterator[tuple[bytes | bytearray, int]]:
+        """The lines of its text, uncompressed, each with its end; and the bytes as stored that are read when it comes.
+
+        Args:
+            most: bytes of a line.
 
         Raises:
-            UserError: it cannot be read, or what it holds is not what its name says.
+            UserError: it cannot be read, or a line is longer.
         """
+        with self._reading() as (raw, stream):
+            for number in itertools.count(1):
+                line: bytes | bytearray = stream.readline(_PIECE)
+                if not line:
+                    return
+                if len(line) == _PIECE or len(line) > most:
+                    line = _gathered(_line(line, stream), most, f"{self.path} line {number}")
+                yield line, raw.tell()
+
+    def whole(self, most: int) -> bytearray:
+        """All its bytes, uncompressed.
+
+        Args:
+            most: of them.
+
+        Raises:
+            UserError: it cannot be read, or is larger.
+        """
+        with self._reading() as (_, stream):
+            return _gathered(iter(lambda: stream.read(_PIECE), b""), most, self.path)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+        """Its bytes as stored, and the same stream uncompressed a buffer at a time; errors in reading are the user's to mend."""
         with self.blamed(), self.raw() as raw:
             if self.path.endswith(".gz"):
-                yield raw, gzip.open(raw)  # type: ignore[misc]
+                yield raw, io.BufferedReader(gzip.open(raw), _PIECE)  # type: ignore[arg-type]
             elif self.path.endswith(".zst"):
-                yield raw, _zstandard(raw)
+                arrow = need(
+                    "pyarrow", "a .zst file"
+                )  # whose streams, unlike others, say where one ends within a frame
+                inflated = arrow.CompressedInputStream(arrow.PythonFile(raw, "r"), "zstd")
+                yield raw, io.BufferedReader(inflated, _PIECE)
+            elif is_remote(self.path):  # fsspec's own lines know no bound
+                yield raw, io.BufferedReader(raw, _PIECE)  # type: ignore[type-var]
             else:
                 yield raw, raw
 
@@ -104,6 +145,63 @@ def listing(source: str, patterns: tuple[str, ...]) -> list[File]:
     return []
 
 
+def too_large(where: str, most: int) -> UserError:
+    """The complaint about a record that is larger than a record may be.
+
+    Args:
+        where: names it.
+        most: its bytes, at most.
+    """
+    return UserError(f"{where} has more than {most:,} bytes; divide it, or give prepare a larger --max-record-bytes")
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """The JSON value in a small file.
+
+    Args:
+        path: the file, of at most `SMALL` bytes.
+
+    Raises:
+        UserError: it cannot be read, or is not JSON.
+    """
+    file = File(str(path), Path(path).name, 0)
+    with file.blamed(), file.raw() as raw:
+        text = raw.read(SMALL + 1)
+    if len(text) > SMALL:
+        raise UserError(f"{path} has more than {SMALL:,} bytes; it is not what its name says: take it away")
+    return parsed(text, str(path))
+
+
+def parsed(text: str | bytes, where: str) -> Any:
+    """The value of a JSON text.
+
+    Args:
+        text: in UTF-8 if it is bytes.
+        where: what an error names.
+
+    Raises:
+        UserError: not JSON, or what Python refuses: nested thousands deep, or a number of thousands of digits.
+
+    >>> parsed('{"a": [1]}', "here")
+    {'a': [1]}
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{where} is not JSON that can be read ({reason}); mend or remove it") from error
+
+
+def shortened(names: Iterable[object], most: int = 20) -> str:
+    """Names that a file gives, in a message of one line: the first of them, each in one piece and not too long.
+
+    >>> shortened(["text", "two\\nlines"]), shortened([])
+    ('text, two\\\\nlines', 'none')
+    """
+    found = [repr(str(name)[:60])[1:-1] for name in itertools.islice(names, most + 1)]
+    return ", ".join(found[:most] + ["..."] * (len(found) > most)) or "none"
+
+
 def need(module: str, what: str) -> ModuleType:
     """A module of the extra `data`.
 
@@ -123,9 +221,9 @@ def _local(source: str) -> list[File]:
     if root.is_file():
         return [File(source, "", root.stat().st_size)]
     return [
-        File(str(path), path.relative_to(root).as_posix(), path.stat().st_size)
+        File(str(path), path.relative_to(root).as_posix(), path.stat().st_size if path.exists() else 0)
         for path in root.rglob("*")
-        if path.suffix and not path.name.startswith(".")
+        if path.suffix and not path.name.startswith(".") and not path.is_dir()
     ]
 
 
@@ -153,38 +251,18 @@ def _filesystem(path: str) -> tuple[Any, str]:
         raise UserError(f"cannot read {path}: {error}; give a local path, or gs://..., s3://...") from error
 
 
-class _Whole(io.RawIOBase):
-    """A zstandard stream that complains when it ends within a frame; the package's own does not."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        zstandard = need("zstandard", "a .zst file")
-        self._raw = raw
-        self._error: type[Exception] = zstandard.ZstdError
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None
-        self._left = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            while not self._left:
-                compressed = self._frame.unused_data if self._frame and self._frame.eof else b""
-                compressed = compressed or self._raw.read(2**16)
-                if not compressed:
-                    if self._frame and not self._frame.eof:
-                        raise EOFError("it ends within a zstandard frame")
-                    return 0
-                if self._frame is None or self._frame.eof:
-                    self._frame = self._decompressor.decompressobj()
-                self._left = self._frame.decompress(compressed)
-        except self._error as error:
-            raise OSError(f"not zstandard: {error}") from error
-        size = min(len(buffer), len(self._left))
-        buffer[:size], self._left = self._left[:size], self._left[size:]
-        return size
+def _line(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """The pieces of the line that begins so."""
+    while start:
+        yield start
+        start = b"" if start.endswith(b"\n") else stream.readline(_PIECE)
 
 
-def _zstandard(raw: BinaryIO) -> BinaryIO:
-    return io.BufferedReader(_Whole(raw), 2**20)  # type: ignore[return-value]
+def _gathered(pieces: Iterable[bytes], most: int, where: str) -> bytearray:
+    """The pieces as one; a growing array takes an eighth more than it holds, and a list of pieces twice as much."""
+    whole = bytearray()
+    for piece in pieces:
+        whole += piece
+        if len(whole) > most:
+            raise too_large(where, most)
+    return whole

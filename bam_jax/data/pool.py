@@ -19,6 +19,8 @@ from bam_jax.errors import UserError
 
 BATCH = 2**18
 """Characters after which a batch is full; a longer record is one by itself."""
+RECORD = 16
+"""Characters that a record counts beside its text: of empty ones as well only so many are in a batch."""
 _AHEAD = 4  # batches for each worker that wait for one or to be taken
 
 
@@ -67,7 +69,7 @@ def batches(parts: list[Part], start: tuple[int, int]) -> Iterator[Batch]:
     for number, part in enumerate(parts[start[0] :], start[0]):
         first = start[1] if number == start[0] else 0
         for index, (record, read) in enumerate(itertools.islice(part.read(), first, None), first + 1):
-            length = sum(map(len, record))
+            length = _weight(record)
             if records and size + length > BATCH:
                 yield Batch(tuple(records), tuple(ends), before + read)
                 records, ends, size = [], [], 0
@@ -142,7 +144,7 @@ def tokenised(work: Iterator[Batch], encoder: Encoder, workers: int) -> Generato
     try:
         _start(pool, workers)
         for batch in work:
-            size = sum(len(text) for record in batch.records for text in record)
+            size = sum(map(_weight, batch.records))
             while waiting and room < size:
                 done, freed, future = waiting.popleft()
                 room += freed
@@ -158,6 +160,10 @@ def tokenised(work: Iterator[Batch], encoder: Encoder, workers: int) -> Generato
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _weight(record: Record) -> int:
+    return sum(map(len, record), RECORD)
 
 
 _WORKER: dict[str, Encoder] = {}  # a worker's own, made once

@@ -21,7 +21,7 @@ from bam_jax.data.filling import fill
 from bam_jax.data.pool import Encoder
 from bam_jax.data.presets import PRESETS, preset
 from bam_jax.data.records import Part
-from bam_jax.data.sources import ERRORS, FORMATS, Source, digest
+from bam_jax.data.sources import ERRORS, FORMATS, LARGEST, Source, digest
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
 from bam_jax.data.tokenizers.kept import FOLDER, keep
 from bam_jax.errors import UserError, nearest
@@ -99,6 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="of the choice which documents are held out")
     add("--max-tokens", type=_count, help="stop when so many are there to train on")
     add("--max-records", type=_count, help="stop when so many documents or triplets are read")
+    add(
+        "--max-record-bytes",
+        type=_count,
+        default=LARGEST,
+        help=f"refuse a larger document or line ({LARGEST:,}): what a small file inflates to may have any size",
+    )
     add("--shard-tokens", type=_count, default=SHARD_TOKENS, help="tokens after which a shard is finished")
     add("--workers", type=_workers, default=_cores(), help="processes; 0: tokenise in this one")
     add("--dry-run", action="store_true", help="read a sample, say what the whole would give and take, write nothing")
@@ -161,7 +167,7 @@ def _complete(options: argparse.Namespace) -> None:
 
 def _source(options: argparse.Namespace) -> tuple[Source, list[Part]]:
     fields = tuple(options.text_field.split(","))
-    source = Source(options.source, fields, options.patterns, options.format, options.errors)
+    source = Source(options.source, fields, options.patterns, options.format, options.errors, options.max_record_bytes)
     if options.preset is not None and not source.path.startswith("tfds:"):
         try:
             there = bool(listing(source.path, source.patterns))

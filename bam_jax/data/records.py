@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bam_jax.data.files import shortened
 from bam_jax.errors import UserError
 
 Record = tuple[str, ...]
@@ -40,15 +41,15 @@ def chosen(record: Any, fields: tuple[str, ...], where: str) -> Record:
     """
     found = record if isinstance(record, dict) else {}
     for field in fields:
-        if not isinstance(found.get(field), str):
+        if field not in found or not isinstance(found[field], str):
             raise UserError(
-                f"{where} has no text in the field '{field}' (its fields: {', '.join(found) or 'none'}); name another "
+                f"{where} has no text in the field '{field}' (its fields: {shortened(found)}); name another "
                 "with --config.data.text_field or, of prepare, --text-field"
             )
     return tuple(found[field] for field in fields)
 
 
-def decoded(text: bytes, errors: str, where: str, start: int = 0) -> str:
+def decoded(text: bytes | bytearray, errors: str, where: str, start: int = 0) -> str:
     """A text's characters.
 
     Args:

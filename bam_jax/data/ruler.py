@@ -135,7 +135,7 @@ def essays(source: str = STDLIB) -> Essays:
     Raises:
         UserError: no or unreadable text.
     """
-    words = (word for document in documents(source) for word in document.split())
+    words = (word[0] for document in documents(source) for word in re.finditer(r"\S+", document))
     return Essays(source, tuple(itertools.islice(words, MOST)))
 
 

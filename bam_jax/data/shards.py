@@ -6,6 +6,7 @@ train.lengths                tokens of each document of the split, end tokens in
 held_out-00000.array_record, held_out.lengths
 """
 
+import array
 import dataclasses
 import functools
 import hashlib
@@ -266,7 +267,7 @@ class ShardWriter:
         self._draft = folder / f".{self._path.name}"
         self._lengths_path = lengths_path(folder, split)
         self._start = 4 * sum(shard.documents for shard in before)
-        self._lengths: list[int] = []
+        self._lengths = array.array("i")
         self._dtype = dtype
         try:
             self._writer = _array_record().ArrayRecordWriter(str(self._draft), _WRITER)

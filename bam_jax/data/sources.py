@@ -1,6 +1,6 @@
 """Where text comes from: a source is a list of parts, always in the same order, each read record by record.
 
-Memory is bounded by the largest record, whatever the size of the source.
+Memory is bounded by the largest record, whatever the size of the source, and how large a record may be is bounded as well.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 from bam_jax.data import tfds
-from bam_jax.data.files import File, is_remote, listing
+from bam_jax.data.files import File, is_remote, listing, parsed, too_large
 from bam_jax.data.parquet import Columns
 from bam_jax.data.records import Part, Read, chosen, decoded
 from bam_jax.data.wikitext import articles
@@ -22,6 +22,8 @@ PATTERNS = ("*",)
 FORMATS = ("auto", "wikitext")
 ERRORS = ("strict", "replace")
 TFDS = "tfds:"
+LARGEST = 2**28
+"""Bytes of a record at most, unless said otherwise: a small file may inflate to any size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Source:
         patterns: of the files' names below the path; those of the first that matches any.
         format: "auto", by the files' suffixes, or "wikitext": documents begin at title lines whatever the suffix.
         errors: what bytes that are not UTF-8 are: "strict", an error, or "replace", the replacement character each.
+        largest: bytes of a record at most: of a .txt, a line, an article, a text in a column.
     """
 
     path: str
@@ -41,6 +44,7 @@ class Source:
     patterns: tuple[str, ...] = PATTERNS
     format: str = "auto"
     errors: str = "strict"
+    largest: int = LARGEST
 
     def __post_init__(self) -> None:
         for name, value, known in (("format", self.format, FORMATS), ("errors", self.errors, ERRORS)):
@@ -54,7 +58,7 @@ class Source:
             UserError: nothing there, no file of a known kind, or one that cannot be opened.
         """
         if self.path.startswith(TFDS):
-            return tfds.parts(self.path, self.fields, self.errors)
+            return tfds.parts(self.path, self.fields, self.errors, self.largest)
         files = [file for file in listing(self.path, self.patterns) if file.kind in SUFFIXES]
         if not files:
             raise UserError(
@@ -101,29 +105,24 @@ def digest(parts: list[Part]) -> str:
 
 
 def _text(file: File, source: Source) -> Read:
-    with file.reading() as (_, stream):
-        text = stream.read()
+    text = decoded(file.whole(source.largest), source.errors, file.path)
     # What Python's text files do with the ends of lines.
-    yield (decoded(text, source.errors, file.path).replace("\r\n", "\n").replace("\r", "\n"),), file.size
+    yield (text.replace("\r\n", "\n").replace("\r", "\n"),), file.size
 
 
 def _jsonl(file: File, source: Source) -> Read:
-    with file.reading() as (raw, stream):
-        start = 0
-        for number, line in enumerate(stream, 1):
+    start = 0
+    for number, (line, read) in enumerate(file.lines(source.largest), 1):
+        if not line.isspace():
             where = f"{file.path} line {number}"
-            if line.strip():
-                try:
-                    record = json.loads(decoded(line, source.errors, file.path, start))
-                except json.JSONDecodeError as error:
-                    raise UserError(f"{where} is not JSON: {error.msg}; mend or remove it") from error
-                yield chosen(record, source.fields, where), raw.tell()
-            start += len(line)
+            record = parsed(decoded(line, source.errors, file.path, start), where)
+            yield chosen(record, source.fields, where), read
+        start += len(line)
 
 
 def _row_groups(file: File, source: Source) -> list[Part]:
     """A part for each row group: reading goes on at any of them without reading those before."""
-    columns = Columns(file, source.fields)
+    columns = Columns(file, source.fields, source.largest)
     return [
         Part(f"{file.name}#{number}", size, functools.partial(_rows, file, source, columns, number, size, rows))
         for number, (size, rows) in enumerate(columns.groups())
@@ -137,32 +136,35 @@ def _rows(file: File, source: Source, columns: Columns, group: int, size: int, r
 
 
 def _wikitext(files: tuple[File, ...], source: Source) -> Read:
-    done = 0
+    done = article = 0
 
     def lines() -> Iterator[str]:
-        nonlocal done
+        nonlocal done, article
         for file in files:
             before = done
-            for line, read in _wiki_lines(file, source):
+            for number, (line, read) in enumerate(_wiki_lines(file, source), 1):
                 done = before + read
+                article += len(line)
+                if article > source.largest:
+                    raise too_large(f"the article that goes on in {file.path} at line {number}", source.largest)
                 yield line
             done = before + file.size
 
-    for article in articles(lines()):
-        yield (article,), done
+    for text in articles(lines()):
+        article = 0
+        yield (text,), done
 
 
 def _wiki_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
     if file.kind == ".parquet":
-        columns = Columns(file, source.fields)
+        columns = Columns(file, source.fields, source.largest)
         groups = columns.groups()
         for number, (_, rows) in enumerate(groups):
             for row, (line,) in enumerate(columns.rows(number), 1):
                 where = f"{file.path} row {row} of group {number}"
                 yield decoded(line, source.errors, where), file.size * (number * rows + row) // (len(groups) * rows)
         return
-    with file.reading() as (raw, stream):
-        start = 0
-        for line in stream:
-            yield decoded(line, source.errors, file.path, start), raw.tell()
-            start += len(line)
+    start = 0
+    for line, read in file.lines(source.largest):
+        yield decoded(line, source.errors, file.path, start), read
+        start += len(line)

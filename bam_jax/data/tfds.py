@@ -4,7 +4,7 @@ import functools
 import re
 from typing import Any
 
-from bam_jax.data.files import need
+from bam_jax.data.files import need, shortened, too_large
 from bam_jax.data.records import Part, Read, decoded
 from bam_jax.errors import UserError
 
@@ -13,7 +13,7 @@ _RECORDS = 2**14  # of a part
 _READ = 64  # at a time
 
 
-def parts(path: str, fields: tuple[str, ...], errors: str) -> list[Part]:
+def parts(path: str, fields: tuple[str, ...], errors: str, largest: int) -> list[Part]:
     """The parts of a prepared dataset: ranges of its records.
 
     Args:
@@ -21,6 +21,7 @@ def parts(path: str, fields: tuple[str, ...], errors: str) -> list[Part]:
             (wiki40b/en, wiki40b/en:1.3.0), or huggingface:NAME. It is looked for where `tfds.load` would.
         fields: the features that hold a record's texts.
         errors: what bytes that are not UTF-8 are, "strict" or "replace".
+        largest: bytes of a text, at most.
 
     Raises:
         UserError: not prepared, not as array_record, or without that split or feature.
@@ -31,7 +32,7 @@ def parts(path: str, fields: tuple[str, ...], errors: str) -> list[Part]:
     builder = _builder(path, parsed)
     split = parsed["split"] or "train"
     if split not in builder.info.splits:
-        raise UserError(f"{path} has no split '{split}'; its splits: {', '.join(builder.info.splits)}")
+        raise UserError(f"{path} has no split '{split}'; its splits: {shortened(builder.info.splits)}")
     try:
         source = builder.as_data_source(split=split)
     except NotImplementedError as error:
@@ -43,19 +44,21 @@ def parts(path: str, fields: tuple[str, ...], errors: str) -> list[Part]:
     for field in fields:
         if field not in features:
             raise UserError(
-                f"{path} has no feature '{field}' (its features: {', '.join(features)}); name another with --text-field"
+                f"{path} has no feature '{field}' (its features: {shortened(features)}); name another with --text-field"
             )
     info, total = builder.info.splits[split], len(source)
     parts = []
     for start in range(0, total, _RECORDS):
         stop = min(start + _RECORDS, total)
         size = info.num_bytes * stop // total - info.num_bytes * start // total
-        read = functools.partial(_read, source, path, fields, errors, start, stop, size)
+        read = functools.partial(_read, source, path, fields, errors, largest, start, stop, size)
         parts.append(Part(f"{builder.info.full_name}:{split}[{start}:{stop}]", size, read))
     return parts
 
 
-def _read(source: Any, path: str, fields: tuple[str, ...], errors: str, start: int, stop: int, size: int) -> Read:
+def _read(
+    source: Any, path: str, fields: tuple[str, ...], errors: str, largest: int, start: int, stop: int, size: int
+) -> Read:
     for first in range(start, stop, _READ):
         numbers = range(first, min(first + _READ, stop))
         try:
@@ -63,8 +66,15 @@ def _read(source: Any, path: str, fields: tuple[str, ...], errors: str, start: i
         except RuntimeError as error:  # array_record's, of damaged bytes
             raise UserError(f"cannot read {path}: {' '.join(str(error).split())[:200]}; prepare it again") from error
         for number, record in zip(numbers, records, strict=True):
-            texts = tuple(decoded(record[field], errors, f"{path} record {number}") for field in fields)
-            yield texts, size * (number + 1 - start) // (stop - start)
+            where = f"{path} record {number}"
+            texts = [record[field] for field in fields]
+            if not all(isinstance(text, bytes) for text in texts):
+                raise UserError(
+                    f"{where} has a feature among {', '.join(fields)} that is not text; name another with --text-field"
+                )
+            if max(map(len, texts)) > largest:
+                raise too_large(where, largest)
+            yield tuple(decoded(text, errors, where) for text in texts), size * (number + 1 - start) // (stop - start)
 
 
 def _builder(path: str, parsed: re.Match[str]) -> Any:

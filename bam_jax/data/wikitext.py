@@ -1,5 +1,6 @@
 """WikiText's own format: articles end to end, each beginning with a line that holds its title."""
 
+import io
 import re
 from collections.abc import Iterable, Iterator
 
@@ -21,14 +22,14 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
     >>> list(articles([" \\n", " = One = \\n", " \\n", " = = Section = = \\n", " x = y \\n", " \\n", " = Two = \\n"]))
     [' \\n = One = \\n \\n = = Section = = \\n x = y \\n \\n', ' = Two = \\n']
     """
-    article: list[str] = []
-    blank, text = True, False
+    article = io.StringIO()  # a list of short lines would take thirty times their size
+    blank, text, begun = True, False, False
     for line in lines:
         stripped = line.strip()
         if text and blank and _TITLE.fullmatch(stripped):
-            yield "".join(article)
-            article, text = [], False
-        article.append(line or " \n")
-        blank, text = not stripped, text or bool(stripped)
-    if article:
-        yield "".join(article)
+            yield article.getvalue()
+            article, text = io.StringIO(), False
+        article.write(line or " \n")
+        blank, text, begun = not stripped, text or bool(stripped), True
+    if begun:
+        yield article.getvalue()

@@ -360,6 +360,9 @@ def test_limits(tmp_path):
     assert prepared(tmp_path / "tokens") == texts[: manifest.documents("train")]
     run(tmp_path / "in", tmp_path / "records", "--max-records=7")
     assert prepared(tmp_path / "records") == texts[:7]
+    with pytest.raises(UserError, match=r"jsonl line \d+ has more than 100 bytes; .* --max-record-bytes"):
+        run(tmp_path / "in", tmp_path / "small", "--max-record-bytes=100")
+    run(tmp_path / "in", tmp_path / "small")
     run(tmp_path / "in", tmp_path / "both", "--max-tokens=5000", "--holdout-tokens=1000")
     both = shards.read_manifest(tmp_path / "both")
     assert 5000 <= both.tokens("train") < 5410 and 1000 <= both.tokens("held_out") < 1410
@@ -456,6 +459,12 @@ def test_memory_holds_few_batches(monkeypatch):
         assert sum(map(len, (record[0] for record in batch.records))) <= 5000
         assert read - taken < 4 * 2 * 10 + 30
     results.close()
+
+
+def test_empty_records_take_room_in_a_batch():
+    """A small file inflates to any number of them."""
+    part = Part("x", 1, lambda: iter([(("",), 1)] * 10**5))
+    assert max(len(batch.records) for batch in batches([part], (0, 0))) * pool.RECORD <= pool.BATCH
 
 
 @pytest.mark.full

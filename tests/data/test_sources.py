@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import re
 import sys
+import tracemalloc
 
 import fsspec
 import pyarrow as pa
@@ -132,15 +134,23 @@ BROKEN = {
     "torn.parquet": (lambda good: good[:40] + bytes(200) + good[240:], "torn.parquet: "),
     "no.parquet": (lambda good: b"not parquet", "no.parquet: "),
     "cut.jsonl.gz": (lambda good: gzip.compress(lines(TEXTS))[:-20], "cut.jsonl.gz: "),
-    "cut.jsonl.zst": (lambda good: zstandard.compress(lines(TEXTS))[:-5], "cut.jsonl.zst: it ends within"),
+    "cut.jsonl.zst": (lambda good: zstandard.compress(lines(TEXTS))[:-5], "cut.jsonl.zst: Truncated"),
     "no.jsonl.gz": (lambda good: b"not gzip", "no.jsonl.gz: "),
-    "no.txt.zst": (lambda good: b"not zstandard", "no.txt.zst: not zstandard"),
+    "no.txt.zst": (lambda good: b"not zstandard", "no.txt.zst: ZSTD"),
     "bad.txt": (lambda good: b"fine \xc3", "bad.txt is not UTF-8 (unexpected end of data at byte 5)"),
     "bad.jsonl": (
         lambda good: b'{"text": "x"}\n{"text": "\xff"}\n',
         "bad.jsonl is not UTF-8 (invalid start byte at byte 24)",
     ),
     "bad.tokens": (lambda good: b" = A = \n\xff\n", "bad.tokens is not UTF-8 (invalid start byte at byte 8)"),
+    "deep.jsonl": (lambda good: b"[" * 10**5 + b"\n", "deep.jsonl line 1 is not JSON that can be read"),
+    "long.jsonl": (lambda good: b'{"text": "x"}\n' + b"1" * 5000, "long.jsonl line 2 is not JSON that can be read"),
+    "names.jsonl": (
+        lambda good: json.dumps({"a\nb" * 999: 1}).encode(),
+        "no text in the field 'text' (its fields: a\\nb",
+    ),
+    "link.txt": (None, "link.txt: it is not a file"),
+    "pipe.txt": (os.mkfifo, "pipe.txt: it is not a file"),
     "a.json": (lambda good: b"{}", "has no .txt or .jsonl or"),
 }
 
@@ -150,10 +160,74 @@ def test_broken_files_are_named(tmp_path, name):
     write_parquet(tmp_path / "good", [f"text {n}" * 9 for n in range(200)])
     spoil, says = BROKEN[name]
     (tmp_path / "source").mkdir()
-    (tmp_path / "source" / name).write_bytes(spoil((tmp_path / "good").read_bytes()))
+    path = tmp_path / "source" / name
+    if spoil is None:
+        path.symlink_to("nowhere")
+    elif spoil is os.mkfifo:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(spoil((tmp_path / "good").read_bytes()))
     with pytest.raises(UserError, match=re.escape(says)) as error:
         read(tmp_path / "source")
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 999
+
+
+TEXT = "some words of a text " * 500
+LARGE = {
+    **{f"a.txt{end}": (len(TEXT), "") for end in COMPRESS},
+    **{f"a.jsonl{end}": (len(json.dumps({"text": TEXT})) + 1, " line 2") for end in COMPRESS},
+    "a.tokens": (len(TEXT) + 9, " at line 2"),
+    "a.parquet": (len(TEXT), " row 2 of group 0"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_record_is_as_large_as_it_may_be_and_no_larger(tmp_path, name):
+    (size, where), path = LARGE[name], tmp_path / name
+    if name == "a.parquet":
+        write_parquet(path, ["x", TEXT, "x"])
+    else:
+        texts = {".txt": TEXT, ".jsonl": "\n" + json.dumps({"text": TEXT}) + "\n", ".tokens": f" = A = \n {TEXT}"}
+        path.write_bytes(COMPRESS["".join(path.suffixes[1:])](texts[path.suffixes[0]].encode()))
+    assert TEXT in "".join(text for (text,) in read(path, largest=size))
+    says = f"{re.escape(name + where)} has more than {size - 1:,} bytes; divide it, .* --max-record-bytes"
+    with pytest.raises(UserError, match=says):
+        read(path, largest=size - 1)
+
+
+def peak(work):
+    """Bytes that Python's objects take at most meanwhile."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_what_inflates_is_read_in_bounded_memory(tmp_path, kind, suffix):
+    """Sixty-four megabytes, of which a compressed file of some kilobytes gives all with its first piece."""
+    path = tmp_path / f"a{kind}{suffix}"
+    path.write_bytes(COMPRESS[suffix](bytes(2**26)))
+
+    def refused():
+        with pytest.raises(UserError, match="has more than 1,048,576 bytes"):
+            read(path, largest=2**20)
+
+    assert peak(refused) < 4 * 2**20
+    if kind == ".jsonl":
+        path.write_bytes(COMPRESS[suffix]((b" " * 2**13 + b"\n") * 2**12 + b'{"text": "x"}'))
+        assert peak(lambda: read(path)) < 2**21
+
+
+def test_a_long_text_that_parquet_holds_once_is_decoded_few_times(tmp_path):
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 2**20]))
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", store_schema=False)
+    assert (tmp_path / "a.parquet").stat().st_size < 2**20
+    (part,) = Source(str(tmp_path)).parts()
+    assert peak(lambda: next(iter(part.read()))) < 2**27
 
 
 def test_bytes_that_are_not_utf8_in_parquet(tmp_path):
@@ -178,7 +252,7 @@ def test_columns_that_are_not_there_or_hold_no_text(tmp_path):
 def test_packages_of_the_extra(tmp_path, monkeypatch):
     write_parquet(tmp_path / "a.parquet", ["x"])
     (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"x"))
-    for module, name in (("pyarrow", "a.parquet"), ("zstandard", "a.txt.zst")):
+    for module, name in (("pyarrow", "a.parquet"), ("pyarrow", "a.txt.zst")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
             with pytest.raises(UserError, match=rf"needs the package {module}.*pip install 'bam_jax\[data\]'"):
