@@ -19,8 +19,9 @@ def fill(folder: Path, manifest: Manifest, parts: list[Part], encoder: Encoder, 
     """Writes the shards that are missing.
 
     A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
-    after each section, and says where the next begins. A record whose hash is below the threshold is held out until there are
-    enough held-out tokens, and left out after that: equal texts are never both trained on and held out.
+    after each section, and says where the next begins. A record whose hash is below the threshold is held out until there is
+    enough, and left out after that: equal texts are never both trained on and held out. One whose hash is not below that of
+    the sample is left out.
 
     Args:
         folder: the prepared folder.
@@ -87,20 +88,31 @@ class _Section:
         """A record's texts, each [tokens], its hash, and its bytes."""
         self.counts["records"] += 1
         self.counts["bytes"] += size
+        if digest >= self._recipe["sample_threshold"]:
+            self.counts["left_out"] += 1
+            return
         if not len(texts[0]):
             self.counts["empty"] += 1
             return
-        split = "train"
-        if digest < self._recipe["threshold"]:
-            if self.tokens("held_out") >= self._recipe["holdout_tokens"]:
-                self.counts["left_out"] += 1
-                return
-            split = "held_out"
+        split = "held_out" if digest < self._recipe["threshold"] else "train"
+        if self._done(split):
+            self.counts["left_out"] += 1
+            return
         if split not in self._writers:
             finished = self._manifest.shards[split]
             self._writers[split] = ShardWriter(self._folder, split, finished, len(finished), self._manifest.dtype)
         for text in texts:
             self._writers[split].append(text)
+
+    def _done(self, split: str) -> bool:
+        """Whether a split has all that it is to have: equal records may be more than were to be drawn."""
+        wanted = self._recipe["holdout_records" if split == "held_out" else "sample_records"]
+        if wanted:
+            return self._documents(split) >= wanted * len(self._manifest.fields)
+        return split == "held_out" and self.tokens(split) >= self._recipe["holdout_tokens"]
+
+    def _documents(self, split: str) -> int:
+        return self._manifest.documents(split) + (self._writers[split].documents if split in self._writers else 0)
 
     def close(self, end: tuple[int, int] | None) -> Manifest:
         """Finish its shards; the next section begins there, or nowhere: None."""

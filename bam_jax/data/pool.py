@@ -21,6 +21,8 @@ BATCH = 2**18
 """Characters after which a batch is full; a longer record is one by itself."""
 RECORD = 16
 """Characters that a record counts beside its text: of empty ones as well only so many are in a batch."""
+ALL = 2**64
+"""What every hash of a record is below."""
 _AHEAD = 4  # batches for each worker that wait for one or to be taken
 
 
@@ -45,7 +47,7 @@ class Tokens:
 
     Args:
         ids: of all texts end to end, [tokens], each text with its end token if there is one.
-        lengths: [records, texts] int64; zeros: the record has a text without tokens, and is left out.
+        lengths: [records, texts] int64; zeros: the record has a text without tokens or is not drawn, and is left out.
         hashes: [records] uint64, of the texts and the seed alone: equal texts have equal ones.
         bytes: [records] int64, of the texts in UTF-8.
     """
@@ -87,17 +89,28 @@ class Encoder:
     Args:
         tokenizer: turns texts into ids.
         seed: of the records' hashes.
+        below: records of other hashes are not tokenised.
     """
 
-    def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: int, below: int = ALL) -> None:
         self.dtype = "<u2" if tokenizer.size <= 2**16 else "<u4"
         self._tokenizer = tokenizer
         self._ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], self.dtype)
+        self._below = below
         self._key = seed.to_bytes(8, "little", signed=True)
 
     def __call__(self, records: tuple[Record, ...]) -> Tokens:
         """The ids of the records."""
-        texts = self._tokenizer.encode_batch([text if text.strip() else "" for record in records for text in record])
+        raw = [_bytes(record) for record in records]
+        hashes = [self._hash(texts) for texts in raw]
+        wanted = [digest < self._below for digest in hashes]
+        texts = self._tokenizer.encode_batch(
+            [
+                text if here and text.strip() else ""
+                for record, here in zip(records, wanted, strict=True)
+                for text in record
+            ]
+        )
         fields = len(records[0])
         lengths = np.array([len(text) for text in texts], np.int64).reshape(-1, fields)
         full = np.all(lengths > 0, axis=1)
@@ -107,13 +120,16 @@ class Encoder:
             if kept
             for piece in (text.astype(self.dtype), self._ending)
         ]
-        raw = [[text.encode("utf-8", "surrogatepass") for text in record] for record in records]
         return Tokens(
             ids=np.concatenate([np.empty(0, self.dtype), *pieces]),
             lengths=(lengths + len(self._ending)) * full[:, None],
-            hashes=np.array([self._hash(texts) for texts in raw], np.uint64),
+            hashes=np.array(hashes, np.uint64),
             bytes=np.array([sum(map(len, texts)) for texts in raw], np.int64),
         )
+
+    def hash(self, record: Record) -> int:
+        """The hash of a record, below 2^64: that of its texts and the seed alone."""
+        return self._hash(_bytes(record))
 
     def _hash(self, texts: list[bytes]) -> int:
         digest = hashlib.blake2b(key=self._key, digest_size=8)
@@ -121,6 +137,10 @@ class Encoder:
             digest.update(len(text).to_bytes(8, "little"))
             digest.update(text)
         return int.from_bytes(digest.digest(), "little")
+
+
+def _bytes(record: Record) -> list[bytes]:
+    return [text.encode("utf-8", "surrogatepass") for text in record]
 
 
 def tokenised(work: Iterator[Batch], encoder: Encoder, workers: int) -> Generator[tuple[Batch, Tokens]]:

@@ -15,10 +15,11 @@ from typing import Any
 
 from bam_jax import errors
 from bam_jax.data import shards
-from bam_jax.data.estimate import estimate, threshold
+from bam_jax.data.drawing import draw
+from bam_jax.data.estimate import Estimate, estimate, threshold
 from bam_jax.data.files import listing
 from bam_jax.data.filling import fill
-from bam_jax.data.pool import Encoder
+from bam_jax.data.pool import ALL, Encoder
 from bam_jax.data.presets import PRESETS, preset
 from bam_jax.data.records import Part
 from bam_jax.data.sources import ERRORS, FORMATS, LARGEST, Source, digest
@@ -45,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
     made = tokenizer(options.tokenizer)
     source, parts = _source(options)
     if options.dry_run:
-        print(forecast(parts, Encoder(made, options.seed), options.workers, options.max_tokens))
+        print(forecast(parts, Encoder(made, options.seed), options))
         return
     folder = Path(_given(options, "out"))
     with _alone(folder):
@@ -54,20 +55,20 @@ def main(argv: Sequence[str]) -> None:
         if manifest.next is None:
             print(f"{folder} is complete already: {_summary(manifest)}")
             return
-        print(_summary(fill(folder, manifest, parts, Encoder(made, options.seed), options.workers)))
+        encoder = Encoder(made, options.seed, manifest.recipe["sample_threshold"])
+        print(_summary(fill(folder, manifest, parts, encoder, options.workers)))
 
 
-def forecast(parts: list[Part], encoder: Encoder, workers: int, max_tokens: int | None) -> str:
+def forecast(parts: list[Part], encoder: Encoder, options: argparse.Namespace) -> str:
     """What preparing would give and take, from a sample.
 
     Args:
         parts: of the source.
         encoder: tokenises the sample.
-        workers: processes that are to tokenise.
-        max_tokens: to stop at, or None.
+        options: the command's, complete.
     """
     whole = estimate(parts, encoder)
-    share = 1.0 if max_tokens is None else min(1.0, max_tokens / whole.tokens)
+    share = _share(whole, options)
     tokens, documents = whole.tokens * share, whole.documents * share
     size = tokens * int(encoder.dtype[-1]) + documents * DOCUMENT_BYTES
     return "\n".join(
@@ -76,10 +77,21 @@ def forecast(parts: list[Part], encoder: Encoder, workers: int, max_tokens: int 
             f"documents   about {documents:,.0f}, {whole.bytes * share / 1e9:.3f} GB of text",
             f"tokens      about {tokens:,.0f}",
             f"shards      about {size / 1e9:.3f} GB",
-            f"time        about {_clock(whole.seconds * share / max(workers, 1))} with {workers} workers "
+            f"time        about {_clock(whole.seconds * share / max(options.workers, 1))} with {options.workers} workers "
             f"({whole.tokens / whole.seconds / 1e6:.2f} M tokens/s each)",
         ]
     )
+
+
+def _share(whole: Estimate, options: argparse.Namespace) -> float:
+    """The part of the source that the options take, estimated."""
+    records = whole.documents / len(options.text_field.split(","))
+    shares = [
+        (options.max_tokens or whole.tokens) / whole.tokens + options.holdout_tokens / whole.tokens,
+        (options.max_records or records) / records,
+        (options.sample_records or records) / records + options.holdout_records / records,
+    ]
+    return min(1.0, *shares)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,7 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--format", help=f"{' or '.join(FORMATS)}: documents begin at lines ' = Title = ' (default: by suffix)")
     add("--errors", default="strict", help=f"{' or '.join(ERRORS)}: what bytes that are not UTF-8 become")
     add("--holdout-tokens", type=_count, help="tokens of whole documents to hold out (default: 0, or the preset's)")
-    add("--seed", type=int, default=0, help="of the choice which documents are held out")
+    add(
+        "--holdout-records",
+        type=_any_count,
+        help="documents or triplets to hold out, drawn at random from the whole source",
+    )
+    add(
+        "--sample-records", type=_count, help="documents or triplets to train on, drawn at random from the whole source"
+    )
+    add("--seed", type=int, default=0, help="of the choice which documents are held out, and which are drawn")
     add("--max-tokens", type=_count, help="stop when so many are there to train on")
     add("--max-records", type=_count, help="stop when so many documents or triplets are read")
     add(
@@ -106,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"refuse a larger document or line ({LARGEST:,}): what a small file inflates to may have any size",
     )
     add("--shard-tokens", type=_count, default=SHARD_TOKENS, help="tokens after which a shard is finished")
-    add("--workers", type=_workers, default=_cores(), help="processes; 0: tokenise in this one")
+    add("--workers", type=_any_count, default=_cores(), help="processes; 0: tokenise in this one")
     add("--dry-run", action="store_true", help="read a sample, say what the whole would give and take, write nothing")
     add("--verify", action="store_true", help="see that every byte of --out is as it was written")
     return parser
@@ -120,7 +140,7 @@ def _count(text: str) -> int:
     return _whole(text, 1)
 
 
-def _workers(text: str) -> int:
+def _any_count(text: str) -> int:
     return _whole(text, 0)
 
 
@@ -142,7 +162,7 @@ def _complete(options: argparse.Namespace) -> None:
     if options.preset is None:
         _given(options, "source")
         options.patterns = ("*",)
-        defaults: dict[str, Any] = {"format": "auto", "holdout_tokens": 0, "text_field": "text"}
+        defaults: dict[str, Any] = {"format": "auto", "holdout_tokens": 0, "holdout_records": 0, "text_field": "text"}
     else:
         chosen = preset(options.preset)
         if options.split not in chosen.patterns:
@@ -156,13 +176,22 @@ def _complete(options: argparse.Namespace) -> None:
             "text_field": ",".join(chosen.fields),
             "tokenizer": chosen.tokenizer,
             "holdout_tokens": chosen.holdout_tokens if options.split == "train" else 0,
+            "holdout_records": chosen.holdout_records if options.split == "train" else 0,
             "max_tokens": chosen.max_tokens,
-            "max_records": chosen.max_records,
+            "sample_records": chosen.sample_records,
         }
     for name, value in defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     _given(options, "tokenizer")
+    drawn = [name for name in ("sample_records", "holdout_records") if getattr(options, name)]
+    first = [name for name in ("max_tokens", "max_records", "holdout_tokens") if getattr(options, name)]
+    if drawn and first:
+        one, other = (f"--{names[0].replace('_', '-')}={getattr(options, names[0])}" for names in (drawn, first))
+        raise UserError(
+            f"{one} draws from the whole source and {other} goes by its beginning; give --sample-records and "
+            "--holdout-records, or neither"
+        )
 
 
 def _source(options: argparse.Namespace) -> tuple[Source, list[Part]]:
@@ -210,6 +239,8 @@ def _manifest(
         "holdout_tokens": options.holdout_tokens,
         "max_tokens": options.max_tokens,
         "max_records": options.max_records,
+        "holdout_records": options.holdout_records,
+        "sample_records": options.sample_records,
         "shard_tokens": options.shard_tokens,
     }
     fields = source.fields
@@ -225,8 +256,7 @@ def _manifest(
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     elif any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
-    wanted = options.holdout_tokens
-    recipe["threshold"] = threshold(wanted, _expected(parts, Encoder(made, options.seed), options)) if wanted else 0
+    recipe["threshold"], recipe["sample_threshold"] = _thresholds(parts, Encoder(made, options.seed), options)
     fresh = shards.Manifest(
         recipe=recipe,
         fields=fields,
@@ -240,13 +270,14 @@ def _manifest(
     return fresh
 
 
-def _expected(parts: list[Part], encoder: Encoder, options: argparse.Namespace) -> int:
-    """Tokens that will be read, estimated."""
+def _thresholds(parts: list[Part], encoder: Encoder, options: argparse.Namespace) -> tuple[int, int]:
+    """The hash below which a record is held out, and that from which on it is left out."""
+    if options.sample_records or options.holdout_records:
+        return draw(parts, encoder, options.holdout_records, options.sample_records)
+    if not options.holdout_tokens:
+        return 0, ALL
     whole = estimate(parts, encoder)
-    limits = [options.max_tokens and options.max_tokens + options.holdout_tokens]
-    if options.max_records:
-        limits.append(round(options.max_records * len(options.text_field.split(",")) * whole.tokens / whole.documents))
-    return min([whole.tokens, *filter(None, limits)])
+    return threshold(options.holdout_tokens, round(whole.tokens * _share(whole, options))), ALL
 
 
 def _same(folder: Path, name: str, begun: Any, given: Any) -> None:

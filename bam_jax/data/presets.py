@@ -20,7 +20,8 @@ class Preset:
         tokenizer: the paper's; None: it needs a path, which only the user knows.
         holdout_tokens: to hold out.
         max_tokens: to train on, at most.
-        max_records: to read, at most.
+        holdout_records: to hold out, drawn at random.
+        sample_records: to train on at most, drawn at random from all.
         source: paper and section.
     """
 
@@ -33,7 +34,8 @@ class Preset:
     tokenizer: str | None = "mistral"
     holdout_tokens: int = 0
     max_tokens: int | None = None
-    max_records: int | None = None
+    holdout_records: int = 0
+    sample_records: int | None = None
 
     def download(self, folder: str) -> str:
         """The command that fetches it.
@@ -104,7 +106,8 @@ PRESETS = {
         include="triplet-hard/*",
         fields=("query", "positive", "negative"),
         tokenizer=None,
-        max_records=1_250_000,
+        holdout_records=1000,
+        sample_records=1_250_000,
         source="CABLE, section 5.5: mined hard negatives",
     ),
 }

@@ -274,6 +274,11 @@ class ShardWriter:
         except RuntimeError as error:
             raise self._unwritten(error) from error
 
+    @property
+    def documents(self) -> int:
+        """Number of documents so far."""
+        return len(self._lengths)
+
     def append(self, ids: np.ndarray) -> None:
         """Append a document.
 
@@ -313,7 +318,7 @@ class ShardWriter:
             raise self._unwritten(error) from error
         return Shard(
             name=self._path.name,
-            documents=len(self._lengths),
+            documents=self.documents,
             tokens=self.tokens,
             bytes=self._path.stat().st_size,
             sha256=sha256(self._path),

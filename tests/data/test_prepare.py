@@ -18,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bam_jax.data import filling, pool, prepare, shards, train_bpe
+from bam_jax.data.drawing import draw
 from bam_jax.data.pool import Encoder, batches, tokenised
 from bam_jax.data.records import Part
 from bam_jax.data.tokenizers import tokenizer
@@ -100,11 +102,12 @@ def test_every_document_once_and_in_order(tmp_path_factory, texts, shard, batch)
     shards.verify(folder / "out")
 
 
-def test_workers_change_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [["--holdout-tokens=3000"], ["--sample-records=80", "--holdout-records=9"]])
+def test_workers_change_nothing(tmp_path, monkeypatch, options):
     monkeypatch.setattr(pool, "BATCH", 1000)
     source = corpus(tmp_path / "in", words(150))
     for workers in (0, 2):
-        run(source, tmp_path / str(workers), "--shard-tokens=5000", "--holdout-tokens=3000", workers=workers)
+        run(source, tmp_path / str(workers), "--shard-tokens=3000", *options, workers=workers)
     assert contents(tmp_path / "0") == contents(tmp_path / "2")
     assert len(shards.read_manifest(tmp_path / "0").shards["train"]) > 3
 
@@ -118,7 +121,8 @@ def test_stopped_anywhere_it_goes_on_to_the_same_bytes(tmp_path, monkeypatch, pl
     """Stopped before every n-th call of what changes the folder, again and again until it comes through."""
     monkeypatch.setattr(pool, "BATCH", 500)
     source = corpus(tmp_path / "in", words(60))
-    options = ("--shard-tokens=2000", "--holdout-tokens=1500")
+    drawn = ("--sample-records=40", "--holdout-records=9")
+    options = ("--shard-tokens=2000", *(drawn if place in ("close", "write") else ["--holdout-tokens=1500"]))
     run(source, tmp_path / "whole", *options)
     owner = {"append": shards.ShardWriter, "close": shards.ShardWriter, "write": shards.Manifest, "replace": Path}[
         place
@@ -243,6 +247,7 @@ def test_moved_sources_go_on(tmp_path, capsys):
         (["--max-tokens=10"], "of --max-tokens (None, not 10)"),
         (["--shard-tokens=10"], "of --shard-tokens"),
         (["--errors=replace"], "of --errors (strict, not replace)"),
+        (["--sample-records=5"], "of --sample-records (None, not 5)"),
         (["--seed=3"], "of --seed (0, not 3)"),
     ],
 )
@@ -347,6 +352,65 @@ def test_hashes_are_of_the_texts_their_division_and_the_seed():
         for record, seed in ((("ab", "c"), 0), (("ab", "c"), 0), (("a", "bc"), 0), (("ab", "c"), 1))
     )
     assert first == again and len({first, divided, other}) == 3
+
+
+# Samples
+
+
+def test_a_sample_is_of_the_very_size_and_no_text_is_on_both_sides(tmp_path):
+    """However often the source repeats a text: of those on the edge the first are taken."""
+    texts = [text for text in words(60) for _ in range(5)]
+    random.Random(1).shuffle(texts)
+    source = corpus(tmp_path / "in", [*texts, "", " "])
+    for held_out, train in ((9, 102), (0, 3), (50, None), (100, 1000)):
+        out = tmp_path / f"{held_out} {train}"
+        run(source, out, f"--holdout-records={held_out}", *([f"--sample-records={train}"] if train else []))
+        split = [prepared(out, name) for name in ("train", "held_out")]
+        assert len(split[1]) == held_out and not set(split[0]) & set(split[1])
+        assert len(split[0]) == min(train or 1000, 300 - -(-held_out // 5) * 5)
+        places = [[texts.index(text) for text in dict.fromkeys(each)] for each in split]
+        assert all(each == sorted(each) for each in places), "in the order of the source"
+        counts = shards.read_manifest(out).counts
+        assert counts["records"] == 302 and counts["left_out"] + counts["empty"] == 302 - sum(map(len, split))
+
+
+def test_every_place_of_the_source_is_as_likely_as_any_other():
+    places, seeds = 200, 150
+    records = [(f"record {number}",) for number in range(places)]
+    part = Part("x", places, lambda: iter((record, 1) for record in records))
+    taken = np.zeros((2, places))
+    for seed in range(seeds):
+        encoder = Encoder(tokenizer("byte"), seed)
+        first, last = draw([part], encoder, 20, 50)
+        hashes = [encoder.hash(record) for record in records]
+        chosen = np.array([[digest < first for digest in hashes], [first <= digest < last for digest in hashes]])
+        assert chosen.sum(1).tolist() == [20, 50]
+        taken += chosen
+    for times, size in zip(taken, (20, 50), strict=True):
+        share = size / places  # of a place: binomial; of all: a hypergeometric draw, of a little less variance
+        square = ((times - seeds * share) ** 2 / (seeds * share * (1 - share))).sum()
+        assert 0.001 < scipy.stats.chi2.sf(square, places - 1) < 0.999
+        halves = times.reshape(2, -1).sum(1) / (seeds * size)
+        assert abs(halves[0] - 0.5) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            ["--sample-records=5", "--max-records=9"],
+            "--sample-records=5 draws from the whole source and --max-records=9",
+        ),
+        (
+            ["--holdout-records=5", "--max-tokens=9"],
+            "--holdout-records=5 draws from the whole source and --max-tokens=9",
+        ),
+        (["--holdout-records=7"], "--holdout-records=7 is more than a third of the source's 20 records"),
+    ],
+)
+def test_samples_that_cannot_be_drawn(tmp_path, options, says):
+    with pytest.raises(UserError, match=re.escape(says)):
+        run(corpus(tmp_path / "in", words(20)), tmp_path / "out", *options)
 
 
 # Limits

@@ -86,12 +86,15 @@ def test_files_of_the_hub(tmp_path, monkeypatch, name):
         readme = Path("corpora") / name / "README.md"
         readme.write_text("no text of the corpus")
     holdout = ["--holdout-tokens=2000"] if PRESETS[name].holdout_tokens else []
+    holdout += ["--holdout-records=40"] if PRESETS[name].holdout_records else []
     texts, manifest = run(name, *holdout)
     assert manifest.recipe["preset"] == name
     if schema is TRIPLETS:
         assert manifest.fields == ("query", "positive", "negative")
-        assert texts["train"] == [f"{field} {text}" for text in TEXTS for field in TRIPLETS]
-        assert manifest.recipe["max_records"] == 1_250_000
+        triplets = [f"{field} {text}" for text in TEXTS for field in TRIPLETS]
+        assert len(texts["held_out"]) == 3 * 40
+        assert texts["train"] == [text for text in triplets if text not in set(texts["held_out"])]
+        assert manifest.recipe["sample_records"] == 1_250_000
     elif holdout:
         assert texts["held_out"] and set(texts["train"]) | set(texts["held_out"]) < set(TEXTS)
         assert manifest.tokens("held_out") >= 2000
@@ -128,9 +131,15 @@ def test_triplets_as_lines(tmp_path, monkeypatch):
     """The form that sentence-transformers offers beside the hub's."""
     monkeypatch.chdir(tmp_path)
     Path("corpora/ms-marco").mkdir(parents=True)
-    rows = [{"query": f"q{n}", "positive": f"p{n}", "negative": f"n{n}"} for n in range(5)]
+    rows = [{"query": f"q{n // 23}", "positive": f"p{n}", "negative": f"n{n}"} for n in range(100 * 23)]
     Path("corpora/ms-marco/triplets.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert run("ms-marco")[0]["train"] == [text for row in rows for text in row.values()]
+    texts, _ = run("ms-marco", "--sample-records=230", "--holdout-records=10")
+    triplets = [list(zip(*[iter(texts[split])] * 3, strict=True)) for split in shards.SPLITS]
+    assert list(map(len, triplets)) == [230, 10] and {*triplets[0], *triplets[1]} <= {
+        tuple(row.values()) for row in rows
+    }
+    # The first 230 have 10 queries; 23 draws at a tenth miss one of eleven.
+    assert len({query for query, _, _ in triplets[0]}) > 80
 
 
 @pytest.mark.parametrize("name", PRESETS)
