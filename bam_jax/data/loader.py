@@ -16,6 +16,7 @@ from absl import flags
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data.documents import Documents, open_documents
+from bam_jax.data.files import parsed
 from bam_jax.data.first_fit import FirstFit
 from bam_jax.data.masked import Masked
 from bam_jax.data.mixture import Mixture
@@ -153,9 +154,17 @@ class Batches(grain.DatasetIterator[Batch]):
 
         Args:
             state: what its `get_state` gave.
+
+        Raises:
+            UserError: it is something else.
         """
+        number = state["next_index"] if isinstance(state, dict) and state.keys() == {"next_index"} else None
+        if type(number) is not int or number < 0:
+            raise UserError(
+                "the state of the loader is not the number of its next batch; resume from another checkpoint"
+            )
         self._stop()
-        self._number = state["next_index"]
+        self._number = number
 
     async def save(self, directory: Any) -> Awaitable[None]:
         """What orbax calls to save the state; it is the same on all hosts, and the first writes it."""
@@ -177,7 +186,8 @@ class Batches(grain.DatasetIterator[Batch]):
             await asyncio.to_thread((folder / STATE).write_text, state)
 
     async def _read(self, directory: Any) -> None:
-        self.set_state(json.loads(await asyncio.to_thread((directory / STATE).read_text)))
+        path = directory / STATE
+        self.set_state(parsed(await asyncio.to_thread(path.read_bytes), str(path)))
 
     def _stop(self) -> None:
         if self._ahead is not None:

@@ -17,7 +17,7 @@ from bam_jax import errors
 from bam_jax.data import shards
 from bam_jax.data.drawing import draw
 from bam_jax.data.estimate import Estimate, estimate, threshold
-from bam_jax.data.files import listing
+from bam_jax.data.files import listing, shortened
 from bam_jax.data.filling import fill
 from bam_jax.data.pool import ALL, Encoder
 from bam_jax.data.presets import PRESETS, preset
@@ -29,6 +29,8 @@ from bam_jax.errors import UserError, nearest
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16
 DOCUMENT_BYTES = 66  # that a record takes beside its ids: its chunk's header, its place in the index, its length
+_DECIDED = ("threshold", "sample_threshold")  # by reading the source
+_NOTHING = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -246,6 +248,20 @@ def _manifest(
     fields = source.fields
     begun = shards.read_manifest(folder) if (folder / shards.MANIFEST).exists() else None
     if begun is not None and any(begun.shards.values()):
+        for name, there, wanted in (
+            ("recipe", begun.recipe, {*recipe, *_DECIDED}),
+            ("counts", begun.counts, set(_NOTHING)),
+        ):
+            if there.keys() != wanted:
+                other = shortened(sorted(there.keys() ^ wanted))
+                raise UserError(
+                    f"{folder} was begun by another version of bam_jax ({name}: {other}); give another --out"
+                )
+        for name in _DECIDED:
+            if type(begun.recipe[name]) is not int or not 0 <= begun.recipe[name] <= ALL:
+                raise UserError(
+                    f"{folder}: the field 'recipe.{name}' of its manifest is not a hash; give another --out"
+                )
         _same(folder, "tokenizer", begun.tokenizer["hash"], made.hash)
         _same(folder, "text-field", ",".join(begun.fields), ",".join(fields))
         for key, value in recipe.items():
@@ -256,14 +272,14 @@ def _manifest(
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     elif any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
-    recipe["threshold"], recipe["sample_threshold"] = _thresholds(parts, Encoder(made, options.seed), options)
+    recipe |= dict(zip(_DECIDED, _thresholds(parts, Encoder(made, options.seed), options), strict=True))
     fresh = shards.Manifest(
         recipe=recipe,
         fields=fields,
         tokenizer=made.identity(),
         dtype=Encoder(made, options.seed).dtype,
         shards=dict.fromkeys(shards.SPLITS, ()),
-        counts={"records": 0, "empty": 0, "left_out": 0, "bytes": 0},
+        counts=_NOTHING,
         next=(0, 0),
     )
     fresh.write(folder)

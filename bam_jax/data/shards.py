@@ -13,6 +13,8 @@ import hashlib
 import importlib
 import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from bam_jax import log
+from bam_jax.data.files import read_json, shortened
 from bam_jax.errors import UserError, nearest
 
 FORMAT = "bam_jax.data.shards"
@@ -101,36 +104,114 @@ def is_prepared(path: str | os.PathLike) -> bool:
 
 
 def read_manifest(folder: str | os.PathLike) -> Manifest:
-    """The manifest of a prepared folder.
+    """The manifest of a prepared folder, every field of its kind: what it says may be anyone's.
 
     Raises:
         UserError: there is none, or it is broken, of another program, or of a newer version.
     """
     path = Path(folder) / MANIFEST
-    again = "prepare the folder with python -m bam_jax.data.prepare"
     if not path.is_file():
-        raise UserError(f"{folder} holds no {MANIFEST}; {again}, or name another")
-    try:
-        record = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); it was changed since it was written: {again} anew") from error
+        raise UserError(f"{folder} holds no {MANIFEST}; {_AGAIN}, or name another")
+    record = read_json(path)
     if not isinstance(record, dict) or "format" not in record or record["format"] != FORMAT:
-        raise UserError(f"{path} is another program's, not of the format {FORMAT}; {again}, or name another")
-    if record["version"] != VERSION:
+        raise UserError(f"{path} is another program's, not of the format {FORMAT}; {_AGAIN}, or name another")
+    if "version" in record and type(record["version"]) is int and record["version"] != VERSION:
         raise UserError(
             f"{path} is of version {record['version']} of the format and this bam_jax reads version {VERSION}; "
-            f"install the bam_jax that wrote it, or {again} anew"
+            f"install the bam_jax that wrote it, or {_AGAIN} anew"
         )
-    del record["format"], record["version"]
-    try:
-        record["shards"] = {
-            split: tuple(Shard(**shard) for shard in shards) for split, shards in record["shards"].items()
-        }
-        record["fields"] = tuple(record["fields"])
-        record["next"] = record["next"] and tuple(record["next"])
-        return Manifest(**record)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path} lacks or adds a field ({error}); {again} anew") from error
+    top = _fields(
+        record,
+        {
+            "format": _TEXT,
+            "version": _COUNT,
+            "recipe": _OBJECT,
+            "fields": _NAMES,
+            "tokenizer": _OBJECT,
+            "dtype": _DTYPE,
+            "shards": _OBJECT,
+            "counts": _COUNTS,
+            "next": _PLACE,
+        },
+        str(path),
+    )
+    about = {"spec": _TEXT, "name": _TEXT, "hash": _TEXT, "size": _COUNT, "eos": _ID}
+    shards = _fields(top["shards"], dict.fromkeys(SPLITS, _LIST), f"{path}: shards")
+    return Manifest(
+        recipe=top["recipe"],
+        fields=tuple(top["fields"]),
+        tokenizer=_fields(top["tokenizer"], about, f"{path}: tokenizer"),
+        dtype=top["dtype"],
+        shards={
+            split: tuple(
+                _shard(shard, split, number, len(top["fields"]), f"{path}: shards.{split}[{number}]")
+                for number, shard in enumerate(shards[split])
+            )
+            for split in SPLITS
+        },
+        counts=top["counts"],
+        next=top["next"] and tuple(top["next"]),
+    )
+
+
+_AGAIN = "prepare the folder with python -m bam_jax.data.prepare"
+
+_Kind = tuple[str, Callable[[Any], bool]]
+_is_count = lambda value: type(value) is int and 0 <= value < 2**63
+_TEXT: _Kind = ("a text", lambda value: isinstance(value, str))
+_COUNT: _Kind = ("a whole number from 0", _is_count)
+_ID: _Kind = ("a whole number from 0 or null", lambda value: value is None or _is_count(value))
+_LIST: _Kind = ("a list", lambda value: isinstance(value, list))
+_OBJECT: _Kind = ("an object", lambda value: isinstance(value, dict))
+_COUNTS: _Kind = ("numbers by name", lambda value: isinstance(value, dict) and all(map(_is_count, value.values())))
+_DTYPE: _Kind = ("<u2 or <u4", lambda value: value in ("<u2", "<u4"))
+_NAMES: _Kind = (
+    "a list of names",
+    lambda value: isinstance(value, list) and value != [] and all(isinstance(name, str) for name in value),
+)
+_PLACE: _Kind = (
+    "two whole numbers or null",
+    lambda value: value is None or (isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))),
+)
+_DIGEST: _Kind = (
+    "a SHA-256 in hexadecimal",
+    lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None,
+)
+
+
+def _fields(record: Any, kinds: dict[str, _Kind], where: str) -> dict[str, Any]:
+    """The record, which has these fields and no other, each of its kind."""
+    anew = f"{_AGAIN} anew"
+    if not isinstance(record, dict):
+        raise UserError(f"{where} is not an object; {anew}")
+    for name, (kind, fits) in kinds.items():
+        if name not in record:
+            raise UserError(f"{where} lacks the field '{name}'; {anew}")
+        if not fits(record[name]):
+            raise UserError(f"{where}: the field '{name}' is not {kind}; {anew}")
+    if len(record) > len(kinds):
+        raise UserError(f"{where} has fields that are not known: {shortened(record.keys() - kinds.keys())}; {anew}")
+    return record
+
+
+def _shard(record: Any, split: str, number: int, fields: int, where: str) -> Shard:
+    counts = dict.fromkeys(("documents", "tokens", "bytes"), _COUNT)
+    kinds = {"name": _TEXT, **counts, "sha256": _DIGEST, "lengths_sha256": _DIGEST}
+    shard = Shard(**_fields(record, kinds, where))
+    wanted = shard_name(split, number)  # and no other place
+    if shard.name != wanted or shard.documents % fields:
+        what = f"the field 'name' is not {wanted}" if shard.name != wanted else f"its documents do not go by {fields}"
+        raise UserError(f"{where}: {what}; {_AGAIN} anew")
+    return shard
+
+
+def shard_name(split: str, number: int) -> str:
+    """The name of a shard's file.
+
+    >>> shard_name("train", 3)
+    'train-00003.array_record'
+    """
+    return f"{split}-{number:05}.array_record"
 
 
 class Split:
@@ -144,7 +225,7 @@ class Split:
         name: "train" or "held_out".
 
     Raises:
-        UserError: the folder is not complete, or a file is missing or not of its size.
+        UserError: the folder is not complete, a file is missing or not of its size, or the lengths are not the shards'.
     """
 
     lengths: np.ndarray
@@ -167,6 +248,14 @@ class Split:
         # A file of no bytes cannot be mapped.
         self.lengths = np.memmap(lengths, "<i4", mode="r") if self.shards[-1] else np.empty(0, np.int32)
         self._dtype = np.dtype(manifest.dtype)
+        for shard, first in zip(shards, self.shards.tolist(), strict=False):
+            own = self.lengths[first : first + shard.documents]
+            if (
+                own.sum(dtype=np.int64) != shard.tokens
+                or own.min(initial=1) < 0
+                or shard.tokens * self._dtype.itemsize > shard.bytes
+            ):
+                raise _damaged(lengths, f"its lengths are not those of {shard.name}")
         self._readers = functools.lru_cache(maxsize=_OPEN)(_reader)
 
     def __len__(self) -> int:
@@ -205,7 +294,7 @@ class Split:
 
 
 def open_split(folder: str | os.PathLike, name: str) -> Split:
-    """The documents of a split of a prepared folder; opening takes time for each shard, not for each document.
+    """The documents of a split of a prepared folder; opening sums the lengths of all, and reads none of them.
 
     Args:
         folder: a prepared folder.
@@ -263,7 +352,7 @@ class ShardWriter:
 
     def __init__(self, folder: Path, split: str, before: tuple[Shard, ...], number: int, dtype: str) -> None:
         self.tokens = 0
-        self._path = folder / f"{split}-{number:05}.array_record"
+        self._path = folder / shard_name(split, number)
         self._draft = folder / f".{self._path.name}"
         self._lengths_path = lengths_path(folder, split)
         self._start = 4 * sum(shard.documents for shard in before)

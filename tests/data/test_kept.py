@@ -74,8 +74,8 @@ def test_an_override_of_the_tokenizer_is_refused_unless_it_is_the_same(trained, 
     ("name", "text", "says"),
     [
         ("tokenizer/tokenizer.json", train_bpe.train([TALE], 270), "was made with a tokenizer of hash"),
-        ("tokenizer/identity.json", "{", "identity.json cannot be read"),
-        ("tokenizer/identity.json", '{"name": "bpe"}', "identity.json cannot be read (KeyError: 'spec')"),
+        ("tokenizer/identity.json", "{", "identity.json is not JSON that can be read"),
+        ("tokenizer/identity.json", '{"name": "bpe"}', "identity.json has no text in the field 'spec'"),
         ("results.jsonl", '{"eval": "perplexity", "tokenizer": "0123456789abcdef"}\n', "results.jsonl was made with"),
     ],
 )

@@ -1,7 +1,9 @@
 """Shards give back the documents that were written, and say so when they cannot."""
 
 import dataclasses
+import functools
 import json
+import operator
 import pickle
 import re
 import sys
@@ -165,13 +167,18 @@ def test_an_unfinished_folder_is_not_read_but_can_be_verified(tmp_path):
         ('{"files": []}', False, "is another program's"),
         ("[]", False, "is another program's"),
         ('{"format": "bam_jax.data.shards", "version": 2}', True, "is of version 2 of the format"),
-        ('{"format": "bam_jax.data.shards", "version": 1}', True, "lacks or adds a field"),
+        ('{"format": "bam_jax.data.shards", "version": 1}', True, "manifest.json lacks the field 'recipe'"),
+        ('{"format": "bam_jax.data.shards"}', True, "manifest.json lacks the field 'version'"),
+        ('{"format": "bam_jax.data.shards", "version": "1"}', True, "the field 'version' is not a whole number"),
+        ('{"format": "bam_jax.data.shards", "x": ' + "[" * 10**5, True, "is not JSON that can be read"),
+        ('{"format": "bam_jax.data.shards", "x": ' + "1" * 5000 + "}", True, "is not JSON that can be read"),
+        ('{"format": "bam_jax.data.shards", "x": "\xff"}', True, "is not JSON that can be read"),
         ('{"format": "bam_jax.data.shards", "ver', True, "is not JSON"),
     ],
 )
 def test_manifests_that_are_not_to_be_read(tmp_path, content, prepared, says):
     if content is not None:
-        (tmp_path / "manifest.json").write_text(content)
+        (tmp_path / "manifest.json").write_text(content, encoding="latin-1")
     assert shards.is_prepared(tmp_path) is prepared
     with pytest.raises(UserError, match=re.escape(says)) as error:
         shards.open_split(tmp_path, "train")
@@ -181,11 +188,50 @@ def test_manifests_that_are_not_to_be_read(tmp_path, content, prepared, says):
 def test_a_manifest_with_another_field_is_refused(tmp_path):
     manifest, _ = write(tmp_path, [[20]])
     record = json.loads((tmp_path / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps(record | {"other": 1}))
-    with pytest.raises(UserError, match="lacks or adds a field .*other"):
+    (tmp_path / "manifest.json").write_text(json.dumps(record | {"ot\nher": 1}))
+    with pytest.raises(UserError, match=r"manifest.json has fields that are not known: ot\\nher"):
         shards.read_manifest(tmp_path)
     dataclasses.replace(manifest, counts={"read": 1}).write(tmp_path)
     assert shards.read_manifest(tmp_path).counts == {"read": 1}
+
+
+def fields(value, path=()):
+    """The path of every field of a JSON value; what is in the recipe is free."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else []):
+        if isinstance(key, str):
+            yield (*path, key)
+        if key != "recipe":
+            yield from fields(inner, (*path, key))
+
+
+MISSING = object()
+
+
+def test_every_field_of_a_manifest_is_there_and_of_its_kind(tmp_path):
+    write(tmp_path, [[20, 30], [7]])
+    text = (tmp_path / "manifest.json").read_text()
+    for *path, name in fields(json.loads(text)):
+        for wrong in (MISSING, True, -1, 1.5, [["x"]], {"x": None}, None):
+            if (name == "recipe" and isinstance(wrong, dict)) or (name in ("next", "eos") and wrong is None):
+                continue
+            record = json.loads(text)
+            inner = functools.reduce(operator.getitem, path, record)
+            if wrong is MISSING:
+                del inner[name]
+            else:
+                inner[name] = wrong
+            (tmp_path / "manifest.json").write_text(json.dumps(record))
+            with pytest.raises(UserError, match=f"manifest.json.*{name}") as error:
+                shards.read_manifest(tmp_path)
+            assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("lengths", [[-20, 70], [50, 2**31 - 1], [25, 24]])
+def test_lengths_that_are_not_those_of_the_shards_are_seen_on_opening(tmp_path, lengths):
+    write(tmp_path, [[20, 30]])
+    np.array(lengths, "<i4").tofile(tmp_path / "train.lengths")
+    with pytest.raises(UserError, match="train.lengths is damaged .*not those of train-00000.array_record"):
+        shards.open_split(tmp_path, "train")
 
 
 def test_unknown_split(tmp_path):

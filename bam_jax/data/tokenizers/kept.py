@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from bam_jax import log
+from bam_jax.data.files import read_json
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
 from bam_jax.errors import UserError
 
@@ -54,11 +55,11 @@ def kept(run: str | os.PathLike, spec: str) -> Tokenizer:
 
 def _identity(folder: Path) -> dict[str, str]:
     path = folder / IDENTITY
-    try:
-        identity = json.loads(path.read_text(encoding="utf-8"))
-        return {name: identity[name] for name in ("spec", "name", "hash")}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); "
-            f"remove the folder {folder} to go on with the tokenizer that the configuration names"
-        ) from error
+    identity = read_json(path)
+    for name in ("spec", "name", "hash"):
+        if not isinstance(identity, dict) or name not in identity or not isinstance(identity[name], str):
+            raise UserError(
+                f"{path} has no text in the field '{name}'; "
+                f"remove the folder {folder} to go on with the tokenizer that the configuration names"
+            )
+    return identity
