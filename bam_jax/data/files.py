@@ -155,21 +155,30 @@ def too_large(where: str, most: int) -> UserError:
     return UserError(f"{where} has more than {most:,} bytes; divide it, or give prepare a larger --max-record-bytes")
 
 
-def read_json(path: str | os.PathLike) -> Any:
-    """The JSON value in a small file.
+def small(path: str | os.PathLike) -> bytes:
+    """A small file as a whole.
 
     Args:
         path: the file, of at most `SMALL` bytes.
 
     Raises:
-        UserError: it cannot be read, or is not JSON.
+        UserError: it cannot be read, or is larger.
     """
     file = File(str(path), Path(path).name, 0)
     with file.blamed(), file.raw() as raw:
-        text = raw.read(SMALL + 1)
-    if len(text) > SMALL:
-        raise UserError(f"{path} has more than {SMALL:,} bytes; it is not what its name says: take it away")
-    return parsed(text, str(path))
+        contents = raw.read(SMALL + 1)
+    if len(contents) > SMALL:
+        raise UserError(f"{path} has more than {SMALL:,} bytes, and is not what its name says; take it away")
+    return contents
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """The JSON value in a small file.
+
+    Raises:
+        UserError: it cannot be read, or is not JSON.
+    """
+    return parsed(small(path), str(path))
 
 
 def parsed(text: str | bytes, where: str) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bam_jax.config import Config, DataConfig
-from bam_jax.data import batches, documents, held_out, tokenizer
+from bam_jax.data import batches, held_out, tokenizer
 from bam_jax.data.documents import InMemory, Reader, open_documents
 from bam_jax.errors import UserError
 
@@ -23,12 +23,12 @@ def folder(tmp_path, prepared):
 @pytest.mark.parametrize("name", ["byte", "char"])
 def test_in_memory(name):
     made = tokenizer(name)
-    found = InMemory(TEXTS, made)
+    documents = InMemory(TEXTS, made)
     numbers = np.array([3, 0, 3])
     ending = [] if made.eos is None else [made.eos]
-    assert found.shards.tolist() == [0, 5] and found.lengths.dtype == np.int32
-    for number, ids in zip(numbers, found.read(numbers), strict=True):
-        assert ids.tolist() == [*made.encode(TEXTS[number]), *ending] and len(ids) == found.lengths[number]
+    assert documents.shards.tolist() == [0, 5] and documents.lengths.dtype == np.int32
+    for number, ids in zip(numbers, documents.read(numbers), strict=True):
+        assert ids.tolist() == [*made.encode(TEXTS[number]), *ending] and len(ids) == documents.lengths[number]
 
 
 def test_a_prepared_folder_gives_the_batches_of_its_texts(tmp_path, folder):
@@ -77,9 +77,9 @@ def test_a_mixture_holds_out_each_source_once(tmp_path, folder):
 def test_a_corpus_too_large_for_memory_is_to_be_prepared(tmp_path, monkeypatch):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' * 100)
     data = DataConfig(source=str(tmp_path), tokenizer="byte", holdout=0.0)
-    monkeypatch.setattr(documents, "IN_MEMORY", 12_900)
+    monkeypatch.setattr("bam_jax.data.documents.IN_MEMORY", 12_900)
     assert len(open_documents(data, BYTE).lengths) == 1  # repeated ones count once
-    monkeypatch.setattr(documents, "IN_MEMORY", 12_899)
+    monkeypatch.setattr("bam_jax.data.documents.IN_MEMORY", 12_899)
     with pytest.raises(
         UserError, match="more than 12,899 characters.*prepare it: python -m bam_jax.data.prepare --source"
     ):
@@ -98,11 +98,11 @@ def test_unknown_split(folder):
 
 
 def test_the_reader_keeps_the_last_document(listed):
-    texts = listed([[3, 4, 5]])
-    read = Reader(texts)
+    documents = listed([[3, 4, 5]])
+    read = Reader(documents)
     for numbers, asked in (([0, 1, 1], [0, 1]), ([1, 2], [2]), ([2], []), ([1], [1])):
-        texts.asked.clear()
+        documents.asked.clear()
         found = read(np.array(numbers))
-        assert texts.asked == asked
+        assert documents.asked == asked
         for number, ids in zip(numbers, found, strict=True):
-            np.testing.assert_array_equal(ids, texts.texts[number])
+            np.testing.assert_array_equal(ids, documents.texts[number])

@@ -1,7 +1,6 @@
 """The tokenizer of CABLE's models."""
 
 import hashlib
-import json
 import os
 import string
 import tempfile
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bam_jax.data.files import parsed, small
 from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
 from bam_jax.errors import UserError
 
@@ -38,7 +38,7 @@ class GPT2Tokenizer(Tokenizer):
         pattern = need("tiktoken_ext.openai_public", self.name).r50k_pat_str
         self.path = path
         self.files = _files(path)
-        merges, encoder = (self.files[name].read_bytes() for name in FILES)
+        merges, encoder = (small(self.files[name]) for name in FILES)
         ranks, self.eos = _ranks(merges, encoder, self.files)
         self._encoding = tiktoken.Encoding(
             "gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={END: self.eos}
@@ -88,15 +88,19 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
     """The id of each piece of bytes, which is its rank among the merges too, and the end token's."""
     byte_of = _alphabet()
     try:
-        ids: dict[str, int] = json.loads(encoder)
+        ids: dict[str, int] = parsed(encoder, str(files[FILES[1]]))
         eos = ids.pop(END)
         pieces = list(map(str.split, merges.decode().split("\n")[1:-1]))  # the first line says the version
         ranks = {bytes(byte_of[symbol] for symbol in piece): number for piece, number in ids.items()}
         first = len(byte_of)
         fits = all(ids[left + right] == first + rank for rank, (left, right) in enumerate(pieces))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        fits &= sorted(ranks.values()) == list(range(len(ranks))) and all(
+            type(number) is int for number in ids.values()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:160]
         raise UserError(
-            f"{files[FILES[0]]} and {files[FILES[1]]} are not GPT-2's vocabulary ({type(error).__name__}: {error}); "
+            f"{files[FILES[0]]} and {files[FILES[1]]} are not GPT-2's vocabulary ({type(error).__name__}: {reason}); "
             f"download both again from {SOURCE}"
         ) from error
     if not fits or len(ranks) != first + len(pieces) or eos != len(ranks):

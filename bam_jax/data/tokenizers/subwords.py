@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bam_jax.data.files import small
 from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
 from bam_jax.errors import UserError
 
@@ -37,7 +38,7 @@ class _Subwords(Tokenizer):
             remedy = f"name a {' or '.join(self.usual)}, or a folder with one, as in {self.name}:PATH"
             raise UserError(f"tokenizer '{self.name}' {why}; {remedy}")
         self.path = path
-        contents = found[0].read_bytes()
+        contents = small(found[0])
         is_json = contents.lstrip()[:1] == b"{"
         self.files = {JSON if is_json else TXT: found[0]}
         try:
@@ -46,8 +47,9 @@ class _Subwords(Tokenizer):
                 raise ValueError(f"its model is {json.loads(text)['model']['type']}, not {self.model}")
             self._library = library.Tokenizer.from_str(text) if is_json else self._from_txt(text)
         except Exception as error:  # the library raises nothing narrower
+            reason = " ".join(str(error).split())[:160]
             raise UserError(
-                f"{found[0]} is no vocabulary of tokenizer '{self.name}' ({error}); give {' or '.join(self.usual)}"
+                f"{found[0]} is no vocabulary of tokenizer '{self.name}' ({reason}); give {' or '.join(self.usual)}"
             ) from error
         self._library.encode_special_tokens = True  # the name of a special token in a text is text
         self._library.no_truncation()
