@@ -79,6 +79,10 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
         return InMemory(_texts(data, split), tokenizer)
     manifest = shards.read_manifest(source)
     tokenizer.check(manifest.tokenizer["hash"], f"{source} (prepared with {manifest.tokenizer['spec']})")
+    if (manifest.tokenizer["size"], manifest.tokenizer["eos"]) != (tokenizer.size, tokenizer.eos):
+        raise UserError(
+            f"{source} says another size or end of tokenizer {tokenizer.spec!r} than it has; prepare it anew"
+        )
     # A folder that is there to be evaluated on may have been prepared without a hold-out.
     whole = apart and split == "held_out" and not manifest.documents("held_out")
     return shards.open_split(source, "train" if whole else split)

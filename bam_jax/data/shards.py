@@ -289,7 +289,10 @@ class Split:
             for place, record, length in zip(places.tolist(), records, self.lengths[chosen].tolist(), strict=True):
                 if len(record) != length * self._dtype.itemsize:
                     raise _damaged(self._files[shard], f"a document of {len(record)} bytes has {length} tokens")
-                documents[place] = np.frombuffer(record, self._dtype).astype(np.int32)
+                ids = np.frombuffer(record, self._dtype)
+                if ids.max(initial=0) >= self.manifest.tokenizer["size"]:
+                    raise _damaged(self._files[shard], f"it has the id {ids.max()}, which its tokenizer has not")
+                documents[place] = ids.astype(np.int32)
         return documents
 
 

@@ -26,14 +26,24 @@ from bam_jax.errors import UserError
 TEXTS = [f"Document {number} has a few words, é and 漢字.\n" * (1 + number % 5) for number in range(40)]
 LINES = "".join(json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(TEXTS)).encode()
 WIKI = "".join(f" = Title {number} = \n \n {text} \n" for number, text in enumerate(TEXTS)).encode()
-SUFFIXES = (".txt", ".jsonl", ".parquet", ".tokens", ".raw", ".txt.gz", ".jsonl.gz", ".txt.zst", ".jsonl.zst")
+SUFFIXES = (".txt", ".jsonl", ".parquet", ".tokens", ".raw", ".txt.gz", ".jsonl.zst")
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-DEEP = (b"[" * 20_000, b'{"a":' * 20_000, b"9" * 5000, b'{"text": ' + b"7" * 9999 + b"}\n")
-HUGE = (b"\x00" * 10**5, b"x" * 3 * 10**6, b"\n" * 10**5, b" = T = \n\n" * 9999)
+HOSTILE = (
+    b"[" * 20_000,
+    b'{"text":' * 20_000,
+    b"9" * 5000,
+    b'{"text": 1e999}\n{"text": "\\ud800"}',
+    b'{"text": "x"}\n' * 9 + b"\xff\xfe",
+    b"\x00" * 10**5,
+    b"x" * 3 * 10**6,
+    b"\n" * 10**5,
+    b" = T = \n\n" * 9999,
+    b"",
+)
 
 
 def parquet(table, **options):
@@ -49,11 +59,8 @@ SOURCES = {
     "a.parquet": parquet(pa.table({"id": list(range(len(TEXTS))), "text": TEXTS}), row_group_size=15),
     "b.parquet": parquet(pa.table({"text": pa.array(TEXTS).dictionary_encode()}), compression="zstd"),
     "c.parquet": parquet(pa.table({"text": [1, 2]})),
-    "a.txt.gz": gzip.compress("".join(TEXTS).encode()),
-    "a.jsonl.gz": gzip.compress(LINES),
-    "a.txt.zst": zstandard.compress("".join(TEXTS).encode()),
-    "a.jsonl.zst": zstandard.compress(LINES[:500]) + zstandard.compress(LINES[500:]),
 }
+PACKED = {".gz": gzip.compress, ".zst": lambda text: zstandard.compress(text[:500]) + zstandard.compress(text[500:])}
 
 
 @functools.cache
@@ -85,11 +92,11 @@ def spoilt(draw, contents):
             case "end":
                 del made[place:]
             case "insert":
-                made[place:place] = draw(st.binary(max_size=20) | st.sampled_from(DEEP + HUGE))
+                made[place:place] = draw(st.binary(max_size=20) | st.sampled_from(HOSTILE))
             case "repeat":
                 made[place:place] = made[: draw(st.integers(0, 9999))]
             case "all":
-                made = bytearray(draw(st.binary(max_size=200) | st.sampled_from(DEEP)))
+                made = bytearray(draw(st.binary(max_size=200) | st.sampled_from(HOSTILE)))
     return bytes(made)
 
 
@@ -108,6 +115,8 @@ def retyped(draw, contents):
             del inner[path[-1]]
         else:
             inner[path[-1]] = draw(VALUES | st.integers(-2, 400) | st.sampled_from(["<u4", "train-00000.array_record"]))
+        if draw(st.integers(0, 9)) == 0:
+            return json.dumps(record).encode().replace(b"null", draw(st.sampled_from(HOSTILE)))
     return json.dumps(record).encode()
 
 
@@ -171,7 +180,11 @@ def folder(tmp_path):
 @given(st.data())
 def test_sources(folder, data):
     name = data.draw(st.sampled_from(sorted(SOURCES)))
-    contents = data.draw(spoilt(SOURCES[name]))
+    contents = data.draw(spoilt(SOURCES[name]) | st.sampled_from(HOSTILE))
+    if not name.endswith(".parquet") and data.draw(st.booleans()):
+        packing = data.draw(st.sampled_from(sorted(PACKED)))
+        name, contents = name + packing, PACKED[packing](contents)
+        contents = data.draw(st.just(contents) | spoilt(contents))
     if data.draw(st.integers(0, 4)) == 0:
         name = f"a{data.draw(st.sampled_from(SUFFIXES))}"
     with folder() as place:
@@ -205,17 +218,20 @@ def whole(tmp_path_factory):
 def test_prepared_folders(folder, whole, data):
     made, arguments = whole
     files = sorted(path.relative_to(made / "out") for path in (made / "out").rglob("*") if path.is_file())
-    name = data.draw(st.sampled_from([*[each for each in files if each.suffix == ".json"] * 3, *files]))
+    manifest = Path(shards.MANIFEST)
+    name = data.draw(st.just(manifest) | st.sampled_from(files))
     contents = (made / "out" / name).read_bytes()
-    changed = data.draw(retyped(contents) if name.suffix == ".json" else spoilt(contents))
     unfinished = data.draw(st.booleans())
     with folder() as place:
         shutil.copytree(made / "out", place / "out")
         if unfinished:
-            manifest = shards.read_manifest(place / "out")
-            half = {split: finished[:1] for split, finished in manifest.shards.items()}
-            shards.Manifest(**vars(manifest) | {"shards": half, "next": (0, 20)}).write(place / "out")
-        (place / "out" / name).write_bytes(changed)
+            begun = shards.read_manifest(place / "out")
+            half = {split: finished[:1] for split, finished in begun.shards.items()}
+            shards.Manifest(**vars(begun) | {"shards": half, "next": (0, 20)}).write(place / "out")
+            if name == manifest:
+                contents = (place / "out" / name).read_bytes()
+        changed = retyped(contents) if name.suffix == ".json" else spoilt(contents)
+        (place / "out" / name).write_bytes(data.draw(changed))
         with ends():
             shards.verify(place / "out", show=False)
         for split in shards.SPLITS:

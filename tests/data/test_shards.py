@@ -226,6 +226,15 @@ def test_every_field_of_a_manifest_is_there_and_of_its_kind(tmp_path):
             assert "\n" not in str(error.value)
 
 
+def test_an_id_that_the_tokenizer_has_not_is_found_when_it_is_read(tmp_path):
+    manifest, _ = write(tmp_path, [[20, 30]])
+    dataclasses.replace(manifest, tokenizer=manifest.tokenizer | {"size": 9}).write(tmp_path)
+    with pytest.raises(
+        UserError, match=r"train-00000.array_record is damaged \(it has the id \d+, which its tokenizer"
+    ):
+        shards.open_split(tmp_path, "train").read(np.array([1]))
+
+
 @pytest.mark.parametrize("lengths", [[-20, 70], [50, 2**31 - 1], [25, 24]])
 def test_lengths_that_are_not_those_of_the_shards_are_seen_on_opening(tmp_path, lengths):
     write(tmp_path, [[20, 30]])

@@ -97,7 +97,7 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
         fits &= sorted(ranks.values()) == list(range(len(ranks))) and all(
             type(number) is int for number in ids.values()
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(
             f"{files[FILES[0]]} and {files[FILES[1]]} are not GPT-2's vocabulary ({type(error).__name__}: {reason}); "

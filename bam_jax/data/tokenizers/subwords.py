@@ -43,8 +43,8 @@ class _Subwords(Tokenizer):
         self.files = {JSON if is_json else TXT: found[0]}
         try:
             text = contents.decode()
-            if is_json and json.loads(text)["model"]["type"] != self.model:
-                raise ValueError(f"its model is {json.loads(text)['model']['type']}, not {self.model}")
+            if is_json:
+                self._see(json.loads(text)["model"])
             self._library = library.Tokenizer.from_str(text) if is_json else self._from_txt(text)
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:160]
@@ -55,18 +55,26 @@ class _Subwords(Tokenizer):
         self._library.no_truncation()
         self._library.no_padding()
         vocabulary: dict[str, int] = self._library.get_vocab()
-        if not vocabulary:
-            raise UserError(
-                f"{found[0]} is an empty vocabulary of tokenizer '{self.name}'; give another {self.usual[0]}"
-            )
+        self.digits = tuple(self._digit(vocabulary, digit) for digit in string.digits)
         self.size = max(vocabulary.values()) + 1
+        if self.size > 2**31 - 1:
+            raise UserError(
+                f"tokenizer '{self.spec}' has the id {self.size - 1}, which 32 bits do not hold; give another"
+            )
         self.eos, self.mask = (
             next((vocabulary[name] for name in names if name in vocabulary), None) for names in (ENDS, MASKS)
         )
-        unknown = vocabulary.get(self._library.model.unk_token)  # no special one: text has it
+        name = self._library.model.unk_token
+        if name is not None and name not in vocabulary:
+            raise UserError(f"tokenizer '{self.spec}' lacks its own token {name!r}; give another vocabulary")
+        unknown = vocabulary[name] if name is not None else None  # no special one: text has it
         self.special = tuple(sorted(self._special(vocabulary) - {unknown}))
-        self.digits = tuple(self._digit(vocabulary, digit) for digit in string.digits)
         self.hash = digest(contents)
+
+    def _see(self, model: Any) -> None:
+        """Raises: ValueError, KeyError, TypeError: not a model of this kind."""
+        if model["type"] != self.model:
+            raise ValueError(f"its model is {model['type']}, not {self.model}")
 
     def _from_txt(self, text: str) -> Any:
         raise ValueError("it is not JSON")
@@ -145,3 +153,13 @@ class BPETokenizer(_Subwords):
     name = "bpe"
     model = "BPE"
     usual = (JSON,)
+
+    def _see(self, model: Any) -> None:
+        super()._see(model)
+        # The library does not refuse these, it panics.
+        if model.get("continuing_subword_prefix"):
+            raise ValueError("its pieces have a prefix, those of bytes have none")
+        for merge in model["merges"]:
+            left, right = merge.split(" ") if isinstance(merge, str) else merge
+            if left + right not in model["vocab"]:
+                raise ValueError(f"it merges {left!r} and {right!r}, which have no id together")
