@@ -66,11 +66,11 @@ class File:
         """
         with self._reading() as (raw, stream):
             for number in itertools.count(1):
-                line: bytes | bytearray = stream.readline(_PIECE)
-                if not line:
+                start = stream.readline(_PIECE)
+                if not start:
                     return
-                if len(line) == _PIECE or len(line) > most:
-                    line = _gathered(_line(line, stream), most, f"{self.path} line {number}")
+                whole = len(start) < min(_PIECE, most)
+                line = start if whole else _gathered(_line(start, stream), most, f"{self.path} line {number}")
                 yield line, raw.tell()
 
     def whole(self, most: int) -> bytearray:

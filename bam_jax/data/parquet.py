@@ -81,7 +81,7 @@ class Columns:
         longest = stored // rows
         if _ROWS * stored > _BYTES and any("DICTIONARY" in name for chunk in chunks for name in chunk.encodings):
             with self._open(read_dictionary=list(self._fields)) as opened:
-                first = next(opened.iter_batches(batch_size=1, row_groups=[group], columns=list(self._fields)), [])
+                first: Any = next(opened.iter_batches(batch_size=1, row_groups=[group], columns=list(self._fields)), [])
                 longest = max([longest, *(_longest(column) for column in first)])
         return max(1, min(_ROWS, _BYTES // max(longest, 1)))
 

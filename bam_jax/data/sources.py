@@ -160,9 +160,9 @@ def _wiki_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
         columns = Columns(file, source.fields, source.largest)
         groups = columns.groups()
         for number, (_, rows) in enumerate(groups):
-            for row, (line,) in enumerate(columns.rows(number), 1):
+            for row, (text,) in enumerate(columns.rows(number), 1):
                 where = f"{file.path} row {row} of group {number}"
-                yield decoded(line, source.errors, where), file.size * (number * rows + row) // (len(groups) * rows)
+                yield decoded(text, source.errors, where), file.size * (number * rows + row) // (len(groups) * rows)
         return
     start = 0
     for line, read in file.lines(source.largest):
