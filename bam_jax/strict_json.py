@@ -28,7 +28,7 @@ class Must(NamedTuple):
     words: str
 
 
-def parse(text: str | bytes, where: str, remedy: str = "mend or remove it") -> Any:
+def parse(text: str | bytes, where: str, remedy: str = "mend or remove it", *, strict: bool = True) -> Any:
     """The value of a JSON text, all of whose numbers are finite and whose strings can be written in UTF-8.
 
     >>> parse('{"a": [1, 2.5]}', "x.json")
@@ -38,17 +38,19 @@ def parse(text: str | bytes, where: str, remedy: str = "mend or remove it") -> A
         text: bytes are UTF-8.
         where: names the text in the error: its file, and the line if there are several.
         remedy: what the user can do.
+        strict: False: whatever Python parses, such as NaN in a corpus, of which only texts are looked at.
 
     Raises:
         UserError: it is not JSON, is nested too deeply, or has a number or a string that others could not hold.
     """
     try:
         value = json.loads(text.decode() if isinstance(text, bytes) else text)
-        _see(value, 0)
+        if strict:
+            _see(value, 0)
     except json.JSONDecodeError as error:
         raise UserError(f"{where} is not JSON ({error.msg}); {remedy}") from error
     except RecursionError as error:
-        raise UserError(f"{where} is nested more than {DEPTH} deep; {remedy}") from error
+        raise UserError(f"{where} is nested too deep; {remedy}") from error
     except UnicodeError as error:
         raise UserError(f"{where} is not UTF-8 ({error.reason}); {remedy}") from error  # type: ignore[attr-defined]
     except ValueError as error:  # of a whole number with thousands of digits, or of `_see`

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 import ml_collections
 
+from bam_jax import strict_json
 from bam_jax.config.section import Section, joined, kinds
 from bam_jax.config.sections import Config
 from bam_jax.errors import UserError, nearest, shown
@@ -176,7 +177,7 @@ def from_json(text: str) -> Config:
     Raises:
         UserError: text that is not JSON or not a configuration.
     """
-    return from_dict(_parsed(text))
+    return from_dict(strict_json.parse(text, "the configuration"))
 
 
 def digest(config: Config) -> str:
@@ -185,13 +186,6 @@ def digest(config: Config) -> str:
     del tree["mesh"]
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of more than 4,300 digits, and lists within lists
-        raise UserError(f"the configuration is not JSON: {error}") from error
 
 
 def _import_encoding(encoding: str) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bam_jax import strict_json
 from bam_jax.data import invented
-from bam_jax.data.files import File, need, parsed
+from bam_jax.data.files import File, need
 from bam_jax.data.records import decoded
 from bam_jax.errors import UserError
 
@@ -214,13 +215,13 @@ def _one(path: Path) -> list[Any]:
                 records += batch.to_pylist()
         return records
     if path.suffix == ".json":
-        found = parsed(decoded(file.whole(LARGEST), "strict", file.path), file.path)
+        found = strict_json.parse(decoded(file.whole(LARGEST), "strict", file.path), file.path, strict=False)
         if not isinstance(found, list):
             raise UserError(f"{path} is not a list of records; fetch it again")
         return found
     lines = enumerate((line for line, _ in file.lines(LARGEST)), 1)
     return [
-        parsed(decoded(line, "strict", file.path), f"{path} line {number}")
+        strict_json.parse(decoded(line, "strict", file.path), f"{path} line {number}", strict=False)
         for number, line in lines
         if not line.isspace()
     ]

@@ -8,7 +8,6 @@ import gzip
 import importlib
 import io
 import itertools
-import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
+from bam_jax import strict_json
 from bam_jax.errors import UserError
 
 COMPRESSIONS = (".gz", ".zst")
@@ -178,27 +178,7 @@ def read_json(path: str | os.PathLike) -> Any:
     Raises:
         UserError: it cannot be read, or is not JSON.
     """
-    return parsed(small(path), str(path))
-
-
-def parsed(text: str | bytes, where: str) -> Any:
-    """The value of a JSON text.
-
-    Args:
-        text: in UTF-8 if it is bytes.
-        where: what an error names.
-
-    Raises:
-        UserError: not JSON, or what Python refuses: nested thousands deep, or a number of thousands of digits.
-
-    >>> parsed('{"a": [1]}', "here")
-    {'a': [1]}
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{where} is not JSON that can be read ({reason}); mend or remove it") from error
+    return strict_json.parse(small(path), str(path))
 
 
 def shortened(names: Iterable[object], most: int = 20) -> str:

@@ -14,9 +14,9 @@ import grain
 import numpy as np
 from absl import flags
 
+from bam_jax import strict_json
 from bam_jax.config import Config, DataConfig
 from bam_jax.data.documents import Documents, open_documents
-from bam_jax.data.files import parsed
 from bam_jax.data.first_fit import FirstFit
 from bam_jax.data.masked import Masked
 from bam_jax.data.mixture import Mixture
@@ -187,7 +187,7 @@ class Batches(grain.DatasetIterator[Batch]):
 
     async def _read(self, directory: Any) -> None:
         path = directory / STATE
-        self.set_state(parsed(await asyncio.to_thread(path.read_bytes), str(path)))
+        self.set_state(strict_json.parse(await asyncio.to_thread(path.read_bytes), str(path)))
 
     def _stop(self) -> None:
         if self._ahead is not None:

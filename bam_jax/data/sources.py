@@ -9,8 +9,9 @@ import hashlib
 import json
 from collections.abc import Iterator
 
+from bam_jax import strict_json
 from bam_jax.data import tfds
-from bam_jax.data.files import File, is_remote, listing, parsed, too_large
+from bam_jax.data.files import File, is_remote, listing, too_large
 from bam_jax.data.parquet import Columns
 from bam_jax.data.records import Part, Read, chosen, decoded
 from bam_jax.data.wikitext import articles
@@ -115,7 +116,7 @@ def _jsonl(file: File, source: Source) -> Read:
     for number, (line, read) in enumerate(file.lines(source.largest), 1):
         if not line.isspace():
             where = f"{file.path} line {number}"
-            record = parsed(decoded(line, source.errors, file.path, start), where)
+            record = strict_json.parse(decoded(line, source.errors, file.path, start), where, strict=False)
             yield chosen(record, source.fields, where), read
         start += len(line)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bam_jax.data.files import parsed, small
+from bam_jax import strict_json
+from bam_jax.data.files import small
 from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
 from bam_jax.errors import UserError
 
@@ -88,7 +89,7 @@ def _ranks(merges: bytes, encoder: bytes, files: dict[str, Path]) -> tuple[dict[
     """The id of each piece of bytes, which is its rank among the merges too, and the end token's."""
     byte_of = _alphabet()
     try:
-        ids: dict[str, int] = parsed(encoder, str(files[FILES[1]]))
+        ids: dict[str, int] = strict_json.parse(encoder, str(files[FILES[1]]))
         eos = ids.pop(END)
         pieces = list(map(str.split, merges.decode().split("\n")[1:-1]))  # the first line says the version
         ranks = {bytes(byte_of[symbol] for symbol in piece): number for piece, number in ids.items()}
