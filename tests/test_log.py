@@ -38,7 +38,7 @@ def test_a_torn_last_line_is_left_out_and_mended(tmp_path):
     [
         (b'{"st', "is not JSON"),
         (b"", "is not JSON"),
-        (b"[" * 10**5, "is nested more than"),
+        (b"[" * 10**5, "is nested too deep"),
         (b"9" * 5000, "cannot be read .Exceeds the limit"),
         (b'{"step": "\xff"}', "is not UTF-8"),
         (b"3", "is no record but 3"),

@@ -64,7 +64,8 @@ def test_bad_files(tmp_path, name, content, says):
 def test_empty_and_unreadable_folders(tmp_path):
     with pytest.raises(UserError, match=r"has no \.txt or \.jsonl"):
         list(documents(str(tmp_path)))
-    (tmp_path / "a.txt").mkdir()
+    (tmp_path / "folder.txt").mkdir()  # is looked through
+    (tmp_path / "a.txt").symlink_to("nowhere")
     with pytest.raises(UserError, match="cannot read .*a.txt"):
         list(documents(str(tmp_path)))
 

@@ -70,13 +70,27 @@ def test_an_override_of_the_tokenizer_is_refused_unless_it_is_the_same(trained, 
         checkpoint.restore_model(run, overrides=["--config.data.tokenizer=byte"])
 
 
+RECORD = {
+    "eval": "perplexity",
+    "tokenizer": "0123456789abcdef",
+    "length": 16,
+    "n": 4,
+    "step": 1,
+    "overrides": {},
+    "unit": "perplexity",
+    "value": 2.0,
+    "window": 16,
+    "windows": [0.7],
+}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
         ("tokenizer/tokenizer.json", train_bpe.train([TALE], 270), "was made with a tokenizer of hash"),
-        ("tokenizer/identity.json", "{", "identity.json is not JSON that can be read"),
+        ("tokenizer/identity.json", "{", "identity.json is not JSON"),
         ("tokenizer/identity.json", '{"name": "bpe"}', "identity.json has no text in the field 'spec'"),
-        ("results.jsonl", '{"eval": "perplexity", "tokenizer": "0123456789abcdef"}\n', "results.jsonl was made with"),
+        ("results.jsonl", json.dumps(RECORD) + "\n", "results.jsonl was made with"),
     ],
 )
 def test_files_of_another_are_noticed(run, name, text, says):
@@ -116,11 +130,15 @@ def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
 @pytest.mark.parametrize(
     ("name", "files", "says"),
     [
-        ("bpe", {"identity.json": "[" * 20_000 + "]" * 20_000}, "identity.json cannot be read (RecursionError"),
+        ("bpe", {"identity.json": "[" * 20_000 + "]" * 20_000}, "identity.json is nested too deep"),
         ("gpt2", {"vocab.bpe": "#", "encoder.json": "[" * 20_000 + "]" * 20_000}, "are not GPT-2's vocabulary"),
-        ("bpe", {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}}'}, "is an empty vocabulary"),
+        (
+            "bpe",
+            {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}}'},
+            "has no token for the digit 0",
+        ),
         ("../x", {"tokenizer.json": "{}"}, "unknown tokenizer '../x:"),
-        (["bpe"], {"tokenizer.json": "{}"}, "unknown tokenizer"),
+        (["bpe"], {"tokenizer.json": "{}"}, "identity.json has no text in the field 'name'"),
     ],
 )
 def test_a_strangers_files_are_data(tmp_path, name, files, says):

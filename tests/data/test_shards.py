@@ -170,9 +170,9 @@ def test_an_unfinished_folder_is_not_read_but_can_be_verified(tmp_path):
         ('{"format": "bam_jax.data.shards", "version": 1}', True, "manifest.json lacks the field 'recipe'"),
         ('{"format": "bam_jax.data.shards"}', True, "manifest.json lacks the field 'version'"),
         ('{"format": "bam_jax.data.shards", "version": "1"}', True, "the field 'version' is not a whole number"),
-        ('{"format": "bam_jax.data.shards", "x": ' + "[" * 10**5, True, "is not JSON that can be read"),
-        ('{"format": "bam_jax.data.shards", "x": ' + "1" * 5000 + "}", True, "is not JSON that can be read"),
-        ('{"format": "bam_jax.data.shards", "x": "\xff"}', True, "is not JSON that can be read"),
+        ('{"format": "bam_jax.data.shards", "x": ' + "[" * 10**5, True, "is nested too deep"),
+        ('{"format": "bam_jax.data.shards", "x": ' + "1" * 5000 + "}", True, "cannot be read (Exceeds"),
+        ('{"format": "bam_jax.data.shards", "x": "\xff"}', True, "is not UTF-8"),
         ('{"format": "bam_jax.data.shards", "ver', True, "is not JSON"),
     ],
 )
