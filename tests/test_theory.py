@@ -320,15 +320,18 @@ def test_theorem_3_the_limit_is_0_and_needs_eps_and_a_second_key():
 
 def test_theorem_4_far_keys_get_what_nope_gives_them_whatever_the_content(rng):
     shape, log_scale, tolerance = draw(rng, -3, -0.3), draw(rng, -2, 2), 10 ** draw(rng, -3, -0.3)
-    bias = ggd(shape, log_scale, eps=0.0)
+    bias = ggd(shape, log_scale, draw(rng, -2, 2), eps=0.0)
+    mu = bias.centre()
     beyond = np.asarray(theory.seen_beyond(shape, log_scale, tolerance))
-    np.testing.assert_allclose(np.exp(at(bias, beyond)), 1 - tolerance, rtol=1e-6)
-    distance = np.concatenate([np.arange(1, KEYS) + np.zeros_like(beyond), beyond, 2 * beyond], -1)
-    content = rng.normal(0, 5, distance.shape)
-    joint, nope = weights(content + at(bias, distance)), weights(content)
-    assert np.all((joint >= (1 - tolerance) * nope * (1 - 1e-9))[distance >= beyond])
+    np.testing.assert_allclose(np.exp(at(bias, beyond - mu)), 1 - tolerance, rtol=1e-6)
+    ahead = np.concatenate(
+        [np.arange(1 - KEYS, KEYS) + np.zeros_like(beyond), mu - beyond, mu + 2 * beyond], -1
+    )  # j - i
+    content = rng.normal(0, 5, ahead.shape)
+    joint, nope = weights(content + at(bias, -ahead)), weights(content)
+    assert np.all((joint >= (1 - tolerance) * nope * (1 - 1e-9))[np.abs(ahead - mu) >= beyond])
     lone = np.array([0.0, 60.0])  # sharp: a key with all of the content beside one with all of the prior
-    sharp = weights(lone + np.concatenate([np.zeros((DRAWS, 1)), at(bias, beyond)], -1))[:, 1:]
+    sharp = weights(lone + np.concatenate([np.zeros((DRAWS, 1)), at(bias, beyond - mu)], -1))[:, 1:]
     assert np.all(sharp >= 1 - tolerance)
 
 

@@ -123,7 +123,7 @@ def seen_beyond(
 ) -> Float[Array, "*N"]:
     """Theorem 4: BAM with shape < 0 sees any distance: beyond this one each key gets what NoPE gives it, less a tolerance.
 
-        p_ij >= (1 - tolerance) NoPE_ij  for  |i - j - mu| >= D,   where  b(D) = ln(1 - tolerance)
+        p_ij >= (1 - tolerance) NoPE_ij  for  |j - i - mu| >= D,   where  -e^theta_alpha D^beta = ln(1 - tolerance)
 
     Hypotheses: beta < 0, alpha > 0; none on the content. The paper's lim p_ij != 0 cannot hold: in a growing text NoPE's
     own p_ij, near 1 / n, goes to 0. What stays is the ratio; it has the limit 1 (see `nope_ratio`).
