@@ -49,7 +49,7 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
         config: peak rate, `warmup` in steps, `final` as a fraction of the peak.
         steps: optimiser steps of the whole run, warm-up included.
 
-    Source: BAM section 5 and the authors' code (cosine to 0.1 x peak, warm-up 0).
+    Source: BAM appendix C and the authors' code (cosine to 0.1 x peak, warm-up 0).
     """
     cosine = optax.cosine_decay_schedule(config.rate, max(1, steps - config.warmup), alpha=config.final)
     if config.warmup == 0:
@@ -70,7 +70,7 @@ def make(config: OptimizerConfig, steps: int, params) -> optax.GradientTransform
         steps: optimiser steps of the whole run.
         params: a pytree like the trainable parameters, for their names only.
 
-    Source: BAM section 5 and the authors' code; Liu et al. 2020, "On the variance of the adaptive learning
+    Source: BAM appendix C and the authors' code; Liu et al. 2020, "On the variance of the adaptive learning
     rate and beyond" (RAdam).
     """
     scale = {"adamw": optax.scale_by_adam, "radam": optax.scale_by_radam}[config.name]

@@ -1,4 +1,4 @@
-"""The paper's 120M model: 11.4 billion tokens at context 512 (BAM, Table 1 and section 4).
+"""The paper's 120M model: 11.4 billion tokens at context 512 (BAM, section 3 and Table 1 of appendix C).
 
     python -m bam_jax.train --config=configs/lm_120m.py --config.data.source=FOLDER --workdir=runs/lm_120m
 

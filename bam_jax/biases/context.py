@@ -92,7 +92,7 @@ class KCABLE(Bias):
 
     Coordinates as in `CABLE`.
 
-    Source: CABLE section 5.5 (the reading of r is ours: the paper names the relative bias without its weight).
+    Source: CABLE section 5.6 (the reading of r is ours: the paper names the relative bias without its weight).
     """
 
     def __call__(self, i: tuple[Array, Sum], j: Sum) -> Array:

@@ -74,7 +74,7 @@ PRESETS = {
         patterns=_SAMPLE,
         include="sample/10BT/*",
         holdout_tokens=3_932_160,
-        source="BAM, section 4",
+        source="BAM, section 3 and appendix C",
     ),
     "fineweb-1b": Preset(
         repository="HuggingFaceFW/fineweb",
@@ -96,7 +96,7 @@ PRESETS = {
         repository="wikimedia/wikipedia",
         patterns={"train": ("20231101.en/*.parquet", "*.parquet")},
         include="20231101.en/*",
-        source="BAM, appendix D: perplexity of long articles",
+        source="BAM, appendix D.2: perplexity of long articles",
     ),
     "wikitext-2": _wikitext("2"),
     "wikitext-103": _wikitext("103"),

@@ -127,7 +127,7 @@ class KCABLE(CABLE):
 
         b(i, j) = -log(r ** 2 + 1),   r = g_i * (S_i - S_j)
 
-    Source: CABLE section 5.5.
+    Source: CABLE section 5.6.
     """
 
     def bias(self) -> biases.Bias:

@@ -15,7 +15,7 @@ _PASSAGE = 2**20  # characters after which a text is cut
 
 
 class MistralTokenizer(Tokenizer):
-    """Mistral's v3 vocabulary of 32,768 pieces, the one of BAM (paper, section 4).
+    """Mistral's v3 vocabulary of 32,768 pieces, the one of BAM (section 3 and appendix C).
 
     Each digit is its own token, and a text starts as if a space stood before it. No piece goes on beyond a space, so that the
     words of a text, divided at single spaces, have the ids that they have in it: most words have come before.
