@@ -74,6 +74,9 @@ def _scale(config: Config) -> float:
     return math.sqrt(config.model.width // config.model.heads)
 
 
+_ENCODING = "layers/attention/encoding/"
+_SHARED = "prior.shape"  # of BAM, where one prior serves all layers
+
 _SAME = Form(_same, _same)
 _LINEAR = Form(_transposed, _transposed)
 _HEADS = Form(lambda x, config: x.reshape(-1), lambda x, config: x.reshape(1, -1, 1, 1))
@@ -105,7 +108,7 @@ def _bam_rows(config: Config, shared: bool) -> list[Row]:
     if config.encoding == "bam":
         prior = "prior." if shared else layer + "attention.prior."
         for ours, theirs in (("shape", "shape"), ("log_scale", "scale"), ("loc", "loc")):
-            rows.append(Row(f"layers/attention/encoding/{ours}", prior + theirs, _HEADS))
+            rows.append(Row(_ENCODING + ours, prior + theirs, _HEADS))
     if config.ssmax != "off":
         rows.append(Row("layers/attention/ssmax/scale", layer + "attention.seq_scale", _HEADS))
     return rows
@@ -132,7 +135,7 @@ def _cable_rows(config: Config, shared: bool) -> list[Row]:
         *linear("layers/attention/key", attention + "c_attn", part=1, parts=3),
         *linear("layers/attention/value", attention + "c_attn", part=2, parts=3),
         *linear("layers/attention/out", attention + "c_proj"),
-        *linear("layers/attention/encoding/step_size", attention + "h_attn"),
+        *linear(_ENCODING + "step_size", attention + "h_attn"),
         *norm("layers/mlp_norm", layer + "ln_2"),
         *linear("layers/mlp/up", layer + "mlp.c_fc"),
         *linear("layers/mlp/down", layer + "mlp.c_proj"),
@@ -174,6 +177,7 @@ def _bam_config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]
         "encoding": _ENCODINGS[name],
         "encoding_options": options,
         "ssmax": "off" if not ssmax else "outside" if outside else "on",
+        "shared_encoding": _SHARED in weights,
         "model": {
             "family": "llama",
             "layers": layers,
@@ -207,7 +211,7 @@ def _bam_args(config: Config, vocab: int) -> dict[str, Any]:
     if config.encoding == "bam":
         trained = {"train_shape": True, "train_scale": True, "train_loc": False}
         model |= {name: options[name] if name in options else value for name, value in trained.items()}
-        model |= {"global_positional_encoding": False, "ssmax_prior": config.ssmax in ("on", "inside")}
+        model |= {"global_positional_encoding": config.shared_encoding, "ssmax_prior": config.ssmax in ("on", "inside")}
     if config.encoding == "rope":
         model["rope_theta"] = options["base"] if "base" in options else 10_000.0
     return {
@@ -284,7 +288,7 @@ def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str
     Raises:
         UserError: a name is missing, unknown, or has another shape; two arrays that should be one differ.
     """
-    rows = layout.rows(config, "prior.shape" in weights)
+    rows = layout.rows(config, _SHARED in weights)
     known = {name for row in rows for name in row.names(config)}
     for name in weights:
         if name not in known:
@@ -304,7 +308,7 @@ def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str
         parts = [_part(row, weights[name], config) for name in names]
         if "{n}" in row.theirs:
             array = np.stack(parts)
-        elif row.ours.startswith("layers/"):
+        elif row.ours.startswith("layers/") and not config.shared_encoding:
             array = np.stack(parts * config.model.layers)
         else:
             (array,) = parts
@@ -332,7 +336,7 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
     Raises:
         UserError: an array that theirs cannot hold.
     """
-    rows = layout.rows(config, False)
+    rows = layout.rows(config, config.shared_encoding)
     known = {row.ours for row in rows}
     for name in arrays:
         if name not in known:
@@ -343,8 +347,9 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
     for row in rows:
         if row.ours not in arrays:
             raise UserError(f"the model has no {row.ours!r} for {row.theirs!r}; it cannot be laid out so")
-        ours = arrays[row.ours]
-        for name, array in zip(row.names(config), ours if "{n}" in row.theirs else [ours], strict=True):
+        ours, names = arrays[row.ours], row.names(config)
+        each = row.ours.startswith("layers/") and not (config.shared_encoding and row.ours.startswith(_ENCODING))
+        for name, array in zip(names, ours if each else [ours] * len(names), strict=True):
             parts.setdefault(name, []).append(row.form.theirs(array, config))
     return {name: np.ascontiguousarray(np.concatenate(each)) for name, each in parts.items()}
 

@@ -1,5 +1,6 @@
 """Weights in the authors' layouts: converted, they give the logits of a forward pass written here in NumPy from their names."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -218,13 +219,52 @@ def test_bams_weights_give_their_logits_and_come_back_the_same(encoding, changes
     assert again.encoding_options | config.encoding_options == again.encoding_options
 
 
-def test_one_prior_for_all_layers(rng, tokens, tmp_path):
+@pytest.mark.parametrize("layers", [L, H])
+def test_one_prior_for_all_layers_stays_one(layers, rng, tokens, tmp_path, monkeypatch):
+    """Also where there are as many layers as heads, so that shapes tell nothing."""
+    monkeypatch.setitem(globals(), "L", layers)
     weights = bam_weights(rng, "bam_ssmax", shared=True)
     model = converted("bam", written(tmp_path / "theirs", weights, bam_args("bam_ssmax")), tmp_path / "run")
     codes = np.ones((2, T), int)
     np.testing.assert_allclose(
         model(jnp.asarray(tokens))[0], bam_logits(weights, "bam_ssmax", tokens, codes), atol=1e-4
     )
+    assert checkpoint.read_config(tmp_path / "run").shared_encoding
+    convert.main(["--layout=bam", f"--run={tmp_path / 'run'}", f"--export={tmp_path / 'back'}"])
+    back, described = convert.read(tmp_path / "back")
+    assert back.keys() == weights.keys() and described["model_args"]["global_positional_encoding"]
+    for name, value in weights.items():
+        np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("layers", [L, H])
+def test_one_prior_may_become_that_of_each_layer(layers, rng, monkeypatch):
+    monkeypatch.setitem(globals(), "L", layers)
+    layout, weights = convert.LAYOUTS["bam"], bam_weights(rng, "bam", shared=True)
+    config = convert.describe(layout, weights, bam_args("bam"), [BYTES, "--config.shared_encoding=False"])
+    rows = layout.rows(config, True)
+    shapes = {row.ours: row.form.ours(weights[row.names(config)[0]], config).shape for row in rows}
+    shapes = {name: (layers, *shape) if name.startswith("layers/") else shape for name, shape in shapes.items()}
+    back = convert.layouts.to_theirs(layout, convert.layouts.to_ours(layout, weights, config, shapes), config)
+    for n in range(layers):
+        for name in ("shape", "scale", "loc"):
+            np.testing.assert_array_equal(back[f"layers.{n}.attention.prior.{name}"], weights[f"prior.{name}"])
+
+
+def test_one_encoding_is_written_for_each_layer_where_theirs_has_no_place_for_one(rng):
+    layout, weights = convert.LAYOUTS["cable"], cable_weights(rng)
+    config = convert.describe(layout, weights, {}, [BYTES])
+    rows = layout.rows(config, False)
+    ours = {}
+    for row in rows:
+        first, *_ = row.names(config)
+        part = row.form.ours(np.split(weights[first], row.parts)[row.part], config)
+        stacked = row.ours.startswith("layers/") and "encoding" not in row.ours
+        ours[row.ours] = np.stack([part] * L) if stacked else part
+    back = convert.layouts.to_theirs(layout, ours, dataclasses.replace(config, shared_encoding=True))
+    for n in range(L):
+        for name in ("attn.h_attn.weight", "attn.h_attn.bias"):
+            np.testing.assert_array_equal(back[f"transformer.h.{n}.{name}"], weights[f"transformer.h.0.{name}"])
 
 
 def test_cables_weights_give_their_logits_and_come_back_the_same(rng, tokens, tmp_path):
