@@ -6,6 +6,7 @@ import pytest
 from flax import nnx
 
 from bam_jax.encodings import Dims, RoPE, SSMax, spec
+from bam_jax.errors import UserError
 
 DIMS = Dims(heads=2, width=12, context=16)
 T, D = 9, 6
@@ -28,6 +29,12 @@ def test_rope_turns_pairs_in_the_complex_plane(x):
     expected = pairs * np.exp(1j * np.asarray(position)[0, :, None, None] * rate)
     np.testing.assert_allclose(turned[..., :3], expected.real, atol=1e-5)
     np.testing.assert_allclose(turned[..., 3:], expected.imag, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rope", "rope_pi", "rope_ntk", "rope_yarn"])
+def test_rope_needs_pairs(name):
+    with pytest.raises(UserError, match="2 heads of a width of 14 have 7 each; choose heads of an even width"):
+        spec(name).build(Dims(heads=2, width=14, context=16), nnx.Rngs(0))
 
 
 def test_rope_compares_positions_by_their_difference(x):
