@@ -1,6 +1,7 @@
 """Which tiles of the table of logits must be computed: those that are seen, and whose mass is not provably negligible."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -150,9 +151,10 @@ def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q
     if low_high is None:
         return None
     low, high = low_high  # [#H, N, M]
-    content, coldest = _content(q, k, scoring, dtype, block_q)
+    content, coldest, _ = _content(q, k, scoring, dtype, block_q)
     sure = _sure(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
     best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
+    # Only a tile below the best can be left out, and what is below 0 is least where t_i is.
     lost = 2 * content + math.log(k.shape[1]) + coldest * (high - best)
     return (lost < _log_share(skip, dtype)) & (coldest > 0)
 
@@ -207,7 +209,7 @@ def reach(
 
     With C_i as above and total keys in all, a tile holds less than a share of the mass of row i if
 
-        C_i + log(total) + t_i b_max(tile) - lse_i < log(share).
+        C_i + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
 
     Args:
       q, k: of any length.
@@ -223,21 +225,21 @@ def reach(
     bounds = None if skip == "off" else _bounds(whole, dtype, block_q, block_k)
     if bounds is None:
         return seen.any()
-    content, coldest = _content(q, k, whole, dtype, block_q)
+    content, coldest, hottest = _content(q, k, whole, dtype, block_q)
+    corners = [t * b for t in (coldest, hottest) for b in bounds]  # where a product of two ranges is largest
     found = jnp.where((scoring.queries.position < EMPTY)[:, None], lse, jnp.inf)
     found = pad(found, block_q, jnp.inf)
     found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
-    held = content + math.log(total) + coldest * bounds[1] - found
-    negligible = (held < _log_share(skip, dtype)) & (coldest > 0)
-    return (seen & ~negligible).any()
+    held = content + math.log(total) + functools.reduce(jnp.maximum, corners) - found
+    return (seen & ~(held < _log_share(skip, dtype))).any()  # NaN is needed
 
 
 def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
     return math.log(float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip))
 
 
-def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: int) -> tuple[Array, Array]:
-    """The largest C_i and the smallest t_i of each query block, [H, N, 1] both."""
+def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: int) -> tuple[Array, Array, Array]:
+    """The largest C_i, the smallest and the largest t_i of each query block, [H, N, 1] or [#H, N, 1]."""
     norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)).transpose(0, 2, 1)  # [B, heads, T]
     cut = lambda x: x.reshape(x.shape[0], x.shape[1], -1, block_q)
     longest_key = jnp.repeat(norm(k).max((0, 2)), q.shape[2] // k.shape[2])
@@ -245,7 +247,8 @@ def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: in
     temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
     content = cut(pad(norm(q), block_q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None]
     coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
-    return content[:, :, None] / math.sqrt(q.shape[-1]), coldest[:, :, None]
+    hottest = cut(jnp.where(filled, temperature, -jnp.inf)).max((0, 3))
+    return content[:, :, None] / math.sqrt(q.shape[-1]), coldest[:, :, None], hottest[:, :, None]
 
 
 def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:
@@ -253,11 +256,12 @@ def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> t
 
     def extent(tokens: Tokens, block: int, axis: int) -> tuple[Any, Any]:
         filled = tokens.position[:, None] < EMPTY
+        some = filled.reshape(len(filled), 1, -1, block).any((0, 3))  # [1, blocks]
 
         def one(x: Array, pick: Any, neutral: float) -> Array:
             x = jnp.where(filled, x, neutral)
             x = pick(x.reshape(*x.shape[:2], -1, block), (0, 3))  # [#H, blocks]
-            return jnp.expand_dims(jnp.where(jnp.isfinite(x), x, 0), axis)
+            return jnp.expand_dims(jnp.where(some, x, 0), axis)  # NaN stays: a tile of it is left out by no bound
 
         own = coordinate(tokens, dtype)
         return tuple(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention, tiles
 from bam_jax.attention.scoring import bias_table, visible
+from bam_jax.biases.base import bias
 
 B, T, H, D = 2, 48, 2, 4
 PRIORS = {
@@ -86,6 +87,57 @@ def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, tem
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     lost = np.where(kept[None], 0, weights).sum(-1) / weights.sum(-1)
     assert lost.max() < (2**-24 if skip == "exact" else skip)
+
+
+@bias
+class Peak(biases.Monotone):
+    """A Laplace prior of any height, the mode some tokens before the query."""
+
+    slope: jax.Array
+    height: jax.Array
+    back: jax.Array
+
+    def __call__(self, i, j):
+        return self.height - self.slope * jnp.abs(j - i + self.back)
+
+    def centre(self):
+        return -self.back
+
+
+REACHED = jax.jit(tiles.reach, static_argnums=(4, 5))
+
+
+def reached(slope, height, back, temperature, towards, seed, end=T // 3):
+    """Whether far keys are said to be needed beside near ones, and the largest share that they have of a row, in nats."""
+    rng = np.random.default_rng(seed)
+    near, far = slice(2 * T // 3, T), slice(0, end)
+    q, k = rng.normal(size=(B, T, H, D)), rng.normal(size=(B, T, H, D))
+    if towards:  # the far keys are what the queries look for
+        q[:], k[:], k[:, far] = 2 * q[0, 0], 0, 2 * q[0, 0]
+    factors = -np.sort(-rng.uniform(*temperature, (1, H, T)))  # the rows next to the far keys are the hottest
+    prior = Peak(*(np.full(H, x) for x in (slope, height, back)))
+    i, j = np.arange(T)[near, None], np.arange(T)[None]
+    logits = np.einsum("bthd,bshd->bhts", q[:, near], k) / np.sqrt(D) + height - slope * np.abs(j - i + back)
+    logits = np.where(j <= i, logits * factors[..., near, None], -np.inf)
+    lse = np.logaddexp.reduce(logits[..., near], -1)
+    parts = Tokens(np.arange(T)[None, near]), Tokens(np.arange(T)[None, far])
+    said = REACHED(q[:, near], k[:, far], Scoring(prior, *parts, factors[..., near]), lse, 1e-3, T)
+    return bool(said), (np.logaddexp.reduce(logits[..., far], -1) - lse).max()
+
+
+def test_keys_that_do_not_reach_hold_less_than_their_share(x64):
+    """Whatever the signs of biases and temperatures."""
+    temperatures = (1.0, 1.0), (0.001, 1.0), (0.5, 2.0), (-1.0, 1.0), (-2.0, -0.5)
+    settings = (1.0, 5.0, 30.0), (-100.0, 0.0, 200.0), (0, 8), temperatures, (False, True), (T // 3, 2 * T // 3)
+    for seed, (*prior, temperature, towards, end) in enumerate(itertools.product(*settings)):
+        said, share = reached(*prior, temperature, towards, seed, end)
+        assert said or share < np.log(1e-3), (prior, temperature, towards, end)
+
+
+def test_keys_reach_or_not(x64):
+    assert not reached(8.0, 0.0, 0, (0.5, 2.0), False, 0)[0]
+    assert not reached(8.0, 200.0, 0, (1.0, 1.0), False, 0)[0]
+    assert reached(0.06, 0.0, 0, (0.5, 2.0), False, 0)[0]
 
 
 def test_counts_of_tiles():
