@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")  # of one processor, for meshes
@@ -20,6 +21,20 @@ if (
 ):  # BAM_FUZZ=10000 pytest -n 0 tests/test_fuzz.py --hypothesis-seed=1: as many, others with each seed
     hypothesis.settings.register_profile("long", deadline=None, max_examples=int(os.environ["BAM_FUZZ"]), database=None)
     hypothesis.settings.load_profile("long")
+
+
+@pytest.fixture(autouse=True)
+def attention_as_it_is(request):
+    """What a test replaces inside attention is neither overlooked by it nor met by the next: none has the other's programs."""
+    op = sys.modules.get("bam_jax.attention.op")
+    if "monkeypatch" not in request.fixturenames or op is None:
+        yield
+        return
+    for compiled in (op._run, op._run_backward):
+        compiled.clear_cache()
+    yield
+    for compiled in (op._run, op._run_backward):
+        compiled.clear_cache()
 
 
 @pytest.fixture

@@ -94,9 +94,9 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
         if cut.counted is not None:
             start = add(start, cut.counted_logits(queries, n), cut.counted.v)
         out, top, total = cut.over_keys(n, key_block, varying(start, cut.q))
-        some = total > 0
-        out = jnp.where(some[..., None], out / jnp.where(some, total, 1)[..., None], 0)
-        return None, (out, jnp.where(some, top + jnp.log(jnp.where(some, total, 1)), HIDDEN))
+        none = total == 0  # false for NaN, which stays
+        whole = jnp.where(none, 1, total)
+        return None, (out / whole[..., None], jnp.where(none, HIDDEN, top + jnp.log(whole)))
 
     _, (out, lse) = _scan(query_block, None, cut.query_blocks)
     return cut.rows(out), cut.row_scalars(lse)
@@ -291,7 +291,7 @@ class _Cut:
         raw = raw + self.of_tile(at, self.bias_of_offsets, self.bias, *operands)
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
-        return logits + jnp.where(seen, 0, HIDDEN).astype(self.dtype)[:, None, None], raw
+        return jnp.where(seen[:, None, None], logits, jnp.asarray(HIDDEN, self.dtype)), raw
 
     def counted_logits(self, queries: _Queries, n: Array) -> Array:
         """The logits of the kinds that query block `n` counts, each with the logarithm of its number, [B, K, G, block_q, C]."""
@@ -300,8 +300,9 @@ class _Cut:
         raw = raw + self.split_scalars(self.counted.level[None, :, n, None, None].astype(self.dtype))
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         count = self.counted.count[:, n]
-        many = jnp.where(count > 0, jnp.log(jnp.maximum(count, 1)), HIDDEN).astype(self.dtype)
-        return logits + many[:, None, None, None]
+        many = jnp.log(jnp.maximum(count, 1)).astype(self.dtype)
+        logits = logits + many[:, None, None, None]
+        return jnp.where((count > 0)[:, None, None, None], logits, jnp.asarray(HIDDEN, self.dtype))
 
     def dot(self, equation: str, a: Array, b: Array) -> Array:
         """A product in the operands' narrower type, summed in `dtype`."""

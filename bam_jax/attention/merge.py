@@ -36,8 +36,9 @@ def merge(
     (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))
     """
     top = lse.max(axis)
-    weights = jnp.where(lse > HIDDEN, jnp.exp(lse - jnp.expand_dims(top, axis)), 0.0)
+    weights = jnp.where(lse <= HIDDEN, 0.0, jnp.exp(lse - jnp.expand_dims(top, axis)))  # NaN stays
     total = weights.sum(axis)
-    whole = jnp.where(total > 0, total, 1.0)
+    none = total == 0
+    whole = jnp.where(none, 1.0, total)
     merged = (weights[..., None] * out).sum(axis) / whole[..., None]
-    return merged, jnp.where(total > 0, top + jnp.log(whole), HIDDEN)
+    return merged, jnp.where(none, HIDDEN, top + jnp.log(whole))

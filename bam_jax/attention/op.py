@@ -15,6 +15,7 @@ from bam_jax.attention import chunked, reference, rows
 from bam_jax.attention.axes import auto, varying
 from bam_jax.attention.scoring import Scoring, split
 from bam_jax.attention.tiles import Tiling
+from bam_jax.biases import Bias
 from bam_jax.biases.base import head_axes
 from bam_jax.platform import platform
 
@@ -74,6 +75,8 @@ BACKENDS: dict[str, Backend] = {
 
 DEFAULT = Tiling()
 
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
 NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
 """The backend made for each platform; on others "auto" is "chunked", or "rows" for what is rowwise."""
 
@@ -94,8 +97,12 @@ def attention(
     A row that sees no key gives 0. Gradients flow to q, k, v, the bias's parameters, the temperature and the coordinates.
     Logits and softmax are float32 (float64 for float64 inputs); the output has q's dtype.
 
+    A row is NaN where anything that it sees is: its query or temperature, a key, a number of a value or of the bias between
+    them. What it does not see never makes it NaN. A value that holds an infinity counts as NaN. Gradients promise less: NaN
+    in gives NaN out, and may reach those of all that lies in one row of the batch, or of parameters.
+
     Args:
-      q: queries of H heads.
+      q: queries of H heads, bfloat16, float16, float32 or float64.
       k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
       scoring: bias, temperature, tokens and mask.
       backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
@@ -103,7 +110,7 @@ def attention(
       tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
 
     Raises:
-      ValueError: shapes do not fit together; the message holds them.
+      ValueError: shapes or dtypes do not fit together; the message holds them.
       Unsupported: the named backend cannot do it, or there is none of that name.
 
     Source: BAM definition 1 and theorem 1.
@@ -117,19 +124,21 @@ def attention(
     reason = chosen.reason(q, k, v, scoring)
     if reason is not None:
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
+    if not (q.size and k.size):  # no rows, or rows that see nothing
+        return jnp.zeros_like(q)
     run = auto(functools.partial(_attention, chosen, tiling), q)
     return run(*varying((q, k, v, scoring)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    return varying(backend.forward(q, k, v, scoring, tiling)[0].astype(q.dtype), q)
+    return _run(backend, tiling, q, k, v, scoring)[0].astype(q.dtype)
 
 
 def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[Array, tuple]:
     q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
     wanted = tuple(x.perturbed for x in jax.tree.leaves(split(arguments[3])[0]))
-    out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
+    out, lse = _run(backend, tiling, q, k, v, scoring)
     return out.astype(q.dtype), (q, k, v, scoring, _Static(wanted), out, lse)
 
 
@@ -137,7 +146,23 @@ def _backward(backend: Backend, tiling: Tiling, residuals: tuple, d_out: Any) ->
     q, k, v, scoring, wanted, out, lse = residuals
     if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
         d_out = jnp.zeros_like(q)
-    return varying(backend.backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out), q)
+    return _run_backward(backend, tiling, wanted.value, q, k, v, scoring, out, lse, d_out)
+
+
+# Both are compiled once for calls outside of jit, whose loops would else be compiled anew each time, and leave no trace inside.
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _run(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    # Weights of 0 do not hide a value that is NaN, and the mask does hide a key that is: the key is made to stand for both.
+    finite = jnp.isfinite(v).all(-1, keepdims=True)
+    return varying(backend.forward(q, jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), scoring, tiling), q)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _run_backward(backend: Backend, tiling: Tiling, wanted: tuple[bool, ...], *arguments: Any) -> tuple:
+    q, k, v, scoring, out, lse, d_out = arguments
+    return varying(backend.backward(q, k, v, scoring, tiling, wanted, out, lse, d_out), q)
 
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)
@@ -177,9 +202,15 @@ def _announce(backend: str, platform: str, why: str | None) -> None:
 
 def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
+    if not {q.dtype.name, k.dtype.name, v.dtype.name} <= set(_DTYPES):
+        dtypes = f"q {q.dtype}, k {k.dtype}, v {v.dtype}"
+        raise ValueError(f"attention takes q, k and v of {', '.join(_DTYPES)}, got {dtypes} of shapes {shapes}")
+    if not isinstance(scoring.bias, Bias):
+        raise ValueError(f"scoring.bias is a Bias, such as biases.Uniform() for none, got {scoring.bias!r}")
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
-    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[2] % k.shape[2]:
+    same = k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    if not same or k.shape[2] == 0 or q.shape[2] % k.shape[2]:
         raise ValueError(
             f"k and v must be alike, share B and D with q, and have a head count that divides q's: {shapes}"
         )

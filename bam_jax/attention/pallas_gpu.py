@@ -133,10 +133,10 @@ def _forward_step(at: Tile, state: tuple) -> tuple:
 
 def _forward_finish(state: tuple) -> tuple:
     top, total, sums = state
-    some = total > 0
-    whole = jnp.where(some, total, 1.0)
-    lse = jnp.where(some, top + jnp.log(whole), HIDDEN)
-    return (sums * spread(jnp.where(some, 1 / whole, 0.0), sums.shape),), (lse,)
+    none = total == 0  # false for NaN, which stays
+    whole = jnp.where(none, 1.0, total)
+    lse = jnp.where(none, HIDDEN, top + jnp.log(whole))
+    return (sums * spread(1 / whole, sums.shape),), (lse,)
 
 
 def _gradient_start(matrices: int, vectors: int, width: int) -> tuple:

@@ -33,8 +33,9 @@ _CORES = 2  # Of the TPUs that have most: so many share the keys of one query.
 
 def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
     """Why these kernels cannot do it, or None; see `Backend.refuses`."""
-    if jnp.promote_types(q.dtype, jnp.float32) != jnp.float32:
-        return f"a TPU has no {q.dtype}"
+    for x in (q, k, v):
+        if x.dtype.name not in ("bfloat16", "float32"):
+            return f"a TPU has no {x.dtype}"
     if q.shape[-1] > 256:
         return f"a head width of {q.shape[-1]}, above 256"
     reason = tile.unsupported(scoring)
@@ -256,10 +257,10 @@ def _start(top: Any, total: Any, sums: Any) -> None:
 
 def _finish(out: Any, lse: Any, top: Array, total: Array, sums: Array) -> None:
     """After the last: top and total [1, n], sums [D, n]."""
-    some = total > 0
-    whole = jnp.where(some, total, 1.0)
-    out[...] = (sums * jnp.where(some, 1 / whole, 0.0)).astype(out.dtype)
-    lse[...] = jnp.where(some, top + jnp.log(whole), HIDDEN)
+    none = total == 0  # false for NaN, which stays
+    whole = jnp.where(none, 1.0, total)
+    out[...] = (sums * (1 / whole)).astype(out.dtype)
+    lse[...] = jnp.where(none, HIDDEN, top + jnp.log(whole))
 
 
 def _query_kernel(wanted: list[bool], step: Step, rows: _Rows, k: Any, v: Any, outputs: Any, sums: Any) -> None:

@@ -218,6 +218,56 @@ def test_shapes_that_do_not_fit_are_said(qkv):
         attention(q, k, v, dataclasses.replace(scoring(), temperature=jnp.ones((B, T))))
     with pytest.raises(ValueError, match="window=0"):
         Mask(window=0)
+    with pytest.raises(ValueError, match=r"head count.*k \(2, 12, 0, 4\)"):
+        attention(q, k[:, :, :0], v[:, :, :0], scoring())
+    with pytest.raises(ValueError, match=r"scoring.bias is a Bias, such as biases.Uniform\(\) for none, got None"):
+        attention(q, k, v, dataclasses.replace(scoring(), bias=None))
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.bool_, jnp.complex64, jnp.float8_e4m3fn])
+def test_dtypes_without_attention_are_said(dtype, qkv):
+    for n, name in enumerate("qkv"):
+        arguments = [x.astype(dtype) if n == m else x for m, x in enumerate(qkv)]
+        said = rf"bfloat16, float16, float32, float64, got.*{name} {jnp.dtype(dtype)}.*\(2, 12, 3, 4\)"
+        with pytest.raises(ValueError, match=said):
+            attention(*arguments, scoring())
+
+
+def test_float16_is_an_input_but_on_a_tpu(qkv):
+    half = [x.astype(jnp.float16) for x in qkv]
+    expected = attention(*(x.astype(jnp.float32) for x in half), scoring(), backend="reference")
+    for backend in ("reference", "rows", "chunked"):
+        out = attention(*half, scoring(), backend=backend)
+        assert out.dtype == jnp.float16
+        np.testing.assert_allclose(out.astype(jnp.float32), expected, atol=4e-3)
+    for n in range(3):
+        with pytest.raises(Unsupported, match="a TPU has no float16"):
+            attention(*(half[n] if n == m else x for m, x in enumerate(qkv)), scoring(), backend="pallas_tpu")
+
+
+@pytest.mark.parametrize("backend", ["reference", "rows", "chunked", "pallas_tpu", "auto"])
+@pytest.mark.parametrize("rows, queries, keys", [(B, 0, T), (B, T, 0), (B, 0, 0), (0, T, T)])
+def test_no_rows_and_no_keys(backend, rows, queries, keys, qkv):
+    q, k, v = (x[:rows, :n] for x, n in zip(qkv, (queries, keys, keys), strict=True))
+    side = lambda n: Tokens(jnp.arange(n)[None])
+    of = lambda q, k, v, bias: attention(q, k, v, Scoring(bias, side(queries), side(keys)), backend=backend)
+    np.testing.assert_array_equal(of(q, k, v, prior()), jnp.zeros_like(q))
+    for slope in jax.tree.leaves(jax.grad(lambda *x: of(*x).sum(), (0, 1, 2, 3))(q, k, v, prior())):
+        assert not slope.any()
+
+
+def test_a_call_outside_of_jit_is_compiled_once(qkv):
+    traced = []
+
+    def note(name):
+        return lambda *x: traced.append(name) or getattr(chunked, name)(*x)
+
+    backend = Backend(note("forward"), note("backward"), lambda *x: None)
+    of = lambda q, k, v, slopes: attention(q, k, v, scoring(biases.ALiBi(slopes)), backend=backend).sum()
+    for n in range(3):
+        arguments = (*(x + n for x in qkv), jnp.full(H, 1.0 + n))
+        jax.block_until_ready((of(*arguments), jax.grad(of, range(4))(*arguments)))
+    assert traced == ["forward", "backward"]
 
 
 @given(

@@ -1,0 +1,109 @@
+"""A row is NaN where something that it sees is, and only there."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import biases
+from bam_jax.attention import BACKENDS, EMPTY, Kinds, Scoring, Tiling, Tokens, attention, pallas_gpu
+from bam_jax.attention.merge import merge
+from bam_jax.attention.scoring import HIDDEN, visible
+
+B, T, H, K, D = 2, 24, 4, 2, 4
+EACH = [pytest.param(name, marks=pytest.mark.hopper) if name == "pallas_gpu" else name for name in BACKENDS]
+
+
+@pytest.fixture
+def case(rng):
+    """Two documents, padding and an empty slot; heads so steep that far tiles are left out, and flat ones."""
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    position = jnp.arange(T)[None].repeat(B, 0).at[1, 5].set(EMPTY)
+    segment = jnp.asarray([[1] * 20 + [2] * 3 + [0], [1] * T], jnp.int32)
+    tokens = Tokens(position, segment, jnp.arange(float(T))[None, None])
+    steep = jnp.array([3.0, -2.0, 3.0, -2.0])
+    bias = biases.GeneralisedGaussian(jnp.ones(H), steep, jnp.zeros(H))
+    scoring = Scoring(bias, tokens, tokens, jnp.ones((B, H, T)))
+    return draw(B, T, H, D), draw(B, T, K, D), draw(B, T, K, D), scoring
+
+
+def places(q, k, v, scoring):
+    """(name, arguments with NaN in one place, which rows [B, T, H] see it)."""
+    seen = np.asarray(visible(scoring.queries, scoring.keys, scoring.mask))
+    some = np.broadcast_to(seen.any(2)[:, :, None], (B, T, H))
+    of = lambda *at: np.isin(np.arange(some.size).reshape(some.shape), np.arange(some.size).reshape(some.shape)[at])
+    replace = functools.partial(dataclasses.replace, scoring)
+    for b, t in ((0, 0), (0, 13), (0, T - 1), (1, 5), (1, 20)):
+        yield f"query {b} {t}", (q.at[b, t, 1, 2].set(jnp.nan), k, v, scoring), some & of(b, t, 1)
+        hot = replace(temperature=scoring.temperature.at[b, 2, t].set(jnp.nan))
+        yield f"temperature {b} {t}", (q, k, v, hot), some & of(b, t, 2)
+        sees = np.zeros((B, T, H), bool)
+        sees[b, :, 2:] = seen[b, :, t, None]
+        yield f"key {b} {t}", (q, k.at[b, t, 1, 0].set(jnp.nan), v, scoring), sees
+        for name, value in (("NaN", jnp.nan), ("infinity", -jnp.inf)):
+            yield f"value {b} {t} {name}", (q, k, v.at[b, t, 1, 3].set(value), scoring), sees
+    of_side = lambda tokens, t: dataclasses.replace(tokens, coordinate=tokens.coordinate.at[..., t].set(jnp.nan))
+    for t in (2, 13):
+        far = replace(queries=of_side(scoring.queries, t))
+        yield f"query's coordinate {t}", (q, k, v, far), some & of(slice(None), t)
+        far = replace(keys=of_side(scoring.keys, t))
+        yield f"key's coordinate {t}", (q, k, v, far), seen[:, :, t, None].repeat(H, 2)
+    for field in ("shape", "log_scale", "loc"):
+        number = getattr(scoring.bias, field).at[0].set(jnp.nan)
+        broken = replace(bias=dataclasses.replace(scoring.bias, **{field: number}))
+        yield f"prior's {field}", (q, k, v, broken), some & of(slice(None), slice(None), 0)
+
+
+@pytest.mark.parametrize("backend", EACH)
+def test_a_row_is_nan_where_what_it_sees_is(backend, case, monkeypatch):
+    monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
+    tiling = Tiling() if backend == "pallas_gpu" else Tiling(block_q=8, block_k=8)
+    run = jax.jit(functools.partial(attention, backend=backend, tiling=tiling))
+    whole = np.asarray(run(*case))
+    assert np.isfinite(whole).all()
+    for name, arguments, sees in places(*case):
+        out = np.asarray(run(*arguments))
+        np.testing.assert_array_equal(np.isnan(out), sees[..., None].repeat(D, -1), err_msg=name)
+        np.testing.assert_allclose(out[~sees], whole[~sees], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", ["chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
+def test_a_gradient_is_nan_where_what_it_is_made_of_is(backend, case):
+    def loss(q, k, v, scoring, weights):
+        return (attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=8, block_k=8)) * weights).sum()
+
+    slopes = jax.jit(jax.grad(loss, (0, 1, 2, 3), allow_int=True))
+    weights = jnp.ones((B, T, H, D))
+    for name, arguments, sees in places(*case):
+        dq, dk, _, d_scoring = slopes(*arguments, weights)
+        assert np.isnan(dq).any(-1)[sees].all(), name
+        for slope in (dk, d_scoring.bias.shape, d_scoring.bias.log_scale, d_scoring.bias.loc):
+            assert np.isnan(slope).any() or not sees.any(), name
+
+
+def test_keys_that_are_counted_are_nan_for_those_who_see_them(rng):
+    length, count = 128, 7
+    of = np.sort(rng.integers(0, count - 1, (1, length)))[:, ::-1].copy()  # a kind's tokens follow one another
+    of[0, -1] = count - 1
+    k, v = (jnp.asarray(rng.normal(size=(count, K, D)), jnp.float32) for _ in range(2))
+    q = jnp.asarray(rng.normal(size=(1, length, H, D)), jnp.float32)
+    tokens = Tokens(jnp.arange(length)[None], kinds=Kinds(jnp.asarray(of), count))
+    scoring = Scoring(biases.Uniform(), tokens, tokens)
+    run = jax.jit(functools.partial(attention, backend="chunked", tiling=Tiling(block_q=16, block_k=16)))
+    for kind in (0, 3, count - 1):
+        sees = np.maximum.accumulate(of[0] == kind)
+        for keys, values in ((k.at[kind, 0, 0].set(jnp.nan), v), (k, v.at[kind, 0, 1].set(jnp.nan))):
+            out = np.isnan(run(q, keys[of], values[of], scoring))
+            np.testing.assert_array_equal(out[0, :, :2], sees[:, None, None].repeat(2, 1).repeat(D, 2))
+            assert not out[0, :, 2:].any()
+
+
+def test_parts_merge_to_nan_where_one_of_them_is():
+    out = jnp.array([[[1.0], [2.0], [jnp.nan], [0.0]], [[3.0], [jnp.nan], [0.0], [0.0]]])
+    lse = jnp.array([[0.0, 0.0, jnp.nan, HIDDEN], [0.0, jnp.nan, HIDDEN, HIDDEN]])
+    merged, normaliser = merge(out, lse, axis=0)
+    np.testing.assert_array_equal(merged[:, 0], [2.0, np.nan, np.nan, 0.0])
+    np.testing.assert_array_equal(jnp.isnan(normaliser), [False, True, True, False])
