@@ -27,6 +27,7 @@ from bam_jax.attention.scoring import (
     bias_table,
     coordinate,
     cotangent,
+    sealed,
     visible,
 )
 from bam_jax.attention.tiles import Tiling
@@ -197,7 +198,10 @@ class _Cut:
         own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
         whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
         whole = tiles.padded(whole, block_q, block_k)
-        needed, counted = tiles.needed(q, k, whole, tiling.skip, block_q, block_k), None
+        # Keys and values are sealed tile by tile, as they are read; no tile of a head with a value of NaN is negligible.
+        finite = jnp.repeat(jnp.isfinite(jnp.abs(v).max((0, 1, 3))), q.shape[2] // k.shape[2])
+        sound = jnp.where(finite[:, None], q, jnp.nan)
+        needed, counted = tiles.needed(sound, k, whole, tiling.skip, block_q, block_k), None
         if count and kinds.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
             counted, needed = kinds.counted(q, k, v, whole, needed, tiling.skip, block_q, block_k)
         first, walked = tiles.span(needed.any(0))  # all heads walk over the same blocks
@@ -250,7 +254,7 @@ class _Cut:
     def key_block(self, m: Array) -> _Keys:
         tokens = jax.tree.map(lambda x: _block(x, -1, m, self.block_k), self.keys)
         k, v = (_block(x, 1, m, self.block_k) for x in (self.k, self.v))
-        return _Keys(k, v, tokens)
+        return _Keys(*sealed(k, v), tokens)
 
     def bias(self, bias: Bias, i: Coordinate, j: Coordinate) -> Array:
         """The bias of a tile, [#B, #K, #G, block_q, block_k]."""

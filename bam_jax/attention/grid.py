@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from bam_jax.attention import tile, tiles
 from bam_jax.attention.axes import typed
-from bam_jax.attention.scoring import Scoring
+from bam_jax.attention.scoring import Scoring, sealed
 from bam_jax.attention.strips import Strip, Strips
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases import Bias, Uniform
@@ -77,6 +77,7 @@ class Plan:
 
         With a shift (see `strips.shift`) the bias comes in strips, without one it is a formula.
         """
+        k, v = sealed(k, v)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         whole = tiles.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)

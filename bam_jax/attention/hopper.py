@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from bam_jax.attention import tile, tiles
 from bam_jax.attention.axes import typed
-from bam_jax.attention.scoring import Scoring
+from bam_jax.attention.scoring import Scoring, sealed
 from bam_jax.attention.tiles import Tiling
 from bam_jax.platform import platform
 
@@ -105,6 +105,7 @@ class Plan:
         block_q, block_k = tiling.blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
+        k, v = sealed(k, v)
         whole = tiles.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         parameters = tile.Parameters.of(scoring.bias)

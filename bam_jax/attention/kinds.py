@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention import tiles
-from bam_jax.attention.scoring import EMPTY, Scoring
+from bam_jax.attention.scoring import EMPTY, Scoring, sealed
 
 LEAST = 64
 """Queries from which on counting keys by kind costs less than it saves."""
@@ -97,4 +97,4 @@ def counted(
     count = jnp.einsum("nm,bmc->bnc", flat.astype(jnp.float32), blocks, precision="highest")
     one = jnp.zeros((of.shape[0], kinds.count), jnp.int32).at[rows, of].max(jnp.where(filled, slots, 0))
     take = lambda x: jnp.take_along_axis(x, one[:, :, None, None], axis=1)
-    return Counted(take(k), take(v), count, level), needed & ~flat
+    return Counted(*sealed(take(k), take(v)), count, level), needed & ~flat

@@ -31,7 +31,7 @@ class Backend:
     Args:
       forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
         what rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
-        nothing (its output is 0).
+        nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.sealed`.
       backward: (q, k, v, scoring, tiling, wanted, out, lse, d_out) -> (dq, dk, dv, d_scoring), the cotangent of scoring having
         None for each array of integers. `wanted` says of each leaf of `scoring.split` whether anybody will look at its
         cotangent, which may be anything if not.
@@ -154,9 +154,7 @@ def _backward(backend: Backend, tiling: Tiling, residuals: tuple, d_out: Any) ->
 
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _run(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    # Weights of 0 do not hide a value that is NaN, and the mask does hide a key that is: the key is made to stand for both.
-    finite = jnp.isfinite(v).all(-1, keepdims=True)
-    return varying(backend.forward(q, jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), scoring, tiling), q)
+    return varying(backend.forward(q, k, v, scoring, tiling), q)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)

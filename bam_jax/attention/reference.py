@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention.scoring import HIDDEN, Scoring, bias_table, cotangent, split, visible
+from bam_jax.attention.scoring import HIDDEN, Scoring, bias_table, cotangent, sealed, split, visible
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases import Rows
 
@@ -17,6 +17,7 @@ def forward(
     """Attention and its log-normaliser by the definition, in O(T S) memory; see `attention`."""
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     groups = q.shape[2] // k.shape[2]
+    k, v = sealed(k, v)
     keys, values = (jnp.repeat(x, groups, axis=2) for x in (k, v))
     scores = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype) / math.sqrt(q.shape[-1])
     bias = bias_table(scoring, dtype)

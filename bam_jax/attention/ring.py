@@ -11,7 +11,7 @@ from jaxtyping import Array
 from bam_jax.attention import tiles
 from bam_jax.attention.merge import merge
 from bam_jax.attention.op import Backend
-from bam_jax.attention.scoring import HIDDEN, Scoring, Tokens, cotangent, split
+from bam_jax.attention.scoring import HIDDEN, Scoring, Tokens, cotangent, sealed, split
 from bam_jax.attention.tiles import Tiling
 
 
@@ -153,6 +153,7 @@ def _forward(
         other, other_lse = jax.lax.cond(needed, here, nothing, k, v, keys)
         return (moved, merge(jnp.stack([out, other]), jnp.stack([lse, other_lse]), axis=0)), None
 
+    k, v = sealed(k, v)  # for `_needed`
     first = (k, v, scoring.keys), here(k, v, scoring.keys)
     (_, (out, lse)), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
     return out.swapaxes(1, 2), lse

@@ -149,6 +149,18 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
     return jnp.where(filled, last - first + 1, 1)
 
 
+def sealed(k: Float[Array, "... D"], v: Float[Array, "... D"]) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:
+    """Keys that are NaN where their value is not finite, and values that are 0 there.
+
+    A weight of 0 does not hide a value that is NaN; the mask does hide a key that is, and stands for both.
+
+    Args:
+      k, v: alike.
+    """
+    finite = jnp.isfinite(v).all(-1, keepdims=True)
+    return jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0)
+
+
 def split(scoring: Scoring) -> tuple:
     """The differentiable parts of a scoring, and the function that puts them back.
 
