@@ -146,9 +146,9 @@ def test_steps_that_hold_no_mass_are_not_computed(mesh, x64):
         jax.effects_barrier()
         assert len(computed) == steps
         np.testing.assert_allclose(out, attention(q, k, v, scoring, backend="reference"), atol=1e-7)
-        broken = k.at[0, 2, 0, 1].set(jnp.nan)  # on the first device, whose keys hold nothing for the others
-        expected = attention(q, broken, v, scoring, backend="reference")
-        np.testing.assert_array_equal(jnp.isnan(run(q, broken, v, scoring)), jnp.isnan(expected))
+        broken = v.at[0, 2, 0, 1].set(jnp.nan)  # on the first device, whose keys hold nothing for the others
+        expected = attention(q, k, broken, scoring, backend="reference")
+        np.testing.assert_array_equal(jnp.isnan(run(q, k, broken, scoring)), jnp.isnan(expected))
         assert jnp.isnan(expected[0, 2:, :2]).all() and not jnp.isnan(expected[:, :2]).any()
 
 
