@@ -109,7 +109,7 @@ def test_two_at_once_give_the_records_of_one(run, capsys):
     assert not command(run, *asked, "--trials=2")
     one = capsys.readouterr().out
     before = lines(run)
-    again = [json.dumps(json.loads(line) | {"seconds": 9.0}) for line in before]
+    again = [log.line(record | {"seconds": 9.0}) for record in log.read(run / "results.jsonl")]
     (run / "results.jsonl").write_text("\n".join([*before, *again, *before, ""]))
     assert not command(run, *asked, "--trials=2")
     assert capsys.readouterr().out == one and "(4 prompts)" in one

@@ -16,8 +16,7 @@ def run(tmp_path):
 
 
 def said(run):
-    entry = {"name": "run", "label": "", "seed": 0, "labels": [], "commands": []}
-    return state(results.run(run, entry), run)
+    return state(results.run(run), run)
 
 
 def reach(run, step):
