@@ -1,5 +1,6 @@
 """Tiles that are left out lack nothing that could be seen in the result."""
 
+import functools
 import itertools
 
 import jax
@@ -58,9 +59,14 @@ FACTORS = {
     "size": st.sampled_from([0.1, 1.0, 10.0]),
     "temperature": st.sampled_from([None, (0.0, 5.0), (-1.0, 1.0)]),
     "cut": st.integers(0, T),
-    "empty": st.integers(0, 9),
+    "empty": st.sampled_from([0, 3, 9]),
     "seed": st.integers(0, 9),
 }
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def needed_tiles(q, k, scoring, skip, block):
+    return tiles.needed(q, k, tiles.padded(scoring, block, block), skip, block, block)
 
 
 @settings(max_examples=30)
@@ -77,7 +83,7 @@ def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, tem
     if temperature is not None:
         temperature = jnp.asarray(rng.uniform(*temperature, (1, H, length)), jnp.float32)
     scoring = Scoring(PRIORS[prior], tokens, tokens, temperature, MASKS[mask])
-    needed = np.asarray(tiles.needed(q, k, tiles.padded(scoring, block, block), skip, block, block))
+    needed = np.asarray(needed_tiles(q, k, scoring, skip, block))
     kept = needed.repeat(block, 1).repeat(block, 2)[:, :length, :length]
 
     bias = np.asarray(bias_table(scoring, jnp.float32), float)
