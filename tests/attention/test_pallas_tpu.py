@@ -2,12 +2,16 @@
 
 import dataclasses
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import topologies
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens, Unsupported, attention, grid, op
@@ -290,3 +294,32 @@ def test_a_step_of_decoding_copies_no_cache(chip):
     memory = compiled(chip, step, cache, query, row, row, position).memory_analysis()
     assert memory.temp_size_in_bytes < slots * K * width  # a quarter of the cache
     assert memory.argument_size_in_bytes < 1.2 * 2 * 2 * slots * K * width  # nothing is padded to 128 lanes
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_kernels_compile_inside_shard_map_with_its_check(kind):
+    """Their results say over which devices they vary; gradients of what all rows share are summed over devices."""
+    pytest.importorskip("libtpu")
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=CHIPS["v5e"]).devices
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(2, 2), ("data", "model"), axis_types=(kind,) * 2)
+    q, k, v, scoring = operands(BIASES["ggd"], 256, 64, jnp.bfloat16, mask=Mask())
+    heads, rows = P("data", None, "model"), P("data")
+    where = heads, heads, heads, jax.tree.map(lambda _: rows, scoring)
+    where = (*where[:3], dataclasses.replace(where[3], bias=jax.tree.map(lambda _: P("model"), scoring.bias)))
+    where = (*where[:3], dataclasses.replace(where[3], temperature=P(None, "model")))
+
+    def here(q, k, v, scoring):
+        loss, (dq, dk, dv, floats) = slopes(q, k, v, scoring, Tiling())
+        return jax.lax.psum(loss, ("data", "model")), dq, dk, dv, floats
+
+    mapped = jax.shard_map(
+        here, mesh=mesh, in_specs=where, out_specs=(P(), heads, heads, heads, [P("model")] * 3 + [P(None, "model")])
+    )
+    shapes = jax.tree.map(
+        lambda x, spec: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec)),
+        (q, k, v, scoring),
+        where,
+    )
+    text = jax.jit(mapped).lower(*shapes).compile().as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') == 3 and "all-reduce" in text
