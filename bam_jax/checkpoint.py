@@ -18,7 +18,7 @@ from flax import nnx
 from orbax.checkpoint import v1 as ocp
 
 from bam_jax import config as configs
-from bam_jax import log, model, processes
+from bam_jax import log, model, processes, records
 from bam_jax.config import Config
 from bam_jax.data import corpus, tokenizers
 from bam_jax.data.tokenizers.kept import keep, kept
@@ -27,7 +27,7 @@ from bam_jax.errors import Stopped, UserError
 CONFIG = "config.json"
 FOLDER = "checkpoints"
 LOCK = ".lock"
-METRICS = "metrics.jsonl"
+METRICS = records.METRICS
 SUMS = "sums.json"
 
 _CODE = re.compile(r"os_error_code='(\d+)'")
@@ -73,10 +73,10 @@ class Checkpoints:
         """
         self._wait()
         metrics = self.run / METRICS
-        records = metrics.read_bytes() if processes.first() and metrics.exists() else b""
+        so_far = metrics.read_bytes() if processes.first() and metrics.exists() else b""
         with _writing(self._folder / str(step)):
             arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, "data": data})
-        self._saving = self._thread.submit(self._finish, step, arrays, records)
+        self._saving = self._thread.submit(self._finish, step, arrays, so_far)
 
     def load(self, state: dict[str, Any], data: Any) -> dict[str, Any]:
         """The newest checkpoint; the run's metrics are set back to what they were when it was saved.
@@ -92,11 +92,12 @@ class Checkpoints:
         step = latest(self.run)
         restored = _load(self.run, step, {**_placed(state), "data": data})
         if processes.first():
-            records = self._folder / str(step) / METRICS
-            if records.exists():
-                log.replace(self.run / METRICS, records.read_text(encoding="utf-8"))
+            kept_records = self._folder / str(step) / METRICS
+            if kept_records.exists():
+                log.replace(self.run / METRICS, kept_records.read_text(encoding="utf-8"))
             else:  # it was saved by an earlier version
-                log.keep(self.run / METRICS, lambda record: record["step"] <= step)
+                found = [record for record in records.metrics(self.run) if record["step"] <= step]
+                log.replace(self.run / METRICS, "".join(f"{log.line(record)}\n" for record in found))
         return {name: restored[name] for name in state}
 
     def __enter__(self) -> Self:
@@ -115,13 +116,13 @@ class Checkpoints:
         if saving is not None:
             saving.result()
 
-    def _finish(self, step: int, arrays: Any, records: bytes) -> None:
+    def _finish(self, step: int, arrays: Any, metrics: bytes) -> None:
         """Wait for the arrays of all processes, and make a checkpoint of them."""
         path = self._folder / str(step)
         with _writing(path):
             arrays.result()
             if processes.first():
-                (_draft(path) / METRICS).write_bytes(records)
+                (_draft(path) / METRICS).write_bytes(metrics)
                 _seal(path)
                 old = sorted(
                     (each for each in self._folder.iterdir() if each.name.isdecimal()), key=lambda x: int(x.name)

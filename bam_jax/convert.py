@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from flax import nnx, traverse_util
 
-from bam_jax import checkpoint, errors, layouts, model
+from bam_jax import checkpoint, errors, layouts, model, strict_json
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
@@ -54,10 +54,7 @@ def read(source: Path) -> tuple[Arrays, dict[str, Any]]:
     for prefix in _PREFIXES:
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     beside = path.with_name(ARGS)
-    try:
-        return weights, json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{beside} cannot be read ({error}); mend it or remove it") from error
+    return weights, strict_json.parse(beside.read_bytes(), str(beside)) if beside.exists() else {}
 
 
 def describe(layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Sequence[str]) -> Config:

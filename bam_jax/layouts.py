@@ -7,12 +7,14 @@ another prior. CABLE's code leaves q.k unscaled and its steps have a bias: the q
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
+from bam_jax import strict_json
 from bam_jax.config import Config
 from bam_jax.errors import UserError, nearest
+from bam_jax.strict_json import Must
 
 Arrays = dict[str, np.ndarray]
 
@@ -146,14 +148,43 @@ def _cable_rows(config: Config, shared: bool) -> list[Row]:
 _ENCODINGS = {"bam": "bam", "alibi": "alibi", "nope": "nope", "rotary": "rope", "sinusoidal": "sinusoidal"}
 
 
+Count = Annotated[int, Must(lambda n: 1 <= n < 2**31, "from 1 to 2147483647")]
+
+
+class _ModelArgs(TypedDict):
+    dim: Count
+    n_heads: Count
+    n_layers: Count
+    vocab_size: Count
+    max_seq_len: Count
+    n_kv_heads: NotRequired[Count | None]
+    norm_eps: NotRequired[float]
+    multiple_of: NotRequired[int]
+    ffn_dim_multiplier: NotRequired[Annotated[float, Must(lambda x: 0 < x <= 2**10, "from 0 to 1024")] | None]
+    rope_theta: NotRequired[float]
+    train_shape: NotRequired[bool | int]
+    train_scale: NotRequired[bool | int]
+    train_loc: NotRequired[bool | int]
+    ssmax_prior: NotRequired[bool | int]
+
+
+class _Args(TypedDict):
+    position_encoding: str
+
+
+class _Described(TypedDict):
+    """BAM's args.json, as far as it is read."""
+
+    args: _Args
+    model_args: _ModelArgs
+
+
 def _bam_config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     """From the 'args' and 'model_args' of their args.json."""
-    try:
-        model, encoding = described["model_args"], described["args"]["position_encoding"]
-        width, heads, layers = model["dim"], model["n_heads"], model["n_layers"]
-        vocab, context = model["vocab_size"], model["max_seq_len"]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"args.json lacks {error}; BAM's has 'args' and 'model_args'") from error
+    strict_json.check(described, _Described, "args.json", "BAM's has 'args' and 'model_args'; fetch it again")
+    model, encoding = described["model_args"], described["args"]["position_encoding"]
+    width, heads, layers = model["dim"], model["n_heads"], model["n_layers"]
+    vocab, context = model["vocab_size"], model["max_seq_len"]
     name, _, ssmax = encoding.partition("_")
     if name not in _ENCODINGS or ssmax not in ("", "ssmax"):
         known = nearest(name, _ENCODINGS)
@@ -226,7 +257,7 @@ def _cable_config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, An
         vocab, width = weights["transformer.wte.weight"].shape
         heads = len(weights["transformer.h.0.attn.h_attn.bias"])
         hidden = len(weights["transformer.h.0.mlp.c_fc.bias"])
-    except KeyError as error:
+    except (KeyError, ValueError) as error:  # none of that name, or one of other axes
         raise UserError(f"the weights have no {error}; CABLE's are a GPT-2 with attn.h_attn in each layer") from error
     layers = sum(name.endswith(".attn.h_attn.bias") for name in weights)
     return {

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bam_jax import budget, checkpoint, errors, log, model, optimizer, outlook, processes, sharded, sharding
+from bam_jax import budget, checkpoint, errors, log, model, optimizer, outlook, processes, records, sharded, sharding
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
@@ -103,7 +103,7 @@ def fit(
             state = _first(config, init, shardings)
             if processes.first():
                 (run / METRICS).unlink(missing_ok=True)
-        history = list(log.read(run / METRICS)) if processes.first() else []
+        history = records.metrics(run) if processes.first() else []
         where, shown, board = (
             (run / METRICS, progress, config.tensorboard) if processes.first() else (os.devnull, False, False)
         )

@@ -337,6 +337,7 @@ def test_what_cannot_be_converted_is_said(rng, tmp_path):
             convert.main(arguments)
     for args in (
         bam_args("bamm"), bam_args("bam", norm_eps=1e-6), bam_args("bam", multiple_of=64), {"args": {}},
+        bam_args("bam", ffn_dim_multiplier="x"), bam_args("bam", dim=10**400), [],
     ):  # fmt: skip
         (source / "args.json").write_text(json.dumps(args))
         with pytest.raises(UserError, match="args.json"):
