@@ -63,6 +63,7 @@ class Measured(TypedDict):
     seconds: NotRequired[Seconds]
     commit: NotRequired[Line | None]
     tokenizer: NotRequired[str]
+    config: NotRequired[str]
 
 
 class Passkey(Measured):
@@ -78,6 +79,7 @@ class Perplexity(Measured):
     """Sequences of held-out text, of which there are `of`, with the mean loss of each window of their positions."""
 
     value: Positive
+    depth: NotRequired[None]
     window: Count
     windows: list[Loss]
 
@@ -86,6 +88,7 @@ class Ruler(Measured):
     """Samples of a task."""
 
     value: Share
+    depth: NotRequired[None]
     task: Line
     seed: Natural
     essays: NotRequired[Line]
@@ -96,6 +99,7 @@ class Harness(Measured):
     """Questions of a task, of which there are `of`."""
 
     value: Seconds
+    depth: NotRequired[None]
     task: Line
     shots: Natural
     data: Line

@@ -30,11 +30,9 @@ def attention_as_it_is(request):
     if "monkeypatch" not in request.fixturenames or op is None:
         yield
         return
-    for compiled in (op._run, op._run_backward):
-        compiled.clear_cache()
+    op._compiled.clear_cache()
     yield
-    for compiled in (op._run, op._run_backward):
-        compiled.clear_cache()
+    op._compiled.clear_cache()
 
 
 @pytest.fixture

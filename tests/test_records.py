@@ -65,6 +65,7 @@ def test_records_that_do_not_say_their_samples_are_in_the_order_of_the_file(tmp_
         ({"unit": "a\nb"}, "which must be one line of text"),
         ({"overrides": {"a": 1}}, "has overrides.a=1, which must be text"),
         ({"eval": []}, "has eval=[], which must be text"),
+        ({"depth": [1]}, "has depth=[1], which must be null"),
         ({"eval": "passkey", "value": 1}, "has no 'depth'"),
     ],
 )

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import chunked, reference, rows
 from bam_jax.attention.axes import auto, varying
-from bam_jax.attention.scoring import Scoring, split
+from bam_jax.attention.scoring import Mask, Scoring, split
 from bam_jax.attention.tiles import Tiling
 from bam_jax.biases import Bias
 from bam_jax.biases.base import head_axes
@@ -126,19 +126,19 @@ def attention(
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
     if not (q.size and k.size):  # no rows, or rows that see nothing
         return jnp.zeros_like(q)
-    run = auto(functools.partial(_attention, chosen, tiling), q)
+    run = auto(functools.partial(_compiled, chosen, tiling), q)
     return run(*varying((q, k, v, scoring)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    return _run(backend, tiling, q, k, v, scoring)[0].astype(q.dtype)
+    return varying(backend.forward(q, k, v, scoring, tiling), q)[0].astype(q.dtype)
 
 
 def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[Array, tuple]:
     q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
     wanted = tuple(x.perturbed for x in jax.tree.leaves(split(arguments[3])[0]))
-    out, lse = _run(backend, tiling, q, k, v, scoring)
+    out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
     return out.astype(q.dtype), (q, k, v, scoring, _Static(wanted), out, lse)
 
 
@@ -146,24 +146,14 @@ def _backward(backend: Backend, tiling: Tiling, residuals: tuple, d_out: Any) ->
     q, k, v, scoring, wanted, out, lse = residuals
     if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
         d_out = jnp.zeros_like(q)
-    return _run_backward(backend, tiling, wanted.value, q, k, v, scoring, out, lse, d_out)
-
-
-# Both are compiled once for calls outside of jit, whose loops would else be compiled anew each time, and leave no trace inside.
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
-def _run(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    return varying(backend.forward(q, k, v, scoring, tiling), q)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
-def _run_backward(backend: Backend, tiling: Tiling, wanted: tuple[bool, ...], *arguments: Any) -> tuple:
-    q, k, v, scoring, out, lse, d_out = arguments
-    return varying(backend.backward(q, k, v, scoring, tiling, wanted, out, lse, d_out), q)
+    return varying(backend.backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out), q)
 
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)
+
+# A call outside of jit is compiled once, where its loops would be compiled anew each time; one inside is as it was. And jax
+# differentiates `_attention` inside a shard_map that is not jitted only where it is jitted itself.
+_compiled = jax.jit(_attention, static_argnums=(0, 1), inline=True)
 
 
 @jax.tree_util.register_dataclass
@@ -203,8 +193,12 @@ def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     if not {q.dtype.name, k.dtype.name, v.dtype.name} <= set(_DTYPES):
         dtypes = f"q {q.dtype}, k {k.dtype}, v {v.dtype}"
         raise ValueError(f"attention takes q, k and v of {', '.join(_DTYPES)}, got {dtypes} of shapes {shapes}")
+    if not (isinstance(scoring, Scoring) and isinstance(scoring.mask, Mask)):
+        raise ValueError("scoring is a Scoring(bias, queries, keys), whose mask is a Mask")
     if not isinstance(scoring.bias, Bias):
-        raise ValueError(f"scoring.bias is a Bias, such as biases.Uniform() for none, got {scoring.bias!r}")
+        raise ValueError(
+            f"scoring.bias is a Bias, such as biases.Uniform() for none, got {type(scoring.bias).__name__}"
+        )
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
     same = k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
@@ -220,7 +214,7 @@ def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     for leaf in jax.tree.leaves((scoring.bias, scoring.temperature, scoring.rowwise)):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(
-                f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {scoring.bias}"
+                f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {type(scoring.bias).__name__}"
             )
     heads, temperature = q.shape[2], scoring.temperature
     own = lambda axis, leaf: None if axis is None else leaf  # shared parameters have no head axis

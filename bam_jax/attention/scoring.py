@@ -65,8 +65,10 @@ class Mask:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        if self.window is not None and self.window < 1:
-            raise ValueError(f"a window holds at least the token itself: got window={self.window}")
+        if type(self.causal) is not bool:
+            raise ValueError(f"a mask is causal or not: got causal={self.causal!r}")
+        if self.window is not None and (type(self.window) is not int or self.window < 1):
+            raise ValueError(f"a window is a number of tokens, at least the token itself: got window={self.window!r}")
 
 
 @jax.tree_util.register_dataclass

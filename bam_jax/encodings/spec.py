@@ -77,10 +77,10 @@ def _values(name: str, encoding: type[Encoding], options: Mapping[str, Any]) -> 
     for option in options:
         if option not in known:
             hint = nearest(option, known) if known else "it takes none"
-            raise UserError(f"encoding {name!r} has no option {shown(option)}: {hint}")
+            raise UserError(f"encoding {shown(name)} has no option {shown(option)}: {hint}")
     for option, parameter in known.items():
         if parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY and option not in options:
-            raise UserError(f"encoding {name!r} needs its option: give --config.encoding_options.{option}=value")
+            raise UserError(f"encoding {shown(name)} needs its option: give --config.encoding_options.{option}=value")
     return {option: _value(option, value, known[option].annotation) for option, value in options.items()}
 
 
@@ -105,17 +105,17 @@ def _resolve(name: str) -> type[Encoding]:
     if ":" not in name:
         if name not in ENCODINGS:
             raise UserError(
-                f"no encoding {name!r}: {nearest(name, ENCODINGS)}, or name a class as package.module:Class"
+                f"no encoding {shown(name)}: {nearest(name, ENCODINGS)}, or name a class as package.module:Class"
             )
         return ENCODINGS[name]
     module_name, _, attribute = name.partition(":")
     module = sys.modules.get(module_name)
     if not isinstance(module, ModuleType):
         raise UserError(
-            f"the encoding {name!r} is code, which is imported only on your word: if you trust it, add "
+            f"the encoding {shown(name)} is code, which is imported only on your word: if you trust it, add "
             f"--allow={module_name} to the command, with the module's folder on PYTHONPATH (or import it first)"
         )
     encoding = vars(module).get(attribute)  # getattr may run code
     if not (isinstance(encoding, type) and issubclass(encoding, Encoding)):
-        raise UserError(f"{module_name!r} has no Encoding class {attribute!r}, which the encoding {name!r} names")
+        raise UserError(f"{module_name!r} has no Encoding class {attribute!r}, which the encoding {shown(name)} names")
     return encoding

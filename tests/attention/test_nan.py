@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Kinds, Scoring, Tiling, Tokens, attention, op, pallas_gpu
+from bam_jax.attention import BACKENDS, EMPTY, Kinds, Scoring, Tiling, Tokens, attention, pallas_gpu
 from bam_jax.attention.merge import merge
 from bam_jax.attention.scoring import HIDDEN, visible
 
@@ -60,7 +60,7 @@ def places(q, k, v, scoring):
 def test_a_row_is_nan_where_what_it_sees_is(backend, case, monkeypatch):
     monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
     tiling = Tiling() if backend == "pallas_gpu" else Tiling(block_q=4, block_k=4)
-    run = functools.partial(op._run, BACKENDS[backend], tiling)
+    run = jax.jit(lambda *arguments: BACKENDS[backend].forward(*arguments, tiling))
     whole, _ = map(np.asarray, run(*case))
     assert np.isfinite(whole).all()
     for name, arguments, sees in places(*case):

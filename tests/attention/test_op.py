@@ -216,8 +216,13 @@ def test_shapes_that_do_not_fit_are_said(qkv):
         attention(q, k, v, scoring(biases.ALiBi(jnp.ones(2))))
     with pytest.raises(ValueError, match=r"temperature.*\(2, 12\).*\[#B, H, T\]"):
         attention(q, k, v, dataclasses.replace(scoring(), temperature=jnp.ones((B, T))))
-    with pytest.raises(ValueError, match="window=0"):
-        Mask(window=0)
+    with pytest.raises(ValueError, match="whose mask is a Mask"):
+        attention(q, k, v, dataclasses.replace(scoring(), mask=None))
+    for window in (0, "64", 6.5):
+        with pytest.raises(ValueError, match=f"window={window!r}"):
+            Mask(window=window)
+    with pytest.raises(ValueError, match="causal='no'"):
+        Mask(causal="no")
     with pytest.raises(ValueError, match=r"head count.*k \(2, 12, 0, 4\)"):
         attention(q, k[:, :, :0], v[:, :, :0], scoring())
     with pytest.raises(ValueError, match=r"scoring.bias is a Bias, such as biases.Uniform\(\) for none, got None"):
@@ -267,7 +272,7 @@ def test_a_call_outside_of_jit_is_compiled_once(qkv):
     for n in range(3):
         arguments = (*(x + n for x in qkv), jnp.full(H, 1.0 + n))
         jax.block_until_ready((of(*arguments), jax.grad(of, range(4))(*arguments)))
-    assert traced == ["forward", "backward"]
+    assert traced == ["forward", "forward", "backward"]  # by itself, and to be differentiated
 
 
 @given(

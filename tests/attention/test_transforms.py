@@ -85,10 +85,10 @@ def plain(of, prior):
     return jax.jit(functools.partial(slopes, of))(*operands(prior))
 
 
-def cut_by_hand(of, prior, *, check, kind=AxisType.Auto):
+def cut_by_hand(of, prior, *, check, kind=AxisType.Auto, jit=jax.jit):
     mesh, where = mesh_of(kind), cuts(prior)
     mapped = jax.shard_map(of, mesh=mesh, in_specs=where, out_specs=where[0], check_vma=check)
-    return on_mesh(mapped, prior, mesh, where)
+    return on_mesh(mapped, prior, mesh, where, jit)
 
 
 def gradient_within(of, prior):
@@ -104,10 +104,10 @@ def gradient_within(of, prior):
     return jax.jit(mapped)(weights, *operands(prior))
 
 
-def on_mesh(of, prior, mesh, where):
+def on_mesh(of, prior, mesh, where, jit=jax.jit):
     put = lambda tree, spec: jax.device_put(tree, NamedSharding(mesh, spec))
     arguments = [put(x, spec) for x, spec in zip(operands(prior), where, strict=True)]
-    return jax.jit(functools.partial(slopes, of, put=lambda x: put(x, where[0])))(*arguments)
+    return jit(functools.partial(slopes, of, put=lambda x: put(x, where[0])))(*arguments)
 
 
 def cut_by_compiler(of, prior, *, kind, **axes):
@@ -123,6 +123,7 @@ TRANSFORMS = {
     "remat": lambda of, prior: plain(jax.checkpoint(of), prior),
     "shard_map": functools.partial(cut_by_hand, check=True),
     "shard_map, unchecked": functools.partial(cut_by_hand, check=False),
+    "shard_map outside of jit": functools.partial(cut_by_hand, check=True, jit=lambda of: of),
     "shard_map of explicit axes": functools.partial(cut_by_hand, check=True, kind=AxisType.Explicit),
     "vmap in shard_map": lambda of, prior: cut_by_hand(row_by_row(of), prior, check=True),
     "gradient in shard_map": gradient_within,
