@@ -169,7 +169,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _not_said_twice(record: logging.LogRecord) -> bool:
-    """Whether a log record is none of those that orbax's threads write of each error that it raises as well."""
+    """True for a log record, unless orbax's threads write it of an error that orbax raises as well."""
     closed = record.exc_info is not None and "Event loop is closed" in str(record.exc_info[1])
     return not closed and (record.levelno < logging.ERROR or "orbax" not in Path(record.pathname).parts)
 

@@ -104,7 +104,7 @@ def logits(product: Float[Array, "..."], bias: Bias, queries: Queries, keys: Key
 def residuals(
     out: Float[Array, "B T H D"], lse: Float[Array, "B H T"], d_out: Float[Array, "B T H D"]
 ) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
-    """What a backward pass needs of each row: its log-normaliser, 0 if it sees nothing, and the sum over D of out times d_out."""
+    """The log-normaliser of each row, 0 if it sees nothing, and the sum over D of out times d_out."""
     # A row that sees nothing has no normaliser: any finite one gives it zero weights.
     delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=lse.dtype)
     return jnp.where(lse <= FLOOR, 0, lse), delta

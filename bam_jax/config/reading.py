@@ -114,7 +114,7 @@ def allow_option(parser: argparse.ArgumentParser) -> None:
 
 
 def allowed(names: Sequence[str]) -> list[str]:
-    """What a command is allowed by its user: modules are imported, for what a run names to be found there.
+    """The addresses that a command may fetch; modules that it may use are imported, for what a run names to be found there.
 
     Args:
         names: modules, as in cauchy or mine.encodings, and addresses of text, as in gs://bucket/folder or tfds:NAME.

@@ -46,7 +46,7 @@ def typed(path: str, value: Any, kind: Any) -> Any:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a path can be made of it, and a line printed."""
+    """True for text of which a path can be made, and a line printed."""
     return not re.search("[\0\ud800-\udfff]", value)
 
 

@@ -105,7 +105,7 @@ class _Section:
             self._writers[split].append(text)
 
     def _done(self, split: str) -> bool:
-        """Whether a split has all that it is to have: equal records may be more than were to be drawn."""
+        """True once a split has all that it is to have: equal records may be more than were to be drawn."""
         wanted = self._recipe["holdout_records" if split == "held_out" else "sample_records"]
         if wanted:
             return self._documents(split) >= wanted * len(self._manifest.fields)

@@ -86,7 +86,7 @@ class Columns:
         return max(1, min(_ROWS, _BYTES // max(longest, 1)))
 
     def _chunks(self, group: int) -> list[Any]:
-        """What the metadata say of the text columns in a group."""
+        """The metadata of the text columns in a group."""
         assert self._metadata is not None
         found = self._metadata.row_group(group)
         columns = [found.column(column) for column in range(found.num_columns)]

@@ -22,7 +22,7 @@ BATCH = 2**18
 RECORD = 16
 """Characters that a record counts beside its text: of empty ones as well only so many are in a batch."""
 ALL = 2**64
-"""What every hash of a record is below."""
+"""The bound that every hash of a record is below."""
 _AHEAD = 4  # batches for each worker that wait for one or to be taken
 
 
