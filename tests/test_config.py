@@ -373,3 +373,14 @@ def test_other_errors_keep_their_traceback():
         errors.run(lambda argv: 1 // 0, [])
     with pytest.raises(ConnectionError):  # of the system, and of no path
         errors.run(raises(ConnectionError(111, "refused")), [])
+
+
+def test_what_is_accepted_can_be_read_again():
+    """Options and fields hold what their file can hold."""
+    for number in (2**63 - 1, 1 - 2**63):
+        made = config.override(Config(), [f"--config.encoding_options.x={number}"])
+        assert config.from_json(config.to_json(made)) == made
+    for number in (2**63, -(2**63)):
+        for name in ("encoding_options.x", "seed"):
+            with pytest.raises(UserError, match=f"config.{name.partition('.')[0]}"):
+                config.override(Config(), [f"--config.{name}={number}"])

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Collection
 from typing import Any, ClassVar
 
+from bam_jax import strict_json
 from bam_jax.errors import UserError, nearest, shown
 
 DEPTH = 16
@@ -34,7 +35,7 @@ def typed(path: str, value: Any, kind: Any) -> Any:
     wanted = typing.get_origin(kind) or kind
     if type(value) is not wanted and not (wanted is float and type(value) is int):
         raise UserError(f"{path}={shown(value)} must be of type {wanted.__name__}, not {type(value).__name__}")
-    if wanted is int and not -(2**63) <= value < 2**63:
+    if wanted is int and abs(value) >= strict_json.LARGEST:
         raise UserError(f"{path}={shown(value)} must fit into 64 bits")
     if wanted is float:
         if not abs(value) <= sys.float_info.max:  # an int may be too large for a float
@@ -63,7 +64,7 @@ def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
         ]
     if level:
         raise UserError(f"{path} must not have more than {DEPTH} groups within groups")
-    return json.loads(text)
+    return strict_json.parse(text, f"{path}={shown(value)}", "give others")
 
 
 class Section:
