@@ -294,7 +294,7 @@ def test_the_first_step_on_every_mesh(mesh, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_twenty_steps_on_every_mesh_in_float64(mesh, method, x64, monkeypatch):
-    monkeypatch.setattr(model, "_dtype", lambda name: np.dtype(np.float64))
+    monkeypatch.setattr(model, "product_dtype", lambda name: np.dtype(np.float64))
     expected, first, _, one = of_one_device(method, np.float64, 20)
     config = tiny(*METHODS[method], *on(mesh))
     found, _, _, many = stepped(config, 20, rows(config, dtype=np.float64), dtype=np.float64, first=first)

@@ -128,8 +128,8 @@ class GeneralisedGaussian(Monotone):
         """
         offset = j - i - self.centre()
         distance = _distance(offset) + self.eps
-        below = _exponent(self.log_scale, self.shape, distance) < CAP * _BITS
-        fall = jnp.where(below, d_bias * _power(self.log_scale, self.shape, distance), 0.0)  # minus that of log_scale
+        capped = _exponent(self.log_scale, self.shape, distance) >= CAP * _BITS  # false for NaN, which stays
+        fall = jnp.where(capped, 0.0, d_bias * _power(self.log_scale, self.shape, distance))  # minus that of log_scale
         d_scale, d_shape = -sum_to(fall, self.log_scale), -sum_to(fall * jnp.log2(distance), self.shape) / _BITS
         d_offset = -fall * self.shape * jnp.sign(offset) / distance
         d_loc = -sum_to(d_offset, self.loc) * (jnp.exp(self.loc) + jnp.exp(-self.loc))
