@@ -43,7 +43,7 @@ LESS = (
     "train with a smaller --config.batch, a larger --config.optimizer.accumulate, --config.model.remat=True or a smaller "
     "--config.model; evaluate shorter --lengths or with less --memory"
 )
-"""What takes less memory."""
+"""The options that take less memory."""
 
 _FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory", re.IGNORECASE)
 """In what XLA says when a device has no memory left, as a jax.errors.JaxRuntimeError, which is a RuntimeError."""

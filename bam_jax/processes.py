@@ -41,7 +41,7 @@ ALONE = (
 URGENT = 1.0
 """Seconds after which one more signal ends the process: a terminal and a launcher may both send it the same one."""
 SIGNALS = {signal.SIGTERM: ("SIGTERM", errors.AGAIN), signal.SIGINT: ("Ctrl-C", errors.INTERRUPTED)}
-"""What tells a training to stop: its name and the exit code."""
+"""The signals that tell a training to stop: name and exit code of each."""
 
 End = Callable[[int, str], None]
 """Ends the process, and all others of its job, at once; it takes an exit code and a line."""
@@ -123,7 +123,7 @@ def stopping(end: End) -> Iterator[Callable[[int], bool]]:
 
 
 class _Stop:
-    """Whether to stop, what signal said so, and a thread that answers it.
+    """The wish to stop, the signal that said so, and a thread that answers it.
 
     Python runs a signal's handler in the main thread, which may be in compiled code for minutes. Its number is written to
     a pipe at once, and a thread reads that.

@@ -140,13 +140,13 @@ class Step(TypedDict):
 
 
 class Versions(TypedDict):
-    """Of packages; others may be there as well."""
+    """The versions of packages; others may be there as well."""
 
     jax: Line
 
 
 class Machine(TypedDict):
-    """What a time depends on."""
+    """The machine, on which a time depends."""
 
     device: Line
     processor: Line
@@ -231,7 +231,7 @@ class Bound(TypedDict):
 
 
 class Manifest(TypedDict):
-    """What a sweep leaves of an experiment with a folder of its own."""
+    """The description that a sweep leaves of an experiment with a folder of its own."""
 
     title: Line
     command: str
