@@ -187,7 +187,7 @@ KILLED = ("--shard-tokens=20000", "--holdout-tokens=50000")
 @pytest.mark.full
 def test_killed_twenty_times(tmp_path):
     source = corpus(tmp_path / "in", words(8000))
-    assert kill(source, tmp_path, 20, KILLED, seed=2) >= (20, 2)
+    assert kill(source, tmp_path, 20, KILLED, seed=2) >= (20, 1)
 
 
 @pytest.mark.skipif(signal.getsignal(signal.SIGINT) == signal.SIG_IGN, reason="a shell's background jobs ignore Ctrl-C")
