@@ -1,113 +1,11 @@
 """The table of methods, from the code: `python -m bam_jax.methods` prints it as Markdown, `--check=FILE` compares a file's."""
 
-import inspect
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
-
-from bam_jax import errors
-from bam_jax.attention import BACKENDS, Mask, Scoring, Tokens
-from bam_jax.biases import Uniform
-from bam_jax.encodings import ENCODINGS, Dims, Encoding, spec
-from bam_jax.errors import UserError
-
-DIMS = Dims(heads=16, width=768, context=512)
-"""Of the paper's 120M model, whose parameters are counted."""
-
-COLUMNS = ("`--config.encoding=`", "formula", "source", "options", "per head", "extrapolates", "backends")
-
-
-def table() -> str:
-    """All of `ENCODINGS` as a table in Markdown, a line for each."""
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *(row(name) for name in ENCODINGS)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-
-
-def row(name: str) -> list[str]:
-    """What the table says of an encoding: its name, formula, source, options, parameters, reach and backends.
-
-    >>> row("kerple_log")[1:]
-    ['`b(i, j) = -r1 * log(1 + r2 * abs(i - j))`', 'Chi et al. 2022', '', '2', 'yes', 'all']
-    """
-    choice = spec(name)
-    made = choice.build(DIMS, nnx.Rngs(0))
-    whole = choice.build_embedding(DIMS, nnx.Rngs(0))
-    options = [x for x in inspect.signature(type(made).__init__).parameters if x not in ("self", "dims", "rngs")]
-    parameters = f"{round(_trained(made) / DIMS.heads, 1):g}"
-    if whole is not None and _trained(whole):
-        parameters = f"{_trained(whole):,} a model"
-    source = re.search(r"Source: +([^,;]+)", inspect.getdoc(type(made)) or "")
-    if source is None:
-        raise UserError(f"the docstring of {type(made).__name__} names no source: end it with 'Source: ...'")
-    return [
-        f"`{name}`",
-        f"`{_formula(made)}`",
-        " ".join(source[1].split()).removesuffix("."),
-        ", ".join(options),
-        parameters,
-        made.extrapolates,
-        _backends(made),
-    ]
-
-
-def _trained(module: nnx.Module) -> int:
-    return sum(x.size for x in jax.tree.leaves(nnx.state(module, nnx.Param)))
-
-
-def _formula(encoding: Encoding) -> str:
-    """The equation of the encoding's docstring, or else those of what it is made of."""
-    rowwise, bias = encoding.rowwise(), encoding.bias()
-    parts = [rowwise] if isinstance(bias, Uniform) and rowwise is not None else [rowwise, bias]
-    for group in ([type(encoding)], [encoding.embedding], [type(x) for x in parts if x is not None]):
-        equations = [_equation(inspect.getdoc(x) or "") for x in group if x is not None]
-        if any(equations):
-            return ", ".join(filter(None, equations))
-    raise UserError(
-        f"no docstring of {type(encoding).__name__} has an equation, a paragraph of its own indented by four"
-    )
-
-
-def _equation(text: str) -> str:
-    """The first indented paragraph of a docstring, in one line."""
-    found = re.search(r"\n\n((?: {4}.*(?:\n|$))+)", text)
-    lines = [] if found is None else found[1].splitlines()
-    return ", ".join(" ".join(line.split()) for line in lines)
-
-
-def _backends(encoding: Encoding) -> str:
-    x = jnp.zeros((1, 8, DIMS.width))
-    position = jnp.arange(8)[None]
-    i, j = encoding.coordinate(x, position >= 0, None)
-    q = jnp.zeros((1, 8, DIMS.heads, DIMS.width // DIMS.heads), jnp.bfloat16)
-    mask = Mask(window=encoding.window)
-    scoring = Scoring(
-        encoding.bias(), Tokens(position, None, i), Tokens(position, None, j), None, mask, encoding.rowwise()
-    )
-    able = [name for name, backend in BACKENDS.items() if backend.reason(q, q, q, scoring) is None]
-    missing = [name for name in BACKENDS if name not in able]
-    if not missing:
-        return "all"
-    return f"all but {', '.join(missing)}" if len(missing) < len(able) else ", ".join(able)
-
-
-def check(path: Path) -> None:
-    """Compare a file's table with that of the code.
-
-    Args:
-      path: a Markdown file.
-
-    Raises:
-      UserError: it lacks the table, or has another.
-    """
-    if table() not in path.read_text(encoding="utf-8"):
-        raise UserError(
-            f"{path} lacks the table of methods as the code has it: paste what python -m bam_jax.methods prints"
-        )
+from bam_jax.analysis.methods import check, table
+from bam_jax.system import errors
 
 
 def main(argv: Sequence[str]) -> None:

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure10_context1024.py --sca
 Paper:    appendix H.3; no numbers but in the image.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import BAM_METHODS, BAM_SHRINK, FINEWEB, bam, head, paper, perplexity, tokens
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import BAM_METHODS, BAM_SHRINK, FINEWEB, bam, head, paper, perplexity, tokens
 
 LONGEST = 32_768
 POSITIONS = tuple(1024 * 2**k for k in range(6))

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure11_context1024.py --sca
 Paper:    appendix H.3: BAM SSMax 1 to 32 times its context, above 80% to 300,000 tokens.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import BAM_METHODS, FINEWEB, bam, far_passkeys, head, paper, passkey
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, bam, far_passkeys, head, paper, passkey
 
 LENGTHS = tuple(128 * 2**k for k in range(9))
 BOUND = ("51K", "102K", "153K", "204K", "256K")

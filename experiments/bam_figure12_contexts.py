@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure12_contexts.py --scale=
 Paper:    appendix H.3: at 512K, above 90% after 2048 and 40% after 512.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import FINEWEB, bam, far_passkeys, paper
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import FINEWEB, bam, far_passkeys, paper
 
 LAST = {512: "0.40", 1024: "", 2048: ">0.90"}
 """At the last length. "Accuracy above 80%" to 300,000 tokens after 1024 is in Figure 11."""

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure13_plain.py --scale=toy
 Paper:    appendix H.4; no numbers but in the image.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
 
 METHODS = ("Sinusoidal", "NoPE", "RoPE", "RoPE Local", "ALiBi", "BAM")
 LENGTHS = tuple(128 * 2**k for k in range(9))

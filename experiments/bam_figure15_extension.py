@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure15_extension.py --scale
 Paper:    appendix H.5; no numbers but in the image. It shows the loss; here is its exponential.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import BAM_SHRINK, FINEWEB, bam, bam_extended, head, paper, perplexity, tokens
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import BAM_SHRINK, FINEWEB, bam, bam_extended, head, paper, perplexity, tokens
 
 POSITIONS = tuple(512 * 2**k for k in range(7))
 

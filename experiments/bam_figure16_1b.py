@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure16_1b.py --scale=toy
 Paper:    appendix H.6; no numbers but in the image.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import FINEWEB, bam, bam_extended, far_passkeys, paper
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, far_passkeys, paper
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 NOTES = (

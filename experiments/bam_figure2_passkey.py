@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure2_passkey.py --scale=to
 Paper:    section 3.1; its text and caption say 1 of BAM SSMax at every length, and no other number.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
 
 METHODS = ("Sinusoidal SSMax", "NoPE SSMax", "RoPE SSMax", "RoPE Local", "ALiBi SSMax", "BAM", "BAM SSMax")
 LENGTHS = tuple(128 * 2**k for k in range(9))

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure3_depths.py --scale=toy
 Paper:    section 3.1: above 80% at 500 times the training length (512 tokens), 0% in 3 of 55 cells; the rest is in the image.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import FINEWEB, bam, far_passkeys, paper
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import FINEWEB, bam, far_passkeys, paper
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 NOTES = (

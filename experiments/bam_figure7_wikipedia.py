@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_figure7_wikipedia.py --scale=
 Paper:    appendix D.2; no numbers but in the image. It takes articles as long as the sequences; here they follow one another.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import BAM_METHODS, BAM_SHRINK, FINEWEB, WIKIPEDIA, bam, head, paper, perplexity, tokens
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import BAM_METHODS, BAM_SHRINK, FINEWEB, WIKIPEDIA, bam, head, paper, perplexity, tokens
 
 LONGEST = 32_768
 POSITIONS = tuple(512 * 2**k for k in range(7))

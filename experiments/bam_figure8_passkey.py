@@ -6,8 +6,8 @@ Paper:    appendix H.1; no numbers but in the image.
           experiments/prior_init.py asks the same of small models in more detail.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
 
 LENGTHS = tuple(512 * 2**k for k in range(7))
 INITS = {"uniform": "uniform", "ALiBi": "alibi", "sampled": "sampled"}

@@ -6,8 +6,8 @@ Paper:    appendix H.2: parameters in the text, accuracies in the image.
           experiments/prior_learnable.py asks the same of small models in more detail.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
 
 LENGTHS = tuple(512 * 2**k for k in range(7))
 PARAMETERS = {"shape": "192", "shape and scale": "384", "shape, scale and location": "576"}

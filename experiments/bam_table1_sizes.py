@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table1_sizes.py --scale=toy
 Paper:    appendix C. Its parameters of BAM count the location, which is not trained.
 """
 
-from bam_jax.experiment import Column, Experiment, Table, printed
-from bam_jax.papers import BAM_SIZES, bam, paper
+from bam_jax.experiments.experiment import Column, Experiment, Table, printed
+from bam_jax.experiments.papers import BAM_SIZES, bam, paper
 
 VALUES = """
 | Attribute              |      120M |      432M |      1.1B |

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table2_perplexity.py --scale=
 Paper:    appendix D.1.
 """
 
-from bam_jax.experiment import Column, Experiment, Table, printed
-from bam_jax.papers import BAM_SHRINK, FINEWEB, WIKIPEDIA, bam, paper, perplexity
+from bam_jax.experiments.experiment import Column, Experiment, Table, printed
+from bam_jax.experiments.papers import BAM_SHRINK, FINEWEB, WIKIPEDIA, bam, paper, perplexity
 
 VALUES = """
 |                  | Wikipedia | Fineweb |

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table3_questions.py --scale=t
 Paper:    appendix E.
 """
 
-from bam_jax.experiment import Evaluation, Experiment, Table, printed
-from bam_jax.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
+from bam_jax.experiments.experiment import Evaluation, Experiment, Table, printed
+from bam_jax.experiments.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
 
 VALUES = """
 |            |   MMLU | ARC-Easy | ARC-Challenge |

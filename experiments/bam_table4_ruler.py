@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table4_ruler.py --scale=toy
 Paper:    appendix F.1; 50 samples a cell.
 """
 
-from bam_jax.experiment import Experiment, Table, printed
-from bam_jax.papers import ESSAYS, FINEWEB, bam, paper, ruler, ruler_overrides
+from bam_jax.experiments.experiment import Experiment, Table, printed
+from bam_jax.experiments.papers import ESSAYS, FINEWEB, bam, paper, ruler, ruler_overrides
 
 VALUES = {
     "Single 1": """

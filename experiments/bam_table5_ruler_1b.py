@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table5_ruler_1b.py --scale=to
 Paper:    appendix F.2; 50 samples a cell.
 """
 
-from bam_jax.experiment import Experiment, Table, printed
-from bam_jax.papers import ESSAYS, FINEWEB, bam, bam_extended, paper, ruler, ruler_overrides
+from bam_jax.experiments.experiment import Experiment, Table, printed
+from bam_jax.experiments.papers import ESSAYS, FINEWEB, bam, bam_extended, paper, ruler, ruler_overrides
 
 VALUES = {
     "Single 1": """

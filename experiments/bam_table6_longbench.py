@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table6_longbench.py --scale=t
 Paper:    appendix G; texts of at most 131k tokens.
 """
 
-from bam_jax.experiment import Evaluation, Experiment, Table, printed
-from bam_jax.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
+from bam_jax.experiments.experiment import Evaluation, Experiment, Table, printed
+from bam_jax.experiments.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
 
 VALUES = """
 |                                     | BAM SSMax | RoPE SSMax |

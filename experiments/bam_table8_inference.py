@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table8_inference.py --scale=t
 Paper:    appendix H.7: 100 samples, batch 1, 512 tokens; its caption says "during the backward pass", its text inference.
 """
 
-from bam_jax.experiment import Column, Experiment, Table, printed
-from bam_jax.papers import BAM_SHRINK, bam, paper, speed
+from bam_jax.experiments.experiment import Column, Experiment, Table, printed
+from bam_jax.experiments.papers import BAM_SHRINK, bam, paper, speed
 
 VALUES = {
     "120M": """

@@ -9,7 +9,7 @@ import dataclasses
 import runpy
 from pathlib import Path
 
-from bam_jax.experiment import Experiment
+from bam_jax.experiments.experiment import Experiment
 
 TABLE = runpy.run_path(str(Path(__file__).with_name("cable_table1_perplexity.py")))
 

@@ -6,8 +6,8 @@ Paper:    section 5.2; no numbers but in the image: CABLE trains as fast as ALiB
           Sinusoidal and Learnable infer faster.
 """
 
-from bam_jax.experiment import Column, Experiment, Table
-from bam_jax.papers import CABLE_SHRINK, FINEWEB_EDU, cable, paper, speed
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.papers import CABLE_SHRINK, FINEWEB_EDU, cable, paper, speed
 
 METHODS = ("Sinusoidal", "RoPE", "Kerple", "Fire", "T5-bias", "ALiBi", "CABLE", "Learnable")
 NOTES = (

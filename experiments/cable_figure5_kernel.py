@@ -8,8 +8,8 @@ Paper:    section 5.6; K-CABLE is in the image alone, CABLE in Table 1 as well.
 import runpy
 from pathlib import Path
 
-from bam_jax.experiment import Experiment, Table
-from bam_jax.papers import WIKITEXT, WIKITEXT_TEST, cable, paper
+from bam_jax.experiments.experiment import Experiment, Table
+from bam_jax.experiments.papers import WIKITEXT, WIKITEXT_TEST, cable, paper
 
 TABLE = runpy.run_path(str(Path(__file__).with_name("cable_table1_perplexity.py")))
 

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/cable_table1_perplexity.py --scal
 Paper:    section 5.1.
 """
 
-from bam_jax.experiment import Experiment
-from bam_jax.papers import FINEWEB_EDU, WIKITEXT, WIKITEXT_TEST, cable_perplexities
+from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.papers import FINEWEB_EDU, WIKITEXT, WIKITEXT_TEST, cable_perplexities
 
 FINEWEB_VALUES = """
 | Sequence Length | CABLE | CABLE_NW | ALiBi |   Fire | T5-bias | Kerple |   RoPE | Learnable | Sinusoidal |

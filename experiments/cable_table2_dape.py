@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/cable_table2_dape.py --scale=toy
 Paper:    section 5.3; its text has the speed of training, on eight H100 GPUs.
 """
 
-from bam_jax.experiment import Column, Experiment, Table, printed
-from bam_jax.papers import CABLE_SHRINK, FINEWEB_EDU, cable, paper, perplexity, speed
+from bam_jax.experiments.experiment import Column, Experiment, Table, printed
+from bam_jax.experiments.papers import CABLE_SHRINK, FINEWEB_EDU, cable, paper, perplexity, speed
 
 VALUES = """
 | Seq. Len. | CABLE | Kerple | DAPEv2+Cable | DAPEv2+Kerple |

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/cable_table4_sizes.py --scale=toy
 Paper:    appendix A.2.
 """
 
-from bam_jax.experiment import Experiment
-from bam_jax.papers import FINEWEB_EDU, cable_perplexities
+from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.papers import FINEWEB_EDU, cable_perplexities
 
 SMALL_VALUES = """
 | Sequence Length | CABLE | CABLE_NW | ALiBi |   Fire | T5-bias | Kerple |   RoPE | Learnable | Sinusoidal |

@@ -5,8 +5,8 @@ Then:     python -m bam_jax.tables experiments/cable_table5_wikitext.py --scale=
 Paper:    appendix A.2.
 """
 
-from bam_jax.experiment import Experiment
-from bam_jax.papers import WIKITEXT, WIKITEXT_TEST, cable_perplexities
+from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.papers import WIKITEXT, WIKITEXT_TEST, cable_perplexities
 
 MEDIUM_VALUES = """
 | Sequence Length | CABLE | CABLE_NW | ALiBi |   Fire | T5-bias | Kerple |  RoPE | Learnable | Sinusoidal |

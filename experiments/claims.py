@@ -4,7 +4,7 @@ Command:  python -m bam_jax.claims experiments/claims.py --runs=runs --out=docs/
           after python -m bam_jax.sweep with the experiments' files
 """
 
-from bam_jax.claims import Cells, Claim, better, clusters, learned, ratio, reaches_further, steadier, within
+from bam_jax.experiments.claims import Cells, Claim, better, clusters, learned, ratio, reaches_further, steadier, within
 
 NOTES = (
     "Command: `python -m bam_jax.claims experiments/claims.py --out=docs/claims.md`, after `make tables`. Columns are named "

@@ -8,7 +8,7 @@ Paper:    its Figure 8 compares uniform with ALiBi-like starts at 120M parameter
 
 from pathlib import Path
 
-from bam_jax.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 INITS = {

@@ -9,7 +9,7 @@ Paper:    its Figure 9 (appendix H.2) compares shape alone, shape and scale, and
 import itertools
 from pathlib import Path
 
-from bam_jax.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 TRAINED = {

@@ -8,8 +8,8 @@ Aimed at: BAM SSMax .9 or more on average at 64x and at 500x its context; RoPE a
 import json
 from pathlib import Path
 
-from bam_jax.errors import UserError
-from bam_jax.experiment import Claim, Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Claim, Evaluation, Experiment, Row
+from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 RATES = Path(__file__).with_name("quickstart_rates.json")

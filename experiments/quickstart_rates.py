@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax import errors, log, results, sweep
-from bam_jax.errors import UserError
-from bam_jax.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments import queue, results
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.system import errors, log
+from bam_jax.system.errors import UserError
 
 QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
 CONTEXT = QUICKSTART["CONTEXT"]
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python experiments/quickstart_rates.py", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_rates"), help="folder of the runs")
     folder = parser.parse_args(argv).runs
-    if sweep.main([__file__, f"--runs={folder}"]):
+    if queue.main([__file__, f"--runs={folder}"]):
         raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
     _, runs = results.read(folder)
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)

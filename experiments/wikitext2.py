@@ -12,8 +12,8 @@ real text and real vocabularies, not how good the models can get.
 
 from pathlib import Path
 
-from bam_jax.errors import UserError
-from bam_jax.experiment import Evaluation, Experiment, Row, Step
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row, Step
+from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "wikitext2.py")
 CONTEXT = 128

@@ -10,12 +10,14 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from bam_jax import claims, comparisons, config, figures, jobs, page, papers, results, sweep, tables
-from bam_jax.claims import Cells
-from bam_jax.errors import UserError
-from bam_jax.experiment import Claim, Column, Evaluation, Row, Table, tabled
+from bam_jax import config, figures
+from bam_jax.experiments import claims, jobs, papers, queue, results, speed_jobs, tables
+from bam_jax.experiments.claims import Cells
+from bam_jax.experiments.experiment import Claim, Column, Evaluation, Row, Table, tabled
+from bam_jax.render import page
 from bam_jax.report import experiments, folder, runs
 from bam_jax.report.standing import Standing
+from bam_jax.system.errors import UserError
 
 CONFIG = str(papers.CONFIGS / "quickstart.py")
 SMALL = ("--config.encoding=rope", "--config.steps=10")
@@ -69,9 +71,9 @@ def place(tmp_path_factory):
     row = Row("RoPE", CONFIG, SMALL)
     made = tabled("A paper", [row], [Table("Table 1", COLUMNS, {"RoPE": ()})])
     (job,) = jobs.each(made)
-    (comparison,) = comparisons.comparisons(made)
+    (comparison,) = speed_jobs.comparisons(made)
     own = dataclasses.replace(made, shared=False, claims=(Claim("RoPE", 64, 0.5),), notes=("A note.",))
-    described = sweep.manifest(own, ["x.py"], path)
+    described = queue.manifest(own, ["x.py"], path)
     described["runs"][0]["name"] = job.name
     lines = lambda each: "".join(json.dumps(one) + "\n" for one in each)
     files = {

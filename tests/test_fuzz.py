@@ -9,10 +9,11 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax import config, model
+from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
-from bam_jax.errors import UserError
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
 
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, -1, 10**12, 2**63, 10**400, 1e308, 5e-324])
 JSON = st.recursive(
@@ -107,7 +108,7 @@ def test_options_make_a_model_or_are_one_line(data):
 
     def build():
         made = config.from_dict(tree)
-        nnx.eval_shape(lambda: model.build(made, vocab=8, rngs=nnx.Rngs(0)))
+        nnx.eval_shape(lambda: transformer.build(made, vocab=8, rngs=nnx.Rngs(0)))
         return made
 
     see(build)

@@ -180,7 +180,7 @@ def test_biases_and_attention_load_nothing_of_training():
 def test_adapters_load_nothing_of_training():
     script = (
         "import sys, bam_jax.adapters\n"
-        "names = {'grain', 'ml_collections', 'tqdm', 'matplotlib', 'bam_jax.config', 'bam_jax.model', 'bam_jax.data'}\n"
+        "names = {'grain', 'ml_collections', 'tqdm', 'matplotlib', 'bam_jax.config', 'bam_jax.models', 'bam_jax.data'}\n"
         "assert not names & set(sys.modules), names & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bam_jax import checkpoint, train
 from bam_jax import config as configs
-from bam_jax.errors import UserError
+from bam_jax import train
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

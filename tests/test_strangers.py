@@ -7,13 +7,17 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from bam_jax import checkpoint, convert, evaluate, heads, jobs, model
 from bam_jax import config as configs
+from bam_jax import evaluate, figures
+from bam_jax import heads as heads_command
+from bam_jax.convert import __main__ as convert
 from bam_jax.data import loader, tokenizers
-from bam_jax.errors import UserError
-from bam_jax.experiment import Evaluation, Row
-from bam_jax.figures import __main__ as figures
+from bam_jax.experiments import jobs
+from bam_jax.experiments.experiment import Evaluation, Row
+from bam_jax.models import transformer
 from bam_jax.report import site
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
 
 CODE = """
 from pathlib import Path
@@ -41,7 +45,7 @@ def made(tmp_path_factory):
         }
     )
     tokenizer = tokenizers.tokenizer("char")
-    initial = nnx.jit(lambda: model.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
+    initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
     state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
     with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
         checkpoints.save(1, state, loader.batches(config, tokenizer))
@@ -71,7 +75,7 @@ def stranger(made, tmp_path, monkeypatch):
 PERPLEXITY = ["--eval=perplexity", "--lengths=16", "--tokens=32"]
 COMMANDS = {
     "evaluate": lambda run, out: evaluate.main([f"--run={run}", *PERPLEXITY]),
-    "heads": lambda run, out: heads.main([f"--run={run}", "--keys=8", "--tokens=16"]),
+    "heads": lambda run, out: heads_command.main([f"--run={run}", "--keys=8", "--tokens=16"]),
     "attention": lambda run, out: figures.main(["attention", f"--run={run}", f"--out={out / 'a'}"]),
     "biases": lambda run, out: figures.main(["biases", f"--run={run}", f"--out={out / 'a'}"]),
     "coupling": lambda run, out: figures.main(["coupling", f"--run={run}", f"--out={out / 'a'}"]),

@@ -10,10 +10,10 @@
 """
 
 from bam_jax.attention.cache import Cache
+from bam_jax.attention.logits.scoring import EMPTY, Kinds, Mask, Scoring, Tokens, document_count
+from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention, choose
 from bam_jax.attention.ring import ring, zigzag
-from bam_jax.attention.scoring import EMPTY, Kinds, Mask, Scoring, Tokens, document_count
-from bam_jax.attention.tiles import Tiling
 
 __all__ = [
     "BACKENDS",

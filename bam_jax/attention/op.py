@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import chunked, reference, rows
-from bam_jax.attention.axes import auto, varying
-from bam_jax.attention.scoring import Mask, Scoring, split
-from bam_jax.attention.tiles import Tiling
+from bam_jax.attention import reference, rows
+from bam_jax.attention.cpu import chunked
+from bam_jax.attention.logits.scoring import Mask, Scoring, split
+from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.biases import Bias
 from bam_jax.biases.base import head_axes
-from bam_jax.platform import platform
+from bam_jax.system.axes import auto, varying
+from bam_jax.system.platform import platform
 
 
 class Unsupported(ValueError):
@@ -69,8 +70,8 @@ BACKENDS: dict[str, Backend] = {
     "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True),
     "rows": Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True),
     "chunked": Backend(chunked.forward, chunked.backward, _nothing_refused),
-    "pallas_tpu": _kernels("bam_jax.attention.pallas_tpu"),
-    "pallas_gpu": _kernels("bam_jax.attention.pallas_gpu"),
+    "pallas_tpu": _kernels("bam_jax.attention.pallas.tpu"),
+    "pallas_gpu": _kernels("bam_jax.attention.pallas.gpu"),
 }
 
 DEFAULT = Tiling()

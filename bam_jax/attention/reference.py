@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention.scoring import HIDDEN, Scoring, bias_table, cotangent, sealed, split, visible
-from bam_jax.attention.tiles import Tiling
+from bam_jax.attention.logits.scoring import HIDDEN, Scoring, bias_table, cotangent, sealed, split, visible
+from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.biases import Rows
 
 

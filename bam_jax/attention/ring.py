@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bam_jax.attention import tiles
-from bam_jax.attention.merge import merge
+from bam_jax.attention.logits import skipping
+from bam_jax.attention.logits.merge import merge
+from bam_jax.attention.logits.scoring import HIDDEN, Scoring, Tokens, cotangent, sealed, split
+from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.op import Backend
-from bam_jax.attention.scoring import HIDDEN, Scoring, Tokens, cotangent, sealed, split
-from bam_jax.attention.tiles import Tiling
 
 
 @functools.cache
@@ -208,4 +208,4 @@ def _on(tree: Any, axis: str) -> Any:
 def _needed(q: Array, k: Array, scoring: Scoring, keys: Tokens, lse: Array, tiling: Tiling, axis: str) -> Array:
     """Whether any query may find mass among these keys, given the normalisers found so far."""
     part = dataclasses.replace(scoring, keys=keys)
-    return tiles.reach(q, k, part, lse, tiling.skip, k.shape[1] * jax.lax.axis_size(axis))
+    return skipping.reach(q, k, part, lse, tiling.skip, k.shape[1] * jax.lax.axis_size(axis))

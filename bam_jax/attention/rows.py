@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import reference, tiles
-from bam_jax.attention.axes import varying
-from bam_jax.attention.scoring import Scoring, cotangent, split
-from bam_jax.attention.tiles import Tiling
+from bam_jax.attention import reference
+from bam_jax.attention.logits import skipping
+from bam_jax.attention.logits.scoring import Scoring, cotangent, split
+from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.system.axes import varying
 
 _TABLE = 2**22  # Logits of all rows and heads that a block has, about.
 
@@ -48,7 +49,7 @@ def backward(
     """Gradients, block by block, by differentiating the reference; see `Backend.backward`."""
     blocks = _Blocks.of(q, k, scoring, tiling)
     q, out, d_out = (blocks.filled(x) for x in (q, out, d_out))
-    lse = tiles.pad(lse, blocks.size)
+    lse = skipping.pad(lse, blocks.size)
 
     def one(total: tuple, n: Array) -> tuple[tuple, tuple]:
         parts, join = split(blocks.scoring(n))
@@ -84,7 +85,7 @@ class _Blocks:
     def of(cls, q: Array, k: Array, scoring: Scoring, tiling: Tiling) -> "_Blocks":
         batch, length, heads = q.shape[:3]
         size, _ = tiling.blocks(min(length, max(_TABLE // (batch * heads * k.shape[1]), 1)), k.shape[1])
-        return cls(tiles.padded(scoring, size, 1), size, -(-length // size), length)
+        return cls(skipping.padded(scoring, size, 1), size, -(-length // size), length)
 
     def take(self, x: Array, axis: int, n: Array) -> Array:
         """The n-th block along an axis of what is filled up."""

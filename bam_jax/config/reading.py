@@ -15,10 +15,10 @@ from typing import Any, TypeGuard
 
 import ml_collections
 
-from bam_jax import strict_json
 from bam_jax.config.section import Section, joined, kinds
 from bam_jax.config.sections import Config
-from bam_jax.errors import UserError, nearest, shown
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError, nearest, shown
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -272,3 +272,22 @@ def _literal(text: str) -> Any:
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # {[]: 1} is no dict; 10,000 minus signs
         return text
+
+
+def lengths_of(text: str, option: str = "--lengths") -> list[int]:
+    """The numbers of tokens in an argument such as 64,4096.
+
+    Args:
+        text: what was given.
+        option: whose argument it is.
+
+    Raises:
+        UserError: it is something else.
+
+    >>> lengths_of("64,4096")
+    [64, 4096]
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"{option}={text} must be numbers of tokens with commas, as in {option}=64,4096") from error

@@ -8,8 +8,8 @@ import typing
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from bam_jax import strict_json
-from bam_jax.errors import UserError, nearest, shown
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError, nearest, shown
 
 DEPTH = 16
 """Groups within groups that options may have."""

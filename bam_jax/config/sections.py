@@ -5,7 +5,7 @@ import re
 from typing import Any, ClassVar
 
 from bam_jax.config.section import Section, joined, kinds, typed
-from bam_jax.errors import UserError, nearest, shown
+from bam_jax.system.errors import UserError, nearest, shown
 
 COUNT = 2**31 - 1
 """The most steps, and tokens of a text: arrays count them in int32."""
@@ -201,7 +201,7 @@ class OptimizerConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Section):
-    """How devices share a training step (`bam_jax.sharding`); no part of what is trained: a run may go on with another.
+    """How devices share a training step (`bam_jax.parallel.sharding`); no part of what is trained: a run may go on with another.
 
     Both at 0: one device of a CPU; all accelerators, where fsdp spans one slice of TPUs or one host's GPUs.
     """

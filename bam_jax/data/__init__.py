@@ -4,13 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bam_jax.data.corpus import documents, split
     from bam_jax.data.loader import batches, held_out
+    from bam_jax.data.sources.corpus import documents, split
     from bam_jax.data.tokenizers import TOKENIZERS, Tokenizer, tokenizer
 
 __all__ = ["TOKENIZERS", "Tokenizer", "batches", "documents", "held_out", "split", "tokenizer"]
 
-_HOMES = {"corpus": ("documents", "split"), "loader": ("batches", "held_out")}
+_HOMES = {"sources.corpus": ("documents", "split"), "loader": ("batches", "held_out")}
 
 
 def __getattr__(name: str) -> Any:

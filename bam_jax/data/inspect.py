@@ -14,16 +14,17 @@ from types import ModuleType
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax import errors
 from bam_jax.config import Config
-from bam_jax.data import loader, shards
-from bam_jax.data.documents import SPLITS, Documents, open_documents
-from bam_jax.data.lengths import octaves, packings
-from bam_jax.data.rows import Batch
+from bam_jax.data import loader
+from bam_jax.data.packing.lengths import octaves, packings
+from bam_jax.data.packing.rows import Batch
+from bam_jax.data.packing.triplets import FIELDS
+from bam_jax.data.prepared import shards
+from bam_jax.data.prepared.documents import SPLITS, Documents, open_documents
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.kept import kept
-from bam_jax.data.triplets import FIELDS
-from bam_jax.errors import UserError
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
 
 CONTEXT = 512
 """Tokens of a row where no configuration says it."""
@@ -175,7 +176,7 @@ def packed(lengths: np.ndarray, context: int) -> str:
 
 def _figures() -> ModuleType:
     try:
-        return importlib.import_module("bam_jax.figures")
+        return importlib.import_module("bam_jax.render")
     except ModuleNotFoundError as error:
         raise UserError(f"the plot needs {error.name}: pip install 'bam_jax[figures]', or give --no-plot") from error
 

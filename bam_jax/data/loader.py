@@ -14,21 +14,21 @@ import grain
 import numpy as np
 from absl import flags
 
-from bam_jax import strict_json
 from bam_jax.config import Config, DataConfig
-from bam_jax.data.documents import Documents, open_documents
-from bam_jax.data.first_fit import FirstFit
-from bam_jax.data.masked import Masked
-from bam_jax.data.mixture import Mixture
-from bam_jax.data.planted import Planted
-from bam_jax.data.rows import Batch, Rows
-from bam_jax.data.shards import Split
-from bam_jax.data.shuffle import Shuffle
-from bam_jax.data.sources import is_fetched
-from bam_jax.data.stream import Concatenated
+from bam_jax.data.packing.first_fit import FirstFit
+from bam_jax.data.packing.masked import Masked
+from bam_jax.data.packing.mixture import Mixture
+from bam_jax.data.packing.planted import Planted
+from bam_jax.data.packing.rows import Batch, Rows
+from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.stream import Concatenated
+from bam_jax.data.packing.triplets import FIELDS, Triplets
+from bam_jax.data.prepared.documents import Documents, open_documents
+from bam_jax.data.prepared.shards import Split
+from bam_jax.data.sources.source import is_fetched
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.data.triplets import FIELDS, Triplets
-from bam_jax.errors import UserError, shown
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError, shown
 
 STATE = "process_0-of-1.json"
 """The iterator's file in a checkpoint, for any number of hosts. (Checkpoints of grain's own iterators have it too.)"""

@@ -13,19 +13,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax import errors
-from bam_jax.data import shards
-from bam_jax.data.drawing import draw
-from bam_jax.data.estimate import Estimate, estimate, threshold
-from bam_jax.data.files import listing, shortened
-from bam_jax.data.filling import fill
-from bam_jax.data.pool import ALL, Encoder
-from bam_jax.data.presets import PRESETS, preset
-from bam_jax.data.records import Part
-from bam_jax.data.sources import ERRORS, FORMATS, LARGEST, Source, digest
+from bam_jax.data.prepared import shards
+from bam_jax.data.prepared.estimate import Estimate, estimate, threshold
+from bam_jax.data.prepared.filling import fill
+from bam_jax.data.prepared.pool import ALL, Encoder
+from bam_jax.data.prepared.sampling import draw
+from bam_jax.data.sources.presets import PRESETS, preset
+from bam_jax.data.sources.records import Part
+from bam_jax.data.sources.source import ERRORS, FORMATS, LARGEST, Source, digest
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
 from bam_jax.data.tokenizers.kept import FOLDER, keep
-from bam_jax.errors import UserError, nearest
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.files import listing, shortened
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16
 DOCUMENT_BYTES = 66  # that a record takes beside its ids: its chunk's header, its place in the index, its length

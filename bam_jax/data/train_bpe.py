@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bam_jax import errors, log
-from bam_jax.data import corpus
+from bam_jax.data.sources import corpus
 from bam_jax.data.tokenizers import BPETokenizer
 from bam_jax.data.tokenizers.base import encodable, need
-from bam_jax.errors import UserError
+from bam_jax.system import errors, log
+from bam_jax.system.errors import UserError
 
 END, MASK = "<eos>", "<mask>"
 LEAST = 256 + 2

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from bam_jax.biases import Bias, Rowwise, Uniform
 from bam_jax.biases.base import Coordinate
-from bam_jax.errors import UserError, nearest, shown
+from bam_jax.system.errors import UserError, nearest, shown
 
 TOKENS = 2**31 - 1
 """The most tokens that a position counts, which is an int32."""

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from bam_jax import biases
 from bam_jax.encodings.base import ROWS, Dims, Encoding, Frozen, among, learned, positive, within
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
 
 
 class NoPE(Encoding):

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.encodings.base import TOKENS, Dims, Encoding, positive, within
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
 
 
 class RoPE(Encoding):

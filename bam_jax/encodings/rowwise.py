@@ -11,7 +11,7 @@ from bam_jax import biases
 from bam_jax.encodings.base import Dims, Encoding, within
 from bam_jax.encodings.context import CABLE
 from bam_jax.encodings.prior import KerpleLog
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
 
 
 class Convolutions(nnx.Module):

@@ -12,7 +12,7 @@ from flax import nnx
 
 from bam_jax.encodings.base import Dims, Encoding
 from bam_jax.encodings.table import ENCODINGS
-from bam_jax.errors import UserError, nearest, shown
+from bam_jax.system.errors import UserError, nearest, shown
 
 SSMAX = ("off", "on", "inside", "outside")
 KINDS = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None)}

@@ -9,8 +9,8 @@ import numpy as np
 
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.errors import UserError
-from bam_jax.model import Decoder
+from bam_jax.models.transformer import Decoder
+from bam_jax.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """MMLU, ARC, HellaSwag, LongBench v2 and WikiText, as the LM Evaluation Harness asks and scores them.
 
-Its tasks are read from its own files, `bam_jax.evals.lm`; the questions lie in a local folder, `bam_jax.data.benchmarks`.
+Its tasks are read from its own files, `bam_jax.evals.lm`; the questions lie in a local folder, `bam_jax.data.tasks.benchmarks`.
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax.data.benchmarks import INVENTED, TASKS, leaves
-from bam_jax.errors import UserError, nearest
+from bam_jax.data.tasks.benchmarks import INVENTED, TASKS, leaves
 from bam_jax.evals import base
 from bam_jax.evals.base import Cell, Plan, option
+from bam_jax.system.errors import UserError, nearest
 
 SAMPLES = "questions"
 
@@ -29,7 +29,7 @@ class Options(base.Options):
     """What is asked besides the lengths, the tokens that the model reads at most.
 
     Args:
-        tasks: names in `bam_jax.data.benchmarks.TASKS` with commas.
+        tasks: names in `bam_jax.data.tasks.benchmarks.TASKS` with commas.
         questions: of each of the harness's tasks at most, the first ones.
         shots: examples before each question.
         data: a folder that holds the data sets, or "invented".

@@ -15,9 +15,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax import losses, model
-from bam_jax.errors import UserError
 from bam_jax.evals.base import rows_within
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
+from bam_jax.training import losses
 
 LEAST = 32
 """Tokens that the shortest texts are padded to."""
@@ -114,7 +115,7 @@ def batches(
 
 
 def score(
-    decoder: model.Decoder, requests: Sequence[Request], *, budget: int, memory: float
+    decoder: transformer.Decoder, requests: Sequence[Request], *, budget: int, memory: float
 ) -> list[tuple[float, bool]]:
     """The log-likelihood of each continuation after its context, and whether greedy decoding would write it.
 

@@ -22,13 +22,13 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from bam_jax import generate
-from bam_jax.data import benchmarks
+from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.errors import UserError
 from bam_jax.evals.base import rows_within
 from bam_jax.evals.likelihood import Request, batches, middle, score
-from bam_jax.model import Decoder
+from bam_jax.models import generate
+from bam_jax.models.transformer import Decoder
+from bam_jax.system.errors import UserError
 
 FOLDERS = ("arc", "hellaswag", "longbench2", "mmlu/default", "wikitext")
 """Of lm_eval's tasks: looking through all of them takes seconds."""
@@ -153,7 +153,7 @@ def _steps(options: Mapping[str, Any], budget: int) -> int:
 
 
 class Local(ConfigurableTask):
-    """A task of the harness whose records are read by `bam_jax.data.benchmarks`; the folder is in its metadata.
+    """A task of the harness whose records are read by `bam_jax.data.tasks.benchmarks`; the folder is in its metadata.
 
     Only the splits that are needed are read: without shots, the one that is asked.
     """

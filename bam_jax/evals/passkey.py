@@ -22,14 +22,15 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from bam_jax import generate, host, model
 from bam_jax.attention import EMPTY
-from bam_jax.data import passkey
-from bam_jax.data.passkey import DIGITS
+from bam_jax.data.tasks import passkey
+from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
-from bam_jax.errors import UserError, nearest
 from bam_jax.evals import base
 from bam_jax.evals.base import Cell, Plan, option, rows_within
+from bam_jax.models import generate, transformer
+from bam_jax.system import host
+from bam_jax.system.errors import UserError, nearest
 
 FORCED = DIGITS - 1
 """Digits of the answer that a model is given after the prompt."""
@@ -147,7 +148,7 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
     The prompts are read in one forward pass, padded on the left: texts of different lengths share what is compiled.
 
     Args:
-        decoder: called as `bam_jax.model.Decoder` is.
+        decoder: called as `bam_jax.models.transformer.Decoder` is.
         samples: at most `rows`, of the same length in tokens.
         slots: tokens that each prompt is padded to.
         rows: that the batch is padded to.
@@ -164,7 +165,7 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
     return np.asarray(found)[: len(samples)] == answers
 
 
-def _one_by_one(decoder: model.Decoder, samples: Iterable[Sample], slots: int) -> Iterator[np.ndarray]:
+def _one_by_one(decoder: transformer.Decoder, samples: Iterable[Sample], slots: int) -> Iterator[np.ndarray]:
     """As `correct`, of any number of prompts, each read in pieces from where it parts from the one before: [1, 5] bool."""
     reader = generate.Reader(decoder, slots + FORCED, chunk=CHUNK, read=DIGITS)
     for tokens, answer in samples:
@@ -192,7 +193,7 @@ def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
 
 
 def evaluate(
-    decoder: model.Decoder, cells: Sequence[Cell], prompts: Prompts, *, memory: float
+    decoder: transformer.Decoder, cells: Sequence[Cell], prompts: Prompts, *, memory: float
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Measures cells, shorter prompts first; see above how they are read.
 
@@ -217,7 +218,7 @@ def evaluate(
     for cell in cells:
         counts[lengths[cell.length]] += cell.n
     short = {length: n for length, n in counts.items() if length <= CHUNK}
-    padded = {length: length for length in counts} | padding(short, model.count(decoder))
+    padded = {length: length for length in counts} | padding(short, transformer.count(decoder))
     most = {slots: max(n for length, n in counts.items() if padded[length] == slots) for slots in padded.values()}
     for length, group in itertools.groupby(sorted(cells), key=lambda cell: cell.length):
         slots = padded[lengths[length]]

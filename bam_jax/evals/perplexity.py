@@ -15,11 +15,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from bam_jax import losses, model
 from bam_jax.attention import EMPTY
-from bam_jax.errors import UserError
 from bam_jax.evals import base
 from bam_jax.evals.base import Cell, Plan, option, rows_within
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
+from bam_jax.training import losses
 
 SAMPLES = "sequences"
 
@@ -81,7 +82,7 @@ def available(stream: np.ndarray, length: int, tokens: int) -> int:
     return max(1, min(tokens, targets) // length)
 
 
-def token_losses(decoder: model.Decoder, stream: np.ndarray, cell: Cell, *, row: int, rows: int) -> np.ndarray:
+def token_losses(decoder: transformer.Decoder, stream: np.ndarray, cell: Cell, *, row: int, rows: int) -> np.ndarray:
     """Negative log-likelihood of the token after each position, in nats, [sequences, length] float32.
 
         nll[n, t] = -log p(stream[n L + t + 1] | stream[n L ... n L + t]),   L = cell.length
@@ -129,7 +130,7 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
 
 
 def evaluate(
-    decoder: model.Decoder, cells: Sequence[Cell], stream: np.ndarray, *, window: int, memory: float
+    decoder: transformer.Decoder, cells: Sequence[Cell], stream: np.ndarray, *, window: int, memory: float
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Measures cells, whose samples are sequences of the stream, shorter ones first.
 

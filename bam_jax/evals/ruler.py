@@ -13,13 +13,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from bam_jax import generate, model
-from bam_jax.data.documents import STDLIB
-from bam_jax.data.ruler import GENERATED, TASKS, Essays, Sample, Sampler, essays
+from bam_jax.data.prepared.documents import STDLIB
+from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, essays
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.errors import UserError, nearest
 from bam_jax.evals import base
 from bam_jax.evals.base import Cell, Plan, option, rows_within
+from bam_jax.models import generate, transformer
+from bam_jax.system.errors import UserError, nearest
 
 SAMPLES = "samples"
 
@@ -32,7 +32,7 @@ class Options(base.Options):
     """What is asked besides the lengths, which count the prompt and the 128 tokens that are written.
 
     Args:
-        tasks: names in `bam_jax.data.ruler.TASKS` with commas.
+        tasks: names in `bam_jax.data.tasks.ruler.TASKS` with commas.
         samples: of each task and length.
         essays: a file or folder of texts for the tasks whose needles stand in essays, or "stdlib".
         seed: of the samples.
@@ -99,7 +99,7 @@ def string_match_all(written: str, answers: Sequence[str]) -> float:
 
 
 def write(
-    decoder: model.Decoder, tokenizer: Tokenizer, samples: Sequence[Sample], *, slots: int, rows: int
+    decoder: transformer.Decoder, tokenizer: Tokenizer, samples: Sequence[Sample], *, slots: int, rows: int
 ) -> list[str]:
     """What a model writes after prompts: the most likely token 128 times, up to the end of the document.
 

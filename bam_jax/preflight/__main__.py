@@ -16,14 +16,16 @@ from collections.abc import Sequence
 
 import jax
 
-from bam_jax import budget, checkpoint, errors
 from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig
 from bam_jax.data import tokenizers
-from bam_jax.errors import UserError
+from bam_jax.models import counts
 from bam_jax.preflight import chips, report, search
 from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
 
 TRIES = 3
 """Proposals of a search that are compiled."""
@@ -47,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--topology", required=True, help="a chip and how they stand, such as v5e:4x4; or cpu:8")
     parser.add_argument("--search", action="store_true", help="propose a mesh, micro-batches and remat that fit")
-    parser.add_argument("--utilisation", type=float, default=budget.UTILISATION, help="share of the peak reached (0.4)")
+    parser.add_argument("--utilisation", type=float, default=counts.UTILISATION, help="share of the peak reached (0.4)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given, overrides = configs.parse(argv, parser)
     if not 0 < given.utilisation <= 1:

@@ -11,10 +11,10 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from bam_jax.budget import CHIPS as PEAKS
 from bam_jax.config import MeshConfig
-from bam_jax.errors import UserError, nearest
-from bam_jax.sharding import make_mesh
+from bam_jax.models.counts import CHIPS as PEAKS
+from bam_jax.parallel.sharding import make_mesh
+from bam_jax.system.errors import UserError, nearest
 
 GIB = 2**30
 
@@ -67,7 +67,7 @@ class Slice:
 
     @property
     def peak(self) -> float:
-        """Dense bfloat16 operations a second of one chip (`bam_jax.budget.CHIPS`)."""
+        """Dense bfloat16 operations a second of one chip (`bam_jax.models.counts.CHIPS`)."""
         return PEAKS[self.kind]
 
     def mesh(self, config: MeshConfig) -> Mesh:

@@ -5,9 +5,9 @@ import math
 from typing import Any
 
 from bam_jax.config import Config
+from bam_jax.parallel.sharding import CONTEXT, DATA, FSDP, TENSOR
 from bam_jax.preflight import memory
 from bam_jax.preflight.chips import Slice
-from bam_jax.sharding import CONTEXT, DATA, FSDP, TENSOR
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from bam_jax import losses
 from bam_jax.config import Config
-from bam_jax.sharding import CONTEXT, DATA, FSDP, TENSOR
+from bam_jax.parallel.sharding import CONTEXT, DATA, FSDP, TENSOR
+from bam_jax.training import losses
 
 KINDS = ("parameters", "optimizer", "batch", "gradients", "activations", "temporaries")
 

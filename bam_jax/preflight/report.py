@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
+from bam_jax.parallel.sharding import FSDP
 from bam_jax.preflight import estimate
 from bam_jax.preflight.chips import Slice
 from bam_jax.preflight.collectives import KINDS
 from bam_jax.preflight.compiled import Compiled
 from bam_jax.preflight.step import Step
-from bam_jax.sharding import FSDP
 
 
 def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import jax
 
-from bam_jax import sharding
 from bam_jax.config import Config, MeshConfig
-from bam_jax.errors import UserError
+from bam_jax.parallel import sharding
+from bam_jax.parallel.sharding import FSDP, TENSOR
 from bam_jax.preflight import estimate
 from bam_jax.preflight.chips import Slice
 from bam_jax.preflight.step import Model, Step
-from bam_jax.sharding import FSDP, TENSOR
+from bam_jax.system.errors import UserError
 
 MARGIN = 0.9
 """Share of the memory that a sum may fill: it may be wrong by a tenth."""

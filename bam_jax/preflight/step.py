@@ -9,9 +9,11 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding
 
-from bam_jax import budget, sharding, train
 from bam_jax.config import Config
+from bam_jax.models import counts
+from bam_jax.parallel import sharding
 from bam_jax.preflight import memory
+from bam_jax.training import loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +26,12 @@ class Model:
         state: shapes of the training state.
         item: bytes of a number in matrix products.
         tiles: whether the devices keep arrays in whole tiles, as TPUs do.
-        operations: floating-point ones of a step without remat (`bam_jax.budget.training`).
+        operations: floating-point ones of a step without remat (`bam_jax.models.counts.training`).
     """
 
     graph: nnx.GraphDef
     tx: optax.GradientTransformation
-    state: train.State
+    state: loop.State
     item: int
     tiles: bool
     operations: float
@@ -44,11 +46,11 @@ class Model:
             mesh: of the devices: their kind decides the type of matrix products.
         """
         with jax.set_mesh(mesh):
-            graph, init, tx = train.parts(config, vocab)
+            graph, init, tx = loop.parts(config, vocab)
             state = jax.eval_shape(init)
             decoder: Any = nnx.merge(graph, state["model"]["params"], state["model"]["frozen"])
         tiles = mesh.devices.flat[0].platform == "tpu"
-        return cls(graph, tx, state, decoder.embed.dtype.itemsize, tiles, budget.training(config) / config.steps)
+        return cls(graph, tx, state, decoder.embed.dtype.itemsize, tiles, counts.training(config) / config.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Step:
     config: Config
     mesh: Any
     model: Model
-    state: train.State
+    state: loop.State
     batch: dict[str, jax.ShapeDtypeStruct]
 
     @classmethod
@@ -80,7 +82,7 @@ class Step:
             UserError: the mesh's axes do not divide what they cut.
         """
         sharding.check(config, mesh)
-        state = train.placed(model.state, train.state_shardings(model.state, model.tx, mesh))
+        state = loop.placed(model.state, loop.state_shardings(model.state, model.tx, mesh))
         return cls(config, mesh, model, state, _batch(config, mesh))
 
     @property
@@ -107,7 +109,7 @@ class Step:
         """Lowered for the mesh's devices, with the shardings of training."""
         shardings = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
-            step: Any = train.make_step(self.config, self.model.graph, self.model.tx, shardings)
+            step: Any = loop.make_step(self.config, self.model.graph, self.model.tx, shardings)
             return step.lower(self.state, self.batch)
 
 

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 
 import jax
 
-from bam_jax import checkpoint, errors
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
-from bam_jax.errors import UserError
+from bam_jax.parallel.sharding import CONTEXT, DATA, FSDP
 from bam_jax.preflight import chips
 from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
-from bam_jax.sharding import CONTEXT, DATA, FSDP
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
 
 
 def main(argv: Sequence[str]) -> int:

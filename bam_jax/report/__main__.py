@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bam_jax.report
-from bam_jax import errors, experiment
-from bam_jax.errors import UserError
+from bam_jax.experiments import experiment
 from bam_jax.report import folder, site
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
 
 EXPERIMENTS = Path("experiments")
 CLAIMS = EXPERIMENTS / "claims.py"

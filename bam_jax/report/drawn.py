@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bam_jax import figures, results, tables
-from bam_jax.drawing import Figure
-from bam_jax.experiment import Column, Table
-from bam_jax.figures import Grid, Seed
+from bam_jax import render
+from bam_jax.experiments import results, tables
+from bam_jax.experiments.experiment import Column, Table
+from bam_jax.experiments.tables import Entry
+from bam_jax.render.curves import Seed
+from bam_jax.render.fractions import Grid
+from bam_jax.render.style import Figure
 from bam_jax.report.standing import Standing
-from bam_jax.tables import Entry
 
 type Cells = Mapping[tuple[str, str], float]
 """Fractions by the names of their row and column."""
@@ -40,7 +42,7 @@ def curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figure | N
             found[label] = [Seed(number, values) for number, values in sorted(seeds.items())]
     if not found or depth is not None or name not in ("passkey", "perplexity"):
         return None
-    draw = {"passkey": figures.passkey, "perplexity": figures.positions if by_position else figures.perplexity}
+    draw = {"passkey": render.passkey, "perplexity": render.positions if by_position else render.perplexity}
     return draw[name](found, context)
 
 

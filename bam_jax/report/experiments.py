@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bam_jax import figures, tables
-from bam_jax.figures import Grid
-from bam_jax.page import Link, Section, Table, Words
+from bam_jax import render
+from bam_jax.experiments import tables
+from bam_jax.experiments.results import Run
+from bam_jax.render.fractions import Grid
+from bam_jax.render.page import Link, Section, Table, Words
 from bam_jax.report import drawn
 from bam_jax.report.standing import Standing, state
-from bam_jax.results import Run
 
 
 def sections(
@@ -43,7 +44,7 @@ def sections(
                 "Passkey accuracy by depth and length",
                 """Mean over prompts and training seeds, at the lengths that the columns of the tables name. At depth 0 the
                 key stands at the start, as far from the question as it can.""",
-                figure=figures.grids(depths, down="depth of the passkey", across="length"),
+                figure=render.grids(depths, down="depth of the passkey", across="length"),
                 name="depths",
                 table=_table(depths, "depth"),
             )
@@ -53,7 +54,7 @@ def sections(
             Section(
                 "RULER by task and length",
                 "The fraction of the answers that the model wrote, mean over samples and training seeds.",
-                figure=figures.grids(tasks, down="task", across="length"),
+                figure=render.grids(tasks, down="task", across="length"),
                 name="ruler",
                 table=_table(tasks, "task"),
             )

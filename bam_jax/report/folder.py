@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax import drawing, figures, heads, log, page, results
-from bam_jax.errors import UserError
-from bam_jax.figures import Curves, Heads, trained
-from bam_jax.page import Section, Table
+from bam_jax import render
+from bam_jax.analysis import heads, trained
+from bam_jax.experiments import results
+from bam_jax.experiments.results import Cell, Run
+from bam_jax.render import page, style
+from bam_jax.render.curves import Curves
+from bam_jax.render.learned import Heads
+from bam_jax.render.page import Section, Table
 from bam_jax.report.standing import state
-from bam_jax.results import Cell, Run
+from bam_jax.system import log
+from bam_jax.system.errors import UserError
 
 NEAR = 8
 """Tokens that count as near in the table of priors."""
@@ -40,7 +45,7 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
                 "Passkey accuracy against length",
                 """Whole keys: all five digits right. Lines are means over training seeds; bands go from the
                 worst seed to the best.""",
-                figure=figures.passkey(passkey, context),
+                figure=render.passkey(passkey, context),
                 name="passkey",
                 table=_lengths(passkey, context),
                 commands=[*made["passkey"], again],
@@ -53,7 +58,7 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
             Section(
                 "Perplexity against length",
                 "Held-out text in sequences of each length; exp of the mean loss over all their positions.",
-                figure=figures.perplexity(perplexity, context),
+                figure=render.perplexity(perplexity, context),
                 name="perplexity",
                 table=_lengths(perplexity, context),
                 commands=[*made["perplexity"], again],
@@ -66,7 +71,7 @@ def sections(manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> 
                 "Perplexity by position",
                 """The longest sequences of held-out text, in windows of positions as long as a training context; a
                 column is the window that ends there.""",
-                figure=figures.positions(positions, context),
+                figure=render.positions(positions, context),
                 name="positions",
                 table=_lengths(positions, context),
                 commands=[*made["perplexity"], again],
@@ -92,7 +97,7 @@ def _short(manifest: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, co
         bound = f"at least {claim['least']:g}" if claim["least"] > 0 else f"at most {claim['most']:g}"
         met = "yes" if values and claim["least"] <= np.mean(values) <= claim["most"] else "NO"
         each = " ".join(f"{value:.2f}" for value in values)
-        what = f"{claim['label']} at {figures.times(claim['length'], context)}"
+        what = f"{claim['label']} at {render.times(claim['length'], context)}"
         rows.append([what, bound, _number(values), each, met if values else "not measured"])
     cells = [cell for run in runs for cell in run.cells]
     seconds = sum(run.metrics["seconds"] for run in runs if run.metrics) + sum(
@@ -119,7 +124,7 @@ def _lengths(curves: Curves, context: int) -> Table:
         for seed in seeds:
             numbers = [_number([seed.values[length]] if length in seed.values else []) for length in lengths]
             rows.append([f" {label}" if len(seeds) > 1 else label, f"{seed.seed}", *numbers])
-    return Table(["", "seed", *(figures.times(length, context) for length in lengths)], rows)
+    return Table(["", "seed", *(render.times(length, context) for length in lengths)], rows)
 
 
 def _number(values: Sequence[float]) -> str:
@@ -142,9 +147,9 @@ def _depths(main: Sequence[Run], context: int, commands: list[str]) -> Section:
         "Passkey accuracy by length and depth",
         f"""{main[0].label}, mean over {len(main)} seeds. At depth 0 the key stands at the start, as far from
         the question as it can.""",
-        figure=figures.heat_map(means, context),
+        figure=render.heat_map(means, context),
         name="depths",
-        table=Table(["depth", *(figures.times(length, context) for length in lengths)], rows),
+        table=Table(["depth", *(render.times(length, context) for length in lengths)], rows),
         commands=commands,
     )
 
@@ -170,7 +175,7 @@ def priors(run: Run, learned: Heads, context: int, command: str) -> Section:
         of a training context sees, without SSMax's factor; dotted: the uniform prior. A negative shape
         suppresses what is near and leaves all that is far alone, at any length: a retrieval head. A positive
         one looks near: a local head.""",
-        figure=figures.priors(learned.shape, weights),
+        figure=render.priors(learned.shape, weights),
         name="priors",
         table=Table(["layer, head", "shape", "log scale", f"p of the nearest {NEAR}"], rows),
         commands=[command],
@@ -228,7 +233,7 @@ def _scatter(runs: Sequence[Run], command: str) -> Section:
     return Section(
         "Shape and log scale after training",
         "Every head of every BAM model. In the paper, heads below 0 retrieve and heads above 0 stay local.",
-        figure=figures.scatter(
+        figure=render.scatter(
             {label: Heads(*map(np.concatenate, zip(*g, strict=True))) for label, g in groups.items()}
         ),
         name="scatter",
@@ -266,7 +271,7 @@ def write(folder: Path) -> Path:
     (folder / "figures").mkdir(exist_ok=True)
     for part in parts:
         if part.figure:
-            drawing.save(part.figure, folder / "figures" / part.name)
+            style.save(part.figure, folder / "figures" / part.name)
     log.replace(folder / "report.md", page.to_markdown(manifest["title"], parts))
     log.replace(folder / "report.html", page.to_html(manifest["title"], parts))
     return folder / "report.html"

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax import figures, papers, records, results
+from bam_jax import render
 from bam_jax.config import Config
-from bam_jax.figures import Grid
-from bam_jax.page import Link, Section, Table
+from bam_jax.evals import records
+from bam_jax.experiments import papers, results
+from bam_jax.experiments.results import Cell, Run
+from bam_jax.render.fractions import Grid
+from bam_jax.render.page import Link, Section, Table
 from bam_jax.report import drawn, folder, standing
-from bam_jax.results import Cell, Run
 
 FIRST = ("task", "length", "depth", "value", "unit", "n")
 """What comes first in a table of records."""
@@ -32,7 +34,7 @@ def sections(run: Run, path: Path, uses: Sequence[Link], command: str) -> list[S
     """The page's parts, in their order.
 
     Args:
-        run: as `bam_jax.results` reads it.
+        run: as `bam_jax.experiments.results` reads it.
         path: its folder.
         uses: the experiments that it belongs to.
         command: what makes this page.
@@ -97,7 +99,7 @@ def _losses(run: Run) -> list[Section]:
         Section(
             "Training loss",
             f"Of every step that was written down, {len(run.history)} of them; the table has at most {LINES}.",
-            figure=figures.losses(steps, values),
+            figure=render.losses(steps, values),
             name="loss",
             table=Table(["step", *(name.replace("_", " ") for name in names)], rows),
         )
@@ -109,13 +111,13 @@ def _measured(key: Sequence[str], cells: Sequence[Cell], config: Config, name: s
     title, table = ", ".join(key).capitalize(), _table(cells)
     if key[0] == "passkey":
         grid, table = _grid(cells, lambda cell: f"{cell['depth']:.2f}"), _lengths(cells, config.context)
-        figure = figures.grids({"": grid}, down="depth of the passkey", across="length in tokens")
+        figure = render.grids({"": grid}, down="depth of the passkey", across="length in tokens")
     elif key[0] == "ruler":
         grid = _grid(cells, lambda cell: drawn.plain(cell["task"]))
-        figure = figures.grids({"": grid}, down="task", across="length in tokens")
+        figure = render.grids({"": grid}, down="task", across="length in tokens")
     elif key[0] == "perplexity" and any(len(cell["windows"]) > 1 for cell in cells):
         plain: Any = Run("", "perplexity", 0, [], [], None, [{**cell, "overrides": {}} for cell in cells], [], None)
-        figure = figures.positions(results.positions([plain]), config.context)
+        figure = render.positions(results.positions([plain]), config.context)
     else:
         return Section(title, table=table)
     return Section(title, figure=figure, name=name, table=table)
@@ -135,7 +137,7 @@ def _lengths(cells: Sequence[Cell], context: int) -> Table:
     for length in sorted({cell["length"] for cell in cells}):
         those = [cell for cell in cells if cell["length"] == length]
         n, seconds = sum(cell["n"] for cell in those), sum(cell["seconds"] for cell in those if "seconds" in cell)
-        place = [f"{length:,}", figures.times(length, context)]
+        place = [f"{length:,}", render.times(length, context)]
         rows.append([*place, f"{results.mean(those):.3f}", f"{n}", f"{seconds:,.1f}"])
     return Table(["tokens", "contexts", "accuracy", "prompts", "seconds"], rows)
 

@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax import checkpoint, claims, log, page, records, results
-from bam_jax.errors import UserError
-from bam_jax.experiment import SCALES
-from bam_jax.page import Link, Section, Table, Words
+from bam_jax.experiments import claims, results
+from bam_jax.experiments.experiment import SCALES
+from bam_jax.experiments.manifest import read_manifest
+from bam_jax.experiments.results import Run
+from bam_jax.render import page
+from bam_jax.render.page import Link, Section, Table, Words
 from bam_jax.report import experiments
 from bam_jax.report import folder as reports
 from bam_jax.report import runs as pages
 from bam_jax.report.standing import STATUSES, Standing, standing, state
-from bam_jax.results import Run
+from bam_jax.system import log
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
 
 INDEX = "index.html"
 CLAIMS = "claims.html"
@@ -40,7 +44,7 @@ def write(
     Raises:
         UserError: no run in the folder, an experiment without tables, or a file that cannot be read.
     """
-    own = {path.parent: records.manifest(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
+    own = {path.parent: read_manifest(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
     every = [path.parent for place in (folder, *own) for path in sorted(place.glob("*/config.json"))]
     if (folder / "config.json").exists():
         raise UserError(f"{folder} is itself a run; give the folder that holds it, {folder.parent}")

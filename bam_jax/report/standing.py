@@ -4,12 +4,13 @@ import dataclasses
 import fcntl
 from pathlib import Path
 
-from bam_jax import checkpoint, experiment, jobs, tables, train
-from bam_jax.errors import UserError
-from bam_jax.experiment import DASH, Column, Experiment, Table
-from bam_jax.jobs import Job
-from bam_jax.results import Run
-from bam_jax.tables import Entry
+from bam_jax.experiments import experiment, jobs, tables
+from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
+from bam_jax.experiments.jobs import Job
+from bam_jax.experiments.results import Run
+from bam_jax.experiments.tables import Entry
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, loop
 
 STATUSES = DONE, PART, MISSING, NOTHING = ("● done", "◐ in part", "○ missing", "– nothing to measure")
 """What an experiment can be; signs need no colours."""
@@ -60,7 +61,7 @@ def state(run: Run | None, path: Path) -> str:
     """How far the training of a run is, and why no further, from its files.
 
     Args:
-        run: as `bam_jax.results` reads it; None: there is none.
+        run: as `bam_jax.experiments.results` reads it; None: there is none.
         path: its folder.
     """
     if run is None or run.config is None:
@@ -70,8 +71,8 @@ def state(run: Run | None, path: Path) -> str:
     place = f"step {step:,} of {steps:,}" if step else "before its first record"
     if _claimed(path):
         return f"running, {place}"
-    if (path / train.DIVERGED).exists():
-        said = (path / train.DIVERGED).read_text(encoding="utf-8", errors="replace")
+    if (path / loop.DIVERGED).exists():
+        said = (path / loop.DIVERGED).read_text(encoding="utf-8", errors="replace")
         return f"diverged at {said.strip()}"
     return f"{steps:,} of {steps:,}" if step == steps else f"stopped {'at ' if step else ''}{place}"
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention.scoring import Scoring, bias_table, visible
+from bam_jax.attention.logits.scoring import Scoring, bias_table, visible
 from bam_jax.biases import Rows
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention.scoring import Mask, Scoring, Tokens, bias_table, visible
+from bam_jax.attention.logits.scoring import Mask, Scoring, Tokens, bias_table, visible
 from bam_jax.biases import Bias
 
 CAUSAL = Mask()

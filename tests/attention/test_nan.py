@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Kinds, Scoring, Tiling, Tokens, attention, pallas_gpu
-from bam_jax.attention.merge import merge
-from bam_jax.attention.scoring import HIDDEN, visible
+from bam_jax.attention import BACKENDS, EMPTY, Kinds, Scoring, Tiling, Tokens, attention
+from bam_jax.attention.logits.merge import merge
+from bam_jax.attention.logits.scoring import HIDDEN, visible
+from bam_jax.attention.pallas import gpu
 
 B, T, H, K, D = 2, 24, 4, 2, 4
 EACH = [pytest.param(name, marks=pytest.mark.hopper) if name == "pallas_gpu" else name for name in BACKENDS]
@@ -58,7 +59,7 @@ def places(q, k, v, scoring):
 
 @pytest.mark.parametrize("backend", EACH)
 def test_a_row_is_nan_where_what_it_sees_is(backend, case, monkeypatch):
-    monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
+    monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
     tiling = Tiling() if backend == "pallas_gpu" else Tiling(block_q=4, block_k=4)
     run = jax.jit(lambda *arguments: BACKENDS[backend].forward(*arguments, tiling))
     whole, _ = map(np.asarray, run(*case))

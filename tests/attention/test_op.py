@@ -10,21 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import (
-    BACKENDS,
-    EMPTY,
-    Backend,
-    Mask,
-    Scoring,
-    Tokens,
-    Unsupported,
-    attention,
-    chunked,
-    grid,
-    op,
-    pallas_gpu,
-    rows,
-)
+from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tokens, Unsupported, attention, op, rows
+from bam_jax.attention.cpu import chunked
+from bam_jax.attention.pallas import gpu, tpu_grid
 
 B, T, H, D = 2, 12, 3, 4
 # The GPU kernels are interpreted thread by thread, which takes long.
@@ -49,10 +37,10 @@ def qkv(rng):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    for module in (chunked, grid):
+    for module in (chunked, tpu_grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
     monkeypatch.setattr(rows, "_TABLE", B * H * T * 5)
-    monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
+    monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
 
 
 @pytest.mark.parametrize("backend", EACH)

@@ -16,19 +16,9 @@ import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import (
-    BACKENDS,
-    EMPTY,
-    Mask,
-    Scoring,
-    Tokens,
-    attention,
-    chunked,
-    grid,
-    pallas_gpu,
-    pallas_tpu,
-    rows,
-)
+from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, rows
+from bam_jax.attention.cpu import chunked
+from bam_jax.attention.pallas import gpu, tpu, tpu_grid
 
 B, H, D = 2, 4, 6
 WHOLE, RAGGED = 16, 13
@@ -354,13 +344,13 @@ def test_reference_is_the_definition_and_its_slopes(case, x64):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Several blocks on either side; a query block spans no whole key block; what a kernel walks over is in two pieces."""
-    for module in (chunked, grid):
+    for module in (chunked, tpu_grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
     monkeypatch.setattr(rows, "_TABLE", B * H * RAGGED * 3)
-    monkeypatch.setattr(pallas_tpu, "_KEYS", 4)
-    monkeypatch.setattr(pallas_tpu, "_QUERIES", 3)
+    monkeypatch.setattr(tpu, "_KEYS", 4)
+    monkeypatch.setattr(tpu, "_QUERIES", 3)
     # Interpreted, a product of float32 is exact: what is compared is the kernel's arithmetic, not its rounding.
-    monkeypatch.setattr(pallas_gpu, "_DTYPES", (*pallas_gpu._DTYPES, "float32"))
+    monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
 
 
 def compare(case, arguments, made, expected):

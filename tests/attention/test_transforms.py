@@ -9,8 +9,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bam_jax import biases, sharded
+from bam_jax import biases
 from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.models import per_device
 
 B, T, H, K, D = 4, 8, 4, 2, 4
 TILING = Tiling(block_q=4, block_k=4)
@@ -171,7 +172,7 @@ def test_what_is_cut_on_any_mesh_keeps_its_type(kind, x64):
 
     def of(q, k, v, prior, temperature):
         tokens = Tokens(jnp.arange(T)[None], 1 + (jnp.arange(T)[None] >= 3))
-        return sharded.attend(q, k, v, Scoring(prior, tokens, tokens, temperature, Mask()), tiling=TILING)
+        return per_device.attend(q, k, v, Scoring(prior, tokens, tokens, temperature, Mask()), tiling=TILING)
 
     with jax.set_mesh(mesh):
         made = on_mesh(of, "ggd", mesh, cuts("ggd", heads=None))

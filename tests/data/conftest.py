@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from bam_jax.data import shards, tokenizer
+from bam_jax.data import tokenizer
+from bam_jax.data.prepared import shards
 
 
 class Listed:

@@ -19,9 +19,10 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bam_jax.data import inspect, prepare, shards, tokenizer, train_bpe
-from bam_jax.data.corpus import documents
-from bam_jax.errors import UserError
+from bam_jax.data import inspect, prepare, tokenizer, train_bpe
+from bam_jax.data.prepared import shards
+from bam_jax.data.sources.corpus import documents
+from bam_jax.system.errors import UserError
 
 TEXTS = [f"Document {number} has a few words, é and 漢字.\n" * (1 + number % 5) for number in range(40)]
 LINES = "".join(json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(TEXTS)).encode()

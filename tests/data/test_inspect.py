@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax import errors, figures
-from bam_jax.data import inspect, shards, tokenizer, train_bpe
-from bam_jax.errors import UserError
+from bam_jax import figures
+from bam_jax.data import inspect, tokenizer, train_bpe
+from bam_jax.data.prepared import shards
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
 
 ALL = ("--config.data.holdout=0", "--no-plot")
 TEXTS = [f"{'word ' * n}ends at {n}." for n in range(1, 40)]

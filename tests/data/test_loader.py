@@ -10,8 +10,8 @@ from orbax.checkpoint import v1 as ocp
 
 from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data import batches, held_out, tokenizer
-from bam_jax.data.stream import Concatenated
-from bam_jax.errors import UserError
+from bam_jax.data.packing.stream import Concatenated
+from bam_jax.system.errors import UserError
 
 TEXTS = [
     "the quick brown fox\n" * 3,

@@ -11,7 +11,7 @@ from flax import nnx
 
 from bam_jax import biases, encodings
 from bam_jax.encodings import ENCODINGS, Dims, Encoding, Frozen, learned, spec
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
 
 DIMS = Dims(heads=4, width=8, context=16)
 

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from bam_jax.encodings import ENCODINGS, Dims, Encoding, spec
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
 
 OPTIONS = [
     (name, option)

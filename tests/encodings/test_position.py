@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from bam_jax.encodings import Dims, RoPE, SSMax, spec
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
 
 DIMS = Dims(heads=2, width=12, context=16)
 T, D = 9, 6

@@ -11,13 +11,13 @@ import pytest
 from flax import nnx
 
 from bam_jax import config as configs
-from bam_jax import generate, model
 from bam_jax.config import Config, ModelConfig
-from bam_jax.data import benchmarks
+from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
-from bam_jax.errors import UserError
 from bam_jax.evals import harness, likelihood
 from bam_jax.evals.base import Cell, Trained
+from bam_jax.models import generate, transformer
+from bam_jax.system.errors import UserError
 
 BYTE = ByteTokenizer()
 lm = pytest.importorskip("bam_jax.evals.lm")
@@ -111,7 +111,7 @@ def decoder():
             "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "scan": True},
         }
     )
-    made = model.build(config, vocab=BYTE.size, rngs=nnx.Rngs(0))
+    made = transformer.build(config, vocab=BYTE.size, rngs=nnx.Rngs(0))
     made.head.kernel[...] *= 20
     return made
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import config as configs
-from bam_jax import model
-from bam_jax.errors import UserError
 from bam_jax.evals import likelihood
 from bam_jax.evals.likelihood import Request, middle, score
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
 
 VOCAB, BUDGET = 11, 48
 
@@ -26,7 +26,7 @@ def decoder():
             "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "scan": True},
         }
     )
-    made = model.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
+    made = transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
     made.head.kernel[...] *= 20
     return made
 

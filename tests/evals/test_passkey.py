@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bam_jax import model
 from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
-from bam_jax.errors import UserError
 from bam_jax.evals import passkey
 from bam_jax.evals.base import Cell
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
 
 CHAR = CharTokenizer()
 STREAM = CHAR.encode("a tale of some length, told again and again. " * 20)
@@ -98,7 +98,7 @@ def test_prompts_differ_by_every_argument_and_are_the_same_again():
 
 def test_padding_batching_and_reading_in_pieces_change_no_answer(monkeypatch):
     config = Config(encoding="sinusoidal", ssmax="on", model=ModelConfig(layers=1, width=32, heads=2, hidden=32))
-    decoder = nnx.jit(lambda: model.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))()
+    decoder = nnx.jit(lambda: transformer.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))()
     best = nnx.jit(lambda decoder, tokens: jnp.argmax(decoder(tokens)[0], axis=-1)[:, -5:])
     forced = lambda samples: np.stack([np.concatenate([prompt, answer[:4]]) for prompt, answer in samples])
     samples = [passkey.toy(STREAM, CHAR, 0)(40, depth, 0) for depth in np.linspace(0, 1, 6)]
@@ -175,7 +175,7 @@ def test_shapes_are_shared_where_padding_is_cheaper_than_compiling():
 @pytest.mark.parametrize(("length", "message"), [(7, "shorter than the passkey prompt"), (61, "65 tokens are more")])
 def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(length, message):
     config = Config(encoding="learned", context=64, model=ModelConfig(width=16, heads=2, hidden=16))
-    decoder = nnx.eval_shape(lambda: model.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))
+    decoder = nnx.eval_shape(lambda: transformer.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))
     measured = passkey.evaluate(
         decoder, [Cell(16, 0.5, 0, 1), Cell(length, 0.5, 0, 1)], passkey.toy(STREAM, CHAR, 0), memory=2**20
     )

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bam_jax import model
 from bam_jax.config import Config, ModelConfig
-from bam_jax.errors import UserError
 from bam_jax.evals import perplexity
 from bam_jax.evals.base import Cell
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
 
 VOCAB = 11
 STREAM = np.random.default_rng(0).integers(0, VOCAB, 200, np.int32)
@@ -19,7 +19,7 @@ STREAM = np.random.default_rng(0).integers(0, VOCAB, 200, np.int32)
 def decoder(encoding):
     sizes = ModelConfig(layers=1, width=32, heads=2, hidden=32)
     config = Config(encoding=encoding, ssmax="on", context=24, model=sizes)
-    return nnx.jit(lambda: model.build(config, vocab=VOCAB, rngs=nnx.Rngs(0)))()
+    return nnx.jit(lambda: transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0)))()
 
 
 def direct(decoder, length, sequences):

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
-from bam_jax.data import ruler as data
+from bam_jax.data.tasks import ruler as data
 from bam_jax.data.tokenizers import ByteTokenizer
-from bam_jax.errors import UserError
 from bam_jax.evals import ruler
 from bam_jax.evals.base import Cell, Trained
+from bam_jax.system.errors import UserError
 
 BYTE = ByteTokenizer()
 LENGTH = 1300

@@ -10,15 +10,15 @@ import jax
 import pytest
 
 from bam_jax import config as configs
-from bam_jax import train
 from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.data import loader, tokenizers
-from bam_jax.errors import UserError
 from bam_jax.preflight import chips, report, search
 from bam_jax.preflight import step as steps
 from bam_jax.preflight.__main__ import main
 from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
+from bam_jax.system.errors import UserError
+from bam_jax.training import loop
 
 QUICKSTART = str(Path(__file__).parents[2] / "configs/quickstart.py")
 VOCAB = 64
@@ -73,7 +73,7 @@ def test_the_bytes_are_those_of_the_arrays_that_training_makes():
     step = step_of(config, chips.find("cpu:4"))
     shardings = jax.tree.map(lambda x: x.sharding, step.state)
     with jax.set_mesh(step.mesh):
-        state = train._first(config, train.parts(config, VOCAB)[1], shardings)
+        state = loop._first(config, loop.parts(config, VOCAB)[1], shardings)
     here = lambda tree: sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
     sums = step.bytes()
     assert (sums["parameters"], sums["optimizer"]) == (here(state["model"]), here(state["optimizer"]))

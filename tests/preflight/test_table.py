@@ -5,9 +5,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from bam_jax.errors import UserError
 from bam_jax.preflight import table
 from bam_jax.preflight.compiled import Compiled
+from bam_jax.system.errors import UserError
 
 QUICKSTART = str(Path(__file__).parents[2] / "configs/quickstart.py")
 SLICES = ["cpu:2,data=2", "cpu:8,data=8", "cpu:8,data=2,fsdp=2,context=2"]

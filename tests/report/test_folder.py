@@ -6,12 +6,15 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from bam_jax import config, figures, page, results
-from bam_jax.errors import UserError
-from bam_jax.figures import Heads, Seed
-from bam_jax.page import Link, Section, Table
+from bam_jax import config, render
+from bam_jax.experiments import results
+from bam_jax.render import page
+from bam_jax.render.curves import Seed
+from bam_jax.render.learned import Heads
+from bam_jax.render.page import Link, Section, Table
 from bam_jax.report import folder as report
 from bam_jax.report.__main__ import main
+from bam_jax.system.errors import UserError
 
 
 def cell(evaluation, length, value, *, depth=None, n=1, overrides=None):
@@ -195,7 +198,7 @@ def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
         for head, (kind, shape) in enumerate([("retrieval", -2.0), ("local", 3.0)])
     ]
     monkeypatch.setattr(report.heads, "measure", lambda run, progress: records)
-    drawn = figures.attention({"local": np.tril(np.full((4, 4), 0.25))}, (0, 2))
+    drawn = render.attention({"local": np.tril(np.full((4, 4), 0.25))}, (0, 2))
     monkeypatch.setattr(report.trained, "attention", lambda run: drawn)
     report.write(folder)
     markdown = (folder / "report.md").read_text()

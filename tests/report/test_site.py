@@ -13,18 +13,19 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from bam_jax import config, encodings, experiment, jobs
-from bam_jax.errors import UserError
-from bam_jax.experiment import STOPPED
+from bam_jax import config, encodings
+from bam_jax.evals.records import STOPPED
+from bam_jax.experiments import experiment, jobs
 from bam_jax.report import drawn, runs, site
 from bam_jax.report.__main__ import main
 from bam_jax.report.standing import DONE, MISSING, NOTHING, PART, standing
+from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "quickstart.py"
 SMALL = ("--config.encoding=rope", "--config.steps=10")
 EXPERIMENT = f"""
-from bam_jax.experiment import Column, Evaluation, Row, Table, tabled
+from bam_jax.experiments.experiment import Column, Evaluation, Row, Table, tabled
 
 KEYS = tuple(Column(f"{{n}} <tokens>", Evaluation("passkey", (n,), depths=2, patience=1)) for n in (64, 128))
 TEXT = tuple(Column(f"{{n}}", Evaluation("perplexity", (n,))) for n in (64, 128))
@@ -47,7 +48,7 @@ def get_experiment(scale):
     return tabled("An <invented> paper", rows, tables, notes=("Look at `this`.",))
 """
 SIZES = """
-from bam_jax.experiment import Column, Row, Table, tabled
+from bam_jax.experiments.experiment import Column, Row, Table, tabled
 
 
 def get_experiment():

@@ -5,8 +5,10 @@ import json
 
 import pytest
 
-from bam_jax import checkpoint, config, results, train
+from bam_jax import config
+from bam_jax.experiments import results
 from bam_jax.report.standing import state
+from bam_jax.training import checkpoint, loop
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def said(run):
 
 
 def reach(run, step):
-    (run / train.METRICS).write_text(json.dumps({"step": step, "loss": 1.0, "seconds": 1.0}) + "\n")
+    (run / loop.METRICS).write_text(json.dumps({"step": step, "loss": 1.0, "seconds": 1.0}) + "\n")
 
 
 def test_a_run_that_was_begun_is_not_called_not_begun(run):
@@ -30,9 +32,9 @@ def test_a_run_that_was_begun_is_not_called_not_begun(run):
     assert said(run) == "stopped at step 5 of 90"
     reach(run, 7)
     assert said(run) == "stopped at step 7 of 90"
-    (run / train.DIVERGED).write_text("step 8: the loss is nan, the norm of its gradient 1.0\n")
+    (run / loop.DIVERGED).write_text("step 8: the loss is nan, the norm of its gradient 1.0\n")
     assert said(run) == "diverged at step 8: the loss is nan, the norm of its gradient 1.0"
-    (run / train.DIVERGED).unlink()
+    (run / loop.DIVERGED).unlink()
     reach(run, 90)
     assert said(run) == "90 of 90"
 

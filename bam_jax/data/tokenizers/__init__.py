@@ -7,7 +7,7 @@ from bam_jax.data.tokenizers.gpt2 import GPT2Tokenizer
 from bam_jax.data.tokenizers.mistral import MistralTokenizer
 from bam_jax.data.tokenizers.subwords import BertTokenizer, BPETokenizer
 from bam_jax.data.tokenizers.symbols import ByteTokenizer, CharTokenizer
-from bam_jax.errors import UserError, nearest
+from bam_jax.system.errors import UserError, nearest
 
 __all__ = [
     "TOKENIZERS",

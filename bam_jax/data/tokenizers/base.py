@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
 
 
 class Tokenizer(abc.ABC):

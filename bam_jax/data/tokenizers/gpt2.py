@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bam_jax import strict_json
-from bam_jax.data.files import small
 from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
-from bam_jax.errors import UserError
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError
+from bam_jax.system.files import small
 
 FILES = ("vocab.bpe", "encoder.json")
 SOURCE = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"

@@ -5,10 +5,10 @@ import os
 import shutil
 from pathlib import Path
 
-from bam_jax import log
-from bam_jax.data.files import read_json
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
-from bam_jax.errors import UserError
+from bam_jax.system import log
+from bam_jax.system.errors import UserError
+from bam_jax.system.files import read_json
 
 FOLDER = "tokenizer"
 IDENTITY = "identity.json"

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bam_jax.data.files import small
 from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
-from bam_jax.errors import UserError
+from bam_jax.system.errors import UserError
+from bam_jax.system.files import small
 
 JSON, TXT = "tokenizer.json", "vocab.txt"
 ENDS = ("<eos>", "</s>", "<|endoftext|>", "[SEP]")

@@ -1,0 +1,1 @@
+"""What trained models do: their heads, their priors, their figures."""

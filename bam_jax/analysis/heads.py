@@ -1,0 +1,252 @@
+"""What the heads of a trained model do: `python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]`.
+
+Prints a line for each head, and writes `heads.jsonl` into the run's folder: how far each head's prior reaches, what BAM's
+shapes make of it, and what content and position add along a held-out text.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from bam_jax import config as configs
+from bam_jax import theory
+from bam_jax.attention import Scoring, Tokens, document_count
+from bam_jax.biases import GeneralisedGaussian
+from bam_jax.config import Config
+from bam_jax.data import loader
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.models.transformer import Attention, Decoder
+from bam_jax.system import host, log
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+
+FILE = "heads.jsonl"
+SHARES = (0.5, 0.9, 0.99)
+"""Of the prior's mass, whose distances are given."""
+WINDOWS = 16
+"""Of the text, over each of which what is measured along it is averaged."""
+BLOCK = 2**22
+"""Entries of a table of logits that are computed at once."""
+
+
+def rows(scoring: Scoring, start: int, stop: int) -> Scoring:
+    """The scoring of some of the queries.
+
+    Args:
+        scoring: of T queries.
+        start, stop: the first query, and the one after the last.
+    """
+    cut = lambda axis: lambda x: jax.lax.slice_in_dim(x, start, stop, axis=axis)
+    tokens = scoring.queries
+    segment, coordinate = jax.tree.map(cut(1), tokens.segment), jax.tree.map(cut(2), tokens.coordinate)
+    queries = Tokens(cut(1)(tokens.position), segment, coordinate)
+    return dataclasses.replace(scoring, queries=queries, temperature=jax.tree.map(cut(2), scoring.temperature))
+
+
+def logits(
+    q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Scoring
+) -> tuple[Float[Array, "H T S"], Float[Array, "H T S"], Bool[Array, "1 T S"]]:
+    """Content, position and visibility, the arguments of `theory.factors`, of one layer and one text.
+
+    Args:
+        q, k, scoring: as `Decoder.scored` gives them.
+    """
+    content, position, seen = theory.logits(q, k, scoring)
+    return content[0], jnp.broadcast_to(position, content.shape)[0], seen[0]
+
+
+@jax.jit
+def _coupling(q: Array, k: Array, scoring: Scoring) -> theory.Terms:
+    return theory.coupling(*logits(q, k, scoring))
+
+
+def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Scoring) -> theory.Terms:
+    """`theory.coupling` of every head and query of a layer, each term [H, T]; the tables are made in blocks of rows.
+
+    Args:
+        q, k, scoring: as `Decoder.scored` gives them.
+    """
+    length, heads = q.shape[1:3]
+    size = max(1, BLOCK // (heads * k.shape[1]))
+    starts = range(0, length, size)
+    parts = [_coupling(q[:, at : at + size], k, rows(scoring, at, min(at + size, length))) for at in starts]
+    return theory.Terms(*(jnp.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
+
+
+def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys: int) -> Float[Array, "H N"] | None:
+    """The prior of a query that sees `keys` keys over their distances; None if it depends on another text than was scored.
+
+    Args:
+        attention: the layer's.
+        q, k, scoring: of a text [1, T], as `Decoder.scored` gives them.
+        keys: of the query, itself included. A bias of positions alone needs no text of that length.
+    """
+    if scoring.queries.coordinate is None and scoring.rowwise is None:
+        temperature = None
+        if scoring.temperature is not None and attention.ssmax is not None:
+            count = document_count(Tokens(jnp.array([[keys - 1]])), attention.mask)
+            temperature = attention.ssmax(count)[0, :, 0]
+        return theory.prior_by_distance(scoring.bias, keys, temperature, attention.mask)
+    if keys > q.shape[1] or (keys < q.shape[1] and not scoring.mask.causal):
+        return None
+    _, position, seen = logits(q[:, keys - 1 : keys], k, rows(scoring, keys - 1, keys))
+    return jax.nn.softmax(position, axis=-1, where=seen)[:, 0, keys - 1 :: -1]
+
+
+def measure(
+    run: str | os.PathLike,
+    *,
+    keys: Sequence[int] = (),
+    tokens: int = 0,
+    overrides: Sequence[str] = (),
+    allow: Collection[str] = (),
+    progress: bool | None = None,
+) -> list[dict[str, Any]]:
+    """Measure the heads of a run's newest checkpoint.
+
+    A record holds `layer`, `head`; of BAM `shape`, `log_scale`, `loc`, `class`; under Scalable Softmax `scale`; `reach`, by
+    number of keys, the distances that hold `shares` of the prior's mass; and of a held-out text of `tokens` tokens, for
+    windows that end at `positions`, the means of `theory.Terms`, which add up to -ln Z. Scalable Softmax's factor is part
+    of the prior where the model has it inside.
+
+    Args:
+        run: the run's folder; nothing is written to it.
+        keys: of the queries whose priors are measured; () means the training context and 64 and 500 times that, as far as
+            the text goes where the prior depends on it.
+        tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
+        overrides: "--config.a.b=value", changes at evaluation time.
+        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
+        progress: see `log.progress`.
+
+    Raises:
+        UserError: the run or the arguments will not do.
+    """
+    run = Path(run)
+    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
+    wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
+    if wanted[0] < 1 or tokens < 0:
+        raise UserError(f"--keys={','.join(map(str, wanted))} and --tokens={tokens} count tokens: give 1 or more")
+    limit = getattr(decoder.position, "limit", None)
+    tokens = tokens or min(4 * config.context, limit or 4 * config.context)
+    ids = text(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})
+    common = {
+        "step": checkpoint.latest(run),
+        "config": configs.digest(checkpoint.read_config(run)),
+        "commit": host.commit(),
+        "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
+        "encoding": config.encoding,
+        "shares": SHARES,
+        "tokens": tokens,
+    }
+    with log.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
+        records = []
+        for layer, each in enumerate(zip(decoder.blocks(), scored(decoder, ids), strict=True)):
+            for head, record in enumerate(_layer(each[0].attention, *each[1], keys=wanted)):
+                for number in keys:
+                    if str(number) not in record["reach"]:
+                        raise UserError(
+                            f"--keys={number}: the prior of {config.encoding!r} depends on the text, of which {tokens} "
+                            f"tokens are read; give --tokens={number}"
+                        )
+                records.append({"layer": layer, "head": head} | record | common)
+            bar.update()
+    return records
+
+
+def text(config: Config, tokenizer: Tokenizer, tokens: int, allow: Collection[str] = ()) -> np.ndarray:
+    """The first tokens of a run's held-out text, [tokens] int32.
+
+    Args:
+        config, tokenizer: the run's.
+        tokens: how many.
+        allow: addresses that may be fetched.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    found = loader.held_out(config, tokenizer, allow)[:tokens]
+    if len(found) < tokens:
+        raise UserError(f"the held-out text has {len(found)} tokens, not {tokens}; ask for a shorter text")
+    return found
+
+
+def scored(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Scoring]]:
+    """`Decoder.scored` of one text, compiled.
+
+    Args:
+        decoder: the model.
+        tokens: [T] ids.
+    """
+    return _scored(*nnx.split(decoder), jnp.asarray(tokens)[None])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scored(graph: nnx.GraphDef, state: nnx.State, tokens: Array) -> list[tuple[Array, Array, Scoring]]:
+    return nnx.merge(graph, state).scored(tokens)
+
+
+def _layer(attention: Attention, q: Array, k: Array, scoring: Scoring, *, keys: Sequence[int]) -> list[dict[str, Any]]:
+    """What is measured of each head of a layer."""
+    heads = q.shape[2]
+    records: list[dict[str, Any]] = [{} for _ in range(heads)]
+    if isinstance(scoring.bias, GeneralisedGaussian):
+        for name in ("shape", "log_scale", "loc"):
+            _put(records, name, getattr(scoring.bias, name))
+        for record in records:
+            record["class"] = theory.head_class(record["shape"])
+    if attention.ssmax is not None:
+        _put(records, "scale", attention.ssmax.scale[...])
+    for record in records:
+        record["reach"] = {}
+    for number in keys:
+        prior = last_prior(attention, q, k, scoring, number)
+        if prior is not None:
+            distances = np.stack([theory.effective_length(prior, share) for share in SHARES], -1)
+            for record, each in zip(records, np.broadcast_to(distances, (heads, len(SHARES))), strict=True):
+                record["reach"][str(number)] = each.tolist()
+    length = q.shape[1]
+    edges = np.unique(np.linspace(0, length, WINDOWS + 1).round().astype(int))
+    for record in records:
+        record["positions"] = edges[1:].tolist()
+    for name, values in coupling(q, k, scoring)._asdict().items():
+        means = np.add.reduceat(np.asarray(values, np.float64), edges[:-1], axis=1) / np.diff(edges)
+        _put(records, name, means)
+    return records
+
+
+def _put(records: list[dict[str, Any]], name: str, values: Any) -> None:
+    for record, value in zip(records, np.asarray(values, np.float64).round(6), strict=True):
+        record[name] = value.tolist()
+
+
+def table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Records as a head and rows of text.
+
+    Args:
+        records: of `measure`.
+    """
+    bam, ssmax = "shape" in records[0], "scale" in records[0]
+    names = [*(("shape", "log_scale", "loc") if bam else ()), *(("scale",) if ssmax else ())]
+    shares = " ".join(f"{share:.0%}" for share in SHARES)
+    terms = theory.Terms._fields
+    reaches = list(records[0]["reach"])
+    head = ["layer, head", *(["class"] if bam else []), *(name.replace("_", " ") for name in names)]
+    head += [*(f"{shares} of {int(n):,} keys" for n in reaches), "−ln Z", "KL ‖ content", "KL ‖ prior"]
+    lines = []
+    for record in records:
+        line = [f"{record['layer']}, {record['head']}", *([record["class"]] if bam else [])]
+        line += [f"{record[name]:.2f}" for name in names]
+        line += [" ".join(f"{distance:,}" for distance in record["reach"][n]) for n in reaches]
+        means = [np.mean(record[name]) for name in terms]
+        line += [f"{value:.2f}" for value in (sum(means), *means[:2])]
+        lines.append(line)
+    return head, lines

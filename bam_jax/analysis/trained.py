@@ -1,0 +1,216 @@
+"""Figures of trained models, drawn from the newest checkpoints of their runs."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bam_jax import biases as formulas
+from bam_jax import theory
+from bam_jax.analysis import heads
+from bam_jax.biases import GeneralisedGaussian, Uniform
+from bam_jax.data import loader
+from bam_jax.evals import passkey
+from bam_jax.experiments import results
+from bam_jax.render import learned as curves
+from bam_jax.render import maps, style
+from bam_jax.render.learned import Heads
+from bam_jax.render.style import Figure
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+
+CLASSES = ("retrieval", "long-tail", "local")
+PROMPT = 841
+"""Tokens of the prompt in BAM's figure 4."""
+TEXT = 128
+"""Tokens of held-out text whose biases are drawn, at most."""
+
+type Runs = Mapping[str, Path]
+"""Folders of runs by label."""
+
+
+def priors(run: Path, length: int = 0) -> Figure:
+    """The priors of every head of a BAM model, for the last query of a context. Source: BAM, figure 1.
+
+    Args:
+        run: its folder.
+        length: keys of the query; 0: the training context.
+
+    Raises:
+        UserError: the run has no such priors.
+    """
+    found = _learned(run)
+    return curves.priors(found.shape, results.weights(found, length or checkpoint.read_config(run).context))
+
+
+def classes(run: Path, length: int = 0) -> Figure:
+    """The prior of a head of each class, the middle one by shape, beside NoPE's and ALiBi's. Source: BAM, figure 1.
+
+    Args:
+        run: the folder of a BAM model.
+        length: keys of the query; 0: the training context.
+
+    Raises:
+        UserError: the run has no such priors.
+    """
+    found = _learned(run)
+    length = length or checkpoint.read_config(run).context
+    shapes, weights = found.shape.ravel(), results.weights(found, length).reshape(-1, length)
+    slopes = formulas.alibi_slopes(found.shape.shape[1])
+    slope = np.sort(slopes)[len(slopes) // 2]
+    laplace = np.asarray(theory.laplace(jnp.asarray(slope), jnp.arange(length)[::-1], jnp.asarray(length)))
+    drawn = {"uniform (NoPE)": np.full(length, 1 / length), f"Laplace (ALiBi, slope {slope:.2g})": laplace}
+    for name in CLASSES:
+        members = [n for n in np.argsort(shapes) if theory.head_class(shapes[n]) == name]
+        if members:
+            middle = members[len(members) // 2]
+            drawn[f"{name}, {_shape(shapes[middle])}"] = weights[middle]
+    return curves.classes(drawn, max(2, length // 8))
+
+
+def attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
+    """Attention in a passkey prompt, by the head of each class whose last query sees most of the key.
+
+    Args:
+        run: its folder; of a model without shapes the one such head is drawn.
+        length: tokens of the prompt, whose key stands at its start; 0: 841 for the paper's prompt, four training contexts
+            for the toy prompt.
+        allow: addresses of text that may be fetched, where the run's configuration has them.
+
+    Raises:
+        UserError: the run cannot be read, or its prompt cannot have that length.
+
+    Source: BAM, figure 4.
+    """
+    config, tokenizer, decoder = checkpoint.restore_model(run)
+    if not config.model.causal:
+        raise UserError(f"{run} is an encoder, which is not asked for a passkey; give the run of a decoder")
+    if tokenizer.name == "char":
+        prompts, usual = passkey.toy(loader.held_out(config, tokenizer, allow), tokenizer, 0), 4 * config.context
+    else:
+        prompts, usual = passkey.paper(tokenizer, 0), PROMPT
+    tokens, answer = prompts(length or usual, 0.0, 0)
+    decoder.check_length(len(tokens))
+    places = np.flatnonzero((np.lib.stride_tricks.sliding_window_view(tokens, len(answer)) == answer).all(-1))
+    key = int(places[0]), int(places[-1]) + len(answer)
+    best: dict[str, tuple[float, str, np.ndarray]] = {}
+    for layer, (q, k, scoring) in enumerate(heads.scored(decoder, tokens)):
+        for head, weights in enumerate(np.asarray(_joint(q, k, scoring))):
+            kind, title = "", f"layer {layer}, head {head}"
+            if isinstance(scoring.bias, GeneralisedGaussian):
+                shape = float(scoring.bias.shape[head])
+                kind = theory.head_class(shape)
+                title = f"{kind}\n{title}\n{_shape(shape)}"
+            seen = float(weights[-1, slice(*key)].sum())
+            if kind not in best or seen > best[kind][0]:
+                best[kind] = seen, title, weights
+    return maps.attention({title: weights for _, title, weights in (best[k] for k in (*CLASSES, "") if k in best)}, key)
+
+
+def coupling(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
+    """What -ln Z is made of along a held-out text, a curve for each head; see `bam_jax.theory.coupling`.
+
+    Args:
+        run: its folder.
+        length: tokens of the text; 0: four training contexts.
+        allow: see `attention`.
+
+    Raises:
+        UserError: the run cannot be read, or its held-out text is shorter.
+
+    Source: BAM, appendix K.3.
+    """
+    return coupled(heads.measure(run, keys=[1], tokens=length, allow=allow))
+
+
+def coupled(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """`coupling` of what was measured before.
+
+    Args:
+        records: of `bam_jax.analysis.heads.measure`, all of one text.
+    """
+    column = lambda name: np.array([record[name] for record in records])
+    total = np.sum([column(name) for name in theory.Terms._fields], axis=0)
+    terms = {r"$-\ln Z$": total, "KL ‖ content": column("kl_content"), "KL ‖ prior": column("kl_prior")}
+    groups = [record["class"] if "class" in record else f"layer {record['layer']}" for record in records]
+    return curves.coupling(records[0]["positions"], terms, groups)
+
+
+def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
+    """The bias of every head of the last layer on a held-out text; of several runs, three heads each.
+
+    A method that adds no bias, such as RoPE, is drawn by its scores q.k / sqrt(D).
+
+    Args:
+        runs: one or several.
+        length: tokens of the text; 0: the first run's training context, 128 at most.
+        allow: see `attention`.
+
+    Raises:
+        UserError: a run cannot be read, or its held-out text is shorter.
+
+    Source: CABLE, figures 4 and 8 to 15.
+    """
+    drawn = {}
+    for label, run in runs.items():
+        config, tokenizer, decoder = checkpoint.restore_model(run)
+        length = length or min(config.context, TEXT)
+        q, k, scoring = heads.scored(decoder, heads.text(config, tokenizer, length, allow))[-1]
+        content, position, seen = heads.logits(q, k, dataclasses.replace(scoring, temperature=None))
+        plain = isinstance(scoring.bias, Uniform) and scoring.rowwise is None
+        table = np.where(seen, content if plain else position, np.nan)
+        some = range(len(table)) if len(runs) == 1 else np.unique(np.linspace(0, len(table) - 1, 3).astype(int))
+        name = f"{style.plain(label)}{' scores' if plain else ''}, " if len(runs) > 1 else "head "
+        for head in some:
+            drawn[f"{name}{head}"] = table[head]
+    return maps.tables(drawn, wide=3 if len(runs) > 1 else 4)
+
+
+def scatter(runs: Runs) -> Figure:
+    """Shape and log scale of every head of BAM models. Source: BAM, figures 17 and 18.
+
+    Args:
+        runs: one or several.
+
+    Raises:
+        UserError: a run has no such priors.
+    """
+    return curves.scatter({label: _learned(run) for label, run in runs.items()})
+
+
+def scales(runs: Runs) -> Figure:
+    """How Scalable Softmax's scale is distributed over the heads. Source: BAM, figure 14.
+
+    Args:
+        runs: one or several.
+
+    Raises:
+        UserError: a run has no Scalable Softmax.
+    """
+    found = {}
+    for label, run in runs.items():
+        ssmax = checkpoint.restore_model(run)[2].layers.attention.ssmax
+        if ssmax is None:
+            raise UserError(f"{run} has no Scalable Softmax; give a run trained with --config.ssmax=on")
+        found[label] = np.asarray(ssmax.scale[...])
+    return curves.scales(found)
+
+
+def _learned(run: Path) -> Heads:
+    encoding = checkpoint.read_config(run).encoding
+    if encoding != "bam":
+        raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
+    return results.learned(run)
+
+
+def _shape(value: float) -> str:
+    return rf"$\theta_\beta$ = {value:.2f}".replace("-", "−")
+
+
+@jax.jit
+def _joint(*layer: Any) -> jax.Array:
+    return theory.factors(*heads.logits(*layer)).joint

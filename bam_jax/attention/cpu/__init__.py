@@ -1,0 +1,1 @@
+"""The backend that runs everywhere, made for CPUs."""

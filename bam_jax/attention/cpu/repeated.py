@@ -1,0 +1,100 @@
+"""Keys that repeat: where the bias is level, keys of one kind are one key, weighted by their number.
+
+Below the first layer of a decoder without positional embeddings a key is a function of its token's id alone. A head that
+looks everywhere then costs as much as there are ids, not as there are tokens.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bam_jax.attention.logits import skipping
+from bam_jax.attention.logits.scoring import EMPTY, Scoring, sealed
+
+LEAST = 64
+"""Queries from which on counting keys by kind costs less than it saves."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """What is left of the keys that are counted by kind.
+
+    Args:
+      k, v: [B, C, K, D], of one key of each kind.
+      count: [#B, N, C], keys of each kind that each query block counts.
+      level: [#H, N], their bias.
+    """
+
+    k: Float[Array, "B C K D"]
+    v: Float[Array, "B C K D"]
+    count: Float[Array, "#B N C"]
+    level: Float[Array, "#H N"]
+
+
+def worthwhile(scoring: Scoring, skip: float | str, queries: int, head_width: int, block_k: int) -> bool:
+    """Whether keys may be counted by kind, and shapes say that it pays in time and takes no more memory than they do.
+
+    Args:
+      scoring: whose keys may have kinds.
+      skip: see `Tiling`; "off": never.
+      queries: of the call.
+      head_width: of a key.
+      block_k: keys of a tile.
+    """
+    kinds, keys = scoring.keys.kinds, scoring.keys.position.shape[1]
+    return (
+        kinds is not None
+        and skip != "off"
+        and queries >= LEAST
+        and 2 * kinds.count <= keys
+        and kinds.count <= block_k * head_width
+    )
+
+
+def counted(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K D"],
+    scoring: Scoring,
+    needed: Bool[Array, "H N M"],
+    skip: float | str,
+    block_q: int,
+    block_k: int,
+) -> tuple[Counted | None, Bool[Array, "H N M"]]:
+    """The tiles whose keys are counted by kind, summed up, and the tiles that are still needed.
+
+        sum_j exp(t_i (q_i . k_j + b)) v_j = sum_c n_c exp(t_i (q_i . k_c + b)) v_c   over the keys j whose bias is b
+
+    Args:
+      q, k, v: of any length; heads that walk over the same tiles.
+      scoring: padded to whole blocks, its keys with kinds.
+      needed: see `tiles.needed`.
+      skip, block_q, block_k: see `tiles.needed`.
+
+    Returns:
+      None if the bias does not know its bounds.
+    """
+    found = skipping.level(q, scoring, needed, skip, block_q, block_k)
+    if found is None:
+        return None, needed
+    flat, level = found
+    flat = flat.all(0)
+    first, near = skipping.span((needed & ~flat).any(0))
+    place = jnp.arange(flat.shape[-1])
+    inside = (place >= first[:, None]) & (place < (first + near)[:, None])
+    flat = flat & ~inside  # what lies among tiles that are walked over is walked over
+
+    kinds = scoring.keys.kinds
+    assert kinds is not None
+    of, filled = kinds.of, scoring.keys.position < EMPTY
+    of, filled = jnp.broadcast_arrays(of, filled)
+    rows, slots = jnp.arange(of.shape[0])[:, None], jnp.arange(of.shape[1])
+    blocks = jnp.zeros((of.shape[0], flat.shape[1], kinds.count), jnp.float32)
+    blocks = blocks.at[rows, slots // block_k, of].add(filled.astype(jnp.float32))
+    count = jnp.einsum("nm,bmc->bnc", flat.astype(jnp.float32), blocks, precision="highest")
+    one = jnp.zeros((of.shape[0], kinds.count), jnp.int32).at[rows, of].max(jnp.where(filled, slots, 0))
+    take = lambda x: jnp.take_along_axis(x, one[:, :, None, None], axis=1)
+    return Counted(*sealed(take(k), take(v)), count, level), needed & ~flat

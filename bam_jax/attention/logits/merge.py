@@ -1,0 +1,44 @@
+"""Attention over many keys, put together from attention over each of several parts of them."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bam_jax.attention.logits.scoring import HIDDEN
+
+
+def parts(needed: Bool[Array, "H 1 M"], count: int) -> Bool[Array, "H P M"]:
+    """The key blocks that the only query block needs, dealt out to so many copies of it, a run of blocks to each.
+
+    Few queries and many keys have no other work to share out among the cores of a device.
+
+    Args:
+      needed: by query head; see `tiles.needed`.
+      count: of parts; no more than there are blocks.
+    """
+    blocks = needed.shape[-1]
+    owner = jnp.arange(blocks) * count // blocks
+    return needed & (owner == jnp.arange(count)[:, None])
+
+
+def merge(
+    out: Float[Array, "... D"], lse: Float[Array, "..."], axis: int
+) -> tuple[Float[Array, "... D"], Float[Array, "..."]]:
+    """Attention over all keys from that over each of their parts, whose axis goes.
+
+        out = sum_p exp(lse_p - lse) out_p,    lse = log sum_p exp(lse_p)
+
+    Args:
+      out: [..., P, ..., D].
+      lse: [..., P, ...], logarithms of the normalisers, `HIDDEN` where a part has no visible key.
+      axis: of the parts, from the front.
+
+    >>> merge(jnp.array([[1.0], [3.0]]), jnp.zeros(2), axis=0)
+    (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))
+    """
+    top = lse.max(axis)
+    weights = jnp.where(lse <= HIDDEN, 0.0, jnp.exp(lse - jnp.expand_dims(top, axis)))  # NaN stays
+    total = weights.sum(axis)
+    none = total == 0
+    whole = jnp.where(none, 1.0, total)
+    merged = (weights[..., None] * out).sum(axis) / whole[..., None]
+    return merged, jnp.where(none, HIDDEN, top + jnp.log(whole))

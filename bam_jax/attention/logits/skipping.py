@@ -1,0 +1,293 @@
+"""Which tiles of the table of logits must be computed: those that are seen, and whose mass is not provably negligible."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bam_jax.attention.logits.scoring import EMPTY, Mask, Scoring, Tokens, coordinate
+from bam_jax.biases.base import head_axes
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """How the table of logits is cut into tiles, and which of them are left out.
+
+    Args:
+      skip: the share of a row's mass that all tiles left out may hold together; "exact": half a unit in the last place of
+        the softmax (2^-24 in float32); "off": tiles are left out only where nothing is visible.
+      block_q, block_k: queries and keys of a tile; None: the backend's choice.
+    """
+
+    skip: float | str = "exact"
+    block_q: int | None = None
+    block_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.skip in ("exact", "off") or (isinstance(self.skip, float) and 0 < self.skip < 1)):
+            raise ValueError(f'what is skipped is "exact", "off" or a share between 0 and 1, got skip={self.skip!r}')
+        for block in (self.block_q, self.block_k):
+            if block is not None and block < 1:
+                raise ValueError(f"a tile has at least one query and key, got {self.block_q} x {self.block_k}")
+
+    def blocks(self, block_q: int, block_k: int) -> tuple[int, int]:
+        """Queries and keys of a tile, where it does not say them these."""
+        return self.block_q or block_q, self.block_k or block_k
+
+
+def needed(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    scoring: Scoring,
+    skip: float | str,
+    block_q: int,
+    block_k: int,
+) -> Bool[Array, "H N M"]:
+    """Whether each query block needs each key block, head by head.
+
+    Args:
+      q, k: of any length.
+      scoring: padded to whole blocks.
+      skip: see `Tiling`.
+      block_q, block_k: rows of a query block and of a key block.
+    """
+    seen = _seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)[None]
+    if skip != "off":
+        negligible = _negligible(q, k, scoring, skip, block_q, block_k)
+        if negligible is not None:
+            seen = seen & ~negligible
+    return jnp.broadcast_to(seen, (q.shape[2], *seen.shape[1:]))
+
+
+def counts(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+) -> tuple[Int[Array, " H"], Int[Array, " H"]]:
+    """Tiles of each head that are computed, and those that would be without skipping; of 512 x 512 unless `tiling` says more."""
+    blocks = tiling.blocks(512, 512)
+    whole = padded(scoring, *blocks)
+    computed, seen = (span(needed(q, k, whole, skip, *blocks))[1].sum(-1) for skip in (tiling.skip, "off"))
+    return computed, seen
+
+
+def span(needed: Bool[Array, "*H N M"]) -> tuple[Int[Array, "*H N"], Int[Array, "*H N"]]:
+    """For each block the first of the others that it needs, and how many up to the last one."""
+    first = jnp.argmax(needed, axis=-1).astype(jnp.int32)
+    last = needed.shape[-1] - jnp.argmax(needed[..., ::-1], axis=-1).astype(jnp.int32)
+    return first, jnp.where(needed.any(-1), last - first, 0)
+
+
+def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
+    """The scoring padded to whole blocks by empty slots."""
+
+    def side(tokens: Tokens, block: int) -> Tokens:
+        return Tokens(
+            position=pad(tokens.position, block, EMPTY),
+            segment=None if tokens.segment is None else pad(tokens.segment, block),
+            coordinate=jax.tree.map(lambda x: pad(x, block), tokens.coordinate),
+            kinds=jax.tree.map(lambda x: pad(x, block), tokens.kinds),
+        )
+
+    return dataclasses.replace(
+        scoring,
+        queries=side(scoring.queries, block_q),
+        keys=side(scoring.keys, block_k),
+        temperature=None if scoring.temperature is None else pad(scoring.temperature, block_q),
+    )
+
+
+def pad(x: Array, block: int, value: float = 0) -> Array:
+    """[..., n], n padded to whole blocks."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % block)], constant_values=value)
+
+
+def _seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
+    """[N, M]: whether any query of a block can see any key of another, by their ranges of positions and documents."""
+    i_low, i_high, j_low, j_high = _extents(queries.position, keys.position, 0, block_q, block_k)
+    seen = (i_high >= 0) & (j_high >= 0)
+    if mask.causal:
+        seen = seen & (j_low <= i_high)
+    if mask.window is not None:
+        seen = seen & (j_high > i_low - mask.window) & (j_low < i_high + mask.window)
+    if queries.segment is not None and keys.segment is not None:
+        i_low, i_high, j_low, j_high = _extents(queries.segment, keys.segment, 1, block_q, block_k)
+        seen = seen & (j_low <= i_high) & (j_high >= i_low)
+    return seen
+
+
+def _sure(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
+    """[N, M]: whether every query of a block is sure to see a key of another."""
+    in_each_row = (keys.position < EMPTY).reshape(keys.position.shape[0], -1, block_k).any(2).all(0)
+    return in_each_row[None] & _all_seen(queries, keys, mask, block_q, block_k)
+
+
+def _all_seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
+    """[N, M]: whether every query of a block sees every key of another that is there."""
+    i_low, i_high, j_low, j_high = _extents(queries.position, keys.position, 0, block_q, block_k)
+    seen = i_high >= 0
+    if mask.causal:
+        seen = seen & (j_high <= i_low)
+    if mask.window is not None:
+        seen = seen & (i_high - j_low < mask.window) & (j_high - i_low < mask.window)
+    if queries.segment is not None and keys.segment is not None:
+        i_low, i_high, j_low, j_high = _extents(queries.segment, keys.segment, 0, block_q, block_k)
+        seen = seen & (i_low == i_high) & (j_low == j_high) & (i_low == j_low) & (i_low > 0)
+    return seen
+
+
+def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q: int, block_k: int) -> Array | None:
+    """[#H, N, M]: tiles that can be left out, so that all of them together hold less than a share of each row's mass.
+
+    By Cauchy-Schwarz abs(t_i q_i . k_j) / sqrt(D) <= C_i. A key of bias b has at most exp(2 C_i + t_i (b - b')) times the
+    weight of a key that row i is sure to see and whose bias is at least b'. With S keys, a tile can be left out where
+
+        2 C_i + log S + t_i (b_max(tile) - b'_i) < log(share)   for every row i of the tile.
+    """
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    low_high = _bounds(scoring, dtype, block_q, block_k)
+    if low_high is None:
+        return None
+    low, high = low_high  # [#H, N, M]
+    content, coldest, _ = _content(q, k, scoring, dtype, block_q)
+    sure = _sure(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
+    best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
+    # Only a tile below the best can be left out, and what is below 0 is least where t_i is.
+    lost = 2 * content + math.log(k.shape[1]) + coldest * (high - best)
+    return (lost < _log_share(skip, dtype)) & (coldest > 0)
+
+
+def level(
+    q: Float[Array, "B T H D"],
+    scoring: Scoring,
+    needed: Bool[Array, "H N M"],
+    skip: float | str,
+    block_q: int,
+    block_k: int,
+) -> tuple[Bool[Array, "H N M"], Float[Array, "H N"]] | None:
+    """The needed tiles without hidden pairs in which a query block has one bias b for all of its keys, and that bias.
+
+        abs(t_i) abs(b_j - b) < share   for every row i and key j: no weight is changed by more than this share of it
+
+    b is the bias of the first such tile, of a causal row the farthest; None if the bias does not know its bounds.
+
+    Args:
+      q: of any length.
+      scoring: padded to whole blocks.
+      needed: see `needed`.
+      skip: the share; see `Tiling`.
+      block_q, block_k: rows of a query block and of a key block.
+    """
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    low_high = _bounds(scoring, dtype, block_q, block_k)
+    if low_high is None:
+        return None
+    low, high = (jnp.broadcast_to(x, needed.shape) for x in low_high)
+    whole = needed & _all_seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)[None]
+    at = jnp.argmax(whole, axis=-1, keepdims=True)
+    middle = (jnp.take_along_axis(low, at, -1) + jnp.take_along_axis(high, at, -1)) / 2
+    hottest = jnp.ones((1, 1, 1), dtype)
+    if scoring.temperature is not None:
+        filled = (scoring.queries.position < EMPTY)[:, None]
+        heat = jnp.where(filled, jnp.abs(scoring.temperature.astype(dtype)), 0)
+        hottest = heat.reshape(*heat.shape[:2], -1, block_q).max((0, 3))[:, :, None]
+    off = hottest * jnp.maximum(high - middle, middle - low)
+    return whole & (off < math.exp(_log_share(skip, dtype))), middle[..., 0]
+
+
+def reach(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    scoring: Scoring,
+    lse: Float[Array, "B H T"],
+    skip: float | str,
+    total: int,
+) -> Bool[Array, ""]:
+    """Whether any query may find mass among these keys that matters beside what it has found already.
+
+    With C_i as above and total keys in all, a tile holds less than a share of the mass of row i if
+
+        C_i + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
+
+    Args:
+      q, k: of any length.
+      scoring: with these keys.
+      lse: logarithms of the rows' normalisers so far; `HIDDEN` where a row has seen nothing.
+      skip: see `Tiling`; "off": keys matter where any of them is seen.
+      total: keys of the whole text.
+    """
+    block_q, block_k = (min(512, length) for length in (q.shape[1], k.shape[1]))
+    whole = padded(scoring, block_q, block_k)
+    seen = _seen(whole.queries, whole.keys, whole.mask, block_q, block_k)[None]
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    bounds = None if skip == "off" else _bounds(whole, dtype, block_q, block_k)
+    if bounds is None:
+        return seen.any()
+    content, coldest, hottest = _content(q, k, whole, dtype, block_q)
+    corners = [t * b for t in (coldest, hottest) for b in bounds]  # where a product of two ranges is largest
+    found = jnp.where((scoring.queries.position < EMPTY)[:, None], lse, jnp.inf)
+    found = pad(found, block_q, jnp.inf)
+    found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
+    held = content + math.log(total) + functools.reduce(jnp.maximum, corners) - found
+    return (seen & ~(held < _log_share(skip, dtype))).any()  # NaN is needed
+
+
+def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
+    return math.log(float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip))
+
+
+def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: int) -> tuple[Array, Array, Array]:
+    """The largest C_i, the smallest and the largest t_i of each query block, [H, N, 1] or [#H, N, 1]."""
+    norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)).transpose(0, 2, 1)  # [B, heads, T]
+    cut = lambda x: x.reshape(x.shape[0], x.shape[1], -1, block_q)
+    longest_key = jnp.repeat(norm(k).max((0, 2)), q.shape[2] // k.shape[2])
+    filled = (scoring.queries.position < EMPTY)[:, None]
+    temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
+    content = cut(pad(norm(q), block_q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None]
+    coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
+    hottest = cut(jnp.where(filled, temperature, -jnp.inf)).max((0, 3))
+    return content[:, :, None] / math.sqrt(q.shape[-1]), coldest[:, :, None], hottest[:, :, None]
+
+
+def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:
+    """Smallest and largest bias of each tile, [#H, N, M] both; None if the bias does not know."""
+
+    def extent(tokens: Tokens, block: int, axis: int) -> tuple[Any, Any]:
+        filled = tokens.position[:, None] < EMPTY
+        some = filled.reshape(len(filled), 1, -1, block).any((0, 3))  # [1, blocks]
+
+        def one(x: Array, pick: Any, neutral: float) -> Array:
+            x = jnp.where(filled, x, neutral)
+            x = pick(x.reshape(*x.shape[:2], -1, block), (0, 3))  # [#H, blocks]
+            return jnp.expand_dims(jnp.where(some, x, 0), axis)  # NaN stays: a tile of it is left out by no bound
+
+        own = coordinate(tokens, dtype)
+        return tuple(
+            jax.tree.map(lambda x, pick=pick, neutral=neutral: one(x, pick, neutral), own)
+            for pick, neutral in ((jnp.min, jnp.inf), (jnp.max, -jnp.inf))
+        )  # type: ignore[return-value]
+
+    i = extent(scoring.queries, block_q, 2)
+    j = extent(scoring.keys, block_k, 1)
+    axis = lambda tree: jax.tree.map(lambda x: None if x.shape[0] == 1 else 0, tree)
+    value = lambda tree: jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else x, tree)
+    axes = (head_axes(scoring.bias), axis(i), axis(j))
+    of_head = lambda bias, i, j: bias.bounds(i, j)
+    if not jax.tree.leaves(axes):
+        bounds = of_head(scoring.bias, value(i), value(j))
+        return None if bounds is None else (bounds[0][None], bounds[1][None])
+    return jax.vmap(of_head, axes)(scoring.bias, value(i), value(j))
+
+
+def _extents(i: Array, j: Array, least: int, block_q: int, block_k: int) -> tuple[Array, Array, Array, Array]:
+    """Smallest and largest number in each query block [N, 1] and key block [1, M], of those from `least` to EMPTY - 1."""
+
+    def extent(x: Array, block: int) -> tuple[Array, Array]:
+        x = x.reshape(x.shape[0], -1, block)
+        counts = (x >= least) & (x < EMPTY)
+        return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
+
+    (i_low, i_high), (j_low, j_high) = extent(i, block_q), extent(j, block_k)
+    return i_low[:, None], i_high[:, None], j_low[None], j_high[None]

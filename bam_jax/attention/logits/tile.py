@@ -1,0 +1,288 @@
+"""The mathematics of one tile of logits, which the kernels share. A tile may lie either way: one side varies along each axis.
+
+Everything about tokens comes as arrays with an axis of length one, [1, n] on one side and [n, 1] on the other.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bam_jax.attention.logits.scoring import EMPTY, FLOOR, HIDDEN, Scoring, cotangent, split
+from bam_jax.biases import Bias, Uniform
+from bam_jax.biases.base import Coordinate, head_axes, sum_to
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Queries:
+    """What a tile must know of its queries.
+
+    Args:
+      last: largest position that each may see, -1 if none.
+      first: smallest position that each may see; None: no limit.
+      segment: number of the document, -1 if none; None: one document.
+      coordinate: of the bias; None: `last` as a number.
+      temperature: None for 1.
+    """
+
+    last: Array
+    first: Array | None
+    segment: Array | None
+    coordinate: Coordinate
+    temperature: Array | None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """What a tile must know of its keys; without a coordinate it is the position as a number."""
+
+    position: Array
+    segment: Array | None
+    coordinate: Coordinate
+
+
+def sides(scoring: Scoring) -> tuple[Queries, Keys]:
+    """The tokens of a scoring as tiles take them: arrays [#B, #H, 1, T]."""
+    queries, keys, mask = scoring.queries, scoring.keys, scoring.mask
+    vector = lambda x: x.astype(jnp.int32)[:, None, None, :]
+    segment_i, segment_j = queries.segment, keys.segment
+    if segment_i is None or segment_j is None:
+        segment_i = segment_j = None
+    else:
+        segment_i, segment_j = vector(jnp.where(segment_i > 0, segment_i, -1)), vector(segment_j)
+    numbers = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32)[:, :, None, :], tree)
+    filled = queries.position < EMPTY
+    reach = 0 if mask.window is None else mask.window - 1
+    near = jnp.where(filled, queries.position, 0)
+    last = near if mask.causal else near + reach
+    if not mask.causal and mask.window is None:
+        last = jnp.full_like(near, EMPTY - 1)
+    own = queries.coordinate
+    if own is None and not mask.causal:
+        own = near[:, None].astype(jnp.float32)
+    return (
+        Queries(
+            vector(jnp.where(filled, last, -1)),
+            None if mask.window is None else vector(near - reach),
+            segment_i,
+            numbers(own),
+            None if scoring.temperature is None else numbers(scoring.temperature),
+        ),
+        Keys(vector(keys.position), segment_j, numbers(keys.coordinate)),
+    )
+
+
+def visible(queries: Queries, keys: Keys) -> Bool[Array, "..."]:
+    """Which keys of the tile each query sees; see `scoring.visible`."""
+    seen = keys.position <= queries.last
+    if queries.first is not None:
+        seen = seen & (keys.position >= queries.first)
+    if queries.segment is not None:
+        seen = seen & (keys.segment == queries.segment)
+    return seen
+
+
+def coordinates(queries: Queries, keys: Keys) -> tuple[Coordinate, Coordinate]:
+    """The two coordinates that the bias compares."""
+    own = lambda coordinate, position: position.astype(jnp.float32) if coordinate is None else coordinate
+    return own(queries.coordinate, queries.last), own(keys.coordinate, keys.position)
+
+
+def logits(product: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:
+    """The tile's logits, and those before temperature and mask, from the scaled products of queries and keys."""
+    raw = product if isinstance(bias, Uniform) else product + bias(*coordinates(queries, keys))
+    scores = raw if queries.temperature is None else raw * queries.temperature
+    return jnp.where(visible(queries, keys), scores, HIDDEN), raw
+
+
+def residuals(
+    out: Float[Array, "B T H D"], lse: Float[Array, "B H T"], d_out: Float[Array, "B T H D"]
+) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
+    """The log-normaliser of each row, 0 if it sees nothing, and the sum over D of out times d_out."""
+    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
+    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=lse.dtype)
+    return jnp.where(lse <= FLOOR, 0, lse), delta
+
+
+@jax.tree_util.register_pytree_node_class
+class Vector:
+    """A vector of parameters inside a kernel: numbers that a formula takes one by one."""
+
+    def __init__(self, numbers: tuple):
+        self.numbers = tuple(numbers)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(n,)"""
+        return (len(self.numbers),)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, n: int) -> Array:
+        if not isinstance(n, int):
+            raise TypeError("looks a parameter up by a number that is computed")
+        return self.numbers[n]
+
+    def tree_flatten(self) -> tuple[tuple, None]:
+        """See `jax.tree_util.register_pytree_node_class`."""
+        return self.numbers, None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, numbers: tuple) -> "Vector":
+        """See `jax.tree_util.register_pytree_node_class`."""
+        return cls(numbers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """The parameters of a bias as one table [H, P] and back: column by column, shared ones repeated for each head."""
+
+    tree: jax.tree_util.PyTreeDef
+    shapes: tuple[tuple[int, ...], ...]  # of each leaf, of one head
+    shared: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, bias: Bias) -> "Parameters":
+        """Those of a bias whose leaves are arrays or their shapes."""
+        leaves, tree = jax.tree.flatten(bias)
+        axes = jax.tree.leaves(head_axes(bias), is_leaf=lambda x: x is None)
+        shapes = tuple(jnp.shape(x)[0 if axis is None else 1 :] for x, axis in zip(leaves, axes, strict=True))
+        return cls(tree, shapes, tuple(axis is None for axis in axes))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of columns of each leaf."""
+        return [shape[0] if shape else 1 for shape in self.shapes]
+
+    def table(self, bias: Bias, heads: int) -> Float[Array, "H P"]:
+        """All parameters in float32; one column of zeros if there are none."""
+        columns = [
+            jnp.broadcast_to(jnp.asarray(x, jnp.float32).reshape(1 if shared else heads, size), (heads, size))
+            for x, size, shared in zip(jax.tree.leaves(bias), self.sizes, self.shared, strict=True)
+        ]
+        return jnp.concatenate(columns or [jnp.zeros((heads, 1), jnp.float32)], axis=1)
+
+    def bias(self, columns: list) -> Bias:
+        """The bias of one head from its numbers, one for each column."""
+        rest = iter(columns)
+        leaves = [
+            Vector(tuple(next(rest) for _ in range(size))) if shape else next(rest)
+            for shape, size in zip(self.shapes, self.sizes, strict=True)
+        ]
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def cotangent(self, columns: Float[Array, "H P"], like: Bias) -> Bias:
+        """A bias's cotangent from that of its table."""
+        leaves, at = [], 0
+        for x, size, shared in zip(jax.tree.leaves(like), self.sizes, self.shared, strict=True):
+            part = columns[:, at : at + size]
+            part, at = part.sum(0) if shared else part, at + size
+            leaves.append(part.reshape(jnp.shape(x)).astype(jnp.result_type(x)))
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slopes:
+    """What backward kernels sum beside dq, dk and dv, and the cotangent of a scoring made of it.
+
+    Args:
+      of_queries: whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates.
+      of_keys: whether each of a key's coordinates is.
+    """
+
+    scoring: Scoring
+    parameters: Parameters
+    of_queries: list[bool]
+    of_keys: list[bool]
+
+    @classmethod
+    def of(cls, scoring: Scoring, parameters: Parameters, wanted: tuple[bool, ...]) -> "Slopes":
+        """From the flags of `Backend.backward`, one for each leaf of `scoring.split`."""
+        sizes = [*parameters.sizes, *[1] * (len(wanted) - len(parameters.sizes))]
+        flags = [flag for flag, size in zip(wanted, sizes, strict=True) for _ in range(size)]
+        cut = len(flags) - len(jax.tree.leaves(scoring.keys.coordinate))
+        return cls(scoring, parameters, flags[:cut], flags[cut:])
+
+    def cotangent(
+        self, of_queries: Sequence[Float[Array, "B H T"]], of_keys: Sequence[Float[Array, "B H S"]], heads: int
+    ) -> Scoring:
+        """From the sums [B, H, T or more] and [B, H, S or more] of what is wanted, in its order."""
+        rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
+        (bias, temperature, own_i, own_j), _ = split(self.scoring)
+        number, none = sum(self.parameters.sizes), jnp.zeros((heads,), jnp.float32)
+        table = [none if x is None else x.sum((0, 2)) for x in rows[:number]]
+        d_bias = self.parameters.cotangent(jnp.stack(table, 1), bias) if number else bias
+        d_temperature, d_i = _refolded((temperature, own_i), rows[number:])
+        return cotangent(self.scoring, (d_bias, d_temperature, d_i, _refolded(own_j, columns)))
+
+
+def _unstacked(parts: Sequence[Array], flags: list[bool]) -> list[Array | None]:
+    """The parts, one for each flag that is set, with None for the others."""
+    rest: Iterator[Array] = iter(parts)
+    return [next(rest) if flag else None for flag in flags]
+
+
+def _refolded(tree: Any, parts: list[Array | None]) -> Any:
+    """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
+    leaves, whole = jax.tree.flatten(tree)
+    made = [
+        jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
+        for x, part in zip(leaves, parts, strict=True)
+    ]
+    return jax.tree.unflatten(whole, made)
+
+
+# What Mosaic, the compiler of TPU kernels, lowers in a formula and in its gradient.
+_LOWERED = frozenset(
+    """abs add add_any and atan2 broadcast_in_dim ceil clamp convert_element_type copy cos custom_jvp_call custom_vjp_call
+    div eq erf exp exp2 expand_dims floor ge gt integer_pow is_finite jit le log log1p log2 logistic lt max min mul ne neg
+    not or pjit pow reduce_max reduce_min reduce_sum rem reshape round rsqrt select_n sign sin sqrt square squeeze
+    stop_gradient sub tan tanh xor""".split()
+)
+
+
+def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | None:
+    """Why the bias cannot be computed in a kernel, with the primitive's name, or None.
+
+    Args:
+      scoring: with the bias and its coordinates.
+      lowered: names of the primitives that the kernel's compiler knows.
+    """
+    name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
+    if any(len(shape) > 1 for shape in parameters.shapes):
+        return f"the bias {name} has a parameter with more axes than [H, n]"
+    number = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    along = lambda tree, *shape: jax.tree.map(lambda _: jax.ShapeDtypeStruct(shape, jnp.float32), tree)
+    bias = parameters.bias([number] * sum(parameters.sizes))
+    i, j = (0.0 if x.coordinate is None else x.coordinate for x in (scoring.queries, scoring.keys))
+    i, j, d = along(i, 1, 8), along(j, 16, 1), along(0.0, 16, 8)
+
+    def both(bias: Bias, i: Coordinate, j: Coordinate, d: Array) -> tuple:
+        value = jnp.broadcast_to(bias(i, j), d.shape)
+        return value, bias.cotangents(i, j, d)
+
+    try:
+        traced = jax.make_jaxpr(both)(bias, i, j, d)
+    except (AttributeError, TypeError) as error:
+        return f"the formula of {name} takes its parameters otherwise than one by one: {error}"
+    if any(jnp.size(x) > 1 for x in traced.consts):
+        return f"the formula of {name} holds an array that is no parameter"
+    foreign = sorted(_primitives(traced.jaxpr) - lowered)
+    return f"the formula of {name} or its gradient needs {', '.join(foreign)}" if foreign else None
+
+
+def _primitives(jaxpr: Any) -> set[str]:
+    """Names of all primitives in a jaxpr, inner ones included."""
+    names = set()
+    for equation in jaxpr.eqns:
+        names.add(equation.primitive.name)
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            names |= _primitives(inner)
+    return names

@@ -1,0 +1,54 @@
+"""Relative biases of tiles whose positions follow one another: a table with one value on each diagonal.
+
+A formula of exponentials and logarithms costs most of attention on a CPU. A tile of n queries and m keys has n m pairs, but
+only n + m - 1 offsets.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bam_jax import biases
+from bam_jax.attention.logits.scoring import EMPTY, Scoring
+from bam_jax.biases import Bias, Relative, Uniform
+
+
+def straight(
+    scoring: Scoring, padded: Scoring, block_q: int, block_k: int
+) -> tuple[Bool[Array, " N"], Bool[Array, " M"]] | None:
+    """Whether positions ascend by one within each block of queries and of keys; None: no bias of offsets alone.
+
+    Args:
+      scoring: what says whether the bias compares positions.
+      padded: the same, padded to whole blocks.
+      block_q, block_k: tokens of a block.
+    """
+    relative = isinstance(scoring.bias, Relative) and not isinstance(scoring.bias, Uniform)
+    if not relative or scoring.queries.coordinate is not None or scoring.keys.coordinate is not None:
+        return None
+
+    def of(position: Array, block: int) -> Array:
+        position = position.reshape(position.shape[0], -1, block)
+        first = position[:, :, :1]
+        follows = (position == first + jnp.arange(block)) | (position == EMPTY)
+        return (follows & (first < EMPTY)).all((0, 2))
+
+    return of(padded.queries.position, block_q), of(padded.keys.position, block_k)
+
+
+def of_offsets(bias: Bias, offset: Float[Array, "#B 1 n"]) -> Float[Array, "#B #H n"]:
+    """A `Relative` bias at some offsets of a key from its query, in tokens."""
+    return biases.table(bias, jnp.zeros_like(offset[..., :1]), offset)[:, :, 0]
+
+
+def table(bias: Bias, i: Float[Array, "#B 1 T"], j: Float[Array, "#B 1 S"]) -> Float[Array, "#B #H T S"]:
+    """`biases.table` of a `Relative` bias, of coordinates of which only the first of either side is looked at.
+
+    table[b, h, t, s] = bias_h(0, (j[b, 0] + s) - (i[b, 0] + t))
+    """
+    queries, keys = i.shape[-1], j.shape[-1]
+    offset = j[..., :1] - i[..., :1] + jnp.arange(1 - queries, keys, dtype=i.dtype)
+    diagonals = of_offsets(bias, offset)
+    diagonals = jax.lax.optimization_barrier(diagonals)  # else XLA evaluates the formula again for each pair
+    row = lambda t: jax.lax.dynamic_slice_in_dim(diagonals, queries - 1 - t, keys, axis=-1)
+    return jax.vmap(row, out_axes=-2)(jnp.arange(queries))

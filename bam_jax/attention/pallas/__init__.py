@@ -1,0 +1,1 @@
+"""The Pallas kernels for TPUs and Hopper GPUs."""

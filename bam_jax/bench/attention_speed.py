@@ -1,0 +1,208 @@
+"""Time and memory of attention with a bias, side by side with what else computes it, in one run.
+
+    python -m bam_jax.bench.attention_speed --bias=ggd --lengths=512,2048,8192 --out=speed.json
+
+Every contender runs once in each repetition, one after another, so that a machine that slows down slows all of them; times
+are medians. Ratios are to this package's attention, "ours", on the first backend that runs here: 3.0 takes three times as
+long. What cannot run is in the table with its reason. Queries and keys have unit-variance elements; rows are causal.
+`--decode` lengths are for one query at the end of so many keys. Contenders:
+
+    ours BACKEND, SKIP     `bam_jax.attention` on every backend of this machine, in every mode of leaving tiles out
+    dense                  the table of biases and that of logits in memory, as the papers' authors compute it
+    jax.nn, + bias         `jax.nn.dot_product_attention` without a bias (not the same function), and with its table
+    tokamax, + bias        the same of `tokamax.dot_product_attention`; needs the extra `bench`
+    FlexAttention          PyTorch's, with the same generalised Gaussian and gradients to its parameters; needs torch and a GPU
+
+Measured on two CPU cores: experiments/attention_speed_cpu.json and attention_speed_cpu_skip.json, made by
+
+    python -m bam_jax.bench.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3 \\
+        --memory=14
+    python -m bam_jax.bench.attention_speed --bias=alibi --slope=0.0625 --heads=1 --lengths=32768 --decode= --only=ours \\
+        --repetitions=3 --memory=14
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import shlex
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+
+from bam_jax.attention import Tiling
+from bam_jax.bench.contenders import BIASES, PASSES, Case, contenders
+from bam_jax.bench.machine import machine
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError, nearest
+
+# A repetition repeats a call for at least so many seconds: clocks and dispatch have their noise.
+_SHORTEST = 0.02
+
+# What says that a contender cannot run here; a compiler's complaints are RuntimeErrors.
+_REFUSALS = (ImportError, NotImplementedError, ValueError, RuntimeError, ExceptionGroup)
+
+
+def measure(case: Case, which: str, entrants: dict, repetitions: int, memory: float) -> list[dict]:
+    """One record for each contender: median and fastest seconds and bytes, or why it did not run.
+
+    Args:
+        case: the shape.
+        which: of `PASSES`.
+        entrants: of `contenders`.
+        repetitions: of all of them, one after another.
+        memory: temporary bytes above which one does not run.
+    """
+    ready, records = {}, []
+    for name, make in entrants.items():
+        record = {"contender": name, "pass": which, **dataclasses.asdict(case), "reason": None}
+        records.append(record)
+        try:
+            one = make(case, which)
+            record["temporary_bytes"] = one.temporary_bytes
+            if one.temporary_bytes is not None and one.temporary_bytes > memory:
+                size = f"{one.temporary_bytes / 2**30:.3g} GiB of temporaries"
+                record["reason"] = f"{size}, more than --memory={memory / 2**30:g}"
+                continue
+            one.wait(one.call())
+            started = time.perf_counter()
+            one.wait(one.call())
+            calls = max(1, math.ceil(_SHORTEST / (time.perf_counter() - started)))
+            record["peak_bytes"] = one.peak()
+        except _REFUSALS as error:
+            record["reason"] = _first_line(error)
+            continue
+        ready[name] = (one, calls)
+    seconds: dict[str, list[float]] = {name: [] for name in ready}
+    for _ in range(repetitions):
+        for name, (one, calls) in ready.items():
+            started = time.perf_counter()
+            for _ in range(calls):
+                done = one.call()
+            one.wait(done)
+            seconds[name].append((time.perf_counter() - started) / calls)
+            del done
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    ours = next((median for name, median in medians.items() if name.startswith("ours")), None)
+    for record in records:
+        name = record["contender"]
+        if name in ready:
+            record |= {"seconds": medians[name], "fastest": min(seconds[name]), "repetitions": repetitions}
+            record["ratio"] = medians[name] / ours if ours else None
+    return records
+
+
+def _first_line(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:160]
+
+
+def _row(record: dict) -> str:
+    start = f"{record['queries']:7} {record['length']:7} {record['pass']:17} {record['contender']:24}"
+    if record["reason"] is not None:
+        return f"{start} {record['reason']}"
+    temporary = record["temporary_bytes"]
+    size = "" if temporary is None else f"{temporary / 2**20:.1f}"
+    ratio = "" if record["ratio"] is None else f"{record['ratio']:.2f}"
+    return f"{start} {record['seconds'] * 1e3:10.2f} {ratio:>8} {size:>10}"
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    parts = [part for part in text.split(",") if part]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"{option}={text} must be numbers of tokens with commas, as in {option}=512,8192")
+    return [int(part) for part in parts]
+
+
+def _skips(text: str) -> list[float | str]:
+    found: list[float | str] = []
+    for part in text.split(","):
+        try:
+            found.append(part if part in ("exact", "off") else float(part))
+            Tiling(skip=found[-1])
+        except ValueError as error:
+            raise UserError(f'--skip={text}: "exact", "off" or a share between 0 and 1, with commas') from error
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    far = jax.default_backend() != "cpu"
+    lengths = ",".join(str(2**n) for n in range(9, 16 if far else 14))
+    parser = errors.Parser(
+        prog="python -m bam_jax.bench.attention_speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--bias", default="ggd", help="of " + ", ".join(BIASES))
+    parser.add_argument("--slope", type=float, help="of ALiBi in every head, nats per token (the published ones)")
+    parser.add_argument("--lengths", default=lengths, help=f"of rows, in tokens ({lengths})")
+    parser.add_argument("--decode", default=str(2**19), help="of caches, in tokens; empty: none (524288)")
+    parser.add_argument("--batch", type=int, default=1, help="rows (1)")
+    parser.add_argument("--heads", type=int, default=8, help="(8)")
+    parser.add_argument("--width", type=int, default=64, help="of a head (64)")
+    parser.add_argument("--dtype", default="bfloat16" if far else "float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--skip", default="exact,off", help="what ours leaves out: exact, off or a share of the mass")
+    parser.add_argument("--passes", default=",".join(PASSES), help="of " + ", ".join(PASSES))
+    parser.add_argument("--only", help="contenders whose names start with one of these, with commas (all)")
+    parser.add_argument("--repetitions", type=int, default=5, help="(5)")
+    parser.add_argument("--memory", type=float, default=12.0, help="GiB of temporaries above which none runs (12)")
+    parser.add_argument("--out", type=Path, help="a JSON file for the records")
+    return parser
+
+
+def _cases(given: argparse.Namespace) -> Iterator[tuple[Case, str]]:
+    for name in ("batch", "heads", "width", "repetitions", "memory"):
+        if getattr(given, name) <= 0:
+            raise UserError(f"--{name}={getattr(given, name)} must be above 0")
+    if given.bias not in BIASES:
+        raise UserError(f"no bias {given.bias!r} here: {nearest(given.bias, BIASES)}")
+    if given.slope is not None and given.bias != "alibi":
+        raise UserError(f"--slope={given.slope} is ALiBi's: give --bias=alibi, not --bias={given.bias}")
+    passes = given.passes.split(",")
+    for which in passes:
+        if which not in PASSES:
+            raise UserError(f"no pass {which!r}: {nearest(which, PASSES)}")
+    shape = {name: getattr(given, name) for name in ("batch", "heads", "width", "dtype", "bias", "slope")}
+    lengths, caches = _numbers("--lengths", given.lengths), _numbers("--decode", given.decode)
+    whole = [(Case(length, length, **shape), which) for length in lengths for which in passes]
+    yield from whole
+    yield from ((Case(length, 1, **shape), PASSES[0]) for length in caches)
+
+
+def _chosen(entrants: dict, only: str | None) -> dict:
+    if only is None:
+        return entrants
+    starts = only.split(",")
+    for start in starts:
+        if not any(name.startswith(start) for name in entrants):
+            raise UserError(f"no contender starts with {start!r}: {nearest(start, entrants)}")
+    return {name: make for name, make in entrants.items() if name.startswith(tuple(starts))}
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring."""
+    given = _parser().parse_args(argv)
+    cases = list(_cases(given))
+    entrants = _chosen(contenders(_skips(given.skip)), given.only)
+    if given.out is not None and not given.out.resolve().parent.is_dir():
+        raise UserError(f"--out={given.out}: there is no folder {given.out.parent}")
+    about = machine()
+    print(f"{about['device']}, {about['processor']}, {about['cores']} cores; {given.bias}, {given.dtype}", flush=True)
+    print(f"{'queries':>7} {'keys':>7} {'pass':17} {'contender':24} {'ms':>10} {'x ours':>8} {'MiB temp.':>10}")
+    records = []
+    for case, which in cases:
+        for record in measure(case, which, entrants, given.repetitions, given.memory * 2**30):
+            print(_row(record), flush=True)
+            records.append(record)
+    if given.out is not None:
+        command = f"python -m bam_jax.bench.attention_speed {shlex.join(argv)}"
+        given.out.write_text(json.dumps({"command": command, "machine": about, "records": records}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    errors.run(main)

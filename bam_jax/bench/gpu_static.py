@@ -1,0 +1,220 @@
+"""What the compiler makes of the GPU kernels, for an H100, without one: registers, spills and shared memory. Nothing runs.
+
+    python -m bam_jax.bench.gpu_static --out=experiments/h100_compiled.json
+
+It needs the plugin of the extra `compilers`, and no GPU: `make test-compilers` makes an environment that has it.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+
+from bam_jax import biases
+from bam_jax.attention import Mask, Scoring, Tiling, Tokens
+from bam_jax.attention.logits.scoring import split
+from bam_jax.attention.pallas import gpu
+from bam_jax.system import errors
+
+NOTE = "Compiled on a CPU for an H100 by `python -m bam_jax.bench.gpu_static`. Nothing ran on a chip."
+HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
+
+# An H100 as XLA describes it; written by hand, from the chip's published properties.
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 84942979072
+  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 1 }
+runtime_version { major: 13 minor: 0 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+def _number(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+_head = functools.partial(_number, HEADS)
+BIASES = {
+    "uniform": biases.Uniform(),
+    "alibi": biases.ALiBi(_head()),
+    "ggd": biases.GeneralisedGaussian(_head(), _head(), _head()),
+    "kerple_log": biases.KerpleLog(_head(), _head()),
+    "kerple_power": biases.KerplePower(_head(), _head()),
+    "additive_decay": biases.AdditiveDecay(_head(), _head(), _head()),
+    "gaussian": biases.Gaussian(_head()),
+    "student_t": biases.StudentT(_head(), _head()),
+    "fire": biases.FIRE(_head(32), _head(), _number(32), _number(32), _number(), _number()),
+    "t5": biases.T5(_head(32), starts=biases.t5_starts()),
+    "t5_bidirectional": biases.T5(_head(32), starts=biases.t5_starts(16), bidirectional=True),
+    "difference": biases.Difference(),
+    "distance": biases.Difference(symmetric=True),
+    "cable": biases.CABLE(),
+    "k_cable": biases.KCABLE(),
+}
+"""Every bias that the kernels compute, with parameters that have a shape only."""
+
+
+def compiled(f: Callable, *arguments: Any) -> Any:
+    """f compiled for one H100, which need not be there.
+
+    Args:
+      f: a function of arrays.
+      arguments: arrays, or their shapes.
+    """
+    device: Any = topologies.get_topology_desc(
+        platform="cuda", topology_name="h100", target_config=H100, topology="1x1x1"
+    ).devices[0]
+    here = jax.sharding.SingleDeviceSharding(device)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
+    described = jax.sharding.AbstractDevice(device_kind=device.device_kind, num_cores=None, platform="cuda")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=described)):
+        return jax.jit(f).lower(*shapes).compile()
+
+
+def operands(name: str, width: int, *, length: int = LENGTH, dtype: str = "bfloat16", packed: bool = False) -> tuple:
+    """Shapes of q, k, v and a scoring with one of `BIASES`.
+
+    Args:
+      name: of the bias.
+      width: of a head.
+      length: tokens of a row.
+      dtype: of q, k and v.
+      packed: whether there are documents, a window and a temperature.
+    """
+    own = lambda: (_number(1, HEADS, length), _number(1, HEADS, length))
+    i: Any = None
+    j: Any = None
+    if name in ("difference", "distance", "cable", "k_cable"):
+        i, j = own(), own()
+        i = i if name in ("difference", "distance") else (_number(1, HEADS, length), i)
+    row: Any = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    side = lambda x: Tokens(row, row if packed else None, x)
+    mask = Mask(causal=name != "t5_bidirectional", window=length // 2 if packed else None)
+    scoring = Scoring(BIASES[name], side(i), side(j), _number(1, HEADS, length) if packed else None, mask)
+    x = lambda heads: jax.ShapeDtypeStruct((1, length, heads, width), dtype)
+    return x(HEADS), x(KEY_HEADS), x(KEY_HEADS), scoring
+
+
+def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callable, tuple]]:
+    """Each kernel alone: its name, a function that runs no other, and shapes of that function's arguments."""
+    tiling = Tiling()
+    wanted = (True,) * len(jax.tree.leaves(split(scoring)[0]))
+    rows = (_number(*q.shape), _number(q.shape[0], q.shape[2], q.shape[1]), q)
+
+    def forward(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple:
+        return gpu.forward(q, k, v, scoring, tiling)
+
+    def of_queries(q: Any, k: Any, v: Any, scoring: Scoring, *rest: Any) -> tuple:
+        dq, _, _, d_scoring = gpu.backward(q, k, v, scoring, tiling, wanted, *rest)
+        return dq, d_scoring.bias, d_scoring.temperature, d_scoring.queries.coordinate
+
+    def of_keys(q: Any, k: Any, v: Any, scoring: Scoring, *rest: Any) -> tuple:
+        _, dk, dv, d_scoring = gpu.backward(q, k, v, scoring, tiling, wanted, *rest)
+        return dk, dv, d_scoring.keys.coordinate
+
+    return {
+        "forward": (forward, (q, k, v, scoring)),
+        "query_gradients": (of_queries, (q, k, v, scoring, *rows)),
+        "key_gradients": (of_keys, (q, k, v, scoring, *rows)),
+    }
+
+
+def measure(name: str, width: int, *, packed: bool = False) -> Iterator[dict]:
+    """What each kernel takes: registers of a thread, bytes that a thread spills, bytes of shared memory of a block."""
+    for kernel, (f, arguments) in kernels(*operands(name, width, packed=packed)).items():
+        with _written() as said:
+            compiled(f, *arguments)
+        one = lambda pattern, text=said[0]: int(re.findall(pattern, text)[-1])
+        yield {
+            "bias": name,
+            "head_width": width,
+            "packed": packed,
+            "kernel": kernel,
+            "registers": one(r"Used (\d+) registers"),
+            "spill_stores": one(r"(\d+) bytes spill stores"),
+            "spill_loads": one(r"(\d+) bytes spill loads"),
+            "shared_memory": one(r"smem_scratch_bytes=(\d+)"),
+        }
+
+
+@contextlib.contextmanager
+def _written() -> Iterator[list[str]]:
+    """A list that afterwards holds what this process wrote to its standard output and error, the compiler included."""
+    said: list[str] = []
+    with tempfile.TemporaryFile() as file:
+        kept = [os.dup(stream) for stream in (1, 2)]
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+        try:
+            yield said
+        finally:
+            sys.stdout.flush()
+            for stream, old in zip((1, 2), kept, strict=True):
+                os.dup2(old, stream)
+                os.close(old)
+            file.seek(0)
+            said.append(file.read().decode())
+
+
+def main(argv: Sequence[str]) -> None:
+    """Compiles every kernel with every bias, prints a table and writes it as JSON.
+
+    Raises:
+        UserError: bad arguments, or the plugin is missing.
+    """
+    parser = errors.Parser(prog="python -m bam_jax.bench.gpu_static", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--bias", choices=BIASES, nargs="+", default=list(BIASES), help="which biases")
+    options: argparse.Namespace = parser.parse_args(argv)
+    jax.config.update("jax_platforms", "cpu")
+    os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_RESOURCES="1")
+    try:
+        import jax_plugins.xla_cuda13  # noqa: F401
+    except ImportError as error:
+        raise errors.UserError("the compiler for GPUs is missing: install the extra `compilers`") from error
+    settings = [
+        (name, width, packed) for name in options.bias for width, packed in ((64, False), (128, False), (64, True))
+    ]
+    rows = []
+    for name, width, packed in settings:
+        for row in measure(name, width, packed=packed):
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+            rows.append(row)
+    shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16"}
+    lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
+    head = json.dumps({"note": NOTE, "jax": jax.__version__, **shape}, indent=2)[:-2]
+    options.out.write_text(f'{head},\n  "kernels": [\n{lines}\n  ]\n}}\n')
+
+
+if __name__ == "__main__":
+    errors.run(main)

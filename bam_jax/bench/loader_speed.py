@@ -1,0 +1,133 @@
+"""How fast the loader is: `python -m bam_jax.bench.loader_speed [--source=FOLDER]`.
+
+Batches are made from a prepared folder, or from documents made up here (lengths as those of web pages: log-normal,
+700 tokens on average), with each packing, in the process itself and ahead by worker processes. Beside the tokens a
+second stands what a TPU v5e-8, one host, needs while it trains the 120M model.
+"""
+
+import argparse
+import contextlib
+import itertools
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bam_jax.config import Config, DataConfig
+from bam_jax.config.sections import PACKINGS
+from bam_jax.data import loader
+from bam_jax.data.prepared import shards
+from bam_jax.data.tokenizers import tokenizer
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+
+PARAMETERS = 95_963_904
+"""Of the 120M model, without its embedding."""
+FLOPS = 8 * 197e12
+"""A v5e-8's peak in bfloat16, floating-point operations a second."""
+UTILISATION = 0.4
+NEED = FLOPS * UTILISATION / (6 * PARAMETERS)
+"""Tokens a second that training takes, at 6 operations a parameter and token."""
+
+
+def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0) -> None:
+    """Write a prepared folder of random bytes.
+
+    Args:
+        folder: where; it is empty.
+        tokens: of all documents, about.
+        documents: of a shard.
+        seed: decides on lengths and bytes.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = (rng.lognormal(6, 1.05, max(tokens // 700, 1)) + 2).astype(int).tolist()
+    made = tokenizer("byte")
+    finished: tuple[shards.Shard, ...] = ()
+    for number, some in enumerate(itertools.batched(lengths, documents)):
+        writer = shards.ShardWriter(folder, "train", finished, number, "<u2")
+        for length in some:
+            writer.append(rng.integers(0, 255, length))
+        finished = (*finished, writer.close())
+    held_out = shards.ShardWriter(folder, "held_out", (), 0, "<u2").close()
+    about = {"spec": "byte", "name": made.name, "hash": made.hash, "size": made.size, "eos": made.eos}
+    splits = {"train": finished, "held_out": (held_out,)}
+    shards.Manifest({"source": "made up"}, ("text",), about, "<u2", splits, {}, None).write(folder)
+
+
+def measure(config: Config, seconds: float) -> dict[str, Any]:
+    """Make batches for a while.
+
+    Args:
+        config: its data, context and batch matter.
+        seconds: for how long, after the first batch of each worker.
+
+    Returns:
+        packing, workers; opening: seconds until the first batch; tokens_per_second, pads not counted; fill: the
+        fraction of the places that are no pads.
+    """
+    start = time.perf_counter()
+    with contextlib.closing(loader.batches(config, tokenizer(config.data.tokenizer))) as batches:
+        next(batches)
+        opening = time.perf_counter() - start
+        for _ in range(3 * config.data.workers):  # what was made while nobody waited does not count
+            next(batches)
+        start, tokens, places = time.perf_counter(), 0, 0
+        while (took := time.perf_counter() - start) < seconds:
+            segment = next(batches)["segment"]
+            tokens += int(np.count_nonzero(segment))
+            places += segment.size
+    data = config.data
+    speed = {"tokens_per_second": tokens / took, "fill": tokens / places}
+    return {"packing": data.packing, "workers": data.workers, "opening": opening} | speed
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring.
+
+    Args:
+        argv: the arguments.
+
+    Raises:
+        UserError: the source is not a prepared folder, or a number makes no sense.
+    """
+    parser = errors.Parser(
+        prog="python -m bam_jax.bench.loader_speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--source", help="a prepared folder (made-up documents)")
+    parser.add_argument("--tokens", type=int, default=2 * 10**7, help="of made-up documents (20 million)")
+    parser.add_argument("--context", type=int, default=512, help="tokens of a row (512)")
+    parser.add_argument("--batch", type=int, default=128, help="rows (128)")
+    parser.add_argument("--workers", default="0,2", help="worker processes, with commas (0,2)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (5)")
+    given = parser.parse_args(argv)
+    if given.tokens <= 0 or given.seconds <= 0:
+        raise UserError(f"--tokens={given.tokens} and --seconds={given.seconds} must be above 0")
+    try:
+        counts = [int(count) for count in given.workers.split(",")]
+    except ValueError as error:
+        raise UserError(f"--workers={given.workers} must be numbers with commas, as in --workers=0,2") from error
+    with tempfile.TemporaryDirectory() as scratch:
+        if given.source is None:
+            make_up(Path(scratch), given.tokens)
+        source = given.source or scratch
+        spec = shards.read_manifest(source).tokenizer["spec"]
+        print(f"{'packing':>10} {'workers':>8} {'tokens/s':>12} {'of need':>8} {'fill':>6} {'first batch, s':>15}")
+        for packing, workers in itertools.product(PACKINGS, counts):
+            data = DataConfig(source=source, tokenizer=spec, packing=packing, workers=workers)
+            record = measure(Config(data=data, context=given.context, batch=given.batch), given.seconds)
+            speed = record["tokens_per_second"]
+            print(
+                f"{packing:>10} {workers:>8} {speed:>12,.0f} {speed / NEED:>8.1f} {record['fill']:>6.3f} "
+                f"{record['opening']:>15.2f}",
+                flush=True,
+            )
+    print(f"need of a v5e-8 training the 120M model, at {UTILISATION:.0%} of its peak: {NEED:,.0f} tokens/s")
+
+
+if __name__ == "__main__":
+    errors.run(main)

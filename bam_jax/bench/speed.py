@@ -1,0 +1,237 @@
+"""Speed and memory of whole models, side by side: reading, training, decoding, the memory of a backward pass.
+
+    python -m bam_jax.bench.speed --config=configs/quickstart.py --out=runs/speed.jsonl      # every encoding, SSMax off and on
+    python -m bam_jax.bench.speed --config=configs/lm_120m.py --config.model.vocab=32768 --cells=inference:512,memory:512 \\
+        --contender='--config.encoding=bam --config.ssmax=on' --contender=--config.encoding=alibi
+
+Cells, MEASURE:TOKENS; the default is the first three at the training context, and decoding at 1, 8 and 64 times that:
+
+    inference   seconds for the logits of a batch of one
+    memory      bytes of the gradient of a batch of one, as compiled; the device's own peak beside it, where it counts one
+    training    tokens a second of optimiser steps on a micro-batch of rows of so many tokens
+    decoding    tokens a second, one after another, a batch of one, behind so many tokens in the cache
+
+Parameters are random: nothing is trained. In each of the --rounds every contender has its turn, warms up and is timed
+--calls times, so that a machine that slows down slows all of them; a value is the median over all of that, with the
+quartiles. Ratios are to NoPE without SSMax, which always takes part: 1.1 is a tenth more time or memory. Models run on one
+device. A record is written for each contender as soon as its cell is done; the same command again does what is missing.
+
+Measured on two threads of one CPU core: experiments/speed_cpu.jsonl, made by
+
+    python -m bam_jax.bench.speed --config=configs/quickstart.py --out=experiments/speed_cpu.jsonl
+"""
+
+import argparse
+import functools
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bam_jax import config as configs
+from bam_jax.bench import records, workloads
+from bam_jax.bench.machine import machine
+from bam_jax.bench.workloads import Contender, Workload
+from bam_jax.config import Config
+from bam_jax.encodings import ENCODINGS
+from bam_jax.system import errors, host, log
+from bam_jax.system.errors import UserError, nearest
+
+MEASURES = {"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s"}
+"""Units."""
+
+CALLS = {"inference": 20, "memory": 0, "training": 2, "decoding": 2}
+"""Timed calls in each turn."""
+
+BASELINE = ("--config.encoding=nope", "--config.encoding_options={}", "--config.ssmax=off")
+
+
+def label(config: Config) -> str:
+    """What a contender is called.
+
+    >>> label(Config(encoding="rope", encoding_options={"base": 500000.0}, ssmax="on"))
+    "rope {'base': 500000.0} SSMax"
+
+    Args:
+        config: its configuration.
+    """
+    options = f" {config.encoding_options}" if config.encoding_options else ""
+    return f"{config.encoding}{options}{' SSMax' if config.ssmax != 'off' else ''}"
+
+
+def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[str, np.ndarray]:
+    """Seconds of each call of each entrant, [rounds x calls], taken by turns.
+
+    Args:
+        entrants: by any names.
+        rounds: turns of all of them.
+        calls: in each turn, after one that is not timed.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in entrants}
+    for _ in range(rounds):
+        for name, workload in entrants.items():
+            state = workload.call(workload.start())
+            for _ in range(calls):
+                started = time.perf_counter()
+                state = workload.call(state)
+                seconds[name].append(time.perf_counter() - started)
+            del state  # before the next one's
+    return {name: np.array(taken) for name, taken in seconds.items()}
+
+
+def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rounds: int) -> dict[str, dict[str, Any]]:
+    """A cell: what was found of each contender that has positions for so many tokens.
+
+    Args:
+        which: of `MEASURES`.
+        length: tokens.
+        contenders: by any names; the first is the baseline.
+        rounds: see `race`.
+
+    Returns:
+        `value`, its `ratio` to the baseline's and `n`, how often it was measured; of a time its quartiles, `low` and `high`;
+        of memory `device_peak_bytes`, None where the device counts none: contenders run from small to large, each peak
+        being the highest so far.
+    """
+    calls = CALLS[which]
+    further = workloads.TOKENS * (calls + 1) if which == "decoding" else 0
+    entrants = {name: each for name, each in contenders.items() if each.limit is None or length + further <= each.limit}
+    if which == "memory":
+        sizes = {name: workloads.backward(contender, length) for name, contender in entrants.items()}
+        peaks = {name: sizes[name][1]() for name in sorted(sizes, key=lambda name: sizes[name][0])}
+        found: dict[str, dict[str, Any]] = {
+            name: {"value": float(size), "n": 1, "device_peak_bytes": peaks[name]} for name, (size, _) in sizes.items()
+        }
+    else:
+        make: dict[str, Callable[[Contender, int], Workload]] = {
+            "inference": workloads.inference,
+            "training": workloads.training,
+            "decoding": functools.partial(workloads.decoding, calls=calls + 1),
+        }
+        made = {name: make[which](contender, length) for name, contender in entrants.items()}
+        found = {}
+        for name, seconds in race(made, rounds=rounds, calls=calls).items():
+            values = seconds if MEASURES[which] == "s" else made[name].work / seconds
+            low, value, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+            found[name] = {"value": value, "low": low, "high": high, "n": len(values)}
+    base = next(iter(found.values()))["value"]
+    return {name: {**each, "ratio": each["value"] / base} for name, each in found.items()}
+
+
+def compare(
+    contenders: Mapping[str, Contender], cells: Sequence[tuple[str, int]], path: Path, *, rounds: int
+) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+    """Measure what a file of records lacks, cell by cell.
+
+    Args:
+        contenders: by the digests of their configurations; the first is the baseline.
+        cells: measures and lengths, tokens.
+        path: JSON lines, appended to.
+        rounds: see `race`.
+
+    Yields:
+        Measure, length and the records of all contenders, old or new.
+    """
+    about = {"machine": machine(), "commit": host.commit()}
+    for which, length in cells:
+        there = {
+            each["config"]: each
+            for each in records.read_speeds(path)
+            if (each["measure"], each["length"]) == (which, length)
+        }
+        if not contenders.keys() <= there.keys():
+            log.mend(path)
+            there = {}
+            for digest, found in measure(which, length, contenders, rounds=rounds).items():
+                named = {"eval": "speed", "measure": which, "length": length, "unit": MEASURES[which]}
+                who = {"contender": label(contenders[digest].config), "config": digest}
+                there[digest] = named | who | found | about
+            with log.Writer(path) as writer:
+                for record in there.values():
+                    writer.write(record)
+        yield which, length, [there[digest] for digest in contenders if digest in there]
+
+
+def _shown(record: Mapping[str, Any]) -> str:
+    unit, value = record["unit"], record["value"]
+    scale, unit = {"s": (1e3, "ms"), "bytes": (1e-6, "MB"), "tokens/s": (1.0, "tokens/s")}[unit]
+    text = f"  {record['contender']:48} {value * scale:12,.2f} {unit:8} {record['ratio']:6.2f} x"
+    if "low" in record:
+        return f"{text}  {record['low'] * scale:,.2f} to {record['high'] * scale:,.2f}"
+    peak = record["device_peak_bytes"] if "device_peak_bytes" in record else None
+    return text if peak is None else f"{text}  device: {peak / 1e6:,.2f} MB"
+
+
+def _cells(text: str | None, context: int) -> list[tuple[str, int]]:
+    if text is None:
+        return [(which, context) for which in MEASURES] + [("decoding", far * context) for far in (8, 64)]
+    found = []
+    for part in text.split(","):
+        which, _, length = part.partition(":")
+        if which not in MEASURES:
+            raise UserError(f"--cells={text}: no measure {which!r}; {nearest(which, MEASURES)}")
+        if not length.isdecimal() or int(length) < 1:
+            raise UserError(f"--cells={text}: {part!r} must be a measure and tokens, as in inference:512")
+        found.append((which, int(length)))
+    return found
+
+
+def _contenders(file: str, shared: Sequence[str], own: Sequence[str] | None) -> dict[str, Contender]:
+    if own is None:
+        names = [name for name in ENCODINGS if name != "nope"]
+        both = [(name, ssmax) for name in ["nope", *names] for ssmax in ("off", "on")]
+        own = [
+            f"--config.encoding={name} --config.encoding_options={{}} --config.ssmax={ssmax}" for name, ssmax in both
+        ]
+    made = [configs.load(file, [*shared, *shlex.split(overrides)]) for overrides in own]
+    plain = [config for config in made if config.encoding == "nope" and config.ssmax == "off"]
+    first = plain[0] if plain else configs.load(file, [*shared, *shlex.split(own[0]), *BASELINE])
+    for config in made:
+        if not config.model.causal:
+            raise UserError(f"{file} is an encoder, whose speed is not measured here; give --config.model.causal=True")
+    return {configs.digest(config): Contender(config) for config in (first, *made)}
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring.
+
+    Raises:
+        UserError: bad arguments or configurations.
+    """
+    parser = errors.Parser(
+        prog="python -m bam_jax.bench.speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help="a Python file with get_config()")
+    parser.add_argument(
+        "--contender",
+        action="append",
+        metavar="OVERRIDES",
+        help="'--config.a.b=value ...' of one model; again for each (default: every encoding, with and without SSMax)",
+    )
+    parser.add_argument("--cells", help="MEASURE:TOKENS with commas; measures: " + ", ".join(MEASURES))
+    parser.add_argument("--rounds", type=int, default=5, help="turns of all contenders (5)")
+    parser.add_argument("--out", type=Path, default=Path("runs/speed.jsonl"), help="the records (runs/speed.jsonl)")
+    given, shared = configs.parse(argv, parser)
+    if given.rounds < 1:
+        raise UserError(f"--rounds={given.rounds} must be 1 or more")
+    contenders = _contenders(given.config, shared, given.contender)
+    cells = _cells(given.cells, next(iter(contenders.values())).config.context)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    about = machine()
+    print(
+        f"{about['device']} ({about['devices']}), {about['processor']}, {about['cores']} cores, jax {jax.__version__}"
+    )
+    for which, length, found in compare(contenders, cells, given.out, rounds=given.rounds):
+        print(f"{which} at {length} tokens: median, ratio to NoPE, quartiles", flush=True)
+        for record in found:
+            print(_shown(record), flush=True)
+
+
+if __name__ == "__main__":
+    errors.run(main)

@@ -1,0 +1,200 @@
+"""What the TPU compiler makes of the attention kernels, without a TPU.
+
+    python -m bam_jax.bench.tpu_static --chips=v5e,v6e --biases=uniform,ggd
+
+For each chip and bias it prints, kernel by kernel, the bundles of instructions that one tile takes (every branch once, and no
+transfers: compare kernels of one shape with each other, and do not call them cycles), registers spilled to memory among them,
+and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `compilers` and `tpu`.
+
+Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
+the same size; its backward pass is one kernel for all gradients. Measured so: experiments/tpu_static.json, made by
+
+    python -m bam_jax.bench.tpu_static --json=experiments/tpu_static.json
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
+
+from bam_jax import biases
+from bam_jax.attention import Scoring, Tiling, Tokens, attention
+from bam_jax.system import errors
+
+CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+KERNELS = ("forward_kernel", "query_kernel", "key_kernel")
+
+SPLASH = "tokamax"
+SPLASH_KERNELS = ("splash_mha_fwd_residuals", "splash_mha_dkv")
+
+_number: Callable[..., Any] = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
+BIASES = {
+    "uniform": lambda heads: biases.Uniform(),
+    "alibi": lambda heads: biases.ALiBi(_number(heads)),
+    "ggd": lambda heads: biases.GeneralisedGaussian(_number(heads), _number(heads), _number(heads)),
+    "kerple_log": lambda heads: biases.KerpleLog(_number(heads), _number(heads)),
+    "t5_distance": lambda heads: biases.T5Distance(_number(heads, 1025)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What is compiled: causal rows of one document, in bfloat16, nothing skipped."""
+
+    length: int = 4096  # tokens
+    heads: int = 8
+    width: int = 64
+
+
+def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
+    """A function compiled for one TPU, which need not be there.
+
+    Args:
+        chip: a name in `CHIPS`.
+        f: the function.
+        arguments: arrays or `jax.ShapeDtypeStruct`s.
+
+    Raises:
+        UserError: no such chip.
+    """
+    if chip not in CHIPS:
+        raise errors.UserError(f"no chip {chip!r}: {errors.nearest(chip, CHIPS)}")
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    device: Any = topologies.get_topology_desc(platform="tpu", topology_name=CHIPS[chip]).devices[0]
+    here = SingleDeviceSharding(device)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
+    described = AbstractDevice(device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu")
+    with use_abstract_mesh(AbstractMesh((), (), abstract_device=described)):
+        return jax.jit(f).lower(*shapes).compile()
+
+
+def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[Any, tuple]:
+    """Forward and backward of attention, with gradients of q, k, v and those parameters of the bias that are not fixed."""
+    row = jax.ShapeDtypeStruct((1, shape.length, shape.heads, shape.width), jnp.bfloat16)
+    position = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
+
+    def loss(q: Any, k: Any, v: Any, bias: Any, start: Any, position: Any) -> Any:
+        bias = dataclasses.replace(bias, **{name: getattr(start, name) for name in fixed})
+        tokens = Tokens(position)
+        out = attention(q, k, v, Scoring(bias, tokens, tokens), backend="pallas_tpu", tiling=Tiling(skip="off"))
+        return out.astype(jnp.float32).sum()
+
+    return jax.grad(loss, (0, 1, 2, 3)), (row, row, row, bias, bias, position)
+
+
+def splash_step(shape: Shape) -> tuple[Any, tuple]:
+    """The same of tokamax's splash attention without a bias, in tiles as large as ours."""
+    from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+    side = min(512, shape.length)
+    blocks = ("block_q", "block_kv", "block_kv_compute")
+    config = splash_attention_kernel.SplashConfig(
+        **dict.fromkeys((*blocks, *(f"{block}_dkv" for block in blocks[:2]), "block_kv_dkv_compute"), side)
+    )
+    mask = splash_attention_mask.CausalMask((shape.length, shape.length))
+    splash = splash_attention_kernel.make_splash_mha_single_device(mask, config=config)
+    row = jax.ShapeDtypeStruct((shape.heads, shape.length, shape.width), jnp.bfloat16)
+    loss = lambda q, k, v: splash(q, k, v).astype(jnp.float32).sum()
+    return jax.grad(loss, (0, 1, 2)), (row, row, row)
+
+
+def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
+    """One record for each kernel: bundles, spills and fills of registers, bytes beside the operands.
+
+    Args:
+        chip: a name in `CHIPS`.
+        name: of a bias in `BIASES`, or `SPLASH`; of the generalised Gaussian, shape and log_scale are trained and loc is fixed.
+        shape: what is compiled.
+        dump: the folder to which libtpu writes its schedules.
+    """
+    for old in dump.glob("*"):
+        old.unlink()
+    if name == SPLASH:
+        f, arguments = splash_step(shape)
+    else:
+        f, arguments = training_step(shape, BIASES[name](shape.heads), ("loc",) if name == "ggd" else ())
+    memory = compile_for(chip, f, *arguments).memory_analysis()
+    records = []
+    for kernel in SPLASH_KERNELS if name == SPLASH else KERNELS:
+        (schedule,) = dump.glob(f"*{kernel}*schedule-analysis_final_bundles.txt")
+        (utilisation,) = dump.glob(f"*{kernel}*final_hlo-static-per-bundle-utilization.txt")
+        found = re.search(r"total scheduled bundles:\s+(\d+)", schedule.read_text())
+        slots = _slots(utilisation.read_text())
+        records.append(
+            {
+                "chip": chip,
+                "bias": name,
+                "kernel": kernel,
+                **dataclasses.asdict(shape),
+                "bundles": int(found[1]) if found else None,
+                "spills": slots["VSTORE:SPILL"],
+                "fills": slots["VLOAD:FILL"],
+                "temporary_bytes": memory.temp_size_in_bytes,
+            }
+        )
+    return records
+
+
+def _slots(report: str) -> dict[str, int]:
+    """How many slots of each unit all bundles fill together."""
+    head, table = report.split("== UTILIZATION:")
+    units = [unit.strip() for unit in head.splitlines()[1].split(",")]
+    rows = [[int(x) for x in line.split()] for line in table.splitlines() if line.strip()]
+    return dict(zip(units, (sum(column) for column in zip(*rows, strict=True)), strict=True))
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring."""
+    parser = errors.Parser(prog="python -m bam_jax.bench.tpu_static", description=__doc__)
+    parser.add_argument("--chips", default=",".join(CHIPS), help="of " + ", ".join(CHIPS))
+    parser.add_argument("--biases", default=",".join(BIASES), help="of " + ", ".join(BIASES))
+    parser.add_argument("--length", type=int, default=Shape.length, help="tokens of a row (4096)")
+    parser.add_argument("--width", type=int, default=Shape.width, help="of a head (64)")
+    parser.add_argument("--json", type=Path, help="a file for the records")
+    given = parser.parse_args(argv)
+    for name in given.biases.split(","):
+        if name not in BIASES:
+            raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")
+    shape = Shape(length=given.length, width=given.width)
+    with tempfile.TemporaryDirectory() as folder:
+        # libtpu reads it when it is loaded.
+        os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+        run = functools.partial(measure, shape=shape, dump=Path(folder))
+        records = []
+        print(f"{'chip':5} {'bias':12} {'kernel':24} {'bundles':>8} {'/uniform':>8} {'spills':>7} {'fills':>7}")
+        beside = [SPLASH] if importlib.util.find_spec("tokamax") else []
+        for chip in given.chips.split(","):
+            plain: dict[str, int] = {}
+            for name in [*given.biases.split(","), *beside]:
+                for record in run(chip, name):
+                    if name == "uniform":
+                        plain[record["kernel"]] = record["bundles"]
+                    ratio = f"{record['bundles'] / plain[record['kernel']]:.2f}" if record["kernel"] in plain else ""
+                    print(
+                        f"{chip:5} {name:12} {record['kernel']:24} {record['bundles']:8} {ratio:>8} "
+                        f"{record['spills']:7} {record['fills']:7}"
+                    )
+                    records.append(record)
+    if given.json is not None:
+        about = {
+            "command": f"python -m bam_jax.bench.tpu_static {shlex.join(argv)}",
+            "versions": {name: version(name) for name in ("jax", "jaxlib", "libtpu", *beside)},
+        }
+        given.json.write_text(json.dumps({**about, "records": records}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    errors.run(main)

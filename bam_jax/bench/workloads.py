@@ -1,0 +1,184 @@
+"""What `bam_jax.bench.speed` times: reading a text, training, decoding; and the memory of a backward pass."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from bam_jax.config import Config
+from bam_jax.data import tokenizers
+from bam_jax.models import generate, transformer
+from bam_jax.training import loop, losses, optimizer
+
+TOKENS = 16
+"""Tokens that are decoded in one sample of the time."""
+
+CHUNK = 1024
+"""Tokens of a context that are read at once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Something to be done again and again.
+
+    Args:
+        start: makes what the first call is given.
+        call: does it once, waits, and gives what the next call is given.
+        work: of a call, in the unit of the measure: batches or tokens.
+    """
+
+    start: Callable[[], Any]
+    call: Callable[[Any], Any]
+    work: int
+
+
+class Contender:
+    """A model with random parameters, which are drawn anew whenever they are needed: only one is in memory at a time.
+
+    Args:
+        config: its configuration.
+
+    Raises:
+        UserError: it will not do, or its tokenizer has no files here.
+    """
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.vocab = config.model.vocab or tokenizers.tokenizer(config.data.tokenizer).padded
+
+        def build() -> transformer.Decoder:
+            return transformer.build(config, vocab=self.vocab, rngs=nnx.Rngs(config.seed))
+
+        abstract = nnx.eval_shape(build)
+        self.limit: int | None = getattr(abstract.position, "limit", None)  # of a learned position table
+        self.graph, self.shapes = transformer.split(abstract)
+        self.parameters = loop.jit_once(lambda: transformer.split(build())[1])
+
+    def decoder(self, tree: dict[str, Any]) -> transformer.Decoder:
+        """The model with these parameters, as evaluations have it: one layer is compiled instead of each."""
+        decoder = nnx.merge(self.graph, tree["params"], tree["frozen"])
+        decoder.config = dataclasses.replace(self.config.model, scan=True)
+        return decoder
+
+    def texts(self, rows: int, length: int) -> Array:
+        """Random token ids, [rows, length]."""
+        return jnp.asarray(np.random.default_rng(0).integers(0, self.vocab, (rows, length)), jnp.int32)
+
+    def batch(self, rows: int, length: int) -> dict[str, Array]:
+        """Rows to train on, each a document of its own."""
+        text = self.texts(rows, length + 1)
+        return {"tokens": text[:, :-1], "targets": text[:, 1:], "weights": jnp.ones((rows, length))}
+
+
+def inference(contender: Contender, length: int) -> Workload:
+    """Logits of all tokens of a batch of one.
+
+    Args:
+        contender: the model.
+        length: tokens.
+    """
+    tokens = contender.texts(1, length)
+    forward = jax.jit(lambda tree, tokens: contender.decoder(tree)(tokens)[0])
+
+    def call(tree: dict[str, Any]) -> dict[str, Any]:
+        jax.block_until_ready(forward(tree, tokens))
+        return tree
+
+    return Workload(contender.parameters, call, work=1)
+
+
+def training(contender: Contender, length: int) -> Workload:
+    """Optimiser steps on one micro-batch: as many rows as the configuration's have tokens for.
+
+    Args:
+        contender: the model.
+        length: tokens of a row.
+    """
+    config = contender.config
+    rows = max(1, config.batch * config.context // config.optimizer.accumulate // length)
+    config = dataclasses.replace(config, batch=rows, optimizer=dataclasses.replace(config.optimizer, accumulate=1))
+    tx = optimizer.make(config.optimizer, config.steps, contender.shapes["params"])
+    step = loop.make_step(config, contender.graph, tx)
+    batch = contender.batch(rows, length)
+
+    def start() -> loop.State:
+        tree = contender.parameters()
+        return {"model": tree, "optimizer": tx.init(tree["params"])}
+
+    def call(state: loop.State) -> loop.State:
+        return jax.block_until_ready(step(state, batch))[0]
+
+    return Workload(start, call, work=rows * length)
+
+
+def decoding(contender: Contender, length: int, calls: int) -> Workload:
+    """One token after another, a batch of one, behind a context that is in the cache.
+
+    Args:
+        contender: the model.
+        length: tokens of the context.
+        calls: at most so many from each start.
+    """
+    chunk = min(length, CHUNK)
+    slots = length + -length % chunk + calls * TOKENS
+
+    @functools.partial(jax.jit, donate_argnums=3)
+    def step(tree, token, position, caches):
+        logits, caches = contender.decoder(tree)(token, position=position, caches=caches, read=1)
+        return jnp.argmax(logits, axis=-1), position + 1, caches
+
+    def start() -> tuple:
+        tree = contender.parameters()
+        logits, caches = generate.prefill(contender.decoder(tree), contender.texts(1, length), chunk=chunk, slots=slots)
+        return tree, jnp.argmax(logits[:, -1:], axis=-1), jnp.full((1, 1), length, jnp.int32), caches
+
+    def call(state: tuple) -> tuple:
+        tree, *rest = state
+        for _ in range(TOKENS):
+            rest = step(tree, *rest)
+        return (tree, *jax.block_until_ready(rest))
+
+    return Workload(start, call, work=TOKENS)
+
+
+def backward(contender: Contender, length: int) -> tuple[int, Callable[[], int | None]]:
+    """The memory of the gradient of a batch of one: what the compiled program takes, and the device's peak.
+
+        bytes = arguments + results - what they share + temporaries
+
+    Args:
+        contender: the model.
+        length: tokens.
+
+    Returns:
+        Bytes, and a function that runs it and gives the most bytes that the device has had in use since the process
+        began; None where it does not count them.
+    """
+    batch = contender.batch(1, length)
+
+    def loss(params: dict[str, Any], frozen: dict[str, Any]) -> Array:
+        decoder = nnx.merge(contender.graph, params, frozen)
+        hidden, _ = decoder.hidden(batch["tokens"])
+        kernel = decoder.unembedding()
+        chunk = losses.chunk_rows(kernel.shape[1])
+        total, weight = losses.cross_entropy(hidden, kernel, batch["targets"], batch["weights"], chunk=chunk)
+        return total / weight
+
+    compiled = jax.jit(jax.grad(loss)).lower(contender.shapes["params"], contender.shapes["frozen"]).compile()
+    used = compiled.memory_analysis()
+    assert used is not None, "every backend of jax analyses what it compiles"
+    size = used.argument_size_in_bytes + used.output_size_in_bytes - used.alias_size_in_bytes + used.temp_size_in_bytes
+
+    def run() -> int | None:
+        tree = contender.parameters()
+        jax.block_until_ready(compiled(tree["params"], tree["frozen"]))
+        stats = jax.local_devices()[0].memory_stats()
+        return stats["peak_bytes_in_use"] if stats and "peak_bytes_in_use" in stats else None
+
+    return size, run

@@ -1,0 +1,1 @@
+"""The authors' weights into runs, and runs into the authors' layout."""

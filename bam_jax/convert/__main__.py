@@ -1,0 +1,54 @@
+"""The authors' weights into a run, and a run's weights into the authors' layout.
+
+    python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
+    python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
+    python -m bam_jax.convert --layout=bam --run=runs/mine --export=FOLDER
+
+SOURCE is a folder with model.safetensors or model.pt and, of BAM, args.json; or one such file. A .pt file needs torch, and is
+read as weights only. `--config.a.b=value` sets what the weights do not say (the tokenizer, for one). What is exported is
+model.safetensors and, of BAM, args.json, for the authors' own code.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from bam_jax import config as configs
+from bam_jax.convert.author_layouts import LAYOUTS
+from bam_jax.convert.runs import describe, export, read, to_run
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError, nearest
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command; `argv` as in the module's docstring."""
+    parser = errors.Parser(prog="python -m bam_jax.convert", description=__doc__.split("\n")[0])
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+    parser.add_argument("--layout", required=True, help=f"whose: {', '.join(LAYOUTS)}")
+    parser.add_argument(
+        "--run", type=Path, required=True, help="the run's folder: written with --source, read with --export"
+    )
+    parser.add_argument("--source", type=Path, help="weights to convert: a folder or file")
+    parser.add_argument("--export", type=Path, help="a new folder for the run's weights")
+    configs.allow_option(parser)
+    arguments, overrides = configs.parse(argv, parser)
+    configs.allowed(arguments.allow)
+    if arguments.layout not in LAYOUTS:
+        raise UserError(f"unknown layout {arguments.layout!r}; {nearest(arguments.layout, LAYOUTS)}")
+    if (arguments.source is None) == (arguments.export is None):
+        raise UserError("give --source=FOLDER to convert into --run, or --export=FOLDER to convert from it")
+    layout = LAYOUTS[arguments.layout]
+    if arguments.export is not None:
+        if overrides:
+            raise UserError(f"{overrides[0]} changes nothing of an export; leave it out")
+        export(layout, arguments.run, arguments.export)
+        print(f"wrote {arguments.export}")
+        return
+    weights, described = read(arguments.source)
+    config = describe(layout, weights, described, overrides)
+    to_run(layout, weights, config, arguments.run)
+    print(f"wrote {arguments.run}: {len(weights)} arrays, encoding {config.encoding}, ssmax {config.ssmax}")
+
+
+if __name__ == "__main__":
+    errors.run(main)

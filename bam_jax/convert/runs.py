@@ -1,0 +1,159 @@
+"""The authors' weights into a run, and a run's weights into the authors' layout.
+
+    python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
+    python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
+    python -m bam_jax.convert --layout=bam --run=runs/mine --export=FOLDER
+
+SOURCE is a folder with model.safetensors or model.pt and, of BAM, args.json; or one such file. A .pt file needs torch, and is
+read as weights only. `--config.a.b=value` sets what the weights do not say (the tokenizer, for one). What is exported is
+model.safetensors and, of BAM, args.json, for the authors' own code.
+"""
+
+import importlib
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx, traverse_util
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.convert import author_layouts
+from bam_jax.convert.author_layouts import Arrays, Layout
+from bam_jax.data import tokenizers
+from bam_jax.models import transformer
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+
+FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
+ARGS = "args.json"
+_PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch models
+
+
+def read(source: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Weights by their names, float32, and what stands in the args.json beside them ({} if there is none).
+
+    Args:
+        source: a .safetensors or PyTorch file, or a folder with one.
+
+    Raises:
+        UserError: no such file, it cannot be read, or the package that reads it is not installed.
+    """
+    path = source
+    if source.is_dir():
+        found = [source / name for name in FILES if (source / name).exists()]
+        if not found:
+            raise UserError(f"{source} has none of {', '.join(FILES)}; name the folder or file of the weights")
+        path = found[0]
+    if not path.is_file():
+        raise UserError(f"no weights at {path}; name a .safetensors or .pt file, or a folder with one")
+    weights = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
+    for prefix in _PREFIXES:
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    beside = path.with_name(ARGS)
+    return weights, strict_json.parse(beside.read_bytes(), str(beside)) if beside.exists() else {}
+
+
+def describe(layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+    """The configuration of weights: what they say, then the overrides.
+
+    Args:
+        layout: theirs.
+        weights: by their names.
+        described: the contents of args.json.
+        overrides: "--config.a.b=value".
+
+    Raises:
+        UserError: they lack what it takes, or an override will not do.
+    """
+    tree = layout.config(weights, described)
+    data = {"tokenizer": layout.tokenizer, "document_mask": layout.document_mask}
+    return configs.override({**tree, "data": data, "steps": 1}, overrides)
+
+
+def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
+    """Write a run of the weights.
+
+    Args:
+        layout: theirs.
+        weights: by their names.
+        config: of the model.
+        run: a new or an empty folder.
+
+    Raises:
+        UserError: names or shapes do not fit the configuration, or the folder is not empty.
+    """
+    tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+    vocab = checkpoint.vocabulary(config, tokenizer)
+    _, tree = transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))))
+    kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
+    shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
+    made = author_layouts.to_ours(layout, weights, config, shapes)
+    placed = {
+        kind: traverse_util.unflatten_dict({name: jax.numpy.asarray(made[name]) for name in leaves}, sep="/")
+        for kind, leaves in kinds.items()
+    }
+    checkpoint.write_model(run, config, tokenizer, placed)
+
+
+def export(layout: Layout, run: Path, folder: Path) -> None:
+    """Write a run's newest weights in the authors' layout.
+
+    Args:
+        layout: theirs.
+        run: the run's folder.
+        folder: a new or an empty one, for model.safetensors and, of BAM, args.json.
+
+    Raises:
+        UserError: the run has no checkpoint, its model is not one of that layout, or the folder is not empty.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there and not empty; give a new folder")
+    config, _, decoder = checkpoint.restore_model(run)
+    _, tree = transformer.split(decoder)
+    arrays: Arrays = {}
+    for leaves in tree.values():
+        flat = traverse_util.flatten_dict(leaves, sep="/")
+        arrays |= {name: np.asarray(value, np.float32) for name, value in flat.items()}
+    theirs = author_layouts.to_theirs(layout, arrays, config)
+    write = _package("safetensors.numpy").save_file
+    folder.mkdir(parents=True, exist_ok=True)
+    if layout.args is not None:
+        described = layout.args(config, decoder.embed.num_embeddings)
+        (folder / ARGS).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    write(theirs, folder / FILES[0])
+
+
+def _safetensors(path: Path) -> Arrays:
+    flax = _package("safetensors.flax")  # numpy has no bfloat16
+    try:
+        loaded = flax.load_file(path)
+    except (OSError, _package("safetensors").SafetensorError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}); fetch it again") from error
+    return {name: np.asarray(value, np.float32) for name, value in loaded.items()}
+
+
+def _torch(path: Path) -> Arrays:
+    torch = _package("torch")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{path} cannot be read as PyTorch weights ({reason}); save model.state_dict()") from error
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise UserError(f"{path} holds something other than weights by name; save model.state_dict()")
+    return {name: value.float().numpy() for name, value in loaded.items()}
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if name == "torch":
+            raise UserError("a PyTorch file needs PyTorch: pip install torch, or give a .safetensors file") from error
+        raise UserError(f"converting weights needs {error.name}: pip install 'bam_jax[convert]'") from error

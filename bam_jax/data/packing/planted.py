@@ -1,0 +1,71 @@
+"""Rows of random text with passkeys planted in some."""
+
+import numpy as np
+
+from bam_jax.data.packing.rows import Batch, Kept
+from bam_jax.data.packing.stream import in_order, too_short
+from bam_jax.data.prepared.documents import Documents
+from bam_jax.data.tasks.passkey import plant
+from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
+from bam_jax.system.errors import UserError
+
+
+class Planted:
+    """Random windows of the text, with keys planted in some (`passkey.plant`).
+
+    Args:
+        documents: the text, end to end.
+        tokenizer: knows KEY, END and the digits.
+        context: tokens of a row.
+        block: rows that are made together, from one stream of random numbers.
+        fraction: probability that a row gets a key.
+        answer_weight: loss weight of the digits where a key stands again.
+        seed: decides on windows and keys.
+
+    Raises:
+        UserError: another tokenizer than "char", or the text does not fill a row.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        tokenizer: Tokenizer,
+        context: int,
+        *,
+        block: int,
+        fraction: float,
+        answer_weight: float,
+        seed: int,
+    ) -> None:
+        if not isinstance(tokenizer, CharTokenizer):
+            raise UserError(f"the task 'passkey' needs the tokenizer 'char', not '{tokenizer.name}'")
+        self._stream = in_order(documents)
+        if len(self._stream) <= context:
+            raise too_short(len(self._stream), context)
+        self._tokenizer = tokenizer
+        self._context, self._size, self._seed = context, block, seed
+        self._fraction, self._answer_weight = fraction, answer_weight
+        self._block = Kept(self._make, size=2)  # a batch of a mixture may begin in one and end in the next
+
+    def take(self, numbers: np.ndarray) -> Batch:
+        """See `rows.Rows`: tokens, targets, weights."""
+        tokens = np.empty((len(numbers), self._context + 1), np.int32)
+        weights = np.empty(tokens.shape, np.float32)
+        blocks = numbers // self._size
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            planted, weight = self._block(block)
+            tokens[here], weights[here] = planted[numbers[here] % self._size], weight[numbers[here] % self._size]
+        return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights[:, 1:]}
+
+    def _make(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([self._seed, block])
+        starts = rng.integers(0, len(self._stream) - self._context, (self._size, 1))
+        cuts = [self._stream.cut(start, start + self._context + 1) for start in starts.ravel().tolist()]
+        return plant(
+            np.stack(list(map(np.concatenate, cuts))),
+            rng,
+            self._tokenizer,
+            fraction=self._fraction,
+            answer_weight=self._answer_weight,
+        )

@@ -1,0 +1,154 @@
+"""Documents end to end, cut at any place: the packing concat-then-split."""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+from bam_jax.data.packing.rows import Batch, Kept, restarted, stretches
+from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.prepared.documents import Documents, Reader
+from bam_jax.system.errors import UserError
+
+
+class Stream:
+    """Documents end to end, group after group; only groups that are read are ever looked at one by one.
+
+    Args:
+        read: gives the documents of some numbers.
+        tokens: [G] int64, tokens of each group, in the stream's order.
+        order: gives the numbers and the lengths of a group's documents, in the stream's order.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[np.ndarray], list[np.ndarray]],
+        tokens: np.ndarray,
+        order: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        self._read = read
+        self._ends = np.cumsum(tokens, dtype=np.int64)
+        self._order = order
+        self._group = Kept(self._look, size=2)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def cut(self, first: int, last: int) -> list[np.ndarray]:
+        """The tokens from one place up to another, in as many parts as there are documents: [tokens] int32 each."""
+        parts: list[np.ndarray] = []
+        while first < last:
+            group = int(self._ends.searchsorted(first, side="right"))
+            numbers, stops = self._group(group)
+            start = int(self._ends[group]) - int(stops[-1])
+            stop = min(last, int(self._ends[group]))
+            low, high = stops.searchsorted([first - start, stop - 1 - start], side="right").tolist()
+            found = self._read(numbers[low : high + 1])
+            found[-1] = found[-1][: stop - start - (int(stops[high]) - len(found[-1]))]
+            found[0] = found[0][first - start - (int(stops[low - 1]) if low else 0) :]
+            parts += [part for part in found if len(part)]
+            first = stop
+        return parts
+
+    def _look(self, group: int) -> tuple[np.ndarray, np.ndarray]:
+        numbers, lengths = self._order(group)
+        return numbers, np.cumsum(lengths, dtype=np.int64)
+
+
+def in_order(documents: Documents) -> Stream:
+    """The stream of all documents in the order of their numbers.
+
+    Args:
+        documents: what it is made of; those of a shard are a group.
+    """
+    ranges = list(itertools.pairwise(documents.shards.tolist()))
+    tokens = np.array([documents.lengths[first:last].sum(dtype=np.int64) for first, last in ranges], np.int64)
+    return Stream(documents.read, tokens, functools.partial(_range, documents, ranges))
+
+
+def _range(documents: Documents, ranges: list[tuple[int, int]], group: int) -> tuple[np.ndarray, np.ndarray]:
+    first, last = ranges[group]
+    return np.arange(first, last), documents.lengths[first:last]
+
+
+def too_short(tokens: int, context: int) -> UserError:
+    """The complaint about a text that does not fill a row.
+
+    Args:
+        tokens: of the text.
+        context: tokens of a row.
+    """
+    return UserError(
+        f"the text has {tokens} tokens, fewer than config.context={context} and one more; "
+        "give a shorter context or more text"
+    )
+
+
+class Concatenated:
+    """Rows of whole documents end to end, in a new order every epoch, cut where a row is full.
+
+    A document that a row's end cuts goes on in the next row. With `shift` 1 the last target of a row is the first
+    token of the next: an epoch has each token as a target once (but the first, and the last that fill no row).
+
+    Args:
+        documents: what to pack.
+        shuffle: their order.
+        context: tokens of a row.
+        shift: 1: targets are the tokens that follow; 0: the tokens themselves.
+        document_mask: number the documents of a row, and do not predict one from another.
+        restart: give positions that start from 0 in every document.
+
+    Raises:
+        UserError: the text does not fill a row.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        shuffle: Shuffle,
+        context: int,
+        *,
+        shift: int = 1,
+        document_mask: bool = True,
+        restart: bool = False,
+    ) -> None:
+        self._read = Reader(documents)
+        self._shuffle = shuffle
+        self._context, self._shift = context, shift
+        self._document_mask, self._restart = document_mask, restart
+        groups = range(len(shuffle))
+        self._tokens = np.array([shuffle.lengths(group).sum(dtype=np.int64) for group in groups], np.int64)
+        total = int(self._tokens.sum())
+        self._rows = (total - shift) // context
+        if self._rows < 1:
+            raise too_short(total, context)
+        self._stream = Kept(self._epoch, size=2)  # a batch may begin in one epoch and end in the next
+
+    def take(self, numbers: np.ndarray) -> Batch:
+        """See `rows.Rows`: tokens, targets, weights, and segment and position if they are wanted."""
+        epochs, rows = numbers // self._rows, numbers % self._rows
+        wide = self._context + self._shift
+        tokens = np.empty((len(numbers), wide), np.int32)
+        slots = np.empty_like(tokens)
+        for part in stretches(rows, epochs):
+            first = int(rows[part][0]) * self._context
+            last = int(rows[part][-1]) * self._context + wide
+            documents = self._stream(int(epochs[part][0])).cut(first, last)
+            slot = np.repeat(np.arange(len(documents), dtype=np.int32), list(map(len, documents)))
+            windows = np.lib.stride_tricks.sliding_window_view
+            tokens[part] = windows(np.concatenate(documents), wide)[:: self._context]
+            slots[part] = windows(slot, wide)[:: self._context]
+        here, there = slice(self._context), slice(self._shift, None)
+        batch = {"tokens": tokens[:, here], "targets": tokens[:, there]}
+        segment = slots[:, here] - slots[:, :1] + 1
+        if self._document_mask:
+            batch |= {"weights": (slots[:, here] == slots[:, there]).astype(np.float32), "segment": segment}
+        else:
+            batch |= {"weights": np.ones(segment.shape, np.float32)}
+        return batch | ({"position": restarted(segment)} if self._restart else {})
+
+    def _epoch(self, epoch: int) -> Stream:
+        groups = self._shuffle.groups(epoch)
+        order = lambda place: self._shuffle.order(epoch, int(groups[place]))
+        return Stream(self._read, self._tokens[groups], order)

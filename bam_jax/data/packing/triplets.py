@@ -1,0 +1,51 @@
+"""Triplets for contrastive training: a query, a text that answers it, one that does not."""
+
+import numpy as np
+
+from bam_jax.data.packing.rows import Batch, Kept
+from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.prepared.documents import Documents
+
+FIELDS = ("query", "positive", "negative")
+
+
+class Triplets:
+    """Rows of three texts, padded with 0; a longer one is cut, and keeps its end token.
+
+    Args:
+        documents: 3n, 3n + 1 and 3n + 2 are the texts of a triplet, and no shard cuts one.
+        shuffle: their order; a triplet's place is that of its query.
+        context: tokens of a text.
+        eos: the id that ends a document, if there is one.
+    """
+
+    def __init__(self, documents: Documents, shuffle: Shuffle, context: int, *, eos: int | None) -> None:
+        self._documents, self._shuffle = documents, shuffle
+        self._context, self._eos = context, eos
+        groups = range(len(shuffle))
+        self._counts = np.array([len(shuffle.lengths(group)) // len(FIELDS) for group in groups], np.int64)
+        self._queries = Kept(self._order, size=2)
+
+    def take(self, numbers: np.ndarray) -> Batch:
+        """See `rows.Rows`: query, positive, negative [R, T] int32, and the tokens of each, such as query_length [R]."""
+        queries = np.empty(len(numbers), np.int64)
+        for epoch, group, chosen, rows in self._shuffle.locate(numbers, self._counts):
+            queries[chosen] = self._queries(epoch, group)[rows]
+        batch: Batch = {}
+        for offset, name in enumerate(FIELDS):
+            texts = [self._cut(text) for text in self._documents.read(queries + offset)]
+            batch[name] = np.zeros((len(texts), self._context), np.int32)
+            batch[f"{name}_length"] = np.array([len(text) for text in texts], np.int32)
+            for row, text in zip(batch[name], texts, strict=True):
+                row[: len(text)] = text
+        return batch
+
+    def _order(self, epoch: int, group: int) -> np.ndarray:
+        numbers, _ = self._shuffle.order(epoch, group)
+        return numbers[numbers % len(FIELDS) == 0]
+
+    def _cut(self, text: np.ndarray) -> np.ndarray:
+        cut = text[: self._context].copy()
+        if len(text) > len(cut) and self._eos is not None:
+            cut[-1] = self._eos
+        return cut

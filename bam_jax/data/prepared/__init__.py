@@ -1,0 +1,1 @@
+"""Prepared folders: shards of tokenised documents."""

@@ -1,0 +1,138 @@
+"""Tokenised documents that can be read in any order: texts in memory, or a prepared folder."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bam_jax.config import DataConfig
+from bam_jax.data.prepared import shards
+from bam_jax.data.sources.corpus import STDLIB, documents, split
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.system.errors import UserError, nearest
+
+SPLITS = ("train", "held_out")
+IN_MEMORY = 2**28
+"""Characters of a source that is not prepared, at most; each document counts some more than its own."""
+_DOCUMENT = 128  # that it takes in memory beside its text
+
+
+class Documents(Protocol):
+    """Tokenised documents that can be read in any order."""
+
+    lengths: np.ndarray
+    """Tokens of each document, its end token included: [N] int32; read shard by shard."""
+    shards: np.ndarray
+    """The number of each shard's first document, and N: [S + 1] int64."""
+
+    def read(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """The documents of these numbers.
+
+        Args:
+            numbers: [documents] int64, in any order.
+
+        Returns:
+            The ids of each, [tokens] int32.
+        """
+
+
+class InMemory:
+    """Documents made from texts, in one shard; each with its end token if the tokenizer has one.
+
+    Args:
+        texts: the documents.
+        tokenizer: makes them ids.
+    """
+
+    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
+        ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], np.int32)
+        parts = [np.concatenate([tokenizer.encode(text), ending]) for text in texts]
+        self.lengths = np.array([len(part) for part in parts], np.int32)
+        self.shards = np.array([0, len(parts)], np.int64)
+        self._stream = np.concatenate([np.zeros(0, np.int32), *parts])
+        self._stops = np.cumsum(self.lengths, dtype=np.int64)
+
+    def read(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
+        stops = self._stops[numbers]
+        starts = stops - self.lengths[numbers]
+        return [self._stream[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train") -> Documents:
+    """The documents of one split of a source.
+
+    Args:
+        data: names the source, and what of it is held out; not a mixture.
+        tokenizer: the one that `data.tokenizer` names.
+        split: "train" or "held_out".
+
+    Raises:
+        UserError: unknown split, nothing to read, or a folder that was prepared with another tokenizer.
+    """
+    if split not in SPLITS:
+        raise UserError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
+    apart = data.held_out_source != ""
+    source = data.held_out_source if apart and split == "held_out" else data.source
+    if not shards.is_prepared(source):
+        return InMemory(_texts(data, split), tokenizer)
+    manifest = shards.read_manifest(source)
+    tokenizer.check(manifest.tokenizer["hash"], f"{source} (prepared with {manifest.tokenizer['spec']})")
+    if (manifest.tokenizer["size"], manifest.tokenizer["eos"]) != (tokenizer.size, tokenizer.eos):
+        raise UserError(
+            f"{source} says another size or end of tokenizer {tokenizer.spec!r} than it has; prepare it anew"
+        )
+    # A folder that is there to be evaluated on may have been prepared without a hold-out.
+    whole = apart and split == "held_out" and not manifest.documents("held_out")
+    return shards.open_split(source, "train" if whole else split)
+
+
+def _texts(data: DataConfig, split: str) -> list[str]:
+    if data.held_out_source and split == "held_out":
+        return list(_bounded(data.held_out_source, data.text_field))
+    holdout = 0.0 if data.held_out_source else data.holdout
+    return _split(data.source, data.text_field, holdout)[SPLITS.index(split)]
+
+
+def _split(source: str, text_field: str, holdout: float) -> tuple[list[str], list[str]]:
+    if source == STDLIB:  # the same for the life of the process, and two seconds to read
+        return _stdlib(holdout)
+    return split(_bounded(source, text_field), holdout)
+
+
+def _bounded(source: str, text_field: str) -> Iterator[str]:
+    room = IN_MEMORY
+    for document in documents(source, text_field):
+        room -= len(document) + _DOCUMENT
+        if room < 0:
+            raise UserError(
+                f"data source {source} has more than {IN_MEMORY:,} characters, too many to be held in memory; prepare it: "
+                f"python -m bam_jax.data.prepare --source={source} --tokenizer=... --out=FOLDER"
+            )
+        yield document
+
+
+@functools.cache
+def _stdlib(holdout: float) -> tuple[list[str], list[str]]:
+    return split(documents(STDLIB), holdout)
+
+
+class Reader:
+    """Reads documents, and keeps the last: one that goes on in the next rows is not read again.
+
+    Args:
+        documents: what to read.
+    """
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._kept: dict[int, np.ndarray] = {}
+
+    def __call__(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
+        wanted = numbers.tolist()
+        new = np.array([number for number in dict.fromkeys(wanted) if number not in self._kept], np.int64)
+        found = self._kept | dict(zip(new.tolist(), self._documents.read(new), strict=True))
+        self._kept = {number: found[number] for number in wanted[-1:]}
+        return [found[number] for number in wanted]

@@ -1,0 +1,162 @@
+"""Documents into shards: the loop of `prepare`, which can be killed at any moment."""
+
+import contextlib
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from bam_jax.data.prepared.pool import Encoder, batches, tokenised
+from bam_jax.data.prepared.shards import MANIFEST, SPLITS, Manifest, Shard, ShardWriter, lengths_path
+from bam_jax.data.sources.records import Part
+from bam_jax.system import log
+from bam_jax.system.errors import UserError
+
+
+def fill(folder: Path, manifest: Manifest, parts: list[Part], encoder: Encoder, workers: int) -> Manifest:
+    """Writes the shards that are missing.
+
+    A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
+    after each section, and says where the next begins. A record whose hash is below the threshold is held out until there is
+    enough, and left out after that: equal texts are never both trained on and held out. One whose hash is not below that of
+    the sample is left out.
+
+    Args:
+        folder: the prepared folder.
+        manifest: as far as it is; its `next` says where to go on.
+        parts: of the source.
+        encoder: tokenises.
+        workers: processes.
+
+    Returns:
+        The manifest of the complete folder.
+
+    Raises:
+        UserError: the source cannot be read, no room on the disk, or no text.
+    """
+    assert manifest.next is not None
+    section = _Section(folder, manifest)
+    work = tokenised(batches(parts, manifest.next), encoder, workers)
+    with contextlib.closing(work) as results, _progress(manifest, parts) as bar:
+        counter = _Counter(section)
+        for batch, tokens in results:
+            start = 0
+            records = zip(
+                batch.ends, tokens.lengths.tolist(), tokens.hashes.tolist(), tokens.bytes.tolist(), strict=True
+            )
+            for end, lengths, digest, size in records:
+                texts = []
+                for length in lengths:
+                    texts.append(tokens.ids[start : start + length])
+                    start += length
+                section.add(texts, digest, size)
+                if section.enough:
+                    bar.update(bar.total - bar.n)
+                    return section.finish()
+                if section.full:
+                    section.close(end)
+            counter.show(bar, batch.read)
+    return section.finish()
+
+
+class _Section:
+    """The shards that are being written, one of each split at most, and the manifest of those that are finished."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.counts = dict(manifest.counts)
+        self._folder, self._manifest, self._recipe = folder, manifest, manifest.recipe
+        self._writers: dict[str, ShardWriter] = {}
+
+    def tokens(self, split: str) -> int:
+        """Of the split, in the finished shards and the one that is being written."""
+        return self._manifest.tokens(split) + (self._writers[split].tokens if split in self._writers else 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether its shards have their size."""
+        return sum(writer.tokens for writer in self._writers.values()) >= self._recipe["shard_tokens"]
+
+    @property
+    def enough(self) -> bool:
+        """Whether a limit of the whole is reached."""
+        tokens, records = self._recipe["max_tokens"], self._recipe["max_records"]
+        return (tokens is not None and self.tokens("train") >= tokens) or self.counts["records"] == records
+
+    def add(self, texts: list[np.ndarray], digest: int, size: int) -> None:
+        """A record's texts, each [tokens], its hash, and its bytes."""
+        self.counts["records"] += 1
+        self.counts["bytes"] += size
+        if digest >= self._recipe["sample_threshold"]:
+            self.counts["left_out"] += 1
+            return
+        if not len(texts[0]):
+            self.counts["empty"] += 1
+            return
+        split = "held_out" if digest < self._recipe["threshold"] else "train"
+        if self._done(split):
+            self.counts["left_out"] += 1
+            return
+        if split not in self._writers:
+            finished = self._manifest.shards[split]
+            self._writers[split] = ShardWriter(self._folder, split, finished, len(finished), self._manifest.dtype)
+        for text in texts:
+            self._writers[split].append(text)
+
+    def _done(self, split: str) -> bool:
+        """True once a split has all that it is to have: equal records may be more than were to be drawn."""
+        wanted = self._recipe["holdout_records" if split == "held_out" else "sample_records"]
+        if wanted:
+            return self._documents(split) >= wanted * len(self._manifest.fields)
+        return split == "held_out" and self.tokens(split) >= self._recipe["holdout_tokens"]
+
+    def _documents(self, split: str) -> int:
+        return self._manifest.documents(split) + (self._writers[split].documents if split in self._writers else 0)
+
+    def close(self, end: tuple[int, int] | None) -> Manifest:
+        """Finish its shards; the next section begins there, or nowhere: None."""
+        made = {split: (*shards, *self._closed(split)) for split, shards in self._manifest.shards.items()}
+        self._manifest = dataclasses.replace(self._manifest, shards=made, counts=dict(self.counts), next=end)
+        self._writers = {}
+        self._manifest.write(self._folder)
+        return self._manifest
+
+    def finish(self) -> Manifest:
+        """Finish the folder."""
+        if not self.tokens("train"):
+            raise UserError(f"the source {self._recipe['source']} holds no text to train on; name another")
+        for split in SPLITS:
+            lengths_path(self._folder, split).touch()
+        manifest = self.close(None)
+        for draft in self._folder.glob(f".{MANIFEST}.*"):  # of a process that was killed as it wrote
+            draft.unlink()
+        return manifest
+
+    def _closed(self, split: str) -> list[Shard]:
+        return [self._writers[split].close()] if split in self._writers else []
+
+
+class _Counter:
+    """What the progress bar says beside the bytes of the source."""
+
+    def __init__(self, section: _Section) -> None:
+        self._section, self._start, self._bytes = section, time.perf_counter(), section.counts["bytes"]
+
+    def show(self, bar: tqdm, read: int) -> None:
+        """After `read` bytes of the source as stored."""
+        counts, tokens = self._section.counts, self._section.tokens("train") + self._section.tokens("held_out")
+        rate = (counts["bytes"] - self._bytes) / (time.perf_counter() - self._start)
+        bar.set_postfix_str(
+            f"{counts['records']:,} documents, {tokens / 1e6:,.1f}M tokens, {rate / 1e6:.1f} MB/s of text",
+            refresh=False,
+        )
+        bar.update(read - bar.n)
+
+
+def _progress(manifest: Manifest, parts: list[Part]) -> tqdm:
+    assert manifest.next is not None
+    sizes = [part.size for part in parts]
+    bar = log.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")
+    bar.unit_scale = True
+    return bar

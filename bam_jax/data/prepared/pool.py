@@ -1,0 +1,216 @@
+"""Records tokenised by worker processes: results come in the order of the records, memory stays bounded."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import hashlib
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from bam_jax.data.sources.records import Part, Record
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.system.errors import UserError
+
+BATCH = 2**18
+"""Characters after which a batch is full; a longer record is one by itself."""
+RECORD = 16
+"""Characters that a record counts beside its text: of empty ones as well only so many are in a batch."""
+ALL = 2**64
+"""The bound that every hash of a record is below."""
+_AHEAD = 4  # batches for each worker that wait for one or to be taken
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Consecutive records of a source.
+
+    Args:
+        records: their texts.
+        ends: of each record, the place in the source after it: [part, record of it].
+        read: bytes of the source, as stored, up to its end.
+    """
+
+    records: tuple[Record, ...]
+    ends: tuple[tuple[int, int], ...]
+    read: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """A batch's ids.
+
+    Args:
+        ids: of all texts end to end, [tokens], each text with its end token if there is one.
+        lengths: [records, texts] int64; zeros: the record has a text without tokens or is not drawn, and is left out.
+        hashes: [records] uint64, of the texts and the seed alone: equal texts have equal ones.
+        bytes: [records] int64, of the texts in UTF-8.
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    hashes: np.ndarray
+    bytes: np.ndarray
+
+
+def batches(parts: list[Part], start: tuple[int, int]) -> Iterator[Batch]:
+    """The records of a source in batches, from a place on.
+
+    Args:
+        parts: of the source.
+        start: [part, record of it].
+    """
+    records: list[Record] = []
+    ends: list[tuple[int, int]] = []
+    size, before = 0, sum(part.size for part in parts[: start[0]])
+    for number, part in enumerate(parts[start[0] :], start[0]):
+        first = start[1] if number == start[0] else 0
+        for index, (record, read) in enumerate(itertools.islice(part.read(), first, None), first + 1):
+            length = _weight(record)
+            if records and size + length > BATCH:
+                yield Batch(tuple(records), tuple(ends), before + read)
+                records, ends, size = [], [], 0
+            records.append(record)
+            ends.append((number, index))
+            size += length
+        before += part.size
+    if records:
+        yield Batch(tuple(records), tuple(ends), before)
+
+
+class Encoder:
+    """Tokenises batches; it can be pickled.
+
+    Args:
+        tokenizer: turns texts into ids.
+        seed: of the records' hashes.
+        below: records of other hashes are not tokenised.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, seed: int, below: int = ALL) -> None:
+        self.dtype = "<u2" if tokenizer.size <= 2**16 else "<u4"
+        self._tokenizer = tokenizer
+        self._ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], self.dtype)
+        self._below = below
+        self._key = seed.to_bytes(8, "little", signed=True)
+
+    def __call__(self, records: tuple[Record, ...]) -> Tokens:
+        """The ids of the records."""
+        raw = [_bytes(record) for record in records]
+        hashes = [self._hash(texts) for texts in raw]
+        wanted = [digest < self._below for digest in hashes]
+        texts = self._tokenizer.encode_batch(
+            [
+                text if here and text.strip() else ""
+                for record, here in zip(records, wanted, strict=True)
+                for text in record
+            ]
+        )
+        fields = len(records[0])
+        lengths = np.array([len(text) for text in texts], np.int64).reshape(-1, fields)
+        full = np.all(lengths > 0, axis=1)
+        pieces = [
+            piece
+            for text, kept in zip(texts, np.repeat(full, fields).tolist(), strict=True)
+            if kept
+            for piece in (text.astype(self.dtype), self._ending)
+        ]
+        return Tokens(
+            ids=np.concatenate([np.empty(0, self.dtype), *pieces]),
+            lengths=(lengths + len(self._ending)) * full[:, None],
+            hashes=np.array(hashes, np.uint64),
+            bytes=np.array([sum(map(len, texts)) for texts in raw], np.int64),
+        )
+
+    def hash(self, record: Record) -> int:
+        """The hash of a record, below 2^64: that of its texts and the seed alone."""
+        return self._hash(_bytes(record))
+
+    def _hash(self, texts: list[bytes]) -> int:
+        digest = hashlib.blake2b(key=self._key, digest_size=8)
+        for text in texts:
+            digest.update(len(text).to_bytes(8, "little"))
+            digest.update(text)
+        return int.from_bytes(digest.digest(), "little")
+
+
+def _bytes(record: Record) -> list[bytes]:
+    return [text.encode("utf-8", "surrogatepass") for text in record]
+
+
+def tokenised(work: Iterator[Batch], encoder: Encoder, workers: int) -> Generator[tuple[Batch, Tokens]]:
+    """Batches with their ids, in order.
+
+    Args:
+        work: the batches.
+        encoder: what tokenises them, here or in the workers.
+        workers: processes; 0 tokenises in this one.
+
+    Raises:
+        UserError: a worker was killed.
+    """
+    if workers == 0:
+        yield from ((batch, encoder(batch.records)) for batch in work)
+        return
+    waiting: collections.deque[tuple[Batch, int, concurrent.futures.Future[Tokens]]] = collections.deque()
+    room = _AHEAD * workers * BATCH  # characters; a longer record waits until it is alone
+    context = multiprocessing.get_context("spawn")  # forked processes would inherit locks that threads hold
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin, (encoder,))
+    try:
+        _start(pool, workers)
+        for batch in work:
+            size = sum(map(_weight, batch.records))
+            while waiting and room < size:
+                done, freed, future = waiting.popleft()
+                room += freed
+                yield done, future.result()
+            waiting.append((batch, size, pool.submit(_work, batch.records)))
+            room -= size
+        while waiting:
+            done, _, future = waiting.popleft()
+            yield done, future.result()
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise UserError(
+            "a worker process was killed, perhaps for lack of memory; run the same command again, with fewer --workers"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _weight(record: Record) -> int:
+    return sum(map(len, record), RECORD)
+
+
+_WORKER: dict[str, Encoder] = {}  # a worker's own, made once
+
+
+def _start(pool: concurrent.futures.ProcessPoolExecutor, workers: int) -> None:
+    """Starts the workers deaf to Ctrl-C, which reaches the whole group: the parent ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # children inherit it
+    try:
+        for _ in range(workers):
+            pool.submit(os.getpid)  # each task starts a process while there are too few
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(encoder: Encoder) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _WORKER["encoder"] = encoder
+
+
+def _work(records: tuple[Record, ...]) -> Tokens:
+    return _WORKER["encoder"](records)
+
+
+def _end_with_parent() -> None:
+    """A killed parent leaves its workers waiting for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

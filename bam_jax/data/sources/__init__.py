@@ -1,0 +1,1 @@
+"""Sources of text, record by record."""

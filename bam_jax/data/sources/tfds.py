@@ -1,0 +1,100 @@
+"""Datasets that TensorFlow Datasets has prepared as array_record, read without TensorFlow."""
+
+import functools
+import re
+from typing import Any
+
+from bam_jax.data.sources.records import Part, Read, decoded
+from bam_jax.system.errors import UserError
+from bam_jax.system.files import need, shortened, too_large
+
+_PATH = re.compile(r"tfds:(?P<hub>huggingface:)?(?P<name>[^:]+)(?P<version>:[\d*][\d.*]*)?(:(?P<split>[^:]+))?")
+_RECORDS = 2**14  # of a part
+_READ = 64  # at a time
+
+
+def parts(path: str, fields: tuple[str, ...], errors: str, largest: int) -> list[Part]:
+    """The parts of a prepared dataset: ranges of its records.
+
+    Args:
+        path: tfds:NAME[:SPLIT], of the split "train" if none is given; NAME as tensorflow_datasets has it
+            (wiki40b/en, wiki40b/en:1.3.0), or huggingface:NAME. It is looked for where `tfds.load` would.
+        fields: the features that hold a record's texts.
+        errors: what bytes that are not UTF-8 are, "strict" or "replace".
+        largest: bytes of a text, at most.
+
+    Raises:
+        UserError: not prepared, not as array_record, or without that split or feature.
+    """
+    parsed = _PATH.fullmatch(path)
+    if parsed is None:
+        raise UserError(f"{path} is not tfds:NAME[:VERSION][:SPLIT]; give for example tfds:wiki40b/en:train")
+    builder = _builder(path, parsed)
+    split = parsed["split"] or "train"
+    if split not in builder.info.splits:
+        raise UserError(f"{path} has no split '{split}'; its splits: {shortened(builder.info.splits)}")
+    try:
+        source = builder.as_data_source(split=split)
+    except NotImplementedError as error:
+        raise UserError(
+            f"{path} is prepared as {builder.info.file_format.value}, which needs TensorFlow to be read; "
+            f"prepare it as array_record: {_command(parsed)}"
+        ) from error
+    features = sorted(builder.info.features)
+    for field in fields:
+        if field not in features:
+            raise UserError(
+                f"{path} has no feature '{field}' (its features: {shortened(features)}); name another with --text-field"
+            )
+    info, total = builder.info.splits[split], len(source)
+    parts = []
+    for start in range(0, total, _RECORDS):
+        stop = min(start + _RECORDS, total)
+        size = info.num_bytes * stop // total - info.num_bytes * start // total
+        read = functools.partial(_read, source, path, fields, errors, largest, start, stop, size)
+        parts.append(Part(f"{builder.info.full_name}:{split}[{start}:{stop}]", size, read))
+    return parts
+
+
+def _read(
+    source: Any, path: str, fields: tuple[str, ...], errors: str, largest: int, start: int, stop: int, size: int
+) -> Read:
+    for first in range(start, stop, _READ):
+        numbers = range(first, min(first + _READ, stop))
+        try:
+            records = source.__getitems__(list(numbers))
+        except RuntimeError as error:  # array_record's, of damaged bytes
+            raise UserError(f"cannot read {path}: {' '.join(str(error).split())[:200]}; prepare it again") from error
+        for number, record in zip(numbers, records, strict=True):
+            where = f"{path} record {number}"
+            texts = [record[field] for field in fields]
+            if not all(isinstance(text, bytes) for text in texts):
+                raise UserError(
+                    f"{where} has a feature among {', '.join(fields)} that is not text; name another with --text-field"
+                )
+            if max(map(len, texts)) > largest:
+                raise too_large(where, largest)
+            yield tuple(decoded(text, errors, where) for text in texts), size * (number + 1 - start) // (stop - start)
+
+
+def _builder(path: str, parsed: re.Match[str]) -> Any:
+    need("tensorflow_datasets", path)
+    from tensorflow_datasets.core import read_only_builder
+    from tensorflow_datasets.core.utils import conversion_utils
+
+    name = parsed["name"]
+    if parsed["hub"]:  # the name that its folder has
+        name = "/".join(map(conversion_utils.to_tfds_name, name.split("/")))
+    try:
+        # By its files: its code may need other packages, and the network.
+        return read_only_builder.builder_from_files(name + (parsed["version"] or ""))
+    except (ValueError, FileNotFoundError) as error:  # of no such folder, or of a name that is none
+        raise UserError(
+            f"{path} is not among the prepared datasets (TFDS_DATA_DIR, or else ~/tensorflow_datasets); "
+            f"prepare it: {_command(parsed)}"
+        ) from error
+
+
+def _command(parsed: re.Match[str]) -> str:
+    name = f"{parsed['hub'] or ''}{parsed['name']}{parsed['version'] or ''}"
+    return f"python -c \"import tensorflow_datasets as tfds, tensorflow_datasets.text; tfds.data_source('{name}')\""

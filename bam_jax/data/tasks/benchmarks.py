@@ -1,0 +1,262 @@
+"""Benchmarks of questions: which tasks there are, by their names in the LM Evaluation Harness, and their local files.
+
+A folder holds each data set as its place on the Hugging Face hub does, for example
+
+    hf download allenai/ai2_arc --repo-type dataset --local-dir FOLDER/allenai/ai2_arc
+
+Parquet files and .jsonl files of the same records will do. Instead of a folder there are invented questions.
+"""
+
+import dataclasses
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bam_jax.data.sources.records import decoded
+from bam_jax.data.tasks import invented
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError
+from bam_jax.system.files import File, need
+
+INVENTED = "invented"
+LARGEST = 2**30
+"""Bytes of a file, at most: LongBench v2 has half as many."""
+
+_MMLU = """abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
+college_computer_science college_mathematics college_medicine college_physics computer_security conceptual_physics
+econometrics electrical_engineering elementary_mathematics formal_logic global_facts high_school_biology
+high_school_chemistry high_school_computer_science high_school_european_history high_school_geography
+high_school_government_and_politics high_school_macroeconomics high_school_mathematics high_school_microeconomics
+high_school_physics high_school_psychology high_school_statistics high_school_us_history high_school_world_history
+human_aging human_sexuality international_law jurisprudence logical_fallacies machine_learning management marketing
+medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory professional_accounting
+professional_law professional_medicine professional_psychology public_relations security_studies sociology
+us_foreign_policy virology world_religions"""
+
+LONGBENCH = "THUDM/LongBench-v2"
+_DOMAINS = {
+    "longbench2_single": "Single-Document QA",
+    "longbench2_multi": "Multi-Document QA",
+    "longbench2_incontext": "Long In-context Learning",
+    "longbench2_history": "Long-dialogue History Understanding",
+    "longbench2_code": "Code Repository Understanding",
+    "longbench2_structured": "Long Structured Data Understanding",
+}
+_LONGBENCH = """
+longbench2_single     | academic_single  | academic_single          | Academic
+longbench2_single     | lit_single       | literary                 | Literary
+longbench2_single     | legal_single     | legal_single             | Legal
+longbench2_single     | fin_single       | financial_single         | Financial
+longbench2_single     | govt_single      | government_single        | Governmental
+longbench2_single     | detective        | detective                | Detective
+longbench2_single     | event_order      | event_ordering           | Event ordering
+longbench2_multi      | academic_multi   | academic_multi           | Academic
+longbench2_multi      | legal_multi      | legal_multi              | Legal
+longbench2_multi      | fin_multi        | financial_multi          | Financial
+longbench2_multi      | govt_multi       | government_multi         | Governmental
+longbench2_multi      | news_multi       | multinews                | Multi-news
+longbench2_incontext  | user_guide       | user_guide_qa            | User guide QA
+longbench2_incontext  | translate        | new_language_translation | New language translation
+longbench2_incontext  | many_shot        | manyshot_learning        | Many-shot learning
+longbench2_history    | agent_history    | agent_history_qa         | Agent history QA
+longbench2_history    | dialogue_history | dialogue_history_qa      | Dialogue history QA
+longbench2_code       | code             | code_repo_qa             | Code repo QA
+longbench2_structured | table            | table_qa                 | Table QA
+longbench2_structured | graph            | graph_reasoning          | Knowledge graph reasoning
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A kind of questions of LongBench v2: its group, the harness's names of the task and its data, and the data's own."""
+
+    group: str
+    task: str
+    subset: str
+    sub_domain: str
+
+
+_PARTS = [_Part(*(cell.strip() for cell in line.split("|"))) for line in _LONGBENCH.strip().splitlines()]
+_long = lambda groups: tuple(f"longbench2_{part.task}" for part in _PARTS if part.group in groups)
+
+TASKS: Mapping[str, tuple[str, ...]] = {
+    "mmlu": tuple(f"mmlu_{subject}" for subject in _MMLU.split()),
+    "arc_easy": ("arc_easy",),
+    "arc_challenge": ("arc_challenge",),
+    "hellaswag": ("hellaswag",),
+    "wikitext": ("wikitext",),
+    "longbench2": _long(_DOMAINS),
+    **{group: _long([group]) for group in _DOMAINS},
+}
+"""What can be asked for, and the harness's tasks that it consists of."""
+
+SIZES: Mapping[str, int] = {
+    "mmlu": 14_042,
+    "arc_easy": 2376,
+    "arc_challenge": 1172,
+    "hellaswag": 10_042,
+    "wikitext": 62,
+    "longbench2": 503,
+    "longbench2_single": 175,
+    "longbench2_multi": 125,
+    "longbench2_incontext": 81,
+    "longbench2_history": 39,
+    "longbench2_code": 50,
+    "longbench2_structured": 33,
+}
+"""Questions (pages of WikiText) of the published benchmarks: for estimates of what they cost."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "cais/mmlu": ("question", "choices", "answer"),
+    "allenai/ai2_arc": ("question", "choices", "answerKey"),
+    "Rowan/hellaswag": ("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+    "EleutherAI/wikitext_document_level": ("page",),
+    LONGBENCH: ("domain", "sub_domain", "question", *(f"choice_{c}" for c in "ABCD"), "answer", "context"),
+}
+"""The fields of a record that are read, by data set."""
+
+_ALIASES = {"recursal/longbench-v2": LONGBENCH}
+"""A copy in another schema, which the harness names, and the authors' own."""
+
+
+def leaves(tasks: Sequence[str]) -> tuple[str, ...]:
+    """The harness's tasks that some names stand for, each once.
+
+    Args:
+        tasks: keys of `TASKS`.
+
+    >>> leaves(["arc_easy", "longbench2_history", "arc_easy"])
+    ('arc_easy', 'longbench2_agent_history', 'longbench2_dialogue_history')
+    """
+    return tuple(dict.fromkeys(leaf for task in tasks for leaf in TASKS[task]))
+
+
+def count(tasks: Sequence[str], questions: int) -> int:
+    """How many questions the published benchmarks have, each counted once.
+
+    Args:
+        tasks: keys of `TASKS`.
+        questions: of each of the harness's tasks at most.
+
+    >>> count(["longbench2_code", "longbench2", "arc_easy"], 10)
+    210
+    """
+    whole = [t for t in tasks if not any(set(TASKS[t]) < set(TASKS[other]) for other in tasks)]
+    return sum(min(SIZES[task], questions * len(TASKS[task])) for task in dict.fromkeys(whole))
+
+
+def read(data: str, dataset: str, subset: str | None, split: str) -> list[dict[str, Any]]:
+    """The records of one split of a data set, as the harness's task wants them.
+
+    Args:
+        data: the folder that holds all data sets, or "invented".
+        dataset: the one that the harness names, such as "allenai/ai2_arc".
+        subset: such as "ARC-Easy"; None: the data set has but one.
+        split: such as "test".
+
+    Raises:
+        UserError: no such file, or one that cannot be read, or a record without a field that is needed.
+    """
+    own = _ALIASES[dataset] if dataset in _ALIASES else dataset
+    if data == INVENTED:
+        return invented.MAKE[own](random.Random(f"{own} {subset} {split}"))
+    folder = Path(data) / own
+    if own == LONGBENCH:
+        assert subset is not None
+        return _long_questions(_longbench(folder), subset)
+    return _records(_files(folder, subset or "data", split, own), own)
+
+
+def _files(folder: Path, subset: str, split: str, dataset: str) -> tuple[Path, ...]:
+    place = folder / subset
+    for pattern in (f"{split}-*.parquet", f"{split}.parquet", f"{split}.jsonl"):
+        if found := sorted(place.glob(pattern)):
+            return tuple(found)
+    raise _missing(f"{place}/{split}-*.parquet or {split}.jsonl", dataset, folder)
+
+
+def _missing(file: str, dataset: str, folder: Path) -> UserError:
+    return UserError(
+        f"there is no {file} (records with {', '.join(COLUMNS[dataset])}); fetch it with `hf download {dataset} "
+        f"--repo-type dataset --local-dir {folder}`, or give --data={INVENTED}"
+    )
+
+
+def _records(paths: Sequence[Path], dataset: str) -> list[dict[str, Any]]:
+    records = [record for path in paths for record in _one(path)]
+    if not records:
+        raise UserError(f"{paths[0]} holds no record; fetch it again")
+    for number, record in enumerate(records, 1):
+        for column in COLUMNS[dataset]:
+            if not isinstance(record, dict) or column not in record:
+                raise UserError(
+                    f"{paths[0]} record {number} has no field {column!r}, which those of {dataset} have; "
+                    "give that data set"
+                )
+    return [{column: record[column] for column in COLUMNS[dataset]} for record in records]
+
+
+def _one(path: Path) -> list[Any]:
+    file = File(str(path), path.name, path.stat().st_size)
+    if file.size > LARGEST:
+        raise _too_large(path)
+    if path.suffix == ".parquet":
+        need("pyarrow", file.path)
+        import pyarrow.parquet
+
+        records, size = [], 0
+        with file.blamed(pyarrow.ArrowException), file.raw() as raw:
+            for batch in pyarrow.parquet.ParquetFile(raw).iter_batches(batch_size=64):
+                size += batch.nbytes
+                if size > LARGEST:  # it inflates
+                    raise _too_large(path)
+                records += batch.to_pylist()
+        return records
+    if path.suffix == ".json":
+        found = strict_json.parse(decoded(file.whole(LARGEST), "strict", file.path), file.path, strict=False)
+        if not isinstance(found, list):
+            raise UserError(f"{path} is not a list of records; fetch it again")
+        return found
+    lines = enumerate((line for line, _ in file.lines(LARGEST)), 1)
+    return [
+        strict_json.parse(decoded(line, "strict", file.path), f"{path} line {number}", strict=False)
+        for number, line in lines
+        if not line.isspace()
+    ]
+
+
+def _too_large(path: Path) -> UserError:
+    return UserError(f"{path} has more than {LARGEST:,} bytes, as no benchmark has; fetch it again")
+
+
+@functools.lru_cache(maxsize=1)
+def _longbench(folder: Path) -> list[dict[str, Any]]:
+    """All 503 questions, kept: each of twenty tasks takes its own of them."""
+    path = folder / "data.json"
+    if not path.exists():
+        raise _missing(str(path), LONGBENCH, folder)
+    return _records([path], LONGBENCH)
+
+
+def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[dict[str, Any]]:
+    (part,) = [part for part in _PARTS if part.subset == subset]
+    for number, record in enumerate(records, 1):
+        if record["answer"] not in list("ABCD"):
+            raise UserError(f"{LONGBENCH}/data.json record {number}: the answer is not A, B, C or D; fetch it again")
+    found = [
+        {
+            "context": record["context"],
+            "question": record["question"],
+            "choices": [record[f"choice_{letter}"] for letter in "ABCD"],
+            "answer": "ABCD".index(record["answer"]),
+        }
+        for record in records
+        if (record["domain"], record["sub_domain"]) == (_DOMAINS[part.group], part.sub_domain)
+    ]
+    if not found:
+        raise UserError(
+            f"{LONGBENCH}/data.json has no question of {_DOMAINS[part.group]}, {part.sub_domain}; fetch the data set again"
+        )
+    return found

@@ -1,0 +1,172 @@
+"""Passkeys: keys planted in text to train on, and the prompts that ask for one.
+
+Source: Bayesian Attention Mechanism, passkey retrieval, after Mohtashami & Jaggi 2023. The toy form (a key
+is KEY d d d d d END) is ours: what the paper's models learn from much text, a small one learns from planted
+keys.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
+from bam_jax.system.errors import UserError
+
+DIGITS = 5
+KEY_LENGTH = DIGITS + 2
+MOST = 3  # times that a key stands in a training sample, at most
+
+DESCRIPTION = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+    "I will quiz you about the important information there."
+)
+FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+KEY_LINE = "The pass key is {key}. Remember it. {key} is the pass key."
+QUESTION = "What is the pass key? The pass key is {key}"
+
+
+def depths(count: int) -> list[float]:
+    """Equally spaced depths of the key, from 0 to 1.
+
+    Args:
+        count: how many; a single one is 0.
+
+    >>> depths(3)
+    [0.0, 0.5, 1.0]
+    """
+    return [round(float(depth), 6) for depth in np.linspace(0, 1, count)]
+
+
+def usual(tokenizer: str) -> str:
+    """The prompt that is asked where none is named, "toy" or "paper".
+
+    Args:
+        tokenizer: its name; of characters, or of words that keep each digit.
+    """
+    return "toy" if tokenizer == "char" else "paper"
+
+
+def plant(
+    windows: np.ndarray,
+    rng: np.random.Generator,
+    tokenizer: CharTokenizer,
+    *,
+    fraction: float = 0.8,
+    answer_weight: float = 1.5,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Plants a key, the same at 2 or 3 random places, in some of the windows.
+
+    Args:
+        windows: [B, N] token ids of text; left as they are.
+        rng: decides which windows, which places and which keys.
+        tokenizer: knows KEY, END and the digits.
+        fraction: probability that a window gets a key.
+        answer_weight: loss weight of the digits where the key stands again.
+
+    Returns:
+        tokens [B, N] int32, and weights [B, N] float32 of each token as a target: 0 for the digits where a
+        key first stands (nothing predicts them), `answer_weight` where it stands again, else 1.
+
+    Raises:
+        UserError: a window has no room for the key at three places.
+    """
+    rows, length = windows.shape
+    if length < MOST * KEY_LENGTH:
+        raise UserError(f"context {length - 1} is too short for passkeys; give {MOST * KEY_LENGTH - 1} or more")
+    tokens = windows.astype(np.int32)
+    weights = np.ones(windows.shape, np.float32)
+    times = np.where(rng.random(rows) < fraction, rng.integers(2, MOST + 1, rows), 0)
+    keys = np.empty((rows, KEY_LENGTH), np.int32)
+    keys[:, 0], keys[:, -1] = tokenizer.key, tokenizer.end
+    keys[:, 1:-1] = np.take(tokenizer.digits, rng.integers(0, 10, (rows, DIGITS)))
+    for count in (2, MOST):
+        row = np.flatnonzero(times == count)[:, None, None]
+        # Sorted places in what the keys leave free, each moved on by the keys before it: they never overlap.
+        starts = np.sort(rng.integers(0, length - count * KEY_LENGTH + 1, (len(row), count)))
+        places = (starts + KEY_LENGTH * np.arange(count))[..., None] + np.arange(KEY_LENGTH)
+        tokens[row, places] = keys[row[:, 0]]
+        weights[row, places[..., 1:-1]] = answer_weight
+        weights[row, places[:, :1, 1:-1]] = 0
+    return tokens, weights
+
+
+def prompt(
+    text: np.ndarray, length: int, depth: float, digits: Sequence[int], tokenizer: CharTokenizer
+) -> tuple[np.ndarray, np.ndarray]:
+    """The toy prompt: text with one key written over it, and KEY as its last token.
+
+    Args:
+        text: [any] token ids, repeated where they are fewer than `length`.
+        length: tokens of the prompt, KEY included.
+        depth: where the key stands, 0 (start) to 1 (right before the last token).
+        digits: the five digits, each 0 to 9.
+        tokenizer: knows KEY, END and the digits' ids.
+
+    Returns:
+        tokens [length] int32, and the answer [5] int32 that should follow.
+
+    Raises:
+        UserError: the length is too short, the depth out of range, or there is no text.
+    """
+    room = length - KEY_LENGTH - 1
+    if room < 0:
+        raise UserError(f"length {length} is shorter than the passkey prompt; give {KEY_LENGTH + 1} or more")
+    _check(depth, digits)
+    if not len(text):
+        raise UserError("no held-out text to hide a passkey in; give config.data.holdout more than 0")
+    answer = np.take(tokenizer.digits, digits).astype(np.int32)
+    tokens = np.resize(text, length).astype(np.int32)
+    start = round(depth * room)
+    tokens[start : start + KEY_LENGTH] = [tokenizer.key, *answer, tokenizer.end]
+    tokens[-1] = tokenizer.key
+    return tokens, answer
+
+
+def paper_prompt(
+    length: int, depth: float, digits: Sequence[int], tokenizer: Tokenizer
+) -> tuple[np.ndarray, np.ndarray]:
+    """The paper's prompt: description, fillers, key line, fillers, question; as many fillers as fit.
+
+    Args:
+        length: tokens of the prompt, at most; the returned tokens tell the true number.
+        depth: fraction of the fillers before the key line, 0 to 1.
+        digits: the five digits, each 0 to 9.
+        tokenizer: one whose digits are single tokens.
+
+    Returns:
+        tokens [at most length] int32, which end right before the answer's first digit; the answer [5] int32.
+
+    Source: BAM, passkey retrieval (the prompt's text from the authors' code, pieces tokenised one by one).
+    Raises:
+        UserError: the length is too short, the depth out of range, or the tokenizer merges or drops digits.
+    """
+    _check(depth, digits)
+    key = "".join(map(str, digits))
+    # Some tokenizers put a space before every text, which then also parts the pieces; others need it written.
+    bare = tokenizer.decode(np.concatenate([tokenizer.encode("a"), tokenizer.encode("b")])) == "ab"
+    space = " " if bare else ""
+    answer = np.take(tokenizer.digits, digits).astype(np.int32)
+    description = tokenizer.encode(DESCRIPTION)
+    filler = tokenizer.encode(space + FILLER)
+    line = tokenizer.encode(space + KEY_LINE.format(key=key))
+    question = tokenizer.encode(space + QUESTION.format(key=key))
+    if not np.array_equal(question[-DIGITS:], answer):
+        raise UserError(
+            f"tokenizer '{tokenizer.name}' does not keep each digit as a token, which the paper's prompt needs; "
+            "give --prompt=toy, or train with tokenizer 'mistral'"
+        )
+    question = question[:-DIGITS]
+    least = len(description) + len(line) + len(question)
+    if length < least:
+        raise UserError(f"length {length} is shorter than the paper's passkey prompt; give {least} or more")
+    fillers = (length - least) // len(filler)
+    before = round(depth * fillers)
+    parts = [description, np.tile(filler, before), line, np.tile(filler, fillers - before), question]
+    return np.concatenate(parts), answer
+
+
+def _check(depth: float, digits: Sequence[int]) -> None:
+    if not 0 <= depth <= 1:
+        raise UserError(f"depth {depth} must be between 0 and 1")
+    if len(digits) != DIGITS or not all(0 <= digit <= 9 for digit in digits):
+        raise UserError(f"a passkey is {DIGITS} digits, each 0 to 9, not {list(digits)}")

@@ -1,0 +1,282 @@
+"""RULER's eight needle-in-a-haystack tasks: magic numbers or UUIDs hidden in a text, asked for at its end.
+
+A sample has the words, depths and sizes of RULER's own generator, which draws its samples one after another; here each has
+random numbers of its own, drawn in the same order. Three things are otherwise:
+
+- Below RULER's smallest haystack (500 words of essays; 5 sentences, from 4096 tokens on 25) haystacks get smaller still, down
+  to one word or sentence.
+- A sample that chance made longer than its length loses words or sentences one by one until it fits. RULER takes away 500
+  words or 25 sentences at once, which leaves little of a short haystack.
+- Essays are the user's, and they are divided into sentences by punctuation instead of NLTK's model.
+
+Source: Hsieh et al. 2024, and NVIDIA's code (scripts/data/synthetic).
+"""
+
+import bisect
+import dataclasses
+import functools
+import hashlib
+import importlib.resources
+import itertools
+import random
+import re
+import uuid
+from collections.abc import Callable
+
+import numpy as np
+
+from bam_jax.data.sources.corpus import STDLIB, documents
+from bam_jax.data.tasks.passkey import FILLER
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.system.errors import UserError
+
+NEEDLE = "One of the special magic {values} for {key} is: {value}."
+PROMPT = (
+    "{some} special magic {values} {are} hidden within the following text. Make sure to memorize it. "
+    "I will quiz you about the {values} afterwards.\n{context}\n"
+    "What {which} the special magic {values} for {query} mentioned in the provided text? "
+    "The special magic {values} for {query} mentioned in the provided text {are}"
+)
+SINGULAR = {"some": "A", "are": "is", "which": "is"}
+PLURAL = {"some": "Some", "are": "are", "which": "are all"}
+
+GENERATED = 128
+"""Tokens that a model may write; they count towards the length."""
+
+DEPTHS = tuple(round(100 * n / 39) for n in range(40))
+"""Where in essays a needle may stand, per cent of their sentences."""
+
+MOST = 2**20
+"""Words of essays that are read at most; where a haystack is longer, they are repeated."""
+
+_SENTENCE = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]])) (?![a-z])""")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One of RULER's tasks.
+
+    Args:
+        haystack: "noise" (a few short sentences, again and again), "essay" or "needle" (other keys and values).
+        key, value: "words" (adjective-noun), "numbers" (7 digits) or "uuids".
+        keys: hidden in the text.
+        values: of each key.
+        queries: keys that are asked for.
+    """
+
+    haystack: str
+    key: str = "words"
+    value: str = "numbers"
+    keys: int = 1
+    values: int = 1
+    queries: int = 1
+
+
+TASKS = {
+    "niah_single_1": Task("noise"),
+    "niah_single_2": Task("essay"),
+    "niah_single_3": Task("essay", value="uuids"),
+    "niah_multikey_1": Task("essay", keys=4),
+    "niah_multikey_2": Task("needle"),
+    "niah_multikey_3": Task("needle", key="uuids", value="uuids"),
+    "niah_multivalue": Task("essay", values=4),
+    "niah_multiquery": Task("essay", keys=4, queries=4),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Essays:
+    """The text of the haystacks that are essays.
+
+    Args:
+        source: where it comes from.
+        words: in their order.
+    """
+
+    source: str
+    words: tuple[str, ...]
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Sixteen hex digits of the words' SHA-256."""
+        return hashlib.sha256(" ".join(self.words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    def sentences(self, size: int) -> list[str]:
+        """The first `size` words, from the start again where there are fewer, as sentences.
+
+        >>> Essays("here", ("Is", "it?", "Yes.")).sentences(4)
+        ['Is it?', 'Yes.', 'Is']
+        """
+        return _SENTENCE.split(" ".join(itertools.islice(itertools.cycle(self.words), size)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A prompt, what should follow, and the prompt as a model reads it.
+
+    Args:
+        prompt: ends where the answer should begin.
+        answers: all of them should stand in what follows, in any order.
+        tokens: [at most length - 128] int32.
+    """
+
+    prompt: str
+    answers: tuple[str, ...]
+    tokens: np.ndarray
+
+
+def essays(source: str = STDLIB) -> Essays:
+    """The text of a source as one stretch of words; of a large one the first 2^20.
+
+    Args:
+        source: "stdlib", or a file or folder that `bam_jax.data.sources` reads; RULER's own is PaulGrahamEssays.json, which
+            must be renamed to end in .jsonl.
+
+    Raises:
+        UserError: no or unreadable text.
+    """
+    words = (word[0] for document in documents(source) for word in re.finditer(r"\S+", document))
+    return Essays(source, tuple(itertools.islice(words, MOST)))
+
+
+class Sampler:
+    """The samples of a tokenizer, of essays and of a seed: a pure function of task, length and number.
+
+    A haystack has as many words or sentences as fit into the length, which counts the 128 tokens that are written as well.
+
+    Args:
+        tokenizer: one that keeps a text as it is.
+        text: the essays.
+        seed: of all samples.
+
+    Raises:
+        UserError: a tokenizer that changes text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, text: Essays, seed: int):
+        probe = NEEDLE.format(values="numbers", key="Wary-MP", value="0123456789") + "\n" + FILLER
+        if tokenizer.decode(tokenizer.encode(probe)) != probe:
+            raise UserError(
+                f"tokenizer {tokenizer.spec!r} changes texts, and RULER's answers with them; "
+                "use a model with the tokenizer byte, mistral, gpt2 or bpe"
+            )
+        self._tokenizer, self._text, self._seed = tokenizer, text, seed
+        self._sizes: dict[tuple[str, int], int] = {}
+
+    def __call__(self, task: str, length: int, number: int) -> Sample:
+        """One sample.
+
+        Args:
+            task: in `TASKS`.
+            length: tokens.
+            number: of the sample, from 0.
+
+        Raises:
+            UserError: the length is too short, or wonderwords is not installed.
+        """
+        if (task, length) not in self._sizes:
+            self._sizes[task, length] = self._largest(task, length)
+        for size in range(self._sizes[task, length], 0, -1):
+            sample = self._draw(task, length, number, size)
+            if _taken(sample) <= length:
+                return sample
+        raise _too_short(task, length, _taken(sample))
+
+    def check(self, task: str, length: int, numbers: range) -> None:
+        """Raise UserError where the length is too short for some of the samples; arguments as of a call."""
+        least = max(_taken(self._draw(task, length, number, 1)) for number in numbers)
+        if least > length:
+            raise _too_short(task, length, least)
+
+    def _draw(self, task: str, length: int, number: int | str, size: int) -> Sample:
+        rng = random.Random(f"{self._seed} {task} {length} {number}")
+        prompt, answers = _fill(TASKS[task], size, rng, self._text, self._seed)
+        return Sample(prompt, answers, self._tokenizer.encode(prompt))
+
+    def _largest(self, task: str, length: int) -> int:
+        """Words or sentences of the haystacks: the most with which one sample, drawn for this alone, fits."""
+        too_long = lambda size: _taken(self._draw(task, length, "size", size)) > length
+        most = 1
+        while not too_long(most):
+            most *= 2
+        return max(1, bisect.bisect_left(range(most), True, lo=most // 2 + 1, key=too_long) - 1)
+
+
+def _taken(sample: Sample) -> int:
+    return len(sample.tokens) + GENERATED
+
+
+def _too_short(task: str, length: int, least: int) -> UserError:
+    return UserError(
+        f"length {length} is too short for {task}: its prompts and the {GENERATED} tokens to be written take {least} "
+        "with the smallest haystack; give some words more"
+    )
+
+
+def _fill(task: Task, size: int, rng: random.Random, text: Essays, seed: int) -> tuple[str, tuple[str, ...]]:
+    """The prompt with a haystack of a size, and the answers."""
+    needle = lambda key, value: NEEDLE.format(values=task.value, key=key, value=value)
+    hidden: list[tuple[str, list[str]]] = []
+    for _ in range(task.keys):
+        key = _DRAW[task.key](rng)
+        hidden.append((key, [_DRAW[task.value](rng) for _ in range(task.values)]))
+    needles = [needle(key, value) for key, values in hidden for value in values]
+    random.Random(seed).shuffle(needles)
+
+    if task.haystack == "essay":
+        context = _among_sentences(needles, text.sentences(size), rng)
+    else:
+        lines = [FILLER] * size
+        if task.haystack == "needle":
+            lines = [needle(_DRAW[task.key](rng), _DRAW[task.value](rng)) for _ in range(size)]
+        places = sorted(rng.sample(range(size), len(needles)), reverse=True)
+        for place, line in zip(places, needles, strict=True):
+            lines.insert(place, line)
+        context = "\n".join(lines)
+
+    asked = [hidden[n] for n in rng.sample(range(task.keys), task.queries)]
+    answers = tuple(value for _, values in asked for value in values)
+    *others, last = [key for key, _ in asked]
+    query = f"{', '.join(others)}, and {last}" if others else last
+    form, values = (SINGULAR, task.value.removesuffix("s")) if len(answers) == 1 else (PLURAL, task.value)
+    return PROMPT.format(**form, values=values, query=query, context=context), answers
+
+
+def _among_sentences(needles: list[str], sentences: list[str], rng: random.Random) -> str:
+    places = sorted(int(len(sentences) * (depth / 100)) for depth in rng.sample(DEPTHS, len(needles)))
+    parts = []
+    for start, stop, needle in zip([0, *places], places, needles, strict=False):
+        parts += [" ".join(sentences[start:stop]), needle]
+    return " ".join([*parts, " ".join(sentences[places[-1] :])])
+
+
+def _number(rng: random.Random) -> str:
+    return str(rng.randint(10**6, 10**7 - 1))
+
+
+def _word(rng: random.Random) -> str:
+    """One of the six million pairs, each as likely as in RULER's list of them all, which takes a gigabyte."""
+    adjectives, nouns = _words()
+    adjective, noun = divmod(rng.randrange(len(adjectives) * len(nouns)), len(nouns))
+    return f"{adjectives[adjective]}-{nouns[noun]}"
+
+
+def _uuid(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
+
+
+_DRAW: dict[str, Callable[[random.Random], str]] = {"numbers": _number, "words": _word, "uuids": _uuid}
+
+
+@functools.cache
+def _words() -> tuple[list[str], list[str]]:
+    try:
+        from wonderwords import Defaults
+    except ModuleNotFoundError as error:
+        raise UserError("RULER's keys are words of the package wonderwords: pip install 'bam_jax[ruler]'") from error
+    folder = importlib.resources.files("wonderwords") / "assets"
+    adjectives, nouns = (
+        sorted({line.rstrip() for line in (folder / each.value).read_text(encoding="utf-8").splitlines()})
+        for each in (Defaults.ADJECTIVES, Defaults.NOUNS)
+    )
+    return adjectives, nouns

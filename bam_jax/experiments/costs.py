@@ -1,0 +1,93 @@
+"""The costs of runs before they are made: operations, and hours on a chip."""
+
+from collections.abc import Iterable, Sequence
+
+from bam_jax.config import Config
+from bam_jax.data.tasks import benchmarks
+from bam_jax.evals.asked import Evaluation
+from bam_jax.experiments.jobs import Job
+from bam_jax.models.counts import CHIPS, UTILISATION, multiplied, parameters, training
+from bam_jax.system.errors import UserError, nearest
+
+
+def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
+    """Floating-point operations of evaluations: 2 N a token, and attention's 2 layers width length.
+
+    Questions are counted as long as they may be, read once for each of four answers: at most so many operations.
+
+    Args:
+        config: the run's.
+        evaluations: each of them with all its lengths.
+    """
+    total, each = 0.0, multiplied(config, parameters(config))
+    for evaluation in evaluations:
+        for length in evaluation.lengths:
+            tokens = length * _texts(evaluation, length)
+            total += tokens * (2 * each + 2 * config.model.layers * config.model.width * length)
+    return total
+
+
+def _texts(evaluation: Evaluation, length: int) -> float:
+    match evaluation.name:
+        case "harness":
+            return 4 * benchmarks.count(evaluation.tasks, evaluation.questions)
+        case "passkey":
+            return evaluation.depths * evaluation.trials
+        case "perplexity":
+            return max(1.0, evaluation.tokens / length)
+        case "ruler":
+            return evaluation.samples * len(evaluation.tasks)
+    raise UserError(f"what the evaluation {evaluation.name!r} costs is not known")
+
+
+def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> float:
+    """How long so many operations take.
+
+    >>> round(hours(9.1e18, "h100"), 1)
+    6.4
+
+    Args:
+        operations: floating-point ones.
+        chip: a name in `CHIPS`.
+        utilisation: share of its peak that is reached, 0 to 1.
+
+    Raises:
+        UserError: an unknown chip, or a share out of range.
+    """
+    if chip not in CHIPS:
+        raise UserError(f"--chip={chip} is unknown; {nearest(chip, CHIPS)}")
+    if not 0 < utilisation <= 1:
+        raise UserError(f"--utilisation={utilisation} must be above 0 and at most 1")
+    return operations / (CHIPS[chip] * utilisation) / 3600
+
+
+def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION) -> str:
+    """What experiments cost, a line for each run and one for all of them, in columns.
+
+    Args:
+        title: of the experiment, or what several of them are called.
+        jobs: theirs.
+        chip: a name in `CHIPS`.
+        utilisation: share of its peak that is reached.
+
+    Raises:
+        UserError: an unknown chip, a share out of range, or a tokenizer without its files.
+    """
+    lines, sums = [], [0.0, 0.0, 0.0]
+    for job in (each for root in jobs for each in (root, *root.then)):
+        tokens = job.config.steps * job.config.batch * job.config.context
+        costs = [tokens, training(job.config), evaluating(job.config, job.row.evaluations)]
+        sums = [total + cost for total, cost in zip(sums, costs, strict=True)]
+        lines.append(
+            [job.name, *(f"{cost:.2e}" for cost in costs), f"{hours(costs[1] + costs[2], chip, utilisation):.2f}"]
+        )
+    lines.append(["all", *(f"{cost:.2e}" for cost in sums), f"{hours(sums[1] + sums[2], chip, utilisation):.2f}"])
+    head = ["run", "tokens", "FLOP training", "FLOP evaluating", "hours"]
+    widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
+    text = [f"{title}: {len(lines) - 1} runs; hours on one {chip} at {utilisation:.0%} of its peak, an estimate"]
+    for line in (head, *lines):
+        cells = (
+            cell.ljust(n) if k == 0 else cell.rjust(n) for k, (cell, n) in enumerate(zip(line, widths, strict=True))
+        )
+        text.append("  ".join(cells).rstrip())
+    return "\n".join(text)

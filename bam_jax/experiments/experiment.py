@@ -1,0 +1,268 @@
+"""What an experiment is: rows to train, how to evaluate them, what they should show, and what a paper printed."""
+
+import dataclasses
+import inspect
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bam_jax.evals.asked import Evaluation
+from bam_jax.system.errors import UserError, nearest
+
+SCALES = ("toy", "paper")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of an experiment's table: a configuration, trained once for each seed.
+
+    Args:
+        label: its name in the report.
+        config: path of a config file.
+        overrides: "--config.a.b=value".
+        seeds: of training.
+        evaluations: done after training, in this order.
+        changes: "--config.a.b=value", at evaluation only, in every column of the tables.
+        start: label of the row whose trained parameters are this one's first ones; "": drawn from the seed.
+        train: False: only its configuration is looked at.
+    """
+
+    label: str
+    config: str
+    overrides: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    evaluations: tuple[Evaluation, ...] = ()
+    changes: tuple[str, ...] = ()
+    start: str = ""
+    train: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a paper's table: what is measured of every row.
+
+    Args:
+        label: its head in the paper, such as "12K".
+        evaluation: of a single length.
+        depth: of a passkey; None: the mean over all depths.
+        position: the window of positions that ends there, in tokens; 0: all positions of a sequence.
+        quantity: instead of an evaluation, a name in `bam_jax.experiments.tables.QUANTITIES`.
+        unit: what the paper counts in, in ours: 1e-3 where it has ms and we have seconds, 0.01 for percent.
+        missing: instead of both, why it cannot be measured yet.
+    """
+
+    label: str
+    evaluation: Evaluation | None = None
+    depth: float | None = None
+    position: int = 0
+    quantity: str = ""
+    unit: float = 1.0
+    missing: str = ""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is about speed or memory, which models that are not trained have as well."""
+        return self.evaluation is not None and self.evaluation.name == "speed"
+
+
+DASH = "—"
+"""What a table prints where a model cannot be measured."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of a paper, a part of one, or the numbers that its text says of a figure.
+
+    Args:
+        title: such as "Table 4, Single 1: accuracy".
+        columns: what is measured.
+        values: by label of a row in the paper, a value for every column: as printed, `DASH` where there is a dash, "" where
+            there is none; () where a figure's row has no numbers at all.
+        group: the rows of the experiment are named "LABEL, GROUP"; "": as in the paper.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    values: Mapping[str, tuple[str, ...]]
+    group: str = ""
+
+    def row(self, label: str) -> str:
+        """The label in the experiment of a row of the paper."""
+        return f"{label}, {self.group}" if self.group else label
+
+    def cells(self, label: str) -> list[tuple[Column, str]]:
+        """The columns of a row, each with what the paper has there.
+
+        Args:
+            label: of the row in the paper.
+
+        Raises:
+            UserError: the row has another number of values than the table has columns.
+        """
+        values = self.values[label] or ("",) * len(self.columns)
+        if len(values) != len(self.columns):
+            raise UserError(f"{self.title}: {label!r} has {len(values)} values for {len(self.columns)} columns")
+        return list(zip(self.columns, values, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What should come out: mean passkey accuracy of the curve `label` at `length` tokens, within bounds."""
+
+    label: str
+    length: int
+    least: float = 0.0
+    most: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A command before the rows, such as one that prepares their data; done again, it does what is missing.
+
+    Args:
+        module: what stands behind `python -m`.
+        arguments: its arguments.
+        makes: a file; the step is left out once it is there. "": the command itself sees what is missing.
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+    makes: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What an experiment file's `get_experiment()` returns.
+
+    Args:
+        title: heads the report.
+        steps: done in their order before the rows.
+        rows: the first is the main one: its heat map and its priors are drawn.
+        claims: reported beside what was measured.
+        notes: paragraphs about what the numbers do and do not say.
+        platform: JAX_PLATFORMS of the rows, unless the environment sets it; "": JAX's own choice.
+        tables: of the paper.
+        shared: runs are named by their configurations, so that experiments with one folder of runs share them.
+        comparable: whether the rows are trained as the paper's were, so that a difference from its values means something.
+    """
+
+    title: str
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...] = ()
+    notes: tuple[str, ...] = ()
+    platform: str = "cpu"
+    steps: tuple[Step, ...] = ()
+    tables: tuple[Table, ...] = ()
+    shared: bool = False
+    comparable: bool = True
+
+
+def printed(text: str, *, transpose: bool = False) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """A table as it stands in a paper, cells between bars: the heads of its columns, and its rows by their labels.
+
+    >>> printed("| length | CABLE | RoPE |\\n| 512 | 17.00 | 17.39 |", transpose=True)
+    (('512',), {'CABLE': ('17.00',), 'RoPE': ('17.39',)})
+
+    Args:
+        text: a line for each row, first that of the heads.
+        transpose: whether the paper's columns are wanted as rows.
+
+    Raises:
+        UserError: a row with more or fewer cells than the heads have, or two of one label.
+    """
+    lines = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.strip().splitlines()]
+    for line in lines:
+        if len(line) != len(lines[0]):
+            raise UserError(f"row {line[0]!r} has {len(line)} cells and the heads {len(lines[0])}")
+    if transpose:
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    labels = [line[0] for line in lines[1:]]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"two rows are called {label!r}")
+    return tuple(lines[0][1:]), {line[0]: tuple(line[1:]) for line in lines[1:]}
+
+
+def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: Any) -> Experiment:
+    """The experiment of a paper's tables: each row is evaluated as its columns say, and trained if one of them needs it.
+
+    Args:
+        title: heads the tables.
+        rows: with or without those that no table names, from which others may start.
+        tables: of the paper.
+        others: further fields of the experiment.
+
+    Raises:
+        UserError: a table names a row that there is not.
+    """
+    labels = [row.label for row in rows]
+    evaluations: dict[str, dict[Evaluation, list[int]]] = {label: {} for label in labels}
+    trained: set[str] = set()
+    for table in tables:
+        for label in table.values:
+            row = table.row(label)
+            if row not in labels:
+                raise UserError(f"{table.title} has a row {row!r} and the experiment none; {nearest(row, labels)}")
+            for column, value in table.cells(label):
+                if column.evaluation is None or column.timed or value == DASH:
+                    continue
+                rest = dataclasses.replace(column.evaluation, lengths=())
+                evaluations[row].setdefault(rest, []).extend(column.evaluation.lengths)
+                trained.add(row)
+    trained |= {row.start for row in rows if row.label in trained}
+    made = tuple(
+        dataclasses.replace(row, train=row.label in trained, evaluations=_together(evaluations[row.label], row.changes))
+        for row in rows
+    )
+    return Experiment(title, made, tables=tuple(tables), shared=True, **others)
+
+
+def _together(found: Mapping[Evaluation, Sequence[int]], changes: tuple[str, ...]) -> tuple[Evaluation, ...]:
+    """As few evaluations as do the same: those of one kind at the same lengths are one, with the tasks of all."""
+    tasks: dict[Evaluation, tuple[str, ...]] = {}
+    for each, lengths in found.items():
+        whole = dataclasses.replace(
+            each, lengths=tuple(sorted(set(lengths))), tasks=(), overrides=each.overrides + changes
+        )
+        tasks[whole] = (*(tasks[whole] if whole in tasks else ()), *each.tasks)
+    return tuple(dataclasses.replace(each, tasks=tuple(dict.fromkeys(names))) for each, names in tasks.items())
+
+
+def load(
+    path: str | Path, *, source: str | None = None, runs: Path = Path("runs"), scale: str | None = None
+) -> Experiment:
+    """The experiment in a Python file with `get_experiment()`, which is given what its arguments name.
+
+    `get_experiment(source, runs)` is about a corpus, `get_experiment(scale)` can be done at several scales.
+
+    Args:
+        path: the file.
+        source: where the user has the corpus.
+        runs: folder of the runs, below which steps may put what they make of it.
+        scale: "toy" or "paper"; None: toy.
+
+    Raises:
+        UserError: no such file, or no `get_experiment` in it, or a corpus or scale missing or not wanted.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"no experiment file {path}; give the path of one such as experiments/quickstart.py")
+    if scale is not None and scale not in SCALES:
+        raise UserError(f"--scale={scale} is unknown; {nearest(scale, SCALES)}")
+    try:
+        names = runpy.run_path(str(path))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise UserError(f"experiment file {path} is not Python: {error}") from error
+    if "get_experiment" not in names:
+        raise UserError(
+            f"{path} defines no get_experiment(); it must return a bam_jax.experiments.experiment.Experiment"
+        )
+    wanted = inspect.signature(names["get_experiment"]).parameters
+    if "source" in wanted and source is None:
+        raise UserError(f"{path} needs --source=PATH, where the corpus is that its docstring names")
+    if source is not None and "source" not in wanted:
+        raise UserError(f"--source={source}: {path} takes no corpus; leave the option out")
+    if scale is not None and "scale" not in wanted:
+        raise UserError(f"--scale={scale}: {path} has one scale only; leave the option out")
+    known = {"source": source, "runs": runs, "scale": scale or SCALES[0]}
+    return names["get_experiment"](**{name: known[name] for name in wanted})

@@ -1,0 +1,152 @@
+"""The jobs that an experiment makes: what one process trains and evaluates, and how far it is."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from bam_jax import config
+from bam_jax.config import Config
+from bam_jax.data.sources.source import is_fetched
+from bam_jax.evals import records
+from bam_jax.experiments.experiment import Experiment, Row
+from bam_jax.system.errors import UserError
+from bam_jax.training.metrics import read_metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A row with one of its seeds: what one process does.
+
+    Args:
+        row: the row.
+        seed: of training.
+        config: the row's configuration with that seed; its `start` is the name of another job.
+        name: of its folder.
+        then: jobs that start from what this one has trained; done after it, in the same process.
+    """
+
+    row: Row
+    seed: int
+    config: Config
+    name: str
+    then: tuple["Job", ...] = ()
+
+    def commands(self, folder: Path) -> list[list[str]]:
+        """The commands that a person would type instead, each a module and its arguments."""
+        run = str(folder / self.name)
+        train = [
+            f"--config={self.row.config}",
+            *self.row.overrides,
+            *([f"--config.start={folder / self.config.start}"] if self.row.start else []),
+            f"--config.seed={self.seed}",
+            f"--workdir={run}",
+        ]
+        allow = [f"--allow={name}" for name in _trusted(self.config)]
+        evaluations = [["bam_jax.evaluate", f"--run={run}", *each.arguments(), *allow] for each in self.row.evaluations]
+        after = [command for job in self.then for command in job.commands(folder)]
+        return [["bam_jax.train", *train], *evaluations, *after]
+
+    def cost(self) -> float:
+        """About how many seconds all of it takes on one core."""
+        passkeys = [each for each in self.row.evaluations if each.name == "passkey"]
+        prompts = sum(each.depths * each.trials * _prompt(length) for each in passkeys for length in each.lengths)
+        return self._training(self.config.steps) + prompts + sum(job.cost() for job in self.then)
+
+    def spent(self, folder: Path) -> float:
+        """How many of those seconds its files show as done."""
+        steps = [record["step"] for record in read_metrics(folder / self.name)]
+        cells = [cell for cell in records.once(records.results(folder / self.name)[0]) if cell["eval"] == "passkey"]
+        prompts = sum(cell["n"] * _prompt(cell["length"]) for cell in cells)
+        return self._training(max(steps, default=0)) + prompts + sum(job.spent(folder) for job in self.then)
+
+    def status(self, folder: Path) -> str:
+        """The last thing that its files show, in one line."""
+        for job in self.then:
+            if (folder / job.name).exists():
+                return job.status(folder)
+        for cell in reversed(records.results(folder / self.name)[0]):
+            return f"{cell['eval']} at {cell['length']} tokens"
+        for record in reversed(read_metrics(folder / self.name)):
+            return f"step {record['step']} of {self.config.steps}, loss {record['loss']:.3f}"
+        return "starting"
+
+    def _training(self, steps: int) -> float:
+        return steps * self.config.batch * self.config.context / 1e5
+
+
+def _trusted(config: Config) -> list[str]:
+    """What an evaluation must be allowed, since the experiment's file names it: an encoding's module, addresses of text."""
+    module, colon, _ = config.encoding.partition(":")
+    texts = [part.held_out_source or part.source for _, part in config.data.parts().values()]
+    return list(dict.fromkeys([*([module] if colon else []), *filter(is_fetched, texts)]))
+
+
+def _prompt(length: int) -> float:
+    """Seconds that a prompt takes: linear layers, then attention; of a long one, what the others have not read."""
+    return length / 1e5 + length**2 / 1e9
+
+
+def each(experiment: Experiment) -> list[Job]:
+    """Every row with every seed as a job of its own, in the order of the rows; those with equal names are the same run.
+
+    In a `shared` experiment a run's name tells its method, layers x width, context, seed and configuration, for example
+    bam-ssmax-12x768-512-seed0-0123456789ab. In others it tells the row's label and the seed.
+
+    Args:
+        experiment: whose rows.
+
+    Raises:
+        UserError: a row's configuration is wrong, or it starts from a row that there is not.
+    """
+    rows = {row.label: row for row in experiment.rows}
+
+    def job(row: Row, seed: int) -> Job:
+        start = []
+        if row.start:
+            if row.start not in rows or rows[row.start].start:
+                raise UserError(f"{row.label!r} starts from {row.start!r}, which must be a row that starts from none")
+            start = [f"--config.start={job(rows[row.start], seed).name}"]
+        made = config.load(row.config, [*row.overrides, *start, f"--config.seed={seed}"])
+        return Job(row, seed, made, _configured(made) if experiment.shared else f"{_plain(row.label)}-seed{seed}")
+
+    return [job(row, seed) for row in experiment.rows for seed in row.seeds]
+
+
+def jobs(*experiments: Experiment) -> list[Job]:
+    """What is to be trained, each run once, the longest first, so that no core waits long for another at the end.
+
+    Args:
+        experiments: several of them are all `shared`; a run that some have in common is evaluated as each of them asks.
+
+    Raises:
+        UserError: see `each`; or two rows would share a folder in an experiment that is not `shared`.
+    """
+    made: dict[str, Job] = {}
+    for shared, job in ((one.shared, job) for one in experiments for job in each(one)):
+        if not job.row.train:
+            continue
+        if job.name in made:
+            if not shared:
+                raise UserError(f"two rows would be written to {job.name}; give them different labels")
+            row = made[job.name].row
+            evaluations = tuple(dict.fromkeys(row.evaluations + job.row.evaluations))
+            job = dataclasses.replace(job, row=dataclasses.replace(row, evaluations=evaluations))
+        made[job.name] = job
+    roots = {name: job for name, job in made.items() if not job.row.start}
+    for job in made.values():
+        if job.row.start:
+            base = job.config.start
+            if base not in roots:
+                raise UserError(f"{job.row.label!r} starts from {job.row.start!r}, which is not trained")
+            roots[base] = dataclasses.replace(roots[base], then=(*roots[base].then, job))
+    return sorted(roots.values(), key=Job.cost, reverse=True)
+
+
+def _configured(made: Config) -> str:
+    method = made.encoding if made.ssmax == "off" else f"{made.encoding}-ssmax"
+    sizes = f"{made.model.layers}x{made.model.width}-{made.context}"
+    return f"{_plain(method)}-{sizes}-seed{made.seed}-{config.digest(made)}"
+
+
+def _plain(text: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")

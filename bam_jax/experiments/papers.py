@@ -1,0 +1,340 @@
+"""The models of the two papers as rows of experiments, at the papers' scale and at a toy one.
+
+The toy scale goes through the same code on a CPU: contexts and lengths are an eighth (BAM) or a sixteenth (CABLE), the text is
+Python's documentation in characters, passkeys are planted in it, and corpora that a paper tells apart are one.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bam_jax.data.tasks.benchmarks import INVENTED, TASKS
+from bam_jax.evals.asked import Evaluation
+from bam_jax.experiments.experiment import Column, Experiment, Row, Step, Table, printed, tabled
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+_SSMAX = "--config.ssmax=on"
+_PLAIN = "--config.ssmax=off"
+_ROPE = ("--config.encoding=rope", "--config.encoding_options.base=500000.0")
+_BAM = ("--config.encoding=bam", "--config.encoding_options={'init': 'uniform'}")
+BAM_METHODS: Mapping[str, tuple[str, ...]] = {
+    "Sinusoidal": ("--config.encoding=sinusoidal", _PLAIN),
+    "NoPE": ("--config.encoding=nope", _PLAIN),
+    "ALiBi": ("--config.encoding=alibi", _PLAIN),
+    "RoPE": (*_ROPE, _PLAIN),
+    "RoPE Local": (*_ROPE, _PLAIN),
+    "BAM": (*_BAM, _PLAIN),
+    "Sinusoidal SSMax": ("--config.encoding=sinusoidal", _SSMAX),
+    "NoPE SSMax": ("--config.encoding=nope", _SSMAX),
+    "ALiBi SSMax": ("--config.encoding=alibi", _SSMAX),
+    "RoPE SSMax": (*_ROPE, _SSMAX),
+    "BAM SSMax": (*_BAM, _SSMAX),
+}
+"""BAM, section 3: what is trained."""
+
+BAM_SIZES = ("120M", "432M", "1.1B")
+_BAM_CONFIGS = dict(zip(BAM_SIZES, ("lm_120m.py", "lm_432m.py", "lm_1b.py"), strict=True))
+_BAM_RATES = dict(zip(BAM_SIZES, (1e-3, 5e-4, 3e-4), strict=True))
+_BAM_TOY = {
+    "120M": (),
+    "432M": ("--config.model.width=96", "--config.model.heads=6", "--config.model.hidden=192", "--config.steps=1000"),
+    "1.1B": ("--config.model.layers=3", "--config.model.width=128", "--config.model.heads=8", "--config.steps=1000"),
+}
+BAM_SHRINK = 8
+"""Tokens of the paper to one token of the toy scale, beyond the context as within it."""
+
+CABLE_METHODS: Mapping[str, str] = {
+    "CABLE": "cable",
+    "CABLE_NW": "cable_nw",
+    "ALiBi": "alibi",
+    "Fire": "fire",
+    "T5-bias": "t5_distance",
+    "Kerple": "kerple_log",
+    "RoPE": "rope",
+    "Learnable": "learned",
+    "Sinusoidal": "sinusoidal",
+    "K-CABLE": "k_cable",
+    "DAPEv2+Cable": "dape_cable",
+    "DAPEv2+Kerple": "dape_kerple",
+}
+"""CABLE, section 4.3: names in `bam_jax.encodings.ENCODINGS`."""
+
+CABLE_LENGTHS = (512, 1024, 2048, 4096, 8192, 15360)
+CABLE_SHRINK = 16
+_CABLE_STEPS = {"tiny": 9000, "small": 5000, "medium": 3000}
+_CABLE_TOY = {"tiny": (2, 64, 4), "small": (2, 96, 6), "medium": (3, 128, 8)}
+"""Layers, width, heads."""
+
+FINEWEB, FINEWEB_EDU, WIKIPEDIA = "data/fineweb-10bt", "data/fineweb-edu-10bt", "data/wikipedia-en"
+ESSAYS = "corpora/essays"
+"""Where the user has essays for RULER's haystacks; RULER's own are those of Paul Graham."""
+BENCHMARKS = "corpora/benchmarks"
+"""Where the user has the benchmarks of questions."""
+WIKITEXT, WIKITEXT_TEST = "data/wikitext-103", "data/wikitext-103-test"
+_PREPARED: Mapping[str, tuple[str, ...]] = {
+    FINEWEB: ("--preset=fineweb-10bt",),
+    FINEWEB_EDU: ("--preset=fineweb-edu-10bt",),
+    WIKIPEDIA: ("--preset=wikipedia-en", "--max-tokens=20000000"),
+    WIKITEXT: ("--preset=wikitext-103",),
+    WIKITEXT_TEST: ("--preset=wikitext-103", "--split=test"),
+}
+
+TOY_NOTE = (
+    "TOY SCALE: characters of Python's documentation and models of at most three layers. The columns keep the paper's names, "
+    "with an eighth (BAM) or a sixteenth (CABLE) of their tokens; nothing here can be compared with the paper's values."
+)
+
+
+def tokens(length: int, scale: str, shrink: int = BAM_SHRINK) -> int:
+    """A length or context of a paper at a scale.
+
+    >>> tokens(15_360, "toy", CABLE_SHRINK), tokens(15_360, "paper")
+    (960, 15360)
+    """
+    return length // shrink if scale == "toy" else length
+
+
+def head(length: int) -> str:
+    """How BAM's tables write a length of thousands.
+
+    >>> [head(length) for length in (1536, 12_288, 512, 51_200, 307_200, 512_000)]
+    ['1.5K', '12K', '512', '51K', '307K', '512K']
+    """
+    if length < 1000:
+        return str(length)
+    return f"{length / 1024:g}K" if length % 512 == 0 and length < 50_000 else f"{length // 1000}K"
+
+
+PATIENCE = 2
+"""Lengths one after another without any passkey found, after which longer ones are left out."""
+
+
+def passkey(length: int, scale: str, *, depths: int = 20) -> Evaluation:
+    """Passkeys at a length of the paper, until two lengths have none; at the toy scale at no more than 5 depths."""
+    depths = min(depths, 5) if scale == "toy" else depths
+    return Evaluation("passkey", (tokens(length, scale, BAM_SHRINK),), depths=depths, patience=PATIENCE)
+
+
+def far_passkeys(scale: str, *, depths: int = 20) -> dict[str, Evaluation]:
+    """Passkeys within BAM's training context and at ten lengths to 512,000 tokens, by the heads of its Table 7.
+
+    At the toy scale they are at 64 and to 64,000 tokens.
+    """
+    heads = {"<1K": 512} | {head(51_200 * k): 51_200 * k for k in range(1, 11)}
+    return {label: passkey(length, scale, depths=depths) for label, length in heads.items()}
+
+
+def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budget: int = 3_932_160) -> Evaluation:
+    """Perplexity at a length of the paper.
+
+    Args:
+        length: tokens, the paper's.
+        scale: "toy" or "paper".
+        shrink: tokens of the paper to one of the toy scale.
+        held_out: another corpus to measure it on; "": the one held out in training.
+        budget: tokens to measure.
+    """
+    toy = scale == "toy"
+    other = (f"--config.data.held_out_source={'stdlib' if toy else held_out}",) if held_out else ()
+    return Evaluation("perplexity", (tokens(length, scale, shrink),), tokens=2**15 if toy else budget, overrides=other)
+
+
+def speed(measure: str, length: int, scale: str, *, shrink: int) -> Evaluation:
+    """The speed or memory of a model with random parameters at a length of the paper.
+
+    Args:
+        measure: a name in `bam_jax.bench.speed.MEASURES`.
+        length: tokens, the paper's.
+        scale: "toy" or "paper".
+        shrink: tokens of the paper to one of the toy scale.
+    """
+    return Evaluation("speed", (tokens(length, scale, shrink),), measure=measure)
+
+
+def ruler(label: str, length: int, task: str, scale: str) -> Column:
+    """A task of RULER at a length of the paper, as a column; at the toy scale two samples, in bytes.
+
+    What is beyond 1024 tokens is an eighth at the toy scale: below, a prompt of RULER does not fit.
+
+    Args:
+        label: the column's head.
+        length: tokens, the paper's.
+        task: such as "niah_single_1".
+        scale: "toy" or "paper".
+    """
+    if scale == "toy":
+        return Column(label, Evaluation("ruler", (1024 + (length - 1024) // BAM_SHRINK,), tasks=(task,), samples=2))
+    return Column(label, Evaluation("ruler", (length,), tasks=(task,), essays=ESSAYS))
+
+
+def questions(label: str, evaluation: Evaluation, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0) -> Column:
+    """A benchmark of questions as a column; at the toy scale 64 invented ones, or four of each of many tasks, in bytes.
+
+    Args:
+        label: the column's head.
+        evaluation: the harness, one benchmark, and the tokens of the paper that are read at most.
+        scale: "toy" or "paper".
+        shrink: tokens of the paper to one of the toy scale.
+        unit: 0.01 for percent.
+    """
+    (length,), (task,) = evaluation.lengths, evaluation.tasks
+    asked = dataclasses.replace(evaluation, lengths=(tokens(length, scale, shrink),), data=BENCHMARKS)
+    if scale == "toy":
+        asked = dataclasses.replace(asked, questions=64 if len(TASKS[task]) == 1 else 4, data=INVENTED)
+    return Column(label, asked, unit=unit)
+
+
+def ruler_overrides(scale: str) -> tuple[str, ...]:
+    """What a row needs for RULER and questions: at the toy scale a tokenizer that keeps every text as it is."""
+    toy = ("--config.data.tokenizer=byte", "--config.data.task=packed", "--config.steps=300")
+    return toy if scale == "toy" else ()
+
+
+def bam(
+    method: str,
+    scale: str,
+    *,
+    label: str = "",
+    size: str = "120M",
+    context: int = 512,
+    overrides: Sequence[str] = (),
+    changes: Sequence[str] = (),
+    train: bool = True,
+) -> Row:
+    """A model of BAM's section 3 or appendices.
+
+    Args:
+        method: a name in `BAM_METHODS`.
+        scale: "toy" or "paper".
+        label: of the row; "": the method's name.
+        size: "120M", "432M" or "1.1B".
+        context: of training, tokens of the paper.
+        overrides: "--config.a.b=value", further ones of training.
+        changes: further ones at evaluation.
+        train: whether it is ever trained.
+    """
+    here = tokens(context, scale)
+    own = {"RoPE Local": (f"--config.encoding_options.window={here}",)}
+    own["RoPE SSMax"] = ("--config.encoding_options.base_scale=100.0",)
+    change = (*(own[method] if method in own else ()), *changes)
+    if scale == "toy":
+        config, shared = "quickstart.py", (*_BAM_TOY[size], f"--config.batch={1024 // here}")
+        shared += ("--config.optimizer.prior_rate=20.0",) if method.startswith("BAM") else ()
+    else:
+        config = _BAM_CONFIGS[size]
+        shared = (f"--config.data.source={FINEWEB}", "--config.model.vocab=32768", f"--config.batch={589_824 // here}")
+    every = (*BAM_METHODS[method], f"--config.context={here}", *shared, *overrides)
+    return Row(label or method, str(CONFIGS / config), every, changes=change, train=train)
+
+
+def bam_extended(
+    method: str,
+    scale: str,
+    start: str,
+    *,
+    label: str,
+    size: str,
+    overrides: Sequence[str] = (),
+    changes: Sequence[str] = (),
+) -> Row:
+    """256 further steps at context 1024 of a model trained at 512, at the rate that its training ended with.
+
+    Args:
+        method, scale, label, size, overrides, changes: as in `bam`.
+        start: label of the row that it starts from.
+
+    Source: BAM, appendices C and H.5; the rate is ours.
+    """
+    rate = 3e-3 if scale == "toy" else _BAM_RATES[size]
+    steps = 40 if scale == "toy" else 256
+    further = ("--config.checkpoint_every=64", f"--config.optimizer.rate={rate / 10:g}", "--config.optimizer.final=1.0")
+    warm = ("--config.optimizer.warmup=0",)
+    row = bam(method, scale, label=label, size=size, context=1024, overrides=overrides, changes=changes)
+    every = (*row.overrides, f"--config.steps={steps}", *further, *warm)
+    return Row(label, row.config, every, changes=row.changes, start=start)
+
+
+def cable(method: str, scale: str, *, label: str, size: str, corpus: str, context: int = 1024) -> Row:
+    """A GPT-2 of CABLE's section 4.
+
+    Args:
+        method: a name in `CABLE_METHODS`.
+        scale: "toy" or "paper".
+        label: of the row.
+        size: "tiny", "small" or "medium".
+        corpus: `FINEWEB_EDU` or `WIKITEXT`.
+        context: of training, tokens of the paper.
+    """
+    here = tokens(context, scale, CABLE_SHRINK)
+    every = [f"--config.encoding={CABLE_METHODS[method]}", f"--config.context={here}"]
+    if scale == "toy":
+        sizes = zip(("layers", "width", "heads"), _CABLE_TOY[size], strict=True)
+        every += [f"--config.model.{name}={value}" for name, value in sizes]
+        every += ["--config.model.hidden=256", "--config.model.remat=False", "--config.data.tokenizer=char"]
+        every += ["--config.data.holdout=0.1", f"--config.batch={1024 // here}", "--config.optimizer.accumulate=1"]
+        every += ["--config.optimizer.rate=0.003", "--config.optimizer.warmup=30", "--config.steps=300"]
+    else:
+        every += [f"--config.data.source={corpus}", "--config.model.vocab=50304", f"--config.batch={524_288 // here}"]
+        if corpus == WIKITEXT:
+            every += [f"--config.data.held_out_source={WIKITEXT_TEST}", f"--config.steps={_CABLE_STEPS[size]}"]
+    return Row(label, str(CONFIGS / f"gpt2_{size}.py"), tuple(every))
+
+
+def paper(
+    title: str,
+    scale: str,
+    rows: Sequence[Row],
+    tables: Sequence[Table],
+    *,
+    corpora: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Experiment:
+    """The experiment of a table or figure.
+
+    Args:
+        title: which one, and of what.
+        scale: "toy" or "paper".
+        rows: as `bam` and `cable` make them.
+        tables: with the paper's own values.
+        corpora: prepared before the rows at the paper's scale.
+        notes: what the numbers do not say.
+
+    Raises:
+        UserError: a table names a row that there is not.
+    """
+    toy = scale == "toy"
+    said = (*([TOY_NOTE] if toy else []), *(" ".join(note.split()) for note in notes))
+    made = tabled(f"{title}{' (toy scale)' if toy else ''}", rows, tables, notes=said, comparable=not toy)
+    steps = [Step("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in corpora]
+    needed = not toy and any(row.train for row in made.rows)
+    return dataclasses.replace(made, platform="cpu" if toy else "", steps=tuple(steps) if needed else ())
+
+
+def cable_perplexities(
+    table: str,
+    parts: Sequence[tuple[str, str, str, str]],
+    scale: str,
+    *,
+    corpora: Sequence[str],
+    notes: Sequence[str] = (),
+) -> Experiment:
+    """The experiment of one of CABLE's tables of perplexities: a row for each method, a column for each length.
+
+    Args:
+        table: its name in the paper.
+        parts: of the table: (text with a line for each length, title, size of the model, corpus).
+        scale: "toy" or "paper".
+        corpora, notes: as `paper` takes them.
+    """
+    rows: list[Row] = []
+    tables = []
+    for text, group, size, corpus in parts:
+        lengths, values = printed(text, transpose=True)
+        columns = tuple(
+            Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000))
+            for length in lengths
+        )
+        tables.append(Table(f"{table}, {group}: perplexity", columns, values, group=group))
+        rows += [cable(method, scale, label=f"{method}, {group}", size=size, corpus=corpus) for method in values]
+    return paper(f"CABLE, {table}: perplexity", scale, rows, tables, corpora=corpora, notes=notes)

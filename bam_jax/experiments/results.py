@@ -1,0 +1,318 @@
+"""What the runs of an experiment left in their folders, read back."""
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bam_jax import biases, theory
+from bam_jax.config import Config
+from bam_jax.data.tasks import passkey
+from bam_jax.data.tasks.benchmarks import leaves
+from bam_jax.evals import records
+from bam_jax.evals.asked import Evaluation
+from bam_jax.evals.records import Cell
+from bam_jax.experiments.manifest import read_manifest
+from bam_jax.models import transformer
+from bam_jax.render.curves import Curves, Seed
+from bam_jax.render.learned import Heads
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+from bam_jax.training.metrics import read_metrics
+
+
+class Part(NamedTuple):
+    """What a run has of one depth and one task of an evaluation.
+
+    Args:
+        cells: the records that have it, each sample once.
+        wanted: samples that are asked for.
+    """
+
+    cells: Sequence[Cell]
+    wanted: int
+
+    @property
+    def n(self) -> int:
+        """Samples that there are; more than are asked for where a record has more."""
+        return sum(cell["n"] for cell in self.cells)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One trained row, as its files show it.
+
+    Args:
+        name: its folder.
+        label: its row's.
+        seed: of training.
+        labels: pairs of evaluation-time overrides and the label of the curve they make.
+        commands: what made it, one string each.
+        config: None before training has begun.
+        cells: of results.jsonl, measured at the newest step, each sample once.
+        history: the lines of metrics.jsonl.
+        heads: the learned BAM priors; None where there are none.
+    """
+
+    name: str
+    label: str
+    seed: int
+    labels: Sequence[tuple[list[str], str]]
+    commands: Sequence[str]
+    config: Config | None
+    cells: Sequence[Cell]
+    history: Sequence[Mapping[str, Any]]
+    heads: Heads | None
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The last line of metrics.jsonl; empty before the first."""
+        return self.history[-1] if self.history else {}
+
+    def curve(self, cell: Cell) -> str:
+        """The label of the curve that a cell belongs to: evaluation-time overrides make one of their own."""
+        overrides = sorted(f"--config.{name}={value}" for name, value in cell["overrides"].items())
+        for theirs, label in self.labels:
+            if sorted(theirs) == overrides:
+                return label
+        return ", ".join([self.label, *(each.removeprefix("--config.") for each in overrides)])
+
+
+def there(folder: Path) -> None:
+    """Nothing, if there is a folder.
+
+    Args:
+        folder: of runs.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"there is no folder {folder}; make runs with python -m bam_jax.sweep, or give theirs with --runs"
+        )
+
+
+def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
+    """What `bam_jax.sweep` left in a folder: `experiment.json`, and its runs so far.
+
+    Args:
+        folder: the sweep's --runs.
+
+    Raises:
+        UserError: no experiment there, or a file that cannot be read.
+    """
+    described = read_manifest(folder)
+    return described, [named(run(folder / each["name"]), each) for each in described["runs"]]
+
+
+def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
+    """What a run's folder holds.
+
+    Args:
+        path: the folder, which need not be there.
+        seed, commands: see `Run`.
+
+    Raises:
+        UserError: a file that cannot be read.
+    """
+    config = checkpoint.read_config(path) if (path / checkpoint.CONFIG).exists() else None
+    cells, _ = records.results(path)
+    newest = max((cell["step"] for cell in cells), default=0)
+    return Run(
+        name=path.name,
+        label=path.name,
+        seed=seed,
+        labels=[],
+        commands=commands,
+        config=config,
+        cells=records.once(cell for cell in cells if cell["step"] == newest),
+        history=read_metrics(path),
+        heads=learned(path) if config and config.encoding == "bam" and checkpoint.latest(path) else None,
+    )
+
+
+def named(run: Run, entry: Mapping[str, Any]) -> Run:
+    """A run as a row of an experiment, with no other cells than the experiment asks for.
+
+    Args:
+        run: as `run` gives it.
+        entry: of `experiment.json`; one from before it had `evaluations` asks for all cells.
+    """
+    cells = run.cells
+    if "evaluations" in entry:
+        asked = [Evaluation(**{name: _fixed(value) for name, value in each.items()}) for each in entry["evaluations"]]
+        wanted = {
+            id(cell)
+            for each in asked
+            for length in each.lengths
+            for part in parts(run.cells, each, length, run.config or Config(), each.overrides).values()
+            for cell in part.cells
+        }
+        cells = [cell for cell in cells if id(cell) in wanted]
+    own = {name: entry[name] for name in ("name", "label", "seed", "labels", "commands")}
+    return dataclasses.replace(run, **own, cells=cells)
+
+
+def _fixed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def parts(
+    measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Sequence[str]
+) -> dict[tuple[float | None, str], Part]:
+    """What an evaluation asks for at a length, by depth and task, and what there is of it: nothing that was measured otherwise.
+
+    Where the records of several cells would do (those of another `data_hash`, say), the newest is taken.
+
+    Args:
+        measured: cells of a run, at one step.
+        evaluation: what is asked.
+        length: tokens.
+        config: the run's.
+        changes: "--config.a.b=value", all those of the evaluation.
+    """
+    found: dict[tuple[float | None, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    newest: dict[tuple[float | None, str], Cell] = {}
+    for cell in measured:
+        if cell["length"] == length and asks(evaluation, cell, config, changes):
+            at = cell["depth"] if evaluation.name == "passkey" else None, cell["task"] if "task" in cell else ""
+            found[at][records.identity(cell)].append(cell)
+            newest[at] = cell
+    places: list[tuple[float | None, str]] = [(None, "")]
+    if evaluation.name == "passkey":
+        places = [(depth, "") for depth in passkey.depths(evaluation.depths)]
+    if evaluation.name in ("harness", "ruler"):
+        tasks = leaves(evaluation.tasks) if evaluation.name == "harness" else evaluation.tasks
+        places = [(None, task) for task in tasks]
+    made = {}
+    for at in places:
+        wanted = _wanted(evaluation, length, newest[at] if at in newest else None)
+        group = found[at][records.identity(newest[at])] if at in newest else []
+        cells = records.covering(group, wanted)
+        made[at] = Part(cells, wanted or max(1, sum(cell["n"] for cell in cells)))
+    return made
+
+
+def asks(evaluation: Evaluation, record: Mapping[str, Any], config: Config, changes: Sequence[str]) -> bool:
+    """Whether an evaluation asks for a record of results.jsonl, at whatever length, depth and task.
+
+    Args:
+        evaluation: what is asked.
+        record: of what was measured, or of what was left out with its `of` as `eval`.
+        config, changes: as in `parts`.
+    """
+    asked: dict[str, Any] = {"eval": evaluation.name}
+    asked["overrides"] = dict(each.removeprefix("--config.").split("=", 1) for each in changes)
+    if evaluation.name == "harness":
+        asked |= {name: getattr(evaluation, name) for name in ("shots", "data", "longer")}
+        if "pages" in record and "of" in record:
+            asked["pages"] = min(evaluation.questions, record["of"])
+    if evaluation.name in ("passkey", "ruler"):
+        asked["seed"] = evaluation.seed
+    if evaluation.name == "passkey":
+        asked["prompt"] = passkey.usual(config.data.tokenizer)
+    if evaluation.name == "ruler" and "essays" in record:
+        asked["essays"] = evaluation.essays
+    return all(name in record and record[name] == value for name, value in asked.items())
+
+
+def _wanted(evaluation: Evaluation, length: int, cell: Cell | None) -> int | None:
+    """Samples of a depth and task that make it whole; how many there are at most only a record knows, and None if it does not."""
+    if evaluation.name == "passkey":
+        return evaluation.trials
+    if evaluation.name == "ruler":
+        return evaluation.samples
+    if cell is None or "of" not in cell:  # those of perplexity did not say it once
+        return None
+    return min(
+        evaluation.questions if evaluation.name == "harness" else max(1, evaluation.tokens // length), cell["of"]
+    )
+
+
+def learned(run: Path) -> Heads:
+    """The priors of a trained BAM model.
+
+    Args:
+        run: its folder.
+
+    Raises:
+        UserError: there is no checkpoint, or it cannot be read.
+    """
+    _, tree = transformer.split(checkpoint.restore_model(run)[2])
+    kinds = [kind["layers"]["attention"]["encoding"] for kind in tree.values() if "layers" in kind]
+    # One that all layers share has no axis of layers.
+    found = {name: np.atleast_2d(np.asarray(value, np.float64)) for kind in kinds for name, value in kind.items()}
+    return Heads(found["shape"], found["log_scale"], found["loc"])
+
+
+def curves(runs: Iterable[Run], evaluation: str) -> Curves:
+    """By label and seed, the mean over the cells of each length.
+
+    Args:
+        runs: their cells are put together by label and seed.
+        evaluation: "passkey" or "perplexity".
+    """
+    cells: dict[str, dict[int, dict[int, list[Cell]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for run in runs:
+        for cell in run.cells:
+            if cell["eval"] == evaluation:
+                cells[run.curve(cell)][run.seed][cell["length"]].append(cell)
+    return {
+        label: [
+            Seed(seed, {length: mean(lengths[length]) for length in sorted(lengths)}) for seed, lengths in seeds.items()
+        ]
+        for label, seeds in cells.items()
+    }
+
+
+def positions(runs: Iterable[Run]) -> Curves:
+    """By label and seed, the perplexity of each window of positions, at the greatest length that was measured.
+
+    Its key is where the window ends: what is found there, a model found with nearly as many tokens before it.
+
+    Args:
+        runs: their cells are put together by label and seed.
+    """
+    found: dict[str, list[Seed]] = defaultdict(list)
+    for run in runs:
+        cells: dict[str, list[Cell]] = defaultdict(list)
+        for cell in run.cells:
+            if cell["eval"] == "perplexity":
+                cells[run.curve(cell)].append(cell)
+        for label, group in cells.items():
+            length = max(cell["length"] for cell in group)
+            longest = [cell for cell in group if cell["length"] == length]
+            longest = [cell for cell in longest if cell["window"] == longest[-1]["window"]]
+            losses = np.average([cell["windows"] for cell in longest], 0, [cell["n"] for cell in longest])
+            ends = [min((number + 1) * longest[0]["window"], length) for number in range(len(losses))]
+            found[label].append(Seed(run.seed, dict(zip(ends, np.exp(losses).tolist(), strict=True))))
+    return dict(found)
+
+
+def mean(cells: Sequence[Cell]) -> float:
+    """The mean value of cells, every prompt or token weighing the same; of perplexities that of their logarithms, the losses."""
+    values, weights = [cell["value"] for cell in cells], [cell["n"] for cell in cells]
+    if cells[0]["eval"] == "perplexity":
+        return math.exp(np.average(np.log(values), weights=weights))
+    return float(np.average(values, weights=weights))
+
+
+def weights(heads: Heads, context: int) -> np.ndarray:
+    """The prior of every head for the last query of a context, [layers, heads, context].
+
+        p(j) = exp(b(i, j)) / sum_j' exp(b(i, j')),   j <= i = context - 1
+
+    Args:
+        heads: the parameters.
+        context: tokens the query sees, itself included.
+
+    Source: BAM, definition 2 and figure 1.
+    """
+    layers = (biases.GeneralisedGaussian(*layer) for layer in zip(*map(jnp.asarray, heads), strict=True))
+    return np.stack([theory.prior_by_distance(layer, context)[:, ::-1] for layer in layers]).astype(np.float64)

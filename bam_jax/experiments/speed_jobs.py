@@ -1,0 +1,113 @@
+"""The jobs of tables about speed: models measured side by side, in one process that has the machine to itself."""
+
+import dataclasses
+import hashlib
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bam_jax import config
+from bam_jax.bench.records import read_speeds
+from bam_jax.config import Config
+from bam_jax.evals.records import RESULTS
+from bam_jax.experiments.experiment import Column, Experiment, Row, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Models whose speed is measured together; none of them is trained.
+
+    Args:
+        name: of its folder.
+        config: path of the config file that all have in common.
+        contenders: the overrides of each.
+        cells: measures and lengths in tokens.
+    """
+
+    name: str
+    config: str
+    contenders: tuple[tuple[str, ...], ...]
+    cells: tuple[tuple[str, int], ...]
+
+    def commands(self, folder: Path) -> list[list[str]]:
+        """The command that a person would type instead, a module and its arguments."""
+        models = [f"--contender={shlex.join(overrides)}" for overrides in self.contenders]
+        cells = ",".join(f"{measure}:{length}" for measure, length in self.cells)
+        out = f"--out={folder / self.name / 'results.jsonl'}"
+        return [["bam_jax.bench.speed", f"--config={self.config}", *models, f"--cells={cells}", out]]
+
+    def cost(self) -> float:
+        """About how many seconds all of it takes on one core: nearly all of it is compiling."""
+        return 3.0 * len(self.contenders) * len(self.cells)
+
+    def spent(self, folder: Path) -> float:
+        """How many of those seconds its file shows as done."""
+        done = {(each["measure"], each["length"]) for each in read_speeds(folder / self.name / RESULTS)}
+        return 3.0 * len(self.contenders) * len(done.intersection(self.cells))
+
+    def status(self, folder: Path) -> str:
+        """The last thing that its file shows, in one line."""
+        for record in reversed(read_speeds(folder / self.name / RESULTS)):
+            return f"{record['measure']} at {record['length']} tokens is done"
+        return "starting"
+
+
+def comparisons(*experiments: Experiment) -> list[Comparison]:
+    """What the tables' columns about speed need: the rows of a table that have a config file in common are compared.
+
+    Args:
+        experiments: whose tables.
+    """
+    made: dict[str, Comparison] = {}
+    for experiment in experiments:
+        rows = {row.label: row for row in experiment.rows}
+        for table in experiment.tables:
+            for each in _of(table, rows):
+                cells = (*(made[each.name].cells if each.name in made else ()), *each.cells)
+                made[each.name] = dataclasses.replace(each, cells=tuple(dict.fromkeys(cells)))
+    return list(made.values())
+
+
+def found(experiment: Experiment, table: Table, folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The newest record of each row's label, measure and length, as far as they have been measured.
+
+    Args:
+        experiment: whose rows.
+        table: of the experiment.
+        folder: of the runs.
+    """
+    rows = {row.label: row for row in experiment.rows}
+    newest: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for comparison in _of(table, rows):
+        for each in read_speeds(folder / comparison.name / RESULTS):
+            newest[each["config"], each["measure"], each["length"]] = each
+    digests = {label: config.digest(_loaded(rows[table.row(label)])) for label in table.values}
+    keys = {(label, *_cell(column)) for label in table.values for column in table.columns if column.timed}
+    return {key: newest[at] for key in keys if (at := (digests[key[0]], *key[1:])) in newest}
+
+
+def _of(table: Table, rows: Mapping[str, Row]) -> list[Comparison]:
+    cells = tuple(dict.fromkeys(_cell(column) for column in table.columns if column.timed))
+    together: dict[str, list[Row]] = {}
+    for label in table.values if cells else ():
+        row = rows[table.row(label)]
+        together.setdefault(row.config, []).append(row)
+    made = []
+    for path, some in together.items():
+        contenders = tuple(dict.fromkeys((*row.overrides, *row.changes) for row in some))
+        configs = [_loaded(row) for row in some]
+        digest = hashlib.sha256(" ".join(sorted({config.digest(each) for each in configs})).encode()).hexdigest()[:12]
+        model = configs[0].model
+        name = f"speed-{model.layers}x{model.width}-{configs[0].context}-{digest}"
+        made.append(Comparison(name, path, contenders, cells))
+    return made
+
+
+def _cell(column: Column) -> tuple[str, int]:
+    assert column.evaluation is not None
+    return column.evaluation.measure, column.evaluation.lengths[0]
+
+
+def _loaded(row: Row) -> Config:
+    return config.load(row.config, [*row.overrides, *row.changes])

@@ -1,0 +1,174 @@
+"""Reading long texts in pieces, one or several with a common beginning, and writing greedily: all through the cache."""
+
+import collections
+import functools
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.attention import EMPTY
+from bam_jax.models.transformer import Caches, Decoder
+from bam_jax.system.errors import UserError
+
+
+def pieces(
+    model: Decoder,
+    tokens: Int[Array, "B T"],
+    *,
+    lengths: Int[Array, "B"] | None = None,
+    chunk: int = 4096,
+    read: int = 1,
+    slots: int = 0,
+) -> Iterator[tuple[Float[Array, "B R V"], Caches]]:
+    """Read a text chunk by chunk, in O(T) memory, and give the logits of each chunk's last rows.
+
+    The text is padded to whole chunks on the left. Texts of different lengths share one compiled program as long as their
+    batch, `chunk`, `read` and `slots` are the same.
+
+    Args:
+      tokens: a text in each row.
+      lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
+      chunk: tokens read at once.
+      read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
+      slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
+
+    Yields:
+      The logits and the caches after each chunk, the caches being gone once the next chunk is read.
+
+    Raises:
+      UserError: more rows are wanted than the text has, or the text is longer than a learned position table.
+    """
+    batch, length = tokens.shape
+    model.check_length(length)
+    if not 0 <= read <= length:
+        raise UserError(f"read={read} must be from 0 to the {length} tokens of the text: each row is that of a token")
+    chunk = max(chunk, read)
+    pad = -length % chunk
+    tokens = jnp.pad(tokens, ((0, 0), (pad, 0)))
+    position = jnp.arange(-pad, length, dtype=jnp.int32)[None]
+    if lengths is not None:
+        position = position - length + jnp.asarray(lengths, jnp.int32)[:, None]
+    position = jnp.where(position < 0, EMPTY, position)
+    slots = -(-max(slots, length) // chunk) * chunk
+    graph, state = nnx.split(model)
+    caches = _empty(graph, state, batch, slots, lengths is None)
+    for start in range(0, length + pad, chunk):
+        piece = slice(start, start + chunk)
+        logits, caches = _read(graph, state, tokens[:, piece], position[:, piece], caches, read)
+        yield logits, caches
+
+
+def prefill(
+    model: Decoder,
+    tokens: Int[Array, "B T"],
+    *,
+    lengths: Int[Array, "B"] | None = None,
+    chunk: int = 4096,
+    read: int = 1,
+    slots: int = 0,
+) -> tuple[Float[Array, "B R V"], Caches]:
+    """Logits of a prompt's last `read` rows, and the caches filled with it; arguments as in `pieces`."""
+    chunk = min(chunk, max(slots, tokens.shape[1]))
+    (last,) = collections.deque(pieces(model, tokens, lengths=lengths, chunk=chunk, read=read, slots=slots), maxlen=1)
+    return last
+
+
+def greedy(
+    model: Decoder,
+    tokens: Int[Array, "B T"],
+    steps: int,
+    *,
+    lengths: Int[Array, "B"] | None = None,
+    chunk: int = 4096,
+) -> Int[Array, "B N"]:
+    """The `steps` most likely tokens after a prompt, one after another; arguments as in `pieces`."""
+    length = tokens.shape[1]
+    model.check_length(length + steps - 1)
+    chunk = max(1, min(chunk, length))
+    slots = length + -length % chunk + steps
+    logits, caches = prefill(model, tokens, lengths=lengths, chunk=chunk, slots=slots)
+    end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
+    graph, state = nnx.split(model)
+    written = [jnp.argmax(logits[:, -1:], axis=-1)]
+    for n in range(steps - 1):
+        logits, caches = _read(graph, state, written[-1], end[:, None] + n, caches, 1)
+        written.append(jnp.argmax(logits, axis=-1))
+    return jnp.concatenate(written, axis=1)
+
+
+class Reader:
+    """Reads texts one after another, each from where it parts from the one before, in O(T) memory.
+
+    What two texts have in common at their beginnings is computed once, in whole chunks. Of texts that share a trunk, such as
+    prompts whose needle stands deeper and deeper in one haystack, the deepest is best read first.
+
+    Args:
+      model: the decoder.
+      length: tokens that texts are padded to, on the left, besides what whole chunks need.
+      chunk: tokens read at once, at most; those of a length are as equal as blocks of 256 allow.
+      read: number of last rows R whose logits are wanted; a chunk is at least as long.
+
+    Raises:
+      UserError: the length is longer than a learned position table.
+    """
+
+    def __init__(self, model: Decoder, length: int, *, chunk: int, read: int):
+        model.check_length(length)
+        block = min(256, chunk)
+        equal = -(-length // -(-length // chunk))
+        self.chunk, self.read = max(read, -(-equal // block) * block), read
+        self.slots = -(-length // self.chunk) * self.chunk
+        self._graph, self._state = nnx.split(model)
+        self._last: tuple[np.ndarray, int, Caches] | None = (
+            None  # the text in its slots, those before it, and the caches
+        )
+
+    def __call__(self, tokens: Int[np.ndarray, " T"]) -> Float[Array, "R V"]:
+        """Logits of the text's last rows.
+
+        Args:
+          tokens: at most as many as the reader was made for, and at least `read`.
+        """
+        pad = self.slots - len(tokens)
+        text = np.pad(tokens, (pad, 0))
+        start = self.start(text, pad)
+        if self._last is None:
+            caches = _empty(self._graph, self._state, 1, self.slots, True)
+        else:
+            caches, self._last = _rewound(self._last[2], start), None
+        for at in range(start, self.slots, self.chunk):
+            position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
+            position = np.where(position < 0, EMPTY, position)
+            piece = text[None, at : at + self.chunk]
+            read = self.read if at + self.chunk == self.slots else 0
+            logits, caches = _read(self._graph, self._state, piece, position, caches, read)
+        self._last = text, pad, caches
+        return logits[0]
+
+    def start(self, text: Int[np.ndarray, " S"], pad: int) -> int:
+        """The slot, at the beginning of a chunk, from which on a text in its slots must be read."""
+        if self._last is None or self._last[1] != pad:
+            return 0
+        differs = np.append(text[: self.slots - self.chunk] != self._last[0][: self.slots - self.chunk], True)
+        return int(differs.argmax()) // self.chunk * self.chunk
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _rewound(caches: Caches, length: int) -> Caches:
+    return tuple(cache.rewound(length) for cache in caches)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3, 4))
+def _empty(graph: nnx.GraphDef, state: nnx.State, batch: int, slots: int, common: bool) -> Caches:
+    return nnx.merge(graph, state).caches(batch, slots, common_positions=common)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 5), donate_argnums=(4,))
+def _read(
+    graph: nnx.GraphDef, state: nnx.State, tokens: Array, position: Array, caches: Caches, read: int
+) -> tuple[Array, Caches]:
+    return nnx.merge(graph, state)(tokens, position=position, caches=caches, read=read)

@@ -1,0 +1,136 @@
+"""Operations of a model on each device's share, where the compiler would cut them badly or not at all.
+
+Under no mesh of several devices each of these is the plain operation.
+"""
+
+import dataclasses
+import inspect
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float, Int
+
+from bam_jax.attention import BACKENDS, Scoring, Tiling, attention, choose, ring, zigzag
+from bam_jax.biases import head_axes
+from bam_jax.biases.base import Coordinate
+from bam_jax.encodings import Encoding
+from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient, see_rowwise
+from bam_jax.system.errors import UserError
+
+
+def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
+    """The tokens' embeddings; each device looks in its part of the vocabulary.
+
+    Args:
+        table: the model's.
+        tokens: ids.
+    """
+    mesh = ambient()
+    if mesh is None:
+        return table(tokens)
+    cut = table.num_embeddings % mesh.shape[TENSOR] == 0
+
+    def here(part: Array, tokens: Array) -> Array:
+        if not cut:
+            return part[tokens]
+        index = tokens - jax.lax.axis_index(TENSOR) * part.shape[0]
+        mine = (index >= 0) & (index < part.shape[0])
+        found = part.at[index].get(mode="clip")
+        return jax.lax.psum(jnp.where(mine[..., None], found, 0), TENSOR)
+
+    kernel = table.embedding[...].astype(table.dtype)
+    rows = P(TENSOR) if cut else P()
+    return jax.shard_map(here, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
+
+
+def attend(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B T K D"],
+    v: Float[Array, "B T K D"],
+    scoring: Scoring,
+    *,
+    tiling: Tiling,
+) -> Float[Array, "B T H D"]:
+    """`attention`, and under a mesh the same on every device's share: rows, heads, and a ring of parts of each text.
+
+    Kernels are not cut by the compiler, so that it is done here. Under a mesh call it inside `jax.jit`. Where the mesh's
+    axes are explicit, the operands are cut first, whatever their types say, and the result has the type of q.
+
+    Args:
+        q, k, v, scoring, tiling: as in `attention`.
+
+    Raises:
+        UserError: the scoring needs whole rows of logits, or all heads of them, which the mesh cuts.
+    """
+    mesh = ambient()
+    if mesh is None:
+        return attention(q, k, v, scoring, tiling=tiling)
+    see_rowwise(scoring.rowwise, mesh)
+
+    def here(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
+        if mesh.shape[CONTEXT] == 1:
+            return attention(q, k, v, scoring, tiling=tiling)
+        around = ring(BACKENDS[choose(q, k, v, scoring)], CONTEXT)
+        return attention(q, k, v, scoring, backend=zigzag(around, CONTEXT), tiling=tiling)
+
+    heads = P(BATCH, CONTEXT, TENSOR)
+    specs = (heads, heads, heads, _scoring_specs(scoring))
+    explicit = bool(mesh.explicit_axes)
+    operands = q, k, v, scoring
+    if explicit:
+        operands = jax.sharding.reshard(operands, specs)
+    out = jax.shard_map(here, in_specs=specs, out_specs=heads, check_vma=False)(*operands)
+    return jax.sharding.reshard(out, jax.typeof(q).sharding) if explicit else out
+
+
+def _scoring_specs(scoring: Scoring) -> Scoring:
+    """How a scoring is cut; what is common to all rows or heads, of length one, is whole."""
+
+    def cut(x: Array) -> P:
+        rows = BATCH if x.shape[0] > 1 else None
+        return P(rows, CONTEXT) if x.ndim == 2 else P(rows, TENSOR if x.shape[1] > 1 else None, CONTEXT)
+
+    per_head = lambda axis: P() if axis is None else P(TENSOR)
+    return dataclasses.replace(
+        scoring,
+        bias=jax.tree.map(per_head, head_axes(scoring.bias), is_leaf=lambda axis: axis is None),
+        queries=jax.tree.map(cut, scoring.queries),
+        keys=jax.tree.map(cut, scoring.keys),
+        temperature=jax.tree.map(cut, scoring.temperature),
+        rowwise=jax.tree.map(lambda _: P(), scoring.rowwise),
+    )
+
+
+def coordinate(
+    encoding: Encoding, x: Float[Array, "B T E"], filled: Bool[Array, "#B T"], before: Coordinate
+) -> tuple[Coordinate, Coordinate]:
+    """`encoding.coordinate`, on each device's part of the texts where a mesh cuts them: activations stay where they are.
+
+    Args:
+        encoding: of a layer.
+        x, filled, before: as in `Encoding.coordinate`; with `before` the text is whole.
+
+    Raises:
+        UserError: an encoding whose `coordinate` takes no axis of a mesh.
+    """
+    mesh = ambient()
+    own = type(encoding).coordinate is not Encoding.coordinate
+    if mesh is None or mesh.shape[CONTEXT] == 1 or before is not None or not own:
+        return encoding.coordinate(x, filled, before)
+    if "axis" not in inspect.signature(type(encoding).coordinate).parameters:
+        raise UserError(
+            f"the mesh's context={mesh.shape['context']} cuts texts, and {type(encoding).__name__}.coordinate takes no "
+            "axis to go along; set config.mesh.context=1, or see Encoding.coordinate"
+        )
+    graph, state = nnx.split(encoding)
+    here = lambda state, x, filled: nnx.merge(graph, state).coordinate(x, filled, None, axis=CONTEXT)
+    tokens = P(None, CONTEXT)
+    return jax.shard_map(
+        here,
+        in_specs=(P(), tokens, tokens),
+        out_specs=P(None, None, CONTEXT),
+        axis_names={CONTEXT},  # the compiler cuts rows and heads
+        check_vma=False,
+    )(state, x, filled)

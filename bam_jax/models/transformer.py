@@ -1,0 +1,322 @@
+"""The pre-norm transformer of both papers: attention with a positional encoding, and the parts of a family of decoders."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.attention import EMPTY, Cache, Kinds, Mask, Scoring, Tiling, Tokens, document_count
+from bam_jax.config import Config, ModelConfig
+from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
+from bam_jax.models import per_device
+from bam_jax.models.layers import FAMILIES
+from bam_jax.parallel import sharding
+from bam_jax.system.errors import UserError
+from bam_jax.system.platform import platform
+
+type Caches = tuple[Cache, ...]
+"""One cache for each layer."""
+
+
+def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
+    """The decoder that a config describes.
+
+    Args:
+      config: its model, its encoding with what belongs to it, and its context are read.
+      vocab: size of the vocabulary, unless config.model.vocab states one.
+    """
+    encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
+    return Decoder(config.model, encoding, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
+
+
+def count(model: nnx.Module) -> int:
+    """Parameters of a model, frozen ones included."""
+    return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Variable)) if jnp.issubdtype(x.dtype, jnp.floating))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """What all layers know of the tokens at hand: positions, documents, visible keys."""
+
+    tokens: Tokens
+    count: Int[Array, "#B T"]
+
+
+class Attention(nnx.Module):
+    """Multi-head attention with a positional encoding, and Scalable Softmax if the spec says so."""
+
+    def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
+        head_width, linear = config.width // config.heads, FAMILIES[config.family].linear
+        self.causal = config.causal
+        self.query = linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs)
+        self.key = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs)
+        self.value = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs)
+        self.out = linear(self.heads * head_width, config.width, dtype=dtype, rngs=rngs, residual_layers=config.layers)
+        self.encoding: Encoding = encoding.build(dims, rngs)
+        self.ssmax_prior = encoding.ssmax
+        self.ssmax = None if encoding.ssmax is None else SSMax(config.heads, rngs=rngs)
+        self.tiling = Tiling()
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys a query may see."""
+        return Mask(causal=self.causal, window=self.encoding.window)
+
+    def __call__(
+        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None, read: int | None
+    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
+        q, k, v, scoring, cache = self.inputs(x, rows, cache, read)
+        if read == 0:
+            return x[:, :0], cache
+        out = per_device.attend(q, k, v, scoring, tiling=self.tiling)
+        return self.out(out.reshape(*out.shape[:2], -1)), cache
+
+    def inputs(
+        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R H D"], Float[Array, "B S K D"], Float[Array, "B S K D"], Scoring, Cache | None]:
+        """What `attention` is given, q, k, v and the scoring, and the cache with these rows behind it."""
+        position = rows.tokens.position
+        filled = position < EMPTY
+        before = None if cache is None else cache.last_coordinate()
+        i, j = per_device.coordinate(self.encoding, x, filled, before)
+        split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
+        k = self.encoding.rotate(split(self.key(x), self.kv_heads), position)
+        v = split(self.value(x), self.kv_heads)
+        keys = dataclasses.replace(rows.tokens, coordinate=j)
+        if cache is not None:
+            cache = cache.append(k, v, keys)
+            k, v, keys = cache.k, cache.v, cache.tokens
+
+        if read is not None:
+            last = lambda y, axis: jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
+            x, i = last(x, 1), jax.tree.map(lambda y: last(y, 2), i)
+            rows = _Rows(jax.tree.map(lambda y: last(y, 1), rows.tokens), last(rows.count, 1))
+        q = self.encoding.rotate(split(self.query(x), self.heads), rows.tokens.position)
+        temperature = None
+        if self.ssmax is not None:
+            temperature = self.ssmax(rows.count)
+            if self.ssmax_prior == "outside":
+                q, temperature = (q * temperature.transpose(0, 2, 1)[..., None]).astype(q.dtype), None
+        scoring = Scoring(
+            bias=self.encoding.bias(),
+            queries=dataclasses.replace(rows.tokens, coordinate=i),
+            keys=keys,
+            temperature=temperature,
+            mask=self.mask,
+            rowwise=self.encoding.rowwise(),
+        )
+        return q, k.astype(q.dtype), v.astype(q.dtype), scoring, cache
+
+
+class Block(nnx.Module):
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        family = FAMILIES[config.family]
+        self.attention_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs)
+        self.mlp_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.mlp = family.mlp(config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        """The rows after this layer; only the last `read` of them, if it is given."""
+        attended, cache = self.attention(self.attention_norm(x), rows, cache, read)
+        x = x[:, x.shape[1] - attended.shape[1] :] + attended
+        return x + self.mlp(self.mlp_norm(x)), cache
+
+
+class Decoder(nnx.Module):
+    """A language model over token ids; its layers are one stacked block, scanned. With `config.causal` off, an encoder.
+
+    Args:
+      config: sizes.
+      encoding: the positional encoding of every layer.
+      vocab: token ids.
+      context: training context in tokens, which some encodings need to know.
+    """
+
+    def __init__(self, config: ModelConfig, encoding: Spec, *, vocab: int, context: int, rngs: nnx.Rngs):
+        dtype = product_dtype(config.dtype)
+        dims = Dims(config.heads, config.width, context, config.causal)
+        self.config = config
+        family = FAMILIES[config.family]
+        init = nnx.initializers.normal(family.embedding_std)
+        self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=init, rngs=rngs)
+        self.position = encoding.build_embedding(dims, rngs)
+
+        @nnx.split_rngs(splits=config.layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stack(rngs: nnx.Rngs) -> Block:
+            return Block(config, encoding, dims, dtype=dtype, rngs=rngs)
+
+        self.layers = stack(rngs)
+        self.shared_encoding = encoding.shared
+        if encoding.shared:  # in the place of the stacked ones, without their axis of layers
+            self.layers.attention.encoding = encoding.build(dims, rngs)
+        self.norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.head = None if family.tied else family.linear(config.width, vocab, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        segment: Int[Array, "#B T"] | None = None,
+        position: Int[Array, "#B T"] | None = None,
+        caches: Caches | None = None,
+        read: int | None = None,
+    ) -> tuple[Float[Array, "B R V"], Caches | None]:
+        """Logits of the next token, float32.
+
+        Args:
+          tokens: ids.
+          segment: document numbers of packed rows, from 1; 0 pads. Not together with caches.
+          position: index of each token in its text (`EMPTY`: no token); None: 0 ... T - 1.
+          caches: of the tokens that came before; given back with these behind them.
+          read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
+
+        Raises:
+          UserError: a row longer than a learned position table, or caches together with segment or in an encoder.
+        """
+        x, caches = self.hidden(tokens, segment=segment, position=position, caches=caches, read=read)
+        logits = self.embed.attend(x) if self.head is None else self.head(x)
+        return logits.astype(jnp.float32), caches
+
+    def unembedding(self) -> Float[Array, "E V"]:
+        """The kernel of the head, which makes logits of what `hidden` gives."""
+        return self.embed.embedding[...].T if self.head is None else self.head.kernel[...]
+
+    def hidden(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        segment: Int[Array, "#B T"] | None = None,
+        position: Int[Array, "#B T"] | None = None,
+        caches: Caches | None = None,
+        read: int | None = None,
+    ) -> tuple[Float[Array, "B R E"], Caches | None]:
+        """The rows after the final norm, before the head; arguments as in `__call__`."""
+        if segment is not None and caches is not None:
+            raise UserError("segment and caches do not go together: a cache holds one text a row; give one of the two")
+        if caches is not None and not self.config.causal:
+            raise UserError("an encoder (config.model.causal=False) sees the whole text at once: give it no caches")
+        x, rows = self._start(tokens, segment, position)
+        layer, stacked = self._stack()
+        if self.config.scan and caches is None and read is None:
+            step = lambda x, state: (sharding.text(layer(state)(x, rows)[0]), None)
+            if self.config.remat:
+                step = jax.checkpoint(step)  # type: ignore[assignment]
+            x, _ = jax.lax.scan(step, x, stacked)
+        else:  # unrolled: the last layer computes only the rows that are read, and each cache is updated in place
+            updated: list[Cache] = []
+            for n in range(self.config.layers):
+                state = jax.tree.map(lambda s, n=n: s[n], stacked)
+                cache = None if caches is None else caches[n]
+                wanted = read if n == self.config.layers - 1 else None
+                own = self._repeating(rows, tokens) if n == 0 and cache is not None else rows
+                run = lambda state, x, cache, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
+                x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
+                x = sharding.text(x)
+                if cache is not None:
+                    updated.append(cache)
+            caches = tuple(updated) or None
+        return self.norm(x), caches
+
+    def blocks(self) -> list[Block]:
+        """The layers one by one."""
+        layer, stacked = self._stack()
+        return [layer(jax.tree.map(lambda s, n=n: s[n], stacked)) for n in range(self.config.layers)]
+
+    def _stack(self) -> tuple[Callable[[nnx.State], Block], nnx.State]:
+        """The function that makes a layer of its state, and the states of all layers, stacked."""
+        shared = nnx.PathContains("encoding") if self.shared_encoding else False
+        graph, common, stacked = nnx.split(self.layers, shared, ...)
+        return lambda state: nnx.merge(graph, common, state), stacked
+
+    def scored(
+        self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None
+    ) -> list[tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Scoring]]:
+        """Queries, keys and scoring of every layer: with `bam_jax.theory`, its attention weights and their factors.
+
+        Args:
+          tokens: ids.
+          segment: document numbers of packed rows; see `__call__`.
+        """
+        x, rows = self._start(tokens, segment, None)
+        found = []
+        for block in self.blocks():
+            q, k, _, scoring, _ = block.attention.inputs(block.attention_norm(x), rows)
+            found.append((q, k, scoring))
+            x, _ = block(x, rows)
+        return found
+
+    def _start(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, _Rows]:
+        """The first layer's rows, and what all layers know of them."""
+        if position is None:
+            self.check_length(tokens.shape[1])
+            position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        at = Tokens(position, segment)
+        rows = _Rows(at, document_count(at, self.layers.attention.mask))
+        x = per_device.embed(self.embed, tokens)
+        return sharding.text(x if self.position is None else self.position(x, position)), rows
+
+    def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
+        """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
+        x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
+
+        def of_layer(attend: Attention) -> Cache:
+            _, coordinate = attend.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
+            k = attend.key(x).reshape(batch, 1, attend.kv_heads, -1)
+            position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
+            return Cache.empty(k, Tokens(position, coordinate=coordinate), slots)
+
+        first, *others = (of_layer(block.attention) for block in self.blocks())
+        tokens = self._repeating(_Rows(first.tokens, first.length), jnp.zeros((batch, slots), jnp.int32)).tokens
+        return (dataclasses.replace(first, tokens=tokens), *others)
+
+    def _repeating(self, rows: _Rows, ids: Array) -> _Rows:
+        """The rows as the first layer knows them: without positions in x and in k, one id has one key and one value."""
+        if self.position is not None or type(self.layers.attention.encoding).rotate is not Encoding.rotate:
+            return rows
+        kinds = Kinds(ids, self.embed.num_embeddings)
+        return dataclasses.replace(rows, tokens=dataclasses.replace(rows.tokens, kinds=kinds))
+
+    def check_length(self, length: int) -> None:
+        """Raise UserError where the encoding has no positions for `length` tokens."""
+        limit = getattr(self.position, "limit", None)
+        if limit is not None and length > limit:
+            raise UserError(
+                f"{length} tokens are more than the learned position table holds ({limit}): "
+                "use shorter texts (a passkey's answer counts), or train with encoding_options.length or another encoding"
+            )
+
+
+def product_dtype(name: str) -> jnp.dtype:
+    """The dtype of matrix products.
+
+    Args:
+        name: `config.model.dtype`.
+    """
+    if name == "auto":
+        name = "float32" if platform() == "cpu" else "bfloat16"
+    return jnp.dtype(name)
+
+
+def split(decoder: nnx.Module) -> tuple[nnx.GraphDef, dict[str, dict[str, Any]]]:
+    """A model as its structure and nested dictionaries of arrays: {'params': trained, 'frozen': the rest}.
+
+    `nnx.merge(graph, tree['params'], tree['frozen'])` is the inverse.
+
+    Args:
+        decoder: any NNX module; what is trained is `nnx.Param`.
+    """
+    graph, *states = nnx.split(decoder, nnx.Param, ...)
+    params, frozen = map(nnx.to_pure_dict, states)
+    return graph, {"params": params, "frozen": frozen}

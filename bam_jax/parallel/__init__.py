@@ -1,0 +1,1 @@
+"""The mesh of devices and what it cuts, and the processes of a job."""

@@ -1,0 +1,310 @@
+"""How devices share a training step: the mesh, and which axis of what each of its axes cuts. No other file names mesh axes.
+
+    data      the batch
+    fsdp      the batch, and parameters with the optimiser's state, which each device fetches where it needs them
+    tensor    heads, the MLP's width, the vocabulary
+    context   every sequence: attention goes round a ring of devices
+
+In code of your own, where `jax.set_mesh` says which mesh a `jax.jit` is for:
+
+>>> mesh = make_mesh(MeshConfig())
+>>> with jax.set_mesh(mesh):
+...     kernels = {"head": {"kernel": jax.numpy.ones((8, 16))}}
+...     kernels = jax.device_put(kernels, parameters(kernels, mesh))
+>>> mesh.axis_names, tuple(kernels["head"]["kernel"].sharding.spec)
+(('data', 'fsdp', 'tensor', 'context'), ('fsdp', 'tensor'))
+
+A model that is called under no mesh, under one device or under axes of other names is not cut.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float
+
+from bam_jax.biases import Rowwise
+from bam_jax.config import Config, MeshConfig
+from bam_jax.encodings import Dims, spec
+from bam_jax.system.errors import UserError
+
+AXES = DATA, FSDP, TENSOR, CONTEXT = ("data", "fsdp", "tensor", "context")
+BATCH = (DATA, FSDP)
+TEXT = P(BATCH, CONTEXT)
+"""[B, T, ...]: what the batch and the activations are cut by."""
+
+LARGE = 8 * 2**20
+"""Bytes of a parameter that is not left whole where an axis does not divide it."""
+
+ENCODING = "layers/attention/encoding/(.+/)?"
+RULES = (
+    ("embed/embedding", P("tensor", "fsdp")),
+    ("head/kernel", P("fsdp", "tensor")),
+    ("position/(.+/)?embedding", P(None, "fsdp")),
+    ("layers/attention/(query|key|value)/kernel", P("fsdp", "tensor")),
+    ("layers/attention/(query|key|value)/bias", P("tensor")),
+    ("layers/attention/out/kernel", P("tensor", "fsdp")),
+    ("layers/mlp/(gate|up)/kernel", P("fsdp", "tensor")),
+    ("layers/mlp/(gate|up)/bias", P("tensor")),
+    ("layers/mlp/down/kernel", P("tensor", "fsdp")),
+    ("layers/(attention/out|mlp/down)/bias", P()),
+    ("(layers/(attention|mlp)_norm|norm)/(scale|bias)", P()),
+    ("layers/attention/ssmax/scale", P()),
+    (f"{ENCODING}kernel", P("fsdp", "tensor")),
+    (f"{ENCODING}table", P("tensor", None)),
+    (f"{ENCODING}(?!kernel$|table$)[^/]+", P()),  # a prior's numbers per head: the whole of them is small
+)
+"""Path of a parameter -> what its last axes are cut by; those before (the stack of layers) and an empty rule's are whole."""
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh that a configuration asks for, with axes `AXES` that the compiler shards along (`AxisType.Auto`).
+
+    Axes at 0 are chosen. On a CPU in a single process they are 1, and devices beyond the mesh stay idle: a laptop's training
+    is not cut unless told so. Everywhere else all devices take part: with `data` and `fsdp` both at 0, fsdp is the largest
+    number that divides the devices to share and those of one slice (TPUs) or of one host, whose links are the fast ones.
+
+    Args:
+        config: the configuration's `mesh`.
+        devices: None: those of all processes; or for example those of `jax.experimental.topologies`, to compile only.
+
+    Raises:
+        UserError: the axes' product is not the number of devices.
+    """
+    present = jax.devices() if devices is None else list(devices)
+    stated = {name: getattr(config, name) for name in AXES}
+    fixed = math.prod(size for size in stated.values() if size)
+    free = [name for name in AXES if not stated[name]]
+    says = ", ".join(f"{name}={size}" for name, size in stated.items() if size)
+    if present[0].platform == "cpu" and len({device.process_index for device in present}) == 1:
+        if fixed > len(present):
+            raise UserError(
+                f"config.mesh with {says} needs {fixed} devices, and this CPU is {len(present)}; "
+                f"set JAX_NUM_CPU_DEVICES={fixed}, or make the mesh smaller"
+            )
+        present = present[:fixed]
+    if len(present) % fixed or (not free and len(present) != fixed):
+        fits = len(present) % fixed == 0
+        remedy = (
+            "set config.mesh.data=0 to have it take what is left" if fits else "choose axes whose product divides it"
+        )
+        raise UserError(f"config.mesh with {says} does not fit the {len(present)} devices present; {remedy}")
+    left = len(present) // fixed
+    if free == ["data", "fsdp"]:
+        stated["fsdp"] = math.gcd(left, _near(present))
+        stated["data"] = left // stated["fsdp"]
+    elif free:
+        stated[free[0]] = left
+    shape = tuple(stated.values())
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=present)
+
+
+def _near(devices: Sequence[jax.Device]) -> int:
+    """How many of the devices have fast links with the first one."""
+    where = "slice_index" if devices[0].platform == "tpu" and hasattr(devices[0], "slice_index") else "process_index"
+    return sum(getattr(device, where) == getattr(devices[0], where) for device in devices)
+
+
+def check(config: Config, mesh: Mesh) -> None:
+    """See that a mesh's axes divide what they cut.
+
+    Args:
+        config: the run's.
+        mesh: of `make_mesh`.
+
+    Raises:
+        UserError: one line with the sizes and what to change.
+    """
+    size = dict(mesh.shape)
+    for name in ("heads", "kv_heads", "hidden"):
+        number = getattr(config.model, name)
+        if number % size["tensor"]:
+            raise UserError(
+                f"config.model.{name}={number} must be a multiple of the mesh's tensor={size['tensor']}; "
+                "set config.mesh.tensor to a divisor of it"
+            )
+    if config.context % size["context"]:
+        raise UserError(
+            f"config.context={config.context} must be a multiple of the mesh's context={size['context']}; "
+            "set config.mesh.context to a divisor of it"
+        )
+    encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
+    dims = Dims(config.model.heads, config.model.width, config.context, config.model.causal)
+    see_rowwise(jax.eval_shape(lambda: encoding.build(dims, nnx.Rngs(0)).rowwise()), mesh)
+    if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:
+        _log(
+            f"the {config.context // size['context']} tokens of each device are an odd number, so that the ring's "
+            "work is not balanced"
+        )
+    rows, sharing = config.batch // config.optimizer.accumulate, size["data"] * size["fsdp"]
+    if rows % sharing:
+        fits = [n for n in range(config.batch // sharing, 0, -1) if config.batch % (n * sharing) == 0]
+        near = min(fits, key=lambda n: abs(n - config.optimizer.accumulate), default=None)
+        raise UserError(
+            f"the {rows} rows of a (micro-)batch, config.batch={config.batch} over config.optimizer.accumulate="
+            f"{config.optimizer.accumulate}, must be a multiple of the mesh's data x fsdp = {sharing}; "
+            + (f"set config.optimizer.accumulate={near}" if near else "set config.batch to a multiple of it")
+        )
+
+
+def parameters(tree: Any, mesh: Mesh) -> Any:
+    """The sharding of each parameter, by the one of `RULES` that matches its path.
+
+    An axis of the mesh that does not divide an array's axis does not cut it: said once in the log or, of more than 8 MiB, an
+    error.
+
+    Args:
+        tree: the model's arrays, or their shapes, as nested dictionaries.
+        mesh: of `make_mesh`.
+
+    Raises:
+        UserError: a parameter that no rule matches, or two do, or a large one that an axis does not divide.
+    """
+
+    def of(keys: Any, leaf: Any) -> NamedSharding:
+        name = jax.tree_util.keystr(keys, simple=True, separator="/")
+        return NamedSharding(mesh, _fitted(name, leaf, rule(name), mesh))
+
+    return jax.tree.map_with_path(of, tree)
+
+
+def rule(name: str) -> P:
+    """What the last axes of the parameter `name` are cut by.
+
+    >>> tuple(rule("layers/mlp/down/kernel"))
+    ('tensor', 'fsdp')
+
+    Raises:
+        UserError: not exactly one of `RULES` matches it.
+    """
+    found = [spec for pattern, spec in RULES if re.fullmatch(pattern, name)]
+    if len(found) != 1:
+        many = "no rule" if not found else f"{len(found)} rules"
+        raise UserError(
+            f"{many} of bam_jax.parallel.sharding.RULES say how the parameter {name} is cut; there must be one"
+        )
+    return found[0]
+
+
+def _fitted(name: str, leaf: Any, spec: P, mesh: Mesh) -> P:
+    if leaf.ndim < len(spec):
+        raise UserError(
+            f"the rule {spec} of bam_jax.parallel.sharding.RULES is for more axes than {name} {leaf.shape} has"
+        )
+    wanted = [None] * (leaf.ndim - len(spec)) + list(spec)
+    kept = [
+        axis if axis is None or size % mesh.shape[axis] == 0 else None
+        for axis, size in zip(wanted, leaf.shape, strict=True)
+    ]
+    for axis, there, size in zip(wanted, kept, leaf.shape, strict=True):
+        if axis != there:
+            bytes_ = leaf.size * leaf.dtype.itemsize
+            says = f"the mesh's {axis}={mesh.shape[axis]} does not divide the {size} of {name} {leaf.shape}"
+            if bytes_ > LARGE:
+                raise UserError(f"{says}, which is large; change one of the two (config.model.vocab may be rounded up)")
+            _log(f"{says}: it is not cut there")
+    return P(*kept)
+
+
+def whole(mesh: Mesh) -> NamedSharding:
+    """Of what every device has all of, such as counters and metrics."""
+    return NamedSharding(mesh, P())
+
+
+def batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
+    """A batch as global arrays: rows over data and fsdp, tokens over context.
+
+    Args:
+        arrays: [B, T] each, with the rows of this process (`hosts`) and all their tokens.
+        mesh: of `make_mesh`.
+    """
+    sharding = NamedSharding(mesh, TEXT)
+    if sharding.is_fully_addressable:
+        return jax.device_put(arrays, sharding)
+    host, count = hosts(mesh)
+
+    def made(x: np.ndarray) -> Array:
+        first = host * x.shape[0]
+
+        def part(index: Any) -> np.ndarray:
+            rows, tokens = index
+            start, stop, _ = rows.indices(count * x.shape[0])
+            return x[start - first : stop - first, tokens]
+
+        return jax.make_array_from_callback((count * x.shape[0], *x.shape[1:]), sharding, part)
+
+    return {name: made(x) for name, x in arrays.items()}
+
+
+def hosts(mesh: Mesh) -> tuple[int, int]:
+    """(host, hosts): which share of a batch's rows this process's devices hold; what `data.loader.batches` takes.
+
+    Processes that share rows, along tensor or context, get the same numbers.
+
+    Args:
+        mesh: of `make_mesh`.
+
+    Raises:
+        UserError: a process holds rows that do not follow one another, or not as many as the others.
+    """
+    sharing = mesh.devices.reshape(math.prod(mesh.shape[axis] for axis in BATCH), -1)
+    owners = [{device.process_index for device in row} for row in sharing]
+    mine = [n for n, row in enumerate(owners) if jax.process_index() in row]
+    host, rest = divmod(mine[0], len(mine))
+    if rest or len(owners) % len(mine) or mine != list(range(mine[0], mine[0] + len(mine))):
+        raise UserError(
+            f"process {jax.process_index()} holds the parts {mine} of {len(owners)} of a batch, not a run of equal share; "
+            "choose config.mesh.data and fsdp so that each host's devices stand together"
+        )
+    return host, len(owners) // len(mine)
+
+
+def ambient() -> AbstractMesh | None:
+    """The mesh under `jax.set_mesh` if it has axes `AXES` and several devices, which are not cut by hand already."""
+    mesh = jax.sharding.get_abstract_mesh()
+    ours = set(AXES) <= set(mesh.axis_names) and mesh.size > 1
+    return mesh if ours and not set(AXES) & set(mesh.manual_axes) else None
+
+
+def text(x: Float[Array, "B T *E"]) -> Float[Array, "B T *E"]:
+    """Activations, kept cut by rows and tokens under a mesh."""
+    return x if ambient() is None else jax.lax.with_sharding_constraint(x, TEXT)
+
+
+def micro_batches(arrays: Any, count: int) -> Any:
+    """Each [B, T] as [count, B / count, T], where every device's rows are dealt to all micro-batches."""
+
+    def cut(x: Array) -> Array:
+        x = x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
+        return x if ambient() is None else jax.lax.with_sharding_constraint(x, P(None, *TEXT))
+
+    return jax.tree.map(cut, arrays)
+
+
+def see_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:
+    """See that a mesh leaves whole what is made of whole rows of logits.
+
+    Args:
+        rowwise: an encoding's, or None.
+        mesh: with axes `AXES`.
+
+    Raises:
+        UserError: it cuts texts, or heads that depend on one another.
+    """
+    for axis, needed in (("context", "whole rows of logits"), ("tensor", "the logits of all heads")):
+        if rowwise is not None and mesh.shape[axis] > 1 and (axis == "context" or rowwise.mixes_heads):
+            raise UserError(
+                f"{type(rowwise).__name__} needs {needed}, which the mesh's {axis}={mesh.shape[axis]} cuts; "
+                f"set config.mesh.{axis}=1"
+            )
+
+
+def _log(message: str) -> None:
+    logging.getLogger(__name__).info("mesh: %s", message)

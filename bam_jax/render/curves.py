@@ -1,0 +1,240 @@
+"""Figures over lengths: accuracies, perplexities, documents."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bam_jax.render.style import INK, SIZE, Axes, Figure, library, plain, sheet, style, styled
+
+FOOT = (1.03, 1.1)
+"""Where the heat map's row of means lies; depths go from 0 to 1."""
+
+
+class Seed(NamedTuple):
+    """A curve of one training seed: values at lengths in tokens."""
+
+    seed: int
+    values: Mapping[int, float]
+
+
+Curves = Mapping[str, Sequence[Seed]]
+
+
+@styled
+def passkey(curves: Curves, context: int) -> Figure:
+    """Passkey accuracy against length: means over seeds, with bands from the worst to the best seed.
+
+    Args:
+        curves: accuracies in [0, 1] by label.
+        context: tokens seen in training.
+
+    Source: BAM, figure 2.
+    """
+    figure, axes = _lines(curves, context)
+    axes.set(ylim=(-0.03, 1.03), ylabel="passkey accuracy")
+    _name(axes, curves)
+    return figure
+
+
+@styled
+def perplexity(curves: Curves, context: int) -> Figure:
+    """Perplexity of held-out text against length, on a logarithmic axis.
+
+    Args:
+        curves: perplexities by label.
+        context: tokens seen in training.
+
+    Source: BAM, figure 6.
+    """
+    figure, axes = _lines(curves, context)
+    axes.set_yscale("log")
+    axes.set_ylabel("perplexity (per character or token)")
+    figure.subplots_adjust(left=0.14)  # numbers of three digits and more
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    low, high = axes.get_ylim()
+    ticks = [t for t in (2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 10000, 1e5) if low <= t <= high]
+    if len(ticks) < 3:  # within a factor of four evenly spaced ones do
+        ticks = [t for t in library().ticker.MaxNLocator(5).tick_values(low, high) if low <= t <= high]
+    axes.set_yticks(ticks)
+    _name(axes, curves)
+    return figure
+
+
+@styled
+def positions(curves: Curves, context: int) -> Figure:
+    """Perplexity against the position in a sequence, far beyond what was seen in training.
+
+    Args:
+        curves: perplexities by label, at the end of each window of positions.
+        context: tokens seen in training.
+
+    Source: BAM, perplexity by position.
+    """
+    figure = perplexity(curves, context)
+    figure.axes[0].set_xlabel(f"position in training contexts of {context} tokens")
+    return figure
+
+
+@styled
+def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figure:
+    """Passkey accuracy by length and depth; the last row and column are means.
+
+    Args:
+        accuracy: by (length in tokens, depth in [0, 1]); lengths may have depths of their own.
+        context: tokens seen in training.
+
+    Source: BAM, figure 3.
+    """
+    columns = {length: sorted(depth for each, depth in accuracy if each == length) for length, _ in sorted(accuracy)}
+    figure = sheet(3.9)
+    axes = figure.add_subplot()
+    axes.grid(visible=False)
+    finest = max(columns.values(), key=len)
+    rows = [[accuracy[length, depth] for length, depths in columns.items() if depths == finest] for depth in finest]
+    body = [np.array([accuracy[length, depth] for depth in depths]) for length, depths in columns.items()]
+    for column, values in enumerate([*body, np.array([np.mean(row) for row in rows])]):
+        at = column + (0.25 if column == len(columns) else 0)
+        edges = np.linspace(0, 1, len(values) + 1)
+        for heights, cells in ((edges, values), (FOOT, values.mean(keepdims=True))):
+            box = axes.pcolormesh([at - 0.48, at + 0.48], heights, cells[:, None], cmap="cividis", vmin=0, vmax=1)
+            box.set(edgecolor="white", linewidth=0.3)
+        shade = "white" if values.mean() < 0.5 else "black"
+        axes.text(at, sum(FOOT) / 2, f"{values.mean():.2f}", ha="center", va="center", color=shade)
+    tokens = [f"{length:,}" if length < 1e4 else f"{length / 1e3:.0f}k" for length in columns]
+    names = [*(f"{n}\n{times(length, context)}" for n, length in zip(tokens, columns, strict=True)), "mean"]
+    axes.set_xticks([*range(len(columns)), len(columns) + 0.25], names)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1, sum(FOOT) / 2], ["start", ".25", ".5", ".75", "end", "mean"])
+    axes.set(ylim=(1.1, 0), xlabel="length in tokens, and in training contexts", ylabel="depth of the passkey")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(
+        box, ax=axes, orientation="horizontal", location="top", shrink=0.4, aspect=30, label="accuracy"
+    )
+    bar.outline.set_visible(False)
+    return figure
+
+
+@styled
+def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
+    """How many documents have which length, and how many of the tokens stand in them, a panel for each corpus.
+
+    Args:
+        corpora: tokens of each document, [documents] integers, by name.
+        context: tokens of a row, marked.
+    """
+    figure = sheet(0.4 + 2.4 * len(corpora))
+    least, most = (pick(int(pick(each)) for each in corpora.values()) for pick in (min, max))
+    halves = np.arange(np.floor(np.log2(max(least, 1))), np.log2(most + 1) + 0.5, 0.5)
+    edges = np.unique(np.ceil(2**halves))
+    panels = figure.subplots(len(corpora), sharex=True, squeeze=False).flat
+    for (name, each), axes in zip(corpora.items(), panels, strict=True):
+        for label, weights in (("documents", np.ones(len(each))), ("tokens", each)):
+            share = 100 * np.histogram(each, edges, weights=weights)[0] / weights.sum()
+            axes.stairs(share, edges, label=label, linewidth=1.6, **style(("documents", "tokens"), label))
+        axes.axvline(context, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set(ylim=(0, None), ylabel="% of all")
+        axes.set_title(plain(name), loc="left")
+    axes.set_xlabel(f"length of a document in tokens; dotted: a row of {context:,}")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
+    return figure
+
+
+@styled
+def losses(steps: Sequence[int], values: Sequence[float]) -> Figure:
+    """The loss of training.
+
+    Args:
+        steps: of the optimiser.
+        values: nats a token, at each of them.
+    """
+    figure = sheet(2.6)
+    axes = figure.add_subplot()
+    axes.plot(steps, values, linewidth=1.2, marker="o" if len(steps) < 20 else "")
+    axes.set(xlim=(0, None), xlabel="step", ylabel="loss, nats a token")
+    return figure
+
+
+def times(length: int, context: int) -> str:
+    """A length in training contexts.
+
+    >>> times(4096, 64)
+    '64×'
+    """
+    ratio = length / context
+    return f"{ratio:.0f}×" if ratio >= 100 or ratio == int(ratio) else f"{ratio:.2g}×"
+
+
+def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
+    """Curves over lengths on a logarithmic axis, with room for their names at the right."""
+    figure = sheet(3.3, layout=None)
+    axes = figure.add_subplot()
+    names = max((len(plain(label)) for label in curves), default=0)
+    figure.subplots_adjust(left=0.1, right=1 - (0.45 + 0.062 * names) / SIZE, bottom=0.16, top=0.97)
+    for label, seeds in curves.items():
+        lengths = sorted({length for seed in seeds for length in seed.values})
+        several = [[seed.values[length] for seed in seeds if length in seed.values] for length in lengths]
+        look = style(list(curves), label)
+        axes.plot(
+            lengths,
+            [np.mean(values) for values in several],
+            marker="o",
+            zorder=3 if len(seeds) > 1 else 2,
+            **look,
+        )
+        if len(seeds) > 1:
+            axes.fill_between(
+                lengths, [min(v) for v in several], [max(v) for v in several], color=look["color"], alpha=0.2
+            )
+    lengths = sorted({length for seeds in curves.values() for seed in seeds for length in seed.values})
+    least = (lengths[-1] / lengths[0]) ** (1 / 9)  # at most ten ticks
+    ticks = lengths[:1]
+    for length in lengths:
+        ticks += [length] if length >= max(least, 1.5) * ticks[-1] else []
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [times(tick, context) for tick in ticks], fontsize=8)
+    axes.minorticks_off()
+    axes.set_xlabel(f"length in training contexts of {context} tokens")
+    return figure, axes
+
+
+def _name(axes: Axes, curves: Curves) -> None:
+    """Writes each curve's name at the right, beside its end, and moves names apart where ends meet."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = []
+    for label, seeds in curves.items():
+        last = max(length for seed in seeds for length in seed.values)
+        value = float(np.mean([seed.values[last] for seed in seeds if last in seed.values]))
+        ends.append((to_axes.transform((last, value))[1], label, (last, value)))
+    ends.sort()
+    gap = min(0.075, 1 / max(len(ends), 1))
+    heights = [height for height, _, _ in ends]
+    for k in range(1, len(heights)):
+        heights[k] = max(heights[k], heights[k - 1] + gap)
+    limit = 1.0
+    for k in reversed(range(len(heights))):
+        heights[k] = limit = min(heights[k], limit)
+        limit -= gap
+    for height, (_, label, end) in zip(heights, ends, strict=True):
+        look = style(list(curves), label)
+        line = {
+            "arrowstyle": "-",
+            "color": look["color"],
+            "linewidth": 0.8,
+            "shrinkA": 0,
+            "shrinkB": 2,
+            "relpos": (0, 0.5),
+        }
+        at = (1.06, height)
+        axes.annotate(
+            plain(label),
+            end,
+            xytext=at,
+            textcoords="axes fraction",
+            va="center",
+            arrowprops=line,
+            annotation_clip=False,
+        )

@@ -1,0 +1,164 @@
+"""Figures of learned priors: their curves, and the parameters of all heads."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bam_jax.render.style import GRID, INK, Figure, plain, sheet, style, styled
+
+
+class Heads(NamedTuple):
+    """The priors of one model: shape, log_scale and loc, each [layers, heads]."""
+
+    shape: np.ndarray
+    log_scale: np.ndarray
+    loc: np.ndarray
+
+
+@styled
+def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
+    """Priors p(g_pos(i, j)) of every head, a panel for each layer, for the last query i of a context.
+
+    Args:
+        shape: theta_beta, [layers, heads]; it names and orders the curves.
+        weights: p for j from the first token to the query itself, [layers, heads, tokens].
+
+    Source: BAM, figure 1.
+    """
+    layers, heads, tokens = weights.shape
+    wide = min(layers, 2)
+    tall = -(-layers // wide)
+    figure = sheet(3.1 * tall)
+    panels = figure.subplots(tall, wide, sharey=True, squeeze=False).flat
+    for layer, axes in enumerate(panels):
+        if layer >= layers:
+            axes.set_visible(False)
+            continue
+        for place, head in enumerate(np.argsort(shape[layer])):
+            label = f"{head}: {shape[layer, head]:.2f}".replace("-", "−")
+            look = style(range(heads), place)
+            axes.plot(
+                np.arange(1 - tokens, 1),
+                weights[layer, head],
+                label=label,
+                marker="." if place == 0 else "",
+                **look,
+            )
+        axes.axhline(1 / tokens, color=INK, linewidth=0.6, linestyle=(0, (1, 2)))
+        axes.set(yscale="log", ylim=(1e-4, 1.5), title=f"layer {layer}", xlabel="position $j - i$ in tokens")
+        if heads <= 8:
+            key = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False, ncols=2, handlelength=1.4)
+            key.set_title(r"head: shape $\theta_\beta$")
+        if layer % wide == 0:
+            axes.set_ylabel(r"$p(g_\mathrm{pos}(i, j))$")
+    return figure
+
+
+@styled
+def scatter(groups: Mapping[str, Heads]) -> Figure:
+    """theta_beta x theta_alpha of every head after training; shapes below 0 look far, above 0 look near.
+
+    Args:
+        groups: the learned parameters by label.
+
+    Source: BAM, figure 17.
+    """
+    figure = sheet(3.4)
+    axes = figure.add_subplot()
+    for (label, heads), marker in zip(groups.items(), "osD^vP*X" * len(groups), strict=False):
+        colour = style(list(groups), label)["color"]
+        axes.scatter(
+            heads.shape.ravel(),
+            heads.log_scale.ravel(),
+            s=26,
+            marker=marker,
+            color=colour,
+            alpha=0.8,
+            label=plain(label),
+            linewidth=0,
+        )
+    axes.axvline(0, color=INK, linewidth=0.7)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -1), max(high, 1))
+    axes.margins(y=0.14)
+    for at, side, text in ((0.99, "right", "looks near"), (0.01, "left", "looks far")):
+        axes.text(at, 0.98, text, transform=axes.transAxes, ha=side, va="top", style="italic")
+    axes.set(xlabel=r"shape $\theta_\beta$", ylabel=r"log scale $\theta_\alpha$")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, handletextpad=0.2)
+    return figure
+
+
+@styled
+def classes(curves: Mapping[str, np.ndarray], ahead: int) -> Figure:
+    """Priors p(g_pos(i, j)) of several kinds for one query i, side by side; what the causal mask hides is shaded.
+
+    Args:
+        curves: p for j from the first token to the query itself, [tokens], by label.
+        ahead: tokens after the query that are shown.
+
+    Source: BAM, figure 1.
+    """
+    figure = sheet(3.1)
+    axes = figure.add_subplot()
+    for label, p in curves.items():
+        axes.plot(np.arange(1 - len(p), 1), p, label=label, **style(list(curves), label))
+    axes.axvspan(0.5, ahead, color=GRID, linewidth=0)
+    axes.text(
+        0.5 + ahead / 2, 0.5, "masked", transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="center"
+    )
+    axes.set(xlim=(-len(p), ahead), ylim=(1e-4, 1.5), yscale="log")
+    axes.set(xlabel="position $j - i$ in tokens", ylabel=r"$p(g_\mathrm{pos}(i, j))$")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, handlelength=1.6)
+    return figure
+
+
+@styled
+def scales(groups: Mapping[str, np.ndarray]) -> Figure:
+    """How Scalable Softmax's scale s is distributed over the heads after training.
+
+    Args:
+        groups: s of every head of a model, any shape, by label.
+
+    Source: BAM, figure 14.
+    """
+    figure = sheet(2.8)
+    axes = figure.add_subplot()
+    every = np.concatenate([np.ravel(values) for values in groups.values()])
+    low, high = min(every.min(), 0.99), max(every.max(), 1.01)
+    edges = np.linspace(low, high, 1 + max(6, int(np.sqrt(every.size))))
+    for label, values in groups.items():
+        share = 100 * np.histogram(np.ravel(values), edges)[0] / np.size(values)
+        axes.stairs(
+            share, edges, label=f"{plain(label)} ({np.size(values)} heads)", linewidth=1.6, **style(list(groups), label)
+        )
+    axes.axvline(1, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
+    axes.set(ylim=(0, None), xlabel="scale $s$ after training; dotted: before", ylabel="% of the heads")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, handlelength=1.6)
+    return figure
+
+
+@styled
+def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: Sequence[str]) -> Figure:
+    """What content and position add along a text, a curve for each head, a panel for each term, on common axes.
+
+    Args:
+        positions: where the windows of the text end, in tokens.
+        terms: means over the windows in nats, [heads, windows], by what they are.
+        groups: each head's, which decides its colour.
+
+    Source: BAM, appendix K.3; see `bam_jax.theory.coupling`.
+    """
+    figure = sheet(2.9)
+    panels = figure.subplots(1, len(terms), sharey=True, squeeze=False)[0]
+    names = sorted({*groups})
+    for axes, (title, values) in zip(panels, terms.items(), strict=True):
+        for group, each in zip(groups, values, strict=True):
+            axes.plot(positions, each, linewidth=1.1, alpha=0.9, label=group, **style(names, group))
+        axes.set_title(title)
+    panels[0].set(ylim=(0, None), ylabel="nats")
+    figure.supxlabel("position in the text, tokens", fontsize=9)
+    if len(names) > 1:
+        found = dict(zip(groups, panels[0].lines, strict=True))
+        figure.legend(found.values(), found, loc="outside upper center", ncols=len(names), frameon=False)
+    return figure

@@ -1,0 +1,187 @@
+"""Sections of text, figures and tables as a self-contained HTML page and as Markdown."""
+
+import dataclasses
+import html
+import re
+import urllib.parse
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bam_jax.render import style
+from bam_jax.render.style import Figure
+
+STYLE = """
+:root { color-scheme: light dark;
+  --ink: #1b1f24; --link: #0b5cad; --soft: #5b6470; --line: #d5dade; --page: #ffffff; --tint: #f3f5f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7ea; --link: #7fb5ee; --soft: #9aa4af; --line: #3a4149; --page: #14171a; --tint: #1e2328; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 80rem; background: var(--page);
+  color: var(--ink); overflow-wrap: break-word;
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 1rem; }
+h2 { font-size: 1.2rem; margin: 0 0 .5rem; }
+section, details { border-top: 1px solid var(--line); padding: 1.5rem 0; }
+details { border: none; padding: .3rem 0 1rem; } summary { cursor: pointer; }
+summary h2 { display: inline; font-size: .95rem; }
+nav { font-size: .9rem; margin: 0 0 .7rem; } a { color: var(--link); }
+p, ul { max-width: 44rem; margin: 0 0 .7rem; }
+ul { padding-left: 1.2rem; }
+.pair { display: grid; gap: 1.25rem; align-items: start; margin: 1rem 0;
+  grid-template-columns: minmax(0, 1fr); }
+@media (min-width: 68rem) {
+  .pair.both { display: flex; flex-wrap: wrap; } .pair.both > figure { flex: 0 0 34rem; }
+  .pair.both > .scroll { flex: 0 1 auto; max-width: 100%; }  /* below the figure where it is wider than what is left */
+}
+figure { margin: 0; }
+svg { width: 100%; max-width: 40rem; height: auto; display: block; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .8rem; line-height: 1.35; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; vertical-align: bottom; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
+  background: var(--page); background-clip: padding-box; }
+td.wide { white-space: normal; text-align: left; min-width: 11rem; }
+tr.part td { color: var(--soft); } tr.part td:first-child { padding-left: 1.4rem; }
+code { font: .85em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+pre { background: var(--tint); padding: .6rem .8rem; margin: .5rem 0 0; overflow-x: auto; }
+@media print {
+  :root { --ink: #000; --link: #000; --soft: #444; --line: #bbb; --page: #fff; --tint: #f3f3f3; }
+  body { font-size: 9.5pt; max-width: none; padding: 0; }
+  figure, pre, tr { break-inside: avoid; } h2, h2 + p { break-after: avoid; }
+  .pair.both { display: grid; }
+  details::details-content { content-visibility: visible; block-size: auto; } nav { display: none; }
+  svg { max-width: 28rem; } .scroll { overflow: visible; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  details pre { break-inside: auto; columns: 3; font-size: 8pt; } th:first-child, td:first-child { position: static; }
+  table { font-size: 7.5pt; }
+}
+"""
+
+
+class Link(NamedTuple):
+    """Words that lead to another file, by its path from the page."""
+
+    text: str
+    to: str
+
+
+type Words = str | Link
+
+
+WIDE = 30
+"""Characters of a cell that is broken into lines."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Cells as they are printed; a row whose first cell begins with a space is part of a row above."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Words]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of a report.
+
+    Args:
+        title: its heading.
+        text: a paragraph; `code` stands in backticks, **what matters** in asterisks, line breaks mean nothing.
+        items: the points of a list after it.
+        figure: drawn beside the table.
+        name: of the figure's file and of its ids in the page.
+        table: the figure's numbers.
+        commands: what made them, as a person would type it.
+        folded: only the title is seen until it is opened; on paper all of it.
+    """
+
+    title: str
+    text: str = ""
+    items: Sequence[Words] = ()
+    figure: Figure | None = None
+    name: str = ""
+    table: Table | None = None
+    commands: Sequence[str] = ()
+    folded: bool = False
+
+
+def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ()) -> str:
+    """The page in one file that needs no network; its drawings follow the reader's light or dark colours.
+
+    Args:
+        title: of the page.
+        sections: its parts.
+        trail: the pages above it, first the topmost.
+    """
+    body = "\n".join(_section(section) for section in sections)
+    above = f"<nav>{' / '.join(_inline(link) for link in trail)} /</nav>\n" if trail else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"{above}<h1>{html.escape(title)}</h1>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def to_markdown(title: str, sections: Sequence[Section]) -> str:
+    """The same as Markdown, whose figures are the files `figures/NAME.png`."""
+    parts = [f"# {title}"]
+    for section in sections:
+        parts += [f"## {section.title}", *([_joined(section.text)] if section.text else [])]
+        parts += ["\n".join(f"- {_marked(item)}" for item in section.items)] if section.items else []
+        parts += [f"![{section.title}](figures/{section.name}.png)"] if section.figure else []
+        if section.table:
+            rule = ["---", *["---:"] * (len(section.table.head) - 1)]
+            rows = [map(_marked, row) for row in section.table.rows]
+            parts.append("\n".join(f"| {' | '.join(row)} |" for row in (section.table.head, rule, *rows)))
+        parts += ["```\n" + "\n".join(section.commands) + "\n```"] if section.commands else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: Section) -> str:
+    parts = [f"<p>{_inline(section.text)}</p>"] if section.text else []
+    if section.items:
+        parts.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in section.items) + "</ul>")
+    pair = []
+    if section.figure:
+        pair.append(f"<figure>{style.svg(section.figure, section.name, section.title)}</figure>")
+    if section.table:
+        pair.append(f'<div class="scroll">{_table(section.table)}</div>')
+    if pair:
+        parts.append(f'<div class="pair{" both" if len(pair) == 2 else ""}">{"".join(pair)}</div>')
+    if section.commands:
+        parts.append(f"<pre><code>{html.escape(chr(10).join(section.commands))}</code></pre>")
+    title, body = f"<h2>{html.escape(section.title)}</h2>", "\n".join(parts)
+    if section.folded:
+        return f"<details>\n<summary>{title}</summary>\n{body}\n</details>"
+    return f"<section>\n{title}\n{body}\n</section>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.head)
+    rows = []
+    for row in table.rows:
+        cells = "".join(f"<td{' class=wide' if len(_said(cell)) > WIDE else ''}>{_inline(cell)}</td>" for cell in row)
+        rows.append(f"<tr{' class=part' if _said(row[0]).startswith(' ') else ''}>{cells}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _inline(words: Words) -> str:
+    if isinstance(words, Link):
+        return f'<a href="{html.escape(urllib.parse.quote(words.to))}">{_inline(words.text)}</a>'
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(_joined(words)))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked)
+
+
+def _marked(words: Words) -> str:
+    return f"[{words.text}]({urllib.parse.quote(words.to)})" if isinstance(words, Link) else words
+
+
+def _said(words: Words) -> str:
+    return words.text if isinstance(words, Link) else words
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,132 @@
+"""How every figure looks, and how it becomes a file or a part of a page."""
+
+import functools
+import html
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from bam_jax.system.errors import UserError
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+type Figure = matplotlib.figure.Figure
+type Axes = matplotlib.axes.Axes
+
+INK = "#1b1f24"
+"""Of text and axes; inside a page it becomes the page's own colour."""
+GRID = "#8a919966"
+COLOURS = ("#3d7fc4", "#d9822b", "#2f9e77", "#b565a7", "#d0505a", "#7d8590", "#a58a1a")
+"""Told apart with every common colour blindness, legible on white and on black."""
+DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)))
+SIZE = 4.9
+"""Inches; narrow, so that text stays legible on a telephone."""
+LONGEST = 48
+"""Characters of a label; a longer one would leave no room for its figure."""
+RC: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.7,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 3.5,
+    "svg.hashsalt": "bam_jax",
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+}
+
+
+def library() -> ModuleType:
+    """matplotlib, which only those need who draw.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import matplotlib.figure
+        import matplotlib.ticker
+    except ModuleNotFoundError as error:
+        raise UserError("figures are drawn by matplotlib; install it with pip install 'bam_jax[figures]'") from error
+    return matplotlib
+
+
+def sheet(height: float, *, layout: str | None = "constrained") -> Figure:
+    """An empty figure, `SIZE` wide.
+
+    Args:
+        height: inches.
+        layout: who makes room for names and legends; None: the caller.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    return library().figure.Figure(figsize=(SIZE, height), layout=layout)
+
+
+def styled[**P, T](draw: Callable[P, T]) -> Callable[P, T]:
+    """Applies RC while a figure is made or drawn, and leaves matplotlib's own settings alone; a UserError without matplotlib."""
+
+    @functools.wraps(draw)
+    def styled(*args: P.args, **kwargs: P.kwargs) -> T:
+        with library().rc_context(RC):
+            return draw(*args, **kwargs)
+
+    return styled
+
+
+def plain(text: str) -> str:
+    """A text that is not ours, such as a run's label, as matplotlib draws it as it stands: without mathematics, and not too long.
+
+    >>> plain("costs $5 or $6")
+    'costs \\\\$5 or \\\\$6'
+
+    Args:
+        text: any; what cannot be seen becomes a space.
+    """
+    line = re.sub(r"[\x00-\x1f\x7f]", " ", text)
+    short = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return short.replace("$", r"\$")
+
+
+def style[T](labels: Sequence[T], label: T) -> dict[str, Any]:
+    """Colour and dashes of a label: the same in every figure that is given the same labels."""
+    turn, colour = divmod(labels.index(label), len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": DASHES[turn % len(DASHES)]}
+
+
+@styled
+def svg(figure: Figure, name: str, label: str) -> str:
+    """A figure as part of a page: text in the page's colour, and ids of its own.
+
+    Args:
+        figure: drawn.
+        name: the ids begin with it.
+        label: what it shows, for those who do not see it.
+    """
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    drawing = file.getvalue()
+    drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
+    drawing = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", drawing)
+    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    box = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', drawing)
+    assert box is not None
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box[1]} role="img" aria-label="{html.escape(label)}">'
+    return head + drawing[box.end() :]
+
+
+@styled
+def save(figure: Figure, path: Path) -> None:
+    """Writes `path`.png and `path`.svg, on white."""
+    figure.savefig(path.with_suffix(".png"), dpi=200)
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})

@@ -1,0 +1,1 @@
+"""Errors in one line, logs, files, strict JSON, and the machine underneath."""

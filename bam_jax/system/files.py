@@ -1,0 +1,257 @@
+"""Files of a corpus: in a local folder, or at any address that fsspec knows; plain, gzip or zstandard."""
+
+import contextlib
+import dataclasses
+import errno
+import fnmatch
+import gzip
+import importlib
+import io
+import itertools
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError
+
+COMPRESSIONS = (".gz", ".zst")
+SMALL = 2**28
+"""Bytes of a file that is read whole: a manifest, a vocabulary. A larger one is none."""
+_PIECE = 2**18  # bytes read at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One file.
+
+    Args:
+        path: local, or an address such as gs://bucket/name.
+        name: its path below the source.
+        size: in bytes, as stored.
+    """
+
+    path: str
+    name: str
+    size: int
+
+    @property
+    def kind(self) -> str:
+        """The suffix that says what is in it, that of a compression left out: ".jsonl" of "a.jsonl.gz"."""
+        name = self.name
+        for suffix in COMPRESSIONS:
+            name = name.removesuffix(suffix)
+        return Path(name).suffix
+
+    def raw(self) -> BinaryIO:
+        """The bytes as stored."""
+        if is_remote(self.path):
+            filesystem, path = _filesystem(self.path)
+            return filesystem.open(path, "rb")
+        if not Path(self.path).is_file():  # a pipe would be waited for
+            raise FileNotFoundError(errno.ENOENT, "it is not a file", self.path)
+        return open(self.path, "rb")
+
+    def lines(self, most: int) -> Iterator[tuple[bytes | bytearray, int]]:
+        """The lines of its text, uncompressed, each with its end; and the bytes as stored that are read when it comes.
+
+        Args:
+            most: bytes of a line.
+
+        Raises:
+            UserError: it cannot be read, or a line is longer.
+        """
+        with self._reading() as (raw, stream):
+            for number in itertools.count(1):
+                start = stream.readline(_PIECE)
+                if not start:
+                    return
+                whole = len(start) < min(_PIECE, most)
+                line = start if whole else _gathered(_line(start, stream), most, f"{self.path} line {number}")
+                yield line, raw.tell()
+
+    def whole(self, most: int) -> bytearray:
+        """All its bytes, uncompressed.
+
+        Args:
+            most: of them.
+
+        Raises:
+            UserError: it cannot be read, or is larger.
+        """
+        with self._reading() as (_, stream):
+            return _gathered(iter(lambda: stream.read(_PIECE), b""), most, self.path)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+        """Its bytes as stored, and the same stream uncompressed a buffer at a time; errors in reading are the user's to mend."""
+        with self.blamed(), self.raw() as raw:
+            if self.path.endswith(".gz"):
+                yield raw, io.BufferedReader(gzip.open(raw), _PIECE)  # type: ignore[arg-type]
+            elif self.path.endswith(".zst"):
+                arrow = need(
+                    "pyarrow", "a .zst file"
+                )  # whose streams, unlike others, say where one ends within a frame
+                inflated = arrow.CompressedInputStream(arrow.PythonFile(raw, "r"), "zstd")
+                yield raw, io.BufferedReader(inflated, _PIECE)
+            elif is_remote(self.path):  # fsspec's own lines know no bound
+                yield raw, io.BufferedReader(raw, _PIECE)  # type: ignore[type-var]
+            else:
+                yield raw, raw
+
+    @contextlib.contextmanager
+    def blamed(self, *errors: type[Exception]) -> Iterator[None]:
+        """Errors of the system, of decompression and the given ones, said in one line that names the file.
+
+        Raises:
+            UserError: instead of them.
+        """
+        try:
+            yield
+        except (OSError, EOFError, zlib.error, *errors) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+            raise UserError(f"cannot read {self.path}: {reason}; mend it, fetch it again or take it away") from error
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is an address for fsspec: gs://bucket/folder, s3://..., memory://...
+
+    >>> is_remote("gs://bucket/corpus"), is_remote("corpora/fineweb")
+    (True, False)
+    """
+    return "://" in path
+
+
+def listing(source: str, patterns: tuple[str, ...]) -> list[File]:
+    """The files of a source whose names below it match a pattern, always in the same order.
+
+    Args:
+        source: a file, or a folder searched through; a single file needs to match no pattern.
+        patterns: in the style of a shell, "*" standing for slashes as well; the files of the first one that matches any.
+
+    Raises:
+        UserError: nothing there.
+    """
+    files = _remote(source) if is_remote(source) else _local(source)
+    if len(files) == 1 and not files[0].name:
+        return [dataclasses.replace(files[0], name=Path(source).name)]
+    for pattern in patterns:
+        found = [file for file in files if fnmatch.fnmatchcase(file.name, pattern)]
+        if found:
+            return sorted(found, key=lambda file: file.name.split("/"))
+    return []
+
+
+def too_large(where: str, most: int) -> UserError:
+    """The complaint about a record that is larger than a record may be.
+
+    Args:
+        where: names it.
+        most: its bytes, at most.
+    """
+    return UserError(f"{where} has more than {most:,} bytes; divide it, or give prepare a larger --max-record-bytes")
+
+
+def small(path: str | os.PathLike) -> bytes:
+    """A small file as a whole.
+
+    Args:
+        path: the file, of at most `SMALL` bytes.
+
+    Raises:
+        UserError: it cannot be read, or is larger.
+    """
+    file = File(str(path), Path(path).name, 0)
+    with file.blamed(), file.raw() as raw:
+        contents = raw.read(SMALL + 1)
+    if len(contents) > SMALL:
+        raise UserError(f"{path} has more than {SMALL:,} bytes, and is not what its name says; take it away")
+    return contents
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """The JSON value in a small file.
+
+    Raises:
+        UserError: it cannot be read, or is not JSON.
+    """
+    return strict_json.parse(small(path), str(path), strict=False)  # hashes are numbers of 64 bits
+
+
+def shortened(names: Iterable[object], most: int = 20) -> str:
+    """Names that a file gives, in a message of one line: the first of them, each in one piece and not too long.
+
+    >>> shortened(["text", "two\\nlines"]), shortened([])
+    ('text, two\\\\nlines', 'none')
+    """
+    found = [repr(str(name)[:60])[1:-1] for name in itertools.islice(names, most + 1)]
+    return ", ".join(found[:most] + ["..."] * (len(found) > most)) or "none"
+
+
+def need(module: str, what: str) -> ModuleType:
+    """A module of the extra `data`.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{what} needs the package {error.name}: pip install 'bam_jax[data]'") from error
+
+
+def _local(source: str) -> list[File]:
+    root = Path(source)
+    if not root.exists():
+        raise UserError(f"data source {source} does not exist; name a folder or file that is there")
+    if root.is_file():
+        return [File(source, "", root.stat().st_size)]
+    return [
+        File(str(path), path.relative_to(root).as_posix(), path.stat().st_size if path.exists() else 0)
+        for path in root.rglob("*")
+        if path.suffix and not path.name.startswith(".") and not path.is_dir()
+    ]
+
+
+def _remote(source: str) -> list[File]:
+    filesystem, root = _filesystem(source)
+    try:
+        if not filesystem.exists(root):
+            raise UserError(f"data source {source} does not exist; give a folder or file")
+        found: dict[str, Any] = filesystem.find(root, detail=True)
+    except OSError as error:
+        raise UserError(f"cannot read {source}: {error}; see that it exists and that you may read it") from error
+    return [
+        File(filesystem.unstrip_protocol(path), path[len(root) :].lstrip("/"), entry["size"])
+        for path, entry in found.items()
+    ]
+
+
+def _filesystem(path: str) -> tuple[Any, str]:
+    fsspec = need("fsspec", path)
+    try:
+        return fsspec.core.url_to_fs(path)
+    except ImportError as error:  # fsspec's own message names the package: gcsfs, s3fs
+        raise UserError(f"cannot read {path}: {error}") from error
+    except ValueError as error:
+        raise UserError(f"cannot read {path}: {error}; give a local path, or gs://..., s3://...") from error
+
+
+def _line(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """The pieces of the line that begins so."""
+    while start:
+        yield start
+        start = b"" if start.endswith(b"\n") else stream.readline(_PIECE)
+
+
+def _gathered(pieces: Iterable[bytes], most: int, where: str) -> bytearray:
+    """The pieces as one; a growing array takes an eighth more than it holds, and a list of pieces twice as much."""
+    whole = bytearray()
+    for piece in pieces:
+        whole += piece
+        if len(whole) > most:
+            raise too_large(where, most)
+    return whole

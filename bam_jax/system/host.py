@@ -1,0 +1,79 @@
+"""The process that XLA's CPU backend runs in, how much memory it took, and how fast its device is."""
+
+import ctypes
+import functools
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+
+if sys.platform != "win32":
+    import resource
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # mallopt's parameters, malloc.h
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next step instead of giving it back to the kernel.
+
+    XLA's CPU backend allocates its temporaries anew in each call, and glibc maps and unmaps any block of 32 MiB or more: the
+    page faults cost a small model more than its arithmetic. Does nothing where the C library is another one.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_TOP_PAD, 2**26)
+
+
+def peak_bytes() -> int | None:
+    """The most memory that this process has held so far, an accelerator's or, without one, the machine's; None: not known."""
+    statistics = jax.local_devices()[0].memory_stats()
+    if statistics is not None:
+        return int(statistics["peak_bytes_in_use"])
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux, where the other way begins with the parent's
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())[0]) * 1024
+    if sys.platform == "win32":
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@functools.cache
+def speed(dtype: jnp.dtype) -> float:
+    """Floating-point operations a second of this process's first device, in the best of three matrix products.
+
+    Args:
+        dtype: of the matrices.
+    """
+    device = jax.local_devices()[0]
+    size = 1024 if device.platform == "cpu" else 8192  # enough to keep it busy, and well below a second
+    product, times = jax.jit(jnp.matmul), []
+    # a mesh of its own: the caller's may have devices of other processes, which do not take part
+    with jax.set_mesh(jax.make_mesh((1,), ("alone",), axis_types=(AxisType.Auto,), devices=[device])):
+        matrix = jnp.ones((size, size), dtype)
+        product(matrix, matrix).block_until_ready()  # compiles
+        for _ in range(3):
+            start = time.perf_counter()
+            product(matrix, matrix).block_until_ready()
+            times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
+
+
+def commit() -> str | None:
+    """The git commit of this code, with "-dirty" if files differ from it; None outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        said = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said.stdout.strip()

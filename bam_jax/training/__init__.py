@@ -1,0 +1,1 @@
+"""Training: the step, the loop, checkpoints and the folder of a run."""

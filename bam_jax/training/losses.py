@@ -1,0 +1,105 @@
+"""Next-token losses as a sum and a weight, never as a mean of means."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient
+
+
+def cross_entropy(
+    hidden: Float[Array, "*B E"],
+    kernel: Float[Array, "E V"],
+    targets: Int[Array, "*B"],
+    weights: Float[Array, "*B"],
+    *,
+    chunk: int,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Weighted cross-entropy of a linear head, without the logits of the whole batch in memory.
+
+    sum_n w_n (logsumexp_v(h_n . K_v) - h_n . K_(target_n)), in nats, and sum_n w_n.
+
+    Rows go through the head `chunk` at a time and are recomputed in the backward pass, so that at most
+    [chunk, V] logits exist. Matrices keep the dtype of `hidden`; logits and the loss are float32 (float64 for float64 states).
+
+    Args:
+        hidden: [..., E] final hidden states.
+        kernel: [E, V] the head's kernel.
+        targets: [...] ids of the next tokens, from 0 to V - 1.
+        weights: [...] weight of every target in the loss; 0 leaves it out.
+        chunk: rows per chunk; `chunk_rows` suggests one.
+
+    Returns:
+        (sum, weight): scalars in nats and in tokens; their quotient is the mean loss. Add several
+        batches before dividing.
+
+    >>> total, weight = cross_entropy(
+    ...     jnp.zeros((3, 4)), jnp.ones((4, 8)), jnp.array([1, 2, 3]), jnp.array([1.0, 1.0, 0.0]), chunk=2)
+    >>> float(weight), round(float(total / weight), 4)  # uniform over 8 tokens: log 8
+    (2.0, 2.0794)
+    """
+    rows = targets.size
+    flat = hidden.reshape(rows, -1), targets.reshape(rows), weights.reshape(rows).astype(_wide(hidden))
+    kernel = kernel.astype(hidden.dtype)
+    if rows <= chunk:
+        return _rows(kernel, *flat), flat[2].sum()
+    pad = -rows % chunk
+    blocks = [jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:]) for x in flat]
+    step = jax.checkpoint(lambda total, block: (total + _rows(kernel, *block), None))
+    total, _ = jax.lax.scan(step, jnp.zeros((), _wide(hidden)), blocks)
+    return total, flat[2].sum()
+
+
+def chunk_rows(vocab: int, elements: int = 2**25) -> int:
+    """Rows per chunk of `cross_entropy` that keep its float32 logits within 128 MiB.
+
+    Args:
+        vocab: V, entries of the vocabulary.
+        elements: logits that may live at once.
+
+    >>> chunk_rows(32_768)
+    1024
+    """
+    return max(1, elements // vocab)
+
+
+def _wide(x):
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _rows(kernel, hidden, targets, weights):
+    logits = jnp.matmul(hidden, kernel, preferred_element_type=_wide(hidden))
+    ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
+    chosen = jnp.sum(
+        jnp.where(ids == targets[:, None], logits, 0), axis=1
+    )  # no gather: devices may share the vocabulary
+    return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - chosen))
+
+
+def sharded_cross_entropy(
+    hidden: Float[Array, "B T E"],
+    kernel: Float[Array, "E V"],
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """`cross_entropy` in chunks of the rows that each device has, the vocabulary cut over tensor.
+
+    Args:
+        hidden: final hidden states.
+        kernel: the head's.
+        targets: ids of the next tokens.
+        weights: of every target in the loss.
+    """
+    mesh = ambient()
+    if mesh is None:
+        return cross_entropy(hidden, kernel, targets, weights, chunk=chunk_rows(kernel.shape[1]))
+    sharing = (*BATCH, CONTEXT)
+    chunk = chunk_rows(kernel.shape[1] // mesh.shape[TENSOR])
+
+    def here(*arguments: Array) -> tuple[Array, Array]:
+        # One sum over devices, after the last chunk; the kernel's gradient is summed over them once, too.
+        return jax.lax.psum(cross_entropy(*arguments, chunk=chunk), sharing)
+
+    return jax.shard_map(
+        here, in_specs=(TEXT, P(), TEXT, TEXT), out_specs=P(), axis_names=set(sharing), check_vma=False
+    )(hidden, kernel, targets, weights)

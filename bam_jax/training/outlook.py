@@ -1,0 +1,97 @@
+"""A training's size and the time that it takes on this machine, said before it begins."""
+
+import operator
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from bam_jax.config import Config
+from bam_jax.models import counts, transformer
+from bam_jax.models.counts import Parameters
+from bam_jax.system import host
+
+LONG = {"step": 60.0, "run": 30 * 86400.0}
+"""Seconds from which on a person is told what to try instead."""
+
+SMALL = 0.1
+"""Seconds of a step below which more than its operations takes time."""
+
+_TRIAL = {"batch": 8, "context": 128, "model.layers": 2, "optimizer.accumulate": 1}
+_UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
+
+
+def size(config: Config, known: Parameters, devices: Sequence[jax.Device]) -> str:
+    """Parameters, steps, tokens and devices, in a line.
+
+    Args:
+        config: the run's.
+        known: its model's parameters.
+        devices: those that train.
+    """
+    count = known.embedding + known.transformer + known.prior
+    plural = "" if len(devices) == 1 else "s"
+    return (
+        f"{count:,} parameters, {config.steps:,} steps of {config.batch * config.context:,} tokens, "
+        f"on {len(devices)} device{plural} ({devices[0].device_kind})"
+    )
+
+
+def duration(config: Config, known: Parameters, devices: Sequence[jax.Device], done: int) -> Iterator[str]:
+    """About how long a step and the run take here, in a line, and in another what to try where that is hopeless.
+
+    It is a step's operations over the speed of a matrix product, which is measured, at `budget.UTILISATION`. A small model's
+    time goes elsewhere, so that it is the least for one.
+
+    Args:
+        config: the run's.
+        known: its model's parameters.
+        devices: those that train, all like this process's first one.
+        done: steps that are done already.
+    """
+    cpu = devices[0].platform == "cpu"
+    # the devices of a CPU share its cores
+    parts = len({device.process_index for device in devices} if cpu else devices)
+    speed = parts * host.speed(transformer.product_dtype(config.model.dtype)) * counts.UTILISATION
+    step = counts.step(config, known) / speed
+    run = step * (config.steps - done)
+    bound = "at least" if step < SMALL else "about"
+    yield (
+        f"{bound} {span(step)} a step and {span(run)} in all, by the speed of a matrix product here "
+        f"({speed:.1e} operations a second at {counts.UTILISATION:.0%})"
+    )
+    if step > LONG["step"] or run > LONG["run"]:
+        yield f"that is long: {_remedy(config, cpu)}"
+
+
+def span(seconds: float) -> str:
+    """A duration in the largest unit of which there are two.
+
+    >>> span(0.0123), span(75), span(5000), span(40 * 86400), span(1e9)
+    ('0.012 s', '75 s', '83 minutes', '40 days', '32 years')
+
+    Args:
+        seconds: as many.
+    """
+    for name, length in _UNITS.items():
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {name}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+def smaller(config: Config) -> list[str]:
+    """The overrides that make a run small enough to try it, of those sizes that are not.
+
+    Args:
+        config: the run's.
+    """
+    return [f"--config.{name}={small}" for name, small in _TRIAL.items() if operator.attrgetter(name)(config) > small]
+
+
+def _remedy(config: Config, cpu: bool) -> str:
+    less = f"{' '.join(smaller(config)) or 'fewer --config.steps'} into another --workdir"
+    if not cpu:
+        return f"try it on more devices, or with {less}"
+    return (
+        f"try it on an accelerator (pip install 'bam_jax[cuda]' or 'bam_jax[tpu]'), or with {less}; "
+        "--config=configs/quickstart.py takes about a minute"
+    )

@@ -1,0 +1,170 @@
+"""The adapters inside Flax's own modules, against the same modules with the bias as a dense table."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import biases, encodings
+from bam_jax.adapters import PriorAttention, attention_fn
+from bam_jax.attention import Mask, Scoring, Tokens, Unsupported
+from bam_jax.attention.logits.scoring import HIDDEN, bias_table, visible
+
+B, T, H, E = 2, 7, 4, 24
+CAUSAL, BOTH, WINDOW = Mask(causal=True), Mask(causal=False), Mask(causal=True, window=3)
+
+
+def prior():
+    return biases.GeneralisedGaussian(jnp.linspace(-0.5, 1.5, H), jnp.linspace(-1.0, 0.5, H), jnp.linspace(0.1, 0.3, H))
+
+
+def dense(bias, visibility):
+    """Flax's own attention with the bias and its mask as a table [1, H, T, T]."""
+
+    def attend(query, key, value, mask=None, **_):
+        at = Tokens(jnp.arange(query.shape[-3], dtype=jnp.int32)[None])
+        table = (
+            bias_table(Scoring(bias, at, at), jnp.float32) + jnp.where(visible(at, at, visibility), 0, HIDDEN)[:, None]
+        )
+        return nn.dot_product_attention(query, key, value, bias=table, mask=mask)
+
+    return attend
+
+
+@pytest.fixture
+def x(rng):
+    return jnp.asarray(rng.normal(size=(B, T, E)), jnp.float32)
+
+
+def close(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert jnp.abs(other).max() > 1e-4
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+def padding():
+    """The first row's two last keys are hidden."""
+    return (jnp.arange(T) < jnp.asarray([[T - 2], [T]]))[:, None, None]
+
+
+@pytest.mark.parametrize("hide", [False, True])
+@pytest.mark.parametrize("mask", [CAUSAL, BOTH, WINDOW], ids=["causal", "both", "window"])
+def test_linen(x, mask, hide):
+    class Layer(nn.Module):
+        make: object
+
+        @nn.compact
+        def __call__(self, x):
+            parameters = [self.param(n, lambda _, n=n: getattr(prior(), n)) for n in ("shape", "log_scale", "loc")]
+            attend = self.make(biases.GeneralisedGaussian(*parameters), mask)
+            layer = nn.MultiHeadDotProductAttention(H, attention_fn=attend, dropout_rate=0.5, deterministic=True)
+            return layer(x, mask=padding() if hide else None)
+
+    ours, theirs = Layer(attention_fn), Layer(dense)
+    state = ours.init(jax.random.key(0), x)
+    loss = lambda layer: lambda state, x: jnp.sum(jnp.sin(layer.apply(state, x)))
+    close(ours.apply(state, x), theirs.apply(state, x))
+    # The key's bias moves all logits of a row alike.
+    gradients = [jax.jit(jax.grad(loss(layer), (0, 1)))(state, x) for layer in (ours, theirs)]
+    for state, _ in gradients:
+        np.testing.assert_allclose(state["params"]["MultiHeadDotProductAttention_0"]["key"].pop("bias"), 0, atol=1e-5)
+    close(*gradients)
+
+
+@pytest.mark.parametrize("mask", [CAUSAL, BOTH, WINDOW], ids=["causal", "both", "window"])
+def test_nnx_learns_the_prior(x, mask):
+    encoding = encodings.BAM(encodings.Dims(H, E, T), init="spread", train_loc=True, rngs=nnx.Rngs(1))
+    encoding.loc[...] = prior().loc  # the gradient jumps at 0
+    make = functools.partial(nnx.MultiHeadAttention, H, E, decode=False)
+    ours = make(attention_fn=PriorAttention(encoding, mask), rngs=nnx.Rngs(0))
+    loss = lambda layer, x: jnp.sum(jnp.sin(layer(x)))
+    found = nnx.jit(nnx.grad(loss))(ours, x)
+
+    plain = lambda bias: make(attention_fn=dense(bias, mask), rngs=nnx.Rngs(0))
+    d_bias = jax.jit(jax.grad(lambda bias: loss(plain(bias), x)))(encoding.bias())
+    theirs = plain(encoding.bias())
+    close(ours(x), theirs(x))
+    for name in ("shape", "log_scale", "loc"):
+        close(found.attention_fn.prior[name][...], getattr(d_bias, name))
+    expected = nnx.grad(loss)(theirs, x)
+    for name in ("query", "value", "out"):
+        close(found[name].kernel[...], expected[name].kernel[...])
+
+
+def test_nnx_adds_causality_and_batch_axes_and_groups(rng):
+    x = jnp.asarray(rng.normal(size=(2, 3, T, E)), jnp.float32)
+    layer = nnx.MultiHeadAttention(
+        H, E, num_kv_heads=2, decode=False, attention_fn=attention_fn(prior(), BOTH), rngs=nnx.Rngs(0)
+    )
+    out = layer(x, is_causal=True)
+    layer.attention_fn = attention_fn(prior(), CAUSAL)
+    np.testing.assert_array_equal(out, layer(x))
+    np.testing.assert_allclose(out[1, 2], layer(x[1, 2][None])[0], atol=1e-6)
+    assert jnp.abs(layer(x) - layer(x[..., ::-1, :])).max() > 1e-2
+
+
+@pytest.mark.parametrize("mask", [CAUSAL, WINDOW], ids=["causal", "window"])
+@pytest.mark.parametrize("kind", ["linen", "nnx"])
+def test_decoding_repeats_the_full_pass(x, kind, mask):
+    attend = attention_fn(prior(), mask)
+    if kind == "nnx":
+        layer = nnx.MultiHeadAttention(H, E, decode=True, attention_fn=attend, rngs=nnx.Rngs(0))
+        full = layer(x, decode=False)
+        layer.init_cache(x.shape)
+        steps = [layer(x[:, t : t + 1]) for t in range(T)]
+    else:
+        layer = nn.MultiHeadDotProductAttention(H, attention_fn=attend, decode=True)
+        state = layer.init(jax.random.key(0), x)
+        full = layer.clone(decode=False).apply({"params": state["params"]}, x)
+        steps = []
+        for t in range(T):
+            out, new = layer.apply(state, x[:, t : t + 1], mutable="cache")
+            state, steps = {**state, **new}, [*steps, out]
+    np.testing.assert_allclose(jnp.concatenate(steps, 1), full, atol=2e-6)
+
+
+def test_bfloat16(x):
+    layer = nnx.MultiHeadAttention(
+        H, E, dtype=jnp.bfloat16, decode=False, attention_fn=attention_fn(prior(), CAUSAL), rngs=nnx.Rngs(0)
+    )
+    assert layer(x).dtype == jnp.bfloat16
+    exact = nnx.MultiHeadAttention(H, E, decode=False, attention_fn=attention_fn(prior(), CAUSAL), rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(layer(x).astype(jnp.float32), exact(x), atol=0.05)
+
+
+def test_what_flax_may_ask_is_given_or_refused(x):
+    make = functools.partial(nnx.MultiHeadAttention, H, E, decode=False, attention_fn=attention_fn(prior(), CAUSAL))
+    layer = make(rngs=nnx.Rngs(0))
+    refused = {
+        "dropout_rate": lambda: make(dropout_rate=0.1, deterministic=False, rngs=nnx.Rngs(0))(x),
+        "precision": lambda: make(precision="highest", rngs=nnx.Rngs(0))(x),
+        "sow_weights": lambda: layer(x, sow_weights=True),
+        "input_positions": lambda: layer(x, input_positions=jnp.arange(T)),
+        "a dense mask (2, 1, 7, 7)": lambda: layer(x, mask=nn.make_causal_mask(x[..., 0])),
+        "7 queries among 5 keys": lambda: layer(x, x[:, :5]),
+        "1 queries among 7 keys": lambda: layer(x[:, :1], x),
+    }
+    for message, ask in refused.items():
+        with pytest.raises(Unsupported) as error:
+            ask()
+        assert message in str(error.value)
+    linen = nn.MultiHeadDotProductAttention(H, attention_fn=attention_fn(prior(), CAUSAL))
+    with pytest.raises(Unsupported, match="sow_weights"):
+        linen.init(jax.random.key(0), x, sow_weights=True)
+    assert make(dropout_rate=0.1, deterministic=True, rngs=nnx.Rngs(0))(x).shape == x.shape
+
+
+@pytest.mark.parametrize(
+    ("encoding", "hook"),
+    [("rope", "rotate"), ("cable", "coordinate"), ("sinusoidal", "embed"), ("cope", "rowwise")],
+    ids=lambda x: x,
+)
+def test_a_prior_is_a_bias_and_nothing_else(encoding, hook):
+    made = encodings.ENCODINGS[encoding](encodings.Dims(H, E, T), rngs=nnx.Rngs(0))
+    with pytest.raises(Unsupported, match=f"the hook '{hook}'"):
+        PriorAttention(made, CAUSAL)

@@ -1,0 +1,167 @@
+"""What is measured of a model's heads, against the definitions."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax import heads as heads_command
+from bam_jax import theory
+from bam_jax.analysis import heads
+from bam_jax.attention import Mask
+from bam_jax.data import loader, tokenizers
+from bam_jax.models import transformer
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+
+T = 24
+
+
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def described(encoding="bam", ssmax="on", **options):
+    return configs.from_dict(
+        {
+            "encoding": encoding,
+            "ssmax": ssmax,
+            "encoding_options": options,
+            "context": T,
+            "model": {"layers": 2, "width": 16, "heads": 4, "hidden": 16},
+        }
+    )
+
+
+def first_layer(config):
+    """The first layer's attention, and its queries, keys and scoring of a text."""
+    config = configs.override(config, ["--config.model.layers=1"])
+    decoder = nnx.jit(lambda: transformer.build(config, vocab=24, rngs=nnx.Rngs(0)))()
+    return decoder.blocks()[0].attention, *heads.scored(decoder, np.arange(T))[0]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "ssmax"),
+    [
+        ("bam", "inside"),
+        full("bam", "outside"),
+        full("rope", "inside"),
+        ("cable", "inside"),
+        full("fire", "off"),
+        ("dape_kerple", "off"),
+    ],
+)
+def test_the_last_prior_is_the_last_row_of_the_texts_prior(encoding, ssmax):
+    options = {"init": "spread"} if encoding == "bam" else {"window": 7} if encoding == "rope" else {}
+    attention, q, k, scoring = first_layer(described(encoding, ssmax, **options))
+    assert (scoring.temperature is None) == (ssmax != "inside")
+    for keys in (1, 5, T):
+        _, position, seen = theory.logits(q, k, scoring)
+        row = np.asarray(jax.nn.softmax(position, axis=-1, where=seen))[0, :, keys - 1, :keys]
+        found = heads.last_prior(attention, q, k, scoring, keys)
+        np.testing.assert_allclose(found, row[..., ::-1], atol=1e-6)
+    far = heads.last_prior(attention, q, k, scoring, 10 * T)
+    assert far is None if encoding in ("cable", "dape_kerple") else far.shape[1] == 10 * T
+
+
+def test_an_encoders_last_prior_is_that_of_its_last_token():
+    config = configs.override(described("cable", "off"), ["--config.model.causal=False"])
+    attention, q, k, scoring = first_layer(config)
+    assert heads.last_prior(attention, q, k, scoring, 5) is None  # the fifth token sees the others, too
+    found = heads.last_prior(attention, q, k, scoring, T)
+    np.testing.assert_allclose(found, theory.prior(scoring)[0, :, -1, ::-1], atol=1e-6)
+    np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+
+
+def test_keys_beyond_the_text_are_refused_where_the_prior_depends_on_it(run, monkeypatch):
+    monkeypatch.setattr(heads, "last_prior", lambda *layer: None)
+    assert heads.measure(run, tokens=8)[0]["reach"] == {}
+    with pytest.raises(UserError, match=r"--keys=9: the prior of 'bam' depends on the text, .* give --tokens=9"):
+        heads.measure(run, keys=[9], tokens=8)
+
+
+def test_couplings_in_blocks_are_those_of_the_whole(monkeypatch):
+    _, q, k, scoring = first_layer(described("cable"))
+    whole = theory.coupling(*heads.logits(q, k, scoring))
+    monkeypatch.setattr(heads, "BLOCK", 5 * 4 * T)  # five rows, and four at the end
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), heads.coupling(q, k, scoring), whole)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose checkpoint at step 1 is the initial model."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
+    config = configs.override(described(init="spread", spread=2.0), [f"--config.data.source={folder / 'text.txt'}"])
+    tokenizer = tokenizers.tokenizer("char")
+    initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
+    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
+        checkpoints.save(1, state, loader.batches(config, tokenizer))
+    return folder / "run"
+
+
+def command(run, *arguments):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(heads_command.main, [f"--run={run}", *arguments])
+    return exit.value.code
+
+
+def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, capsys):
+    assert not command(run, "--keys=8,6000", "--tokens=40")
+    records = [json.loads(line, parse_constant=pytest.fail) for line in (run / heads.FILE).read_text().splitlines()]
+    assert [(r["layer"], r["head"]) for r in records] == [(layer, head) for layer in range(2) for head in range(4)]
+    assert [r["class"] for r in records[:4]] == ["retrieval", "retrieval", "long-tail", "local"]
+    for record in records:
+        shape = record["shape"]
+        for keys in (8, 6000):
+            weights = np.exp(-np.log(keys) * (np.arange(keys) + 1e-5) ** shape)
+            mass = np.cumsum(weights / weights.sum())
+            expected = [int(np.argmax(mass >= share)) for share in heads.SHARES]
+            np.testing.assert_allclose(record["reach"][str(keys)], expected, atol=1)
+        assert record["positions"][-1] == 40 and len(record["kl_prior"]) == len(record["positions"])
+        assert record["scale"] == 1 and record["tokens"] == 40
+    said = capsys.readouterr().out
+    assert said.count("retrieval") == 4 and "99% of 6,000 keys" in said
+
+
+def test_windows_of_the_text_hold_means(run, monkeypatch):
+    monkeypatch.setattr(heads, "WINDOWS", 3)
+    (record, *_) = heads.measure(run, keys=[4], tokens=20)
+    assert record["positions"] == [7, 13, 20]
+    _, tokenizer, decoder = checkpoint.restore_model(run)
+    text = loader.held_out(checkpoint.read_config(run), tokenizer)[:20]
+    joint, content, prior, _ = theory.factors(*heads.logits(*heads.scored(decoder, text)[0]))
+    for name, other in (("kl_content", content), ("kl_prior", prior)):
+        each = np.sum(joint[0] * np.log(np.where(joint[0] > 0, joint[0] / other[0], 1)), -1)
+        np.testing.assert_allclose(record[name], [each[:7].mean(), each[7:13].mean(), each[13:].mean()], atol=1e-4)
+
+
+MISTAKES = [
+    (["--keys=0"], "--keys=0"),
+    (["--keys=8,x"], "--keys=8,x must be numbers"),
+    (["--tokens=-1"], "--tokens=-1"),
+    (["--tokens=99999999"], "not 99999999; ask for a shorter text"),
+    (["--kyes=8"], "did you mean '--keys'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_writes_nothing(run, capsys, arguments, message):
+    (run / heads.FILE).unlink(missing_ok=True)
+    assert command(run, *arguments) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and message in said
+    assert not (run / heads.FILE).exists()
+
+
+def test_rows_of_a_scoring_are_its_queries():
+    _, _, _, scoring = first_layer(described("cable", "inside"))
+    some = heads.rows(scoring, 3, 9)
+    np.testing.assert_allclose(theory.prior(some), theory.prior(scoring)[:, :, 3:9], atol=1e-7)
+    assert some.mask == scoring.mask == Mask()

@@ -1,0 +1,94 @@
+"""The table of methods: every encoding, and what is said of it."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from bam_jax import biases, encodings
+from bam_jax import methods as methods_command
+from bam_jax.analysis import methods
+from bam_jax.encodings import ENCODINGS, Encoding, learned
+from bam_jax.system.errors import UserError
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def cells(name):
+    return dict(zip(methods.COLUMNS, methods.row(name), strict=True))
+
+
+def test_the_readme_has_the_table_of_the_code():
+    methods_command.main([f"--check={README}"])
+    assert len(methods.table().splitlines()) == len(ENCODINGS) + 2
+
+
+def test_another_table_is_an_error(tmp_path):
+    (tmp_path / "README.md").write_text(README.read_text().replace("| `kerple_log` |", "| `kerple` |"))
+    with pytest.raises(UserError, match="lacks the table of methods.*python -m bam_jax.methods"):
+        methods_command.main([f"--check={tmp_path / 'README.md'}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("nope", "0"), ("bam", "2"), ("fire", f"{2 / 16 + 64 / 16 + 33:.1f}"), ("cable", str(2 * 768)), ("cope", "192")],
+)
+def test_parameters_of_a_head(name, count):
+    """FIRE's hidden layer, c and L belong to all heads; CoPE's 64 vectors of 48 numbers, too."""
+    assert cells(name)["per head"] == count
+
+
+def test_backends_are_those_that_do_not_refuse():
+    assert cells("bam")["backends"] == "all"
+    assert cells("sandwich")["backends"] == cells("t5_distance")["backends"] == "all but pallas_gpu"
+    assert cells("cope")["backends"] == cells("dape_cable")["backends"] == "reference, rows"
+
+
+def test_formulas_are_the_docstrings():
+    assert cells("dape_kerple")["formula"].endswith("b(i, j) = -r1 * log(1 + r2 * abs(i - j))`")
+    assert cells("dape_kerple")["formula"].startswith("`logits = s + b + conv2(")
+    assert cells("rope_pi")["formula"] == "`rate_n = base ** (-2 n / D) / factor`"
+
+
+def test_one_of_your_own_has_a_row(monkeypatch):
+    @biases.bias
+    class Mine(biases.Bias):
+        """A prior of one's own.
+
+            b(i, j) = -w * abs(i - j)
+
+        Source: a notebook.
+        """
+
+        w: jnp.ndarray
+
+        def __call__(self, i, j):
+            return -self.w * jnp.abs(i - j)
+
+    monkeypatch.setitem(ENCODINGS, "mine", learned(Mine, w=1.0))
+    assert methods.row("mine") == ["`mine`", "`b(i, j) = -w * abs(i - j)`", "a notebook", "", "1", "untested", "all"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("Mine.", "Mine names no source"), ("Mine. Source: me.", "no docstring of Mine has an equation")],
+)
+def test_a_docstring_without_source_or_equation_is_an_error(text, message, monkeypatch):
+    class Bare(biases.Bias):
+        """Without an equation."""
+
+    class Mine(Encoding):
+        __doc__ = text
+
+        def bias(self):
+            return biases.bias(Bare)()
+
+    monkeypatch.setitem(ENCODINGS, "mine", Mine)
+    monkeypatch.setattr(methods, "_backends", lambda encoding: "")
+    with pytest.raises(UserError, match=message):
+        methods.row("mine")
+
+
+def test_the_tables_model_is_the_papers():
+    assert encodings.BAM(methods.DIMS, rngs=nnx.Rngs(0)).bias().shape.shape == (16,)

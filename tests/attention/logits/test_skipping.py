@@ -1,0 +1,180 @@
+"""Tiles that are left out lack nothing that could be seen in the result."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bam_jax import biases
+from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention.logits import skipping
+from bam_jax.attention.logits.scoring import bias_table, visible
+from bam_jax.biases.base import bias
+
+B, T, H, D = 2, 48, 2, 4
+PRIORS = {
+    "alibi": biases.ALiBi(jnp.array([3.0, 40.0])),
+    "ggd": biases.GeneralisedGaussian(jnp.array([1.5, -0.5]), jnp.array([2.0, 0.0]), jnp.array([1.0, 0.0])),
+    "rising": biases.ALiBi(jnp.array([-30.0, -20.0])),
+}
+
+
+MASKS = {"causal": Mask(), "bidirectional": Mask(causal=False), "window": Mask(window=9)}
+CASES = [("chunked", *case) for case in itertools.product(PRIORS, [None, (0.0, 3.0), (-1.0, 1.0)], MASKS)]
+CASES += [("pallas_tpu", "alibi", (0.0, 3.0), "causal"), ("pallas_tpu", "ggd", None, "bidirectional")]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def slopes(backend, mask, tokens, q, k, v, bias, temperature):
+    """Output and gradients; cases that differ in numbers alone are compiled once."""
+
+    def loss(q, k, v, bias, temperature):
+        scoring = Scoring(bias, tokens, tokens, temperature, mask)
+        out = attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=8, block_k=8))
+        return (out * jnp.cos(jnp.arange(D))).sum(), out
+
+    wanted = (0, 1, 2, 3) if temperature is None else (0, 1, 2, 3, 4)
+    return jax.value_and_grad(loss, wanted, has_aux=True)(q, k, v, bias, temperature)
+
+
+@pytest.mark.parametrize(("backend", "prior", "temperature", "mask"), CASES)
+def test_what_is_left_out_does_not_matter(backend, prior, temperature, mask, rng, x64):
+    q, k, v = (jnp.asarray(rng.normal(size=(B, T, H, D))) for _ in range(3))
+    tokens = Tokens(jnp.arange(T)[None], jnp.asarray(np.repeat([[1, 2]], T // 2, axis=1)))
+    if temperature is not None:
+        temperature = jnp.asarray(rng.uniform(*temperature, (1, H, T)))
+
+    def run(backend, dtype):
+        arguments = jax.tree.map(lambda x: x.astype(dtype), (q, k, v, PRIORS[prior], temperature))
+        return slopes(backend, MASKS[mask], tokens, *arguments)
+
+    dtype, tolerance = ("float32", 1e-4) if backend == "pallas_tpu" else ("float64", 1e-7)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max())),
+        run(backend, dtype),
+        run("reference", "float64"),
+    )
+
+
+FACTORS = {
+    "prior": st.sampled_from(sorted(PRIORS)),
+    "mask": st.sampled_from(sorted(MASKS)),
+    "skip": st.sampled_from(["exact", 1e-3, 0.3]),
+    "size": st.sampled_from([0.1, 1.0, 10.0]),
+    "temperature": st.sampled_from([None, (0.0, 5.0), (-1.0, 1.0)]),
+    "cut": st.integers(0, T),
+    "empty": st.sampled_from([0, 3, 9]),
+    "seed": st.integers(0, 9),
+}
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def needed_tiles(q, k, scoring, skip, block):
+    return skipping.needed(q, k, skipping.padded(scoring, block, block), skip, block, block)
+
+
+@settings(max_examples=30)
+@given(**FACTORS)
+def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, temperature, cut, empty, seed):
+    """Against all weights in float64: also for long vectors that point the same way, and rows that nothing divides."""
+    rng = np.random.default_rng(seed)
+    length, block = T - empty, 8
+    towards = rng.normal(size=D)
+    draw = lambda: size * (rng.normal(size=(B, length, H, D)) + rng.choice([0, -3, 3]) * towards)
+    q, k = jnp.asarray(draw(), jnp.float32), jnp.asarray(draw(), jnp.float32)
+    segment = 1 + (np.arange(length) >= cut)[None]
+    tokens = Tokens(jnp.arange(length)[None], jnp.asarray(segment))
+    if temperature is not None:
+        temperature = jnp.asarray(rng.uniform(*temperature, (1, H, length)), jnp.float32)
+    scoring = Scoring(PRIORS[prior], tokens, tokens, temperature, MASKS[mask])
+    needed = np.asarray(needed_tiles(q, k, scoring, skip, block))
+    kept = needed.repeat(block, 1).repeat(block, 2)[:, :length, :length]
+
+    bias = np.asarray(bias_table(scoring, jnp.float32), float)
+    logits = np.einsum("bthd,bshd->bhts", np.float64(q), np.float64(k)) / np.sqrt(D) + bias
+    logits = logits if temperature is None else logits * np.float64(temperature)[..., None]
+    logits = np.where(visible(tokens, tokens, scoring.mask)[:, None], logits, -np.inf)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    lost = np.where(kept[None], 0, weights).sum(-1) / weights.sum(-1)
+    assert lost.max() < (2**-24 if skip == "exact" else skip)
+
+
+@bias
+class Peak(biases.Monotone):
+    """A Laplace prior of any height, the mode some tokens before the query."""
+
+    slope: jax.Array
+    height: jax.Array
+    back: jax.Array
+
+    def __call__(self, i, j):
+        return self.height - self.slope * jnp.abs(j - i + self.back)
+
+    def centre(self):
+        return -self.back
+
+
+REACHED = jax.jit(skipping.reach, static_argnums=(4, 5))
+
+
+def reached(slope, height, back, temperature, towards, seed, end=T // 3):
+    """Whether far keys are said to be needed beside near ones, and the largest share that they have of a row, in nats."""
+    rng = np.random.default_rng(seed)
+    near, far = slice(2 * T // 3, T), slice(0, end)
+    q, k = rng.normal(size=(B, T, H, D)), rng.normal(size=(B, T, H, D))
+    if towards:  # the far keys are what the queries look for
+        q[:], k[:], k[:, far] = 2 * q[0, 0], 0, 2 * q[0, 0]
+    factors = -np.sort(-rng.uniform(*temperature, (1, H, T)))  # the rows next to the far keys are the hottest
+    prior = Peak(*(np.full(H, x) for x in (slope, height, back)))
+    i, j = np.arange(T)[near, None], np.arange(T)[None]
+    logits = np.einsum("bthd,bshd->bhts", q[:, near], k) / np.sqrt(D) + height - slope * np.abs(j - i + back)
+    logits = np.where(j <= i, logits * factors[..., near, None], -np.inf)
+    lse = np.logaddexp.reduce(logits[..., near], -1)
+    parts = Tokens(np.arange(T)[None, near]), Tokens(np.arange(T)[None, far])
+    said = REACHED(q[:, near], k[:, far], Scoring(prior, *parts, factors[..., near]), lse, 1e-3, T)
+    return bool(said), (np.logaddexp.reduce(logits[..., far], -1) - lse).max()
+
+
+def test_keys_that_do_not_reach_hold_less_than_their_share(x64):
+    """Whatever the signs of biases and temperatures."""
+    temperatures = (1.0, 1.0), (0.001, 1.0), (0.5, 2.0), (-1.0, 1.0), (-2.0, -0.5)
+    settings = (1.0, 5.0, 30.0), (-100.0, 0.0, 200.0), (0, 8), temperatures, (False, True), (T // 3, 2 * T // 3)
+    for seed, (*prior, temperature, towards, end) in enumerate(itertools.product(*settings)):
+        said, share = reached(*prior, temperature, towards, seed, end)
+        assert said or share < np.log(1e-3), (prior, temperature, towards, end)
+
+
+def test_keys_reach_or_not(x64):
+    assert not reached(8.0, 0.0, 0, (0.5, 2.0), False, 0)[0]
+    assert not reached(8.0, 200.0, 0, (1.0, 1.0), False, 0)[0]
+    assert reached(0.06, 0.0, 0, (0.5, 2.0), False, 0)[0]
+
+
+def test_counts_of_tiles():
+    tokens = Tokens(jnp.arange(T)[None])
+    x = jnp.ones((B, T, H, D))
+    scoring = Scoring(biases.ALiBi(jnp.array([10.0, 0.01])), tokens, tokens)
+    computed, seen = skipping.counts(x, x, scoring, Tiling(block_q=8, block_k=8))
+    assert seen.tolist() == [21, 21]  # of 36
+    assert computed.tolist() == [18, 21]
+    computed, _ = skipping.counts(x, x, scoring, Tiling(skip="off", block_q=8, block_k=8))
+    assert computed.tolist() == [21, 21]
+
+
+def test_far_tiles_are_left_out_of_a_local_head():
+    tokens = Tokens(jnp.arange(T)[None], coordinate=jnp.arange(float(T))[None, None])
+    x = jnp.ones((B, T, 1, D))
+    spans = lambda slope, skip: skipping.span(
+        skipping.needed(x, x, Scoring(biases.ALiBi(jnp.array([slope])), tokens, tokens), skip, 8, 8)[0]
+    )
+    first, count = spans(10.0, "exact")
+    assert (first + count == jnp.arange(1, T // 8 + 1)).all()
+    assert first.tolist() == [0, 0, 0, 0, 1, 2]
+    assert not spans(0.01, "exact")[0].any()
+    assert not spans(10.0, "off")[0].any()
+    assert spans(10.0, 1e-2)[0].tolist() == [0, 0, 0, 1, 2, 3]

@@ -1,0 +1,168 @@
+"""The GPU kernels: interpreted over several blocks, compiled for an H100 without one, and what they cannot do."""
+
+import dataclasses
+import functools
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import biases
+from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op
+from bam_jax.bench import gpu_static
+
+B, T, H, K, D = 2, 200, 2, 1, 48
+HAVE_COMPILER = importlib.util.find_spec("jax_cuda13_plugin") is not None
+needs_compiler = pytest.mark.skipif(
+    not HAVE_COMPILER, reason="no GPU compiler: `make test-compilers` brings the extra compilers"
+)
+few = lambda *numbers: jnp.asarray(numbers, jnp.float32)
+GGD = biases.GeneralisedGaussian(few(0.7, -0.4), few(-0.5, 0.3), few(0.3, 0.0))
+
+
+@biases.bias
+class Cauchy(biases.Bias):
+    """A user's own."""
+
+    scale: jax.Array
+
+    def __call__(self, i, j):
+        distance = (i - j) / self.scale
+        return -jnp.log(1 + distance * distance)
+
+
+@biases.bias
+class Odd(biases.Bias):
+    """A formula that the compiler does not know."""
+
+    scale: jax.Array
+
+    def __call__(self, i, j):
+        return -self.scale * jnp.sinh(i - j)
+
+
+def scoring(bias, mask=None, *, packed=True, temperature=None):
+    """Two rows: documents that end inside blocks, and empty slots in front."""
+    position = np.stack([np.arange(T), np.arange(T) - 70])
+    position[position < 0] = EMPTY
+    segment = 1 + (np.arange(T)[None] >= [[150], [130]]).astype(np.int32)
+    tokens = Tokens(jnp.asarray(position, jnp.int32), jnp.asarray(segment, jnp.int32) if packed else None)
+    return Scoring(bias, tokens, tokens, temperature, mask or Mask())
+
+
+def operands(dtype):
+    draw = np.random.default_rng(0)
+    q, d_out = (jnp.asarray(draw.normal(size=(B, T, H, D)), dtype) for _ in range(2))
+    k, v = (jnp.asarray(draw.normal(size=(B, T, K, D)), dtype) for _ in range(2))
+    return q, k, v, d_out
+
+
+def run(backend, q, k, v, d_out, scoring, tiling):
+    """Output and gradients of q, k, v, the bias and the temperature."""
+
+    def forward(q, k, v, bias, temperature):
+        whole = Scoring(bias, scoring.queries, scoring.keys, temperature, scoring.mask)
+        return attention(q, k, v, whole, backend=backend, tiling=tiling)
+
+    out, vjp = jax.vjp(forward, q, k, v, scoring.bias, scoring.temperature)
+    return out, *vjp(d_out)
+
+
+def interpreted(q, k, v, d_out, scoring, tiling=Tiling()):  # noqa: B008
+    return jax.jit(run, static_argnums=(0, 6))("pallas_gpu", q, k, v, d_out, scoring, tiling)
+
+
+def agree(made, expected, tolerance):
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max()))
+
+
+def reference(q, k, v, d_out, scoring):
+    wide = (x.astype(jnp.float32) for x in (q, k, v, d_out))
+    return run("reference", *wide, scoring, Tiling())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "mask", "packed", "tempered"),
+    [
+        ("bfloat16", 3e-2, Mask(), True, True),
+        pytest.param("float16", 4e-3, Mask(causal=False, window=90), False, False),
+    ],
+)
+@pytest.mark.hopper
+def test_several_blocks_agree_with_the_reference(dtype, tolerance, mask, packed, tempered):
+    temperature = jnp.linspace(0.2, 1.5, H * T, dtype=jnp.float32).reshape(1, H, T) if tempered else None
+    arguments = (*operands(dtype), scoring(GGD, mask, packed=packed, temperature=temperature))
+    agree(interpreted(*arguments), reference(*arguments), tolerance)
+
+
+@pytest.mark.hopper
+def test_a_users_bias_and_tiles_left_out():
+    arguments = (*operands("bfloat16"), scoring(Cauchy(few(2.0, 30.0)), packed=False))
+    agree(interpreted(*arguments), reference(*arguments), 3e-2)
+    arguments = (*operands("bfloat16"), scoring(biases.ALiBi(few(9.0, 0.1)), packed=False))
+    agree(interpreted(*arguments, Tiling(block_q=128, block_k=256)), reference(*arguments), 3e-2)
+
+
+@pytest.mark.hopper
+def test_one_query_over_parts_of_its_keys():
+    q, k, v, _ = operands("bfloat16")
+    whole = scoring(GGD, packed=False)
+    last = Tokens(whole.queries.position[:, -1:])
+    one = Scoring(GGD, last, whole.keys)
+    out = jax.jit(lambda *x: attention(*x, one, backend="pallas_gpu"))(q[:, -1:], k, v)
+    wide = (x.astype(jnp.float32) for x in (q[:, -1:], k, v))
+    agree(out, attention(*wide, one, backend="reference"), 3e-2)
+
+
+@needs_compiler
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", gpu_static.BIASES)
+def test_every_bias_compiles_for_an_h100(name, packed):
+    arguments = gpu_static.operands(name, 48 if packed else 128, length=300, packed=packed)
+    for f, shapes in gpu_static.kernels(*arguments).values():
+        assert gpu_static.compiled(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
+
+
+@needs_compiler
+def test_it_compiles_whatever_the_users_default_numbers(x64):
+    for f, shapes in gpu_static.kernels(*gpu_static.operands("ggd", 64, length=256, dtype="float16")).values():
+        gpu_static.compiled(f, *shapes)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["ggd", "cable"])
+def test_decoding_compiles_for_an_h100(name):
+    _, k, v, whole = gpu_static.operands(name, 64, length=8192)
+    queries = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype), whole.queries)
+    one = dataclasses.replace(whole, queries=queries)
+    q = jax.ShapeDtypeStruct((1, 1, gpu_static.HEADS, 64), k.dtype)
+    forward, _ = gpu_static.kernels(q, k, v, one)["forward"]
+    assert gpu_static.compiled(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
+
+
+def test_what_it_cannot_do_it_refuses_by_a_reason():
+    q, k, v, _ = operands("bfloat16")
+    asked = functools.partial(attention, backend="pallas_gpu")
+    with pytest.raises(Unsupported, match="bfloat16, float16.*float32"):
+        asked(*(x.astype(jnp.float32) for x in (q, k, v)), scoring(GGD))
+    with pytest.raises(Unsupported, match="a head width of 192, above 128"):
+        asked(*(jnp.repeat(x, 4, axis=-1) for x in (q, k, v)), scoring(GGD))
+    with pytest.raises(Unsupported, match="Odd.* sinh"):
+        asked(q, k, v, scoring(Odd(few(1.0, 1.0))))
+    with pytest.raises(ValueError, match="multiples of 128 queries and keys, got 64 x 128"):
+        asked(q, k, v, scoring(GGD), tiling=Tiling(block_q=64))
+
+
+def test_auto_passes_over_what_is_no_hopper(monkeypatch, caplog):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    op._announce.cache_clear()
+    with caplog.at_level("INFO"):
+        q, k, v, _ = operands("bfloat16")
+        assert op.choose(q, k, v, scoring(GGD)) == "chunked"
+        assert op.choose(q, k, v, scoring(GGD)) == "chunked"
+    assert len(caplog.messages) == 1
+    assert "pallas_gpu cannot do this: it is made for Hopper" in caplog.text

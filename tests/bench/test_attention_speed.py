@@ -1,0 +1,87 @@
+"""The command measures what runs here, says why the rest does not, and writes both down."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax.attention import attention
+from bam_jax.bench import attention_speed, contenders
+from bam_jax.bench.contenders import BIASES, PASSES, Case, Problem
+from bam_jax.system.errors import UserError
+
+TINY = ["--heads=2", "--width=8", "--repetitions=1"]
+
+
+def test_the_table_and_the_records(tmp_path, capsys):
+    file = tmp_path / "speed.json"
+    options = [*TINY, "--lengths=24", "--decode=40", f"--out={file}"]
+    attention_speed.main(options)
+    found = json.loads(file.read_text())
+    assert found["command"].endswith(" ".join(["attention_speed", *options]))
+    assert found["machine"]["platform"] == jax.default_backend()
+    assert found["machine"]["versions"]["jax"] == jax.__version__
+    kinds = [(x["queries"], x["length"], x["pass"]) for x in found["records"]]
+    assert list(dict.fromkeys(kinds)) == [(24, 24, PASSES[0]), (24, 24, PASSES[1]), (1, 40, PASSES[0])]
+    names = list(dict.fromkeys(x["contender"] for x in found["records"]))
+    assert {"ours chunked, exact", "ours chunked, off", "dense", "jax.nn", "jax.nn + bias", "FlexAttention"} <= set(
+        names
+    )
+    assert len(kinds) == 3 * len(names)
+    for record in found["records"]:
+        if record["contender"].startswith(("ours", "dense", "jax.nn")):
+            assert record["reason"] is None and record["seconds"] > 0 and record["ratio"] > 0
+            assert record["temporary_bytes"] >= 0
+        elif record["reason"] is not None:
+            assert "seconds" not in record
+    assert {x["reason"] for x in found["records"] if x["contender"] == "FlexAttention"} == {"it needs torch and a GPU"}
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(found["records"])
+
+
+def test_what_takes_too_much_memory_says_so(capsys):
+    attention_speed.main(
+        [*TINY, "--lengths=2048", "--decode=", "--only=ours,dense", "--passes=forward", "--memory=0.03"]
+    )
+    by_name = {line.split("forward")[1][11:35].strip(): line for line in capsys.readouterr().out.splitlines()[2:]}
+    assert by_name["dense"].endswith("GiB of temporaries, more than --memory=0.03")
+    assert "GiB" not in by_name["ours chunked, exact"]
+
+
+@pytest.mark.parametrize("queries", [12, 1])
+@pytest.mark.parametrize("name", BIASES)
+def test_contenders_compute_the_same(name, queries):
+    case = Case(12, queries, heads=2, width=8, bias=name)
+    problem = Problem.of(case)
+    scoring = problem.scoring(problem.learned)
+    q, k, v = problem.q, problem.k, problem.v
+    expected = attention(q, k, v, scoring, backend="reference")
+    library = contenders._library(jax.nn.dot_product_attention, True)
+    for attend in (contenders._ours("chunked", "exact"), contenders.dense, library):
+        np.testing.assert_allclose(attend(q, k, v, scoring), expected, atol=2e-6)
+    plain = contenders._library(jax.nn.dot_product_attention, False)(q, k, v, scoring)
+    assert (jnp.abs(plain - expected).max() > 1e-3) == (name != "nope")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--bias=ggf", "no bias 'ggf' here: did you mean 'ggd'"),
+        ("--slope=0.1", "--slope=0.1 is ALiBi's"),
+        ("--lengths=1k", "--lengths=1k must be numbers of tokens"),
+        ("--decode=0", "--decode=0 must be numbers of tokens"),
+        ("--heads=0", "--heads=0 must be above 0"),
+        ("--skip=2", "--skip=2: "),
+        ("--skip=of", "--skip=of: "),
+        ("--passes=back", "no pass 'back'"),
+        ("--only=densely", "no contender starts with 'densely'"),
+        ("--dtype=int8", "invalid choice: 'int8'"),
+        ("--out=/nowhere/speed.json", "there is no folder /nowhere"),
+    ],
+)
+def test_bad_options_are_said_in_one_line(option, message):
+    with pytest.raises(UserError) as error:
+        attention_speed.main([option])
+    assert message in str(error.value) and "\n" not in str(error.value)

@@ -1,0 +1,138 @@
+"""Speed of whole models: who is measured when, that what is timed is what is meant, and records that go on."""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bam_jax import config
+from bam_jax.bench import speed, workloads
+from bam_jax.bench.workloads import Contender, Workload
+from bam_jax.config import Config, ModelConfig
+from bam_jax.encodings import ENCODINGS
+from bam_jax.models import generate
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+
+FILE = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+MODEL = ModelConfig(layers=1, width=16, heads=2, hidden=16, vocab=11)
+made = functools.cache(lambda encoding: Contender(Config(encoding=encoding, model=MODEL, context=12, batch=4)))
+
+
+def test_contenders_take_turns_and_warm_up():
+    done = []
+
+    def fake(name):
+        def call(state):
+            done.append((name, state))
+            return state + 1
+
+        return Workload(lambda: 0, call, work=1)
+
+    seconds = speed.race({"a": fake("a"), "b": fake("b")}, rounds=2, calls=3)
+    turn = lambda name: [(name, state) for state in range(4)]
+    assert done == 2 * (turn("a") + turn("b"))
+    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 6, "b": 6}
+
+
+def test_what_is_timed_as_decoding_writes_what_generate_writes():
+    contender = made("alibi")
+    tree = contender.parameters()
+    text = contender.texts(1, 5)
+    expected = generate.greedy(contender.decoder(tree), text, 1 + 2 * workloads.TOKENS)
+    workload = workloads.decoding(contender, 5, calls=2)
+    state = workload.start()
+    for call in range(2):
+        assert int(state[1][0, 0]) == int(expected[0, call * workloads.TOKENS])
+        state = workload.call(state)
+    assert int(state[1][0, 0]) == int(expected[0, -1]) and int(state[2][0, 0]) == 5 + 2 * workloads.TOKENS
+
+
+def test_a_step_of_training_reads_as_many_tokens_as_it_says_and_learns():
+    contender = made("nope")
+    workload = workloads.training(contender, 6)
+    assert workload.work == 4 * 12 and contender.batch(8, 6)["tokens"].shape == (8, 6)
+    first = workload.start()
+    before = jax.tree.map(np.array, first["model"]["params"])
+    after = workload.call(workload.call(first))["model"]["params"]  # the first has a rate of 0: warm-up
+    assert any(np.abs(new - old).max() > 0 for new, old in zip(*map(jax.tree.leaves, (after, before)), strict=True))
+
+
+def test_the_memory_of_a_backward_pass_holds_parameters_and_gradients_and_grows_with_the_text():
+    contender = made("nope")
+    parameters = 4 * sum(x.size for x in jax.tree.leaves(contender.shapes["params"]))
+    short, run = workloads.backward(contender, 4)
+    long, _ = workloads.backward(contender, 12)
+    assert 2 * parameters < short < long
+    assert run() is None, "a CPU counts nothing"
+
+
+def test_ratios_are_to_the_first_and_what_has_no_positions_is_left_out():
+    contenders = {"first": made("nope"), "second": made("learned")}
+    found = speed.measure("inference", 12, contenders, rounds=1)
+    assert set(found) == {"first", "second"} and found["first"]["ratio"] == 1.0
+    assert found["second"]["ratio"] == found["second"]["value"] / found["first"]["value"]
+    for each in found.values():
+        assert each["n"] == 20 and 0 < each["low"] <= each["value"] <= each["high"]
+    assert set(speed.measure("memory", 13, contenders, rounds=1)) == {"first"}  # a table of 12 positions
+
+
+def test_cells_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
+    asked = []
+
+    def fake(which, length, contenders, *, rounds):
+        asked.append((which, length))
+        return {name: {"value": float(len(asked)), "ratio": 1.0, "n": 1} for name in contenders}
+
+    monkeypatch.setattr(speed, "measure", fake)
+    path, contenders = tmp_path / "results.jsonl", {"d1": made("nope"), "d2": made("alibi")}
+    cells = [("inference", 8), ("memory", 8)]
+    list(speed.compare(contenders, cells, path, rounds=1))
+    assert asked == cells and len(path.read_text().splitlines()) == 4
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:3]) + lines[3][:20])  # killed while it wrote the second cell
+    found = {which: records for which, _, records in speed.compare(contenders, cells, path, rounds=1)}
+    assert asked == [*cells, ("memory", 8)]
+    assert [each["value"] for each in found["inference"]] == [1.0, 1.0]
+    assert [each["value"] for each in found["memory"]] == [3.0, 3.0]
+    newest = {
+        (each["measure"], each["config"]): each["value"] for each in map(json.loads, path.read_text().splitlines())
+    }
+    assert newest == {("inference", "d1"): 1.0, ("inference", "d2"): 1.0, ("memory", "d1"): 3.0, ("memory", "d2"): 3.0}
+
+
+def test_every_encoding_takes_part_with_and_without_ssmax_and_nope_is_first():
+    every = speed._contenders(FILE, ["--config.model.vocab=11"], None)
+    labels = [speed.label(each.config) for each in every.values()]
+    assert sorted(labels) == sorted([*ENCODINGS, *(f"{name} SSMax" for name in ENCODINGS)]) and labels[0] == "nope"
+    some = speed._contenders(FILE, ["--config.model.vocab=11"], ["--config.encoding=rope --config.context=32"])
+    first, rope = (each.config for each in some.values())
+    assert (first.encoding, first.ssmax, first.context, rope.encoding) == ("nope", "off", 32, "rope")
+    assert list(some)[1] == config.digest(rope)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cells=inferense:8"], "did you mean 'inference'"),
+        (["--cells=inference"], "must be a measure and tokens, as in inference:512"),
+        (["--cells=memory:0"], "'memory:0' must be"),
+        (["--rounds=0"], "--rounds=0 must be 1 or more"),
+        (["--contender=--config.encoding=alibo"], "did you mean 'alibi'"),
+        (["--config.model.causal=False", "--config.data.task=masked"], "is an encoder"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(tmp_path, arguments, message):
+    out = tmp_path / "out" / "speed.jsonl"
+    with pytest.raises(UserError, match=message):
+        speed.main([f"--config={FILE}", "--config.model.vocab=11", *arguments, f"--out={out}"])
+    assert not out.parent.exists()
+
+
+def test_random_parameters_are_the_same_at_every_start():
+    contender = made("bam")
+    one, other = (checkpoint.split(contender.decoder(contender.parameters()))[1] for _ in range(2))
+    assert all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True))

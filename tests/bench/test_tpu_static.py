@@ -1,0 +1,34 @@
+"""The command compiles every kernel for a chip that is not there, and reads what the compiler wrote."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bam_jax.bench import tpu_static
+from bam_jax.system import errors
+
+
+def test_the_report_has_a_row_for_each_kernel(tmp_path):
+    pytest.importorskip("libtpu")
+    file = tmp_path / "static.json"
+    # A process of its own: libtpu takes the folder of its schedules when it is loaded.
+    command = [sys.executable, "-m", "bam_jax.bench.tpu_static", "--chips=v5e", "--biases=uniform,ggd", "--length=256"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    done = subprocess.run([*command, f"--json={file}"], env=environment, capture_output=True, text=True, check=True)
+    records = json.loads(file.read_text())["records"]
+    assert [(x["bias"], x["kernel"]) for x in records] == [
+        (bias, kernel) for bias in ("uniform", "ggd") for kernel in tpu_static.KERNELS
+    ]
+    for plain, prior in zip(records[:3], records[3:], strict=True):
+        assert 100 < plain["bundles"] < prior["bundles"]
+    assert len(done.stdout.splitlines()) == 1 + len(records)
+
+
+def test_unknown_names_are_said_in_one_line():
+    with pytest.raises(errors.UserError, match="no chip 'v5x'"):
+        tpu_static.main(["--chips=v5x", "--biases=uniform"])
+    with pytest.raises(errors.UserError, match="no bias 'alibo' here: did you mean 'alibi'"):
+        tpu_static.main(["--biases=alibo"])

@@ -1,0 +1,387 @@
+"""The configuration: files, overrides, checks, JSON and hash; and how commands end."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bam_jax import config
+from bam_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, sections
+from bam_jax.data import TOKENIZERS
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def test_known_tokenizers_are_those_that_exist():
+    assert set(sections.TOKENIZERS) == set(TOKENIZERS)
+
+
+def test_file_and_overrides(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import ml_collections\n"
+        "def get_config():\n"
+        "    options = {'encoding_options': {'a': 'b'}}\n"
+        "    return ml_collections.ConfigDict({'steps': 7, 'model': {'heads': 2}, **options})\n"
+    )
+    loaded = config.load(
+        path,
+        [
+            "--config.model.width=32",
+            "--config.optimizer.rate=1",
+            "--config.tensorboard=true",
+            "--config.data.source=2024",
+            "--config.encoding_options.window=64",
+            "--config.encoding_options.name=a=b",
+        ],
+    )
+    assert loaded == Config(
+        steps=7,
+        model=ModelConfig(heads=2, width=32),
+        optimizer=OptimizerConfig(rate=1.0),
+        tensorboard=True,
+        data=DataConfig(source="2024"),
+        encoding_options={"a": "b", "window": 64, "name": "a=b"},
+    )
+    assert type(loaded.optimizer.rate) is float
+
+
+@pytest.mark.parametrize("name", [path.stem for path in CONFIGS.glob("*.py")])
+def test_every_config_file_loads_and_says_how_to_run_it(name):
+    path = CONFIGS / f"{name}.py"
+    config.load(path)
+    docstring = path.read_text().split('"""')[1]
+    assert f"--config=configs/{name}.py" in docstring and "Hardware:" in docstring and "Expected:" in docstring
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width", "heads", "micro"),
+    [("tiny", 6, 512, 8, 64), ("small", 12, 768, 12, 32), ("medium", 24, 1024, 16, 16)],
+)
+def test_cables_sizes(name, layers, width, heads, micro):
+    made = config.load(CONFIGS / f"gpt2_{name}.py")
+    size = made.model
+    assert (size.family, size.layers, size.width, size.heads, size.hidden) == ("gpt2", layers, width, heads, 4 * width)
+    assert made.batch * made.context == 524_288 and made.steps == 19_000
+    assert made.batch // made.optimizer.accumulate == micro
+    assert (made.optimizer.name, made.optimizer.rate, made.optimizer.final) == ("adamw", 6e-4, 0.1)
+    assert 715 <= made.optimizer.warmup <= 750 and not made.data.document_mask
+
+
+def test_the_extended_context_takes_as_many_tokens_a_step():
+    before, after = (config.load(CONFIGS / f"{name}.py") for name in ("lm_1b", "lm_1b_extended"))
+    assert (after.context, after.steps) == (1024, 256)
+    assert after.batch * after.context == before.batch * before.context
+    assert after.optimizer.rate * after.optimizer.final == pytest.approx(before.optimizer.rate * before.optimizer.final)
+
+
+def test_masked_tokens_need_an_encoder():
+    with pytest.raises(UserError, match="--config.model.causal=False"):
+        Config(data=DataConfig(task="masked"))
+    Config(data=DataConfig(task="masked"), model=ModelConfig(causal=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "width", "heads", "hidden", "rate"),
+    [
+        ("lm_120m", 12, 768, 16, 1536, 1e-3),
+        ("lm_432m", 14, 1536, 24, 3072, 5e-4),
+        ("lm_1b", 15, 2048, 32, 8192, 3e-4),
+    ],
+)
+def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
+    made = config.load(CONFIGS / f"{name}.py")
+    size = made.model
+    assert (size.layers, size.width, size.heads, size.hidden) == (layers, width, heads, hidden)
+    assert made.batch * made.context == 589_824 and made.steps == 19_251
+    assert (made.optimizer.name, made.optimizer.rate, made.optimizer.warmup) == ("radam", rate, 0)
+    assert (made.optimizer.b1, made.optimizer.b2, made.optimizer.decay, made.optimizer.clip) == (
+        0.9,
+        0.95,
+        0.1,
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--config.modle.heads=3", "unknown config key config.modle; did you mean 'model'?"),
+        ("--config.model.headz=3", "unknown config key config.model.headz; did you mean 'heads'?"),
+        ("--config.model=3", "config.model is a group; name one of its keys: causal, dtype"),
+        ("--config.steps.x=3", "write config.steps=value"),
+        ("--config.steps", "not of the form --config.name=value"),
+        ("--config.steps=many", "config.steps='many' must be of type int, not str"),
+        ("--config.steps=1.5", "must be of type int, not float"),
+        ("--config.steps=True", "must be of type int, not bool"),
+        ("--config.tensorboard=1", "must be of type bool, not int"),
+        ("--config.optimizer.rate=1e999", "must be finite"),
+        ("--config.encoding_options=3", "must be of type dict"),
+        ("--config.encoding_options.x={1}", "JSON values only"),
+        ("--config.model.heads=7", "config.model.heads=7 must be a divisor of the width 64"),
+        ("--config.model.kv_heads=3", "config.model.kv_heads=3 must be 0 or a divisor of the heads, 4"),
+        ("--config.context=-1", "config.context=-1 must be 1 or more"),
+        ("--config.context=10000000000", "config.context=10000000000 must be 2147483647 or less"),
+        ("--config.optimizer.warmup=10000000000", "must be 2147483647 or less"),
+        ("--config.model.heads=1000000000000", "config.model.heads=1000000000000 must be 65536 or less"),
+        ("--config.data.holdout=1", "config.data.holdout=1.0 must be at least 0 and below 1"),
+        ("--config.data.task=passkeys", "did you mean 'passkey'?"),
+        ("--config.data.tokenizer=chars", "did you mean 'char'?"),
+        ("--config.data.packing=first-fit", "did you mean 'first_fit'?"),
+        ("--config.data.mask_fraction=0", "config.data.mask_fraction=0.0 must be above 0"),
+        ("--config.data.shuffle=0", "config.data.shuffle=0 must be 1 or more"),
+        ("--config.data.mixture.keys.task=passkey", "config.data.mixture.keys={'task': 'passkey'} must be a group"),
+        ("--config.data.mixture.keys=0.5", "config.data.mixture.keys=0.5 must be a group"),
+        ("--config.data.mixture.keys.weight=0", "config.data.mixture.keys.weight=0.0 must be positive"),
+        ("--config.data.mixture.keys.weight=many", "config.data.mixture.keys.weight='many' must be of type float"),
+        (
+            "--config.data.mixture.keys={'weight': 1, 'taks': 'x'}",
+            "unknown config key config.data.mixture.keys.taks; did you mean 'task'?",
+        ),
+        ("--config.data.mixture.keys={'weight': 1, 'tokenizer': 'byte'}", "set config.data.tokenizer"),
+        ("--config.data.mixture={'a': {'weight': 1}, 'b': {'weight': 1e-6}}", "mixture.b.weight=1e-06 is less than"),
+        (
+            "--config.data.mixture={'a': {'weight': 1}, 'b': {'weight': 1, 'task': 'triplets'}}",
+            "has the tasks packed, triplets",
+        ),
+        ("--config.data.mixture.keys={'weight': 1, 'holdout': 2}", "(in config.data.mixture.keys)"),
+        ("--config.optimizer.name=adamw2", "did you mean 'adamw'?"),
+        (
+            "--config.optimizer.accumulate=5",
+            "config.batch=32 must be a multiple of config.optimizer.accumulate=5",
+        ),
+        ("--config.ssmax=yes", "config.ssmax='yes' is unknown"),
+        (
+            "--config.encoding=./cauchy.py:CauchyPrior",
+            "config.encoding='./cauchy.py:CauchyPrior' must be a name, or pack",
+        ),
+        ("--config.encoding=.cauchy:X", "package.module:Class"),
+        ("--config.encoding=:X", "package.module:Class"),
+        ("--config.encoding=x:", "package.module:Class"),
+        ("--config.encoding=no_such_module:X", "cannot import the encoding 'no_such_module:X'"),
+    ],
+)
+def test_bad_overrides_are_one_clear_line(argument, says):
+    with pytest.raises(UserError) as error:
+        config.override(Config(), [argument])
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+DEEP = "[" * 10_000 + "]" * 10_000
+ODD = {
+    "a dict that is none": "{[]: 1}",
+    "nested lists": DEEP,
+    "nested signs": "-" * 10_000 + "1",
+    "a nested sum": "1" + "+1" * 10_000,
+    "a long number": "9" * 5_000,
+    "a long number in hexadecimal": "0x" + "f" * 5_000,
+    "NUL": "a\0b",
+    "half of a surrogate pair": "a\ud800b",
+    "lines": "a\nb",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize(
+    "key", ["data", "data.source", "data.mixture", "data.mixture.a", "steps", "encoding", "model.x"]
+)
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_text_in_an_override_is_one_line(key, text):
+    try:
+        config.override(Config(), [f"--config.{key}={text}"])
+        config.override(Config(), [f"--config.encoding_options.{text}=1"])
+    except UserError as error:
+        assert str(error).isprintable() and len(str(error)) < 1500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        "null",
+        '{"encoding_options": {"a": ' + DEEP + "}}",
+        '{"encoding_options": {"a": ' + DEEP[9_500:10_500] + "}}",
+        '{"data": {"mixture": {"a\\n": {"weight": 0}}}}',
+        '{"steps": ' + "9" * 5_000 + "}",
+        '{"steps": 1e999}',
+        '{"optimizer": {"rate": ' + "9" * 400 + "}}",
+        '{"seed": ' + "9" * 400 + "}",
+        '{"data": {"source": "a\\u0000b"}}',
+        '{"data": {"source": "a\\ud800b"}}',
+        '{"encoding_options": {"a": "\\ud800"}}',
+        '{"a\\u001b[2J\\n": 1}',
+    ],
+)
+def test_odd_text_in_a_file_is_one_line(text):
+    with pytest.raises(UserError) as error:
+        config.from_json(text)
+    assert str(error.value).isprintable() and len(str(error.value)) < 1500
+
+
+CHANGES = [
+    "--config.encoding=alibi",
+    "--config.encoding_options.factor=4.0",
+    "--config.encoding_options={'factor': 2.0, 'x': 1}",
+    "--config.ssmax=on",
+    "--config.data.mixture={'a': {'weight': 1}, 'b': {'weight': 2}}",
+    "--config.data.mixture.a.weight=3",
+    "--config.data.mixture.a={'weight': 7, 'holdout': 0.5}",
+    "--config.data.holdout=0.25",
+    "--config.model.heads=8",
+    "--config.model.width=128",
+]
+
+
+@given(st.permutations(CHANGES), st.sets(st.integers(0, len(CHANGES) - 1)))
+def test_overrides_have_no_order(order, left_out):
+    before = Config(encoding="bam", encoding_options={"init": "spread"}, ssmax="inside")
+    rest = [each for each in order if each not in {CHANGES[number] for number in left_out}]
+    made = config.override(before, rest)
+    assert made == config.override(before, sorted(rest))
+    if CHANGES[0] in rest:
+        assert "init" not in made.encoding_options
+
+
+def test_options_stay_with_the_encoding_that_they_were_given_for():
+    alibi, factor = CHANGES[:2]
+    before = Config(encoding="bam", encoding_options={"init": "spread"})
+    assert config.override(before, [factor, alibi]).encoding_options == {"factor": 4.0}
+    assert config.override(before, [alibi]).encoding_options == {}
+    same = ["--config.encoding_options.spread=2.0", "--config.encoding=bam"]
+    assert config.override(before, same).encoding_options == {"init": "spread", "spread": 2.0}
+
+
+def test_passkeys_need_characters():
+    for mixture in {}, {"keys": {"weight": 1}}:
+        with pytest.raises(UserError, match="'char' for the task 'passkey'"):
+            DataConfig(task="passkey", tokenizer="byte", mixture=mixture)
+
+
+def test_parts_of_a_mixture_are_whole_configurations():
+    data = DataConfig(source="a", mixture={"text": {"weight": 3}, "keys": {"weight": 1.5, "task": "passkey"}})
+    assert data.parts() == {
+        "text": (3.0, DataConfig(source="a")),
+        "keys": (1.5, DataConfig(source="a", task="passkey")),
+    }
+    assert DataConfig().parts() == {"": (1.0, DataConfig())}
+    both = config.from_json(config.to_json(Config(data=data)))
+    assert both.data == data
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no config file"),
+        ("x = 1", "has no get_config"),
+        ("def get_config(): return {}", "returned dict"),
+        ("def get_config(:", "is not Python"),
+    ],
+)
+def test_bad_files(tmp_path, content, says):
+    path = tmp_path / "bad.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=says):
+        config.load(path)
+
+
+def test_a_config_is_a_python_file(tmp_path):
+    (tmp_path / "config.json").write_text('{"a": null}')
+    with pytest.raises(UserError, match="not a Python file"):
+        config.load(tmp_path / "config.json")
+
+
+@st.composite
+def configs(draw):
+    heads = draw(st.integers(1, 8))
+    return Config(
+        encoding_options=draw(
+            st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.lists(st.text()), max_size=3)
+        ),
+        model=ModelConfig(heads=heads, width=heads * draw(st.integers(1, 64))),
+        optimizer=OptimizerConfig(rate=draw(st.floats(1e-12, 1e3))),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+@given(configs())
+def test_json_gives_the_same_back(made):
+    assert config.from_json(config.to_json(made)) == made
+    assert config.digest(config.from_json(config.to_json(made))) == config.digest(made)
+
+
+def test_hash_is_fixed_and_tells_apart():
+    # Runs on disk carry this: a new field or default changes it knowingly.
+    assert config.digest(Config()) == "9773afba90be"
+    assert config.digest(Config(optimizer=OptimizerConfig(rate=1))) == config.digest(
+        Config(optimizer=OptimizerConfig(rate=1.0))
+    )
+    assert len({config.digest(Config(seed=seed)) for seed in range(5)}) == 5
+
+
+def test_options_are_a_copy():
+    options = {"a": [1]}
+    made = Config(encoding_options=options)
+    options["a"].append(2)
+    assert made.encoding_options == {"a": [1]}
+
+
+def test_parse_splits_overrides_and_names_the_nearest():
+    parser = errors.Parser()
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--workdir")
+    namespace, overrides = config.parse(["--config=a.py", "--config.steps=3", "--workdir", "w"], parser)
+    assert namespace == argparse.Namespace(config="a.py", workdir="w") and overrides == ["--config.steps=3"]
+    with pytest.raises(UserError, match="unknown argument --workdri=w; did you mean '--workdir'"):
+        config.parse(["--config=a.py", "--workdri=w"], parser)
+    with pytest.raises(UserError, match="required: --config"):
+        config.parse([], parser)
+
+
+def raises(error):
+    def main(argv):
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "says"),
+    [
+        (raises(UserError("bad")), 2, "error: bad\n"),
+        (
+            raises(PermissionError(13, "Permission denied", "runs/x")),
+            2,
+            "error: runs/x: Permission denied; give a path that can be read and written\n",
+        ),
+        (raises(KeyboardInterrupt()), 130, "interrupted\n"),
+        (lambda argv: None, None, ""),
+        (lambda argv: len(argv), 1, ""),
+    ],
+)
+def test_exit_codes(main, code, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        errors.run(main, ["x"])
+    assert ended.value.code == code and capsys.readouterr().err == says
+
+
+def test_other_errors_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        errors.run(lambda argv: 1 // 0, [])
+    with pytest.raises(ConnectionError):  # of the system, and of no path
+        errors.run(raises(ConnectionError(111, "refused")), [])
+
+
+def test_what_is_accepted_can_be_read_again():
+    """Options and fields hold what their file can hold."""
+    for number in (2**63 - 1, 1 - 2**63):
+        made = config.override(Config(), [f"--config.encoding_options.x={number}"])
+        assert config.from_json(config.to_json(made)) == made
+    for number in (2**63, -(2**63)):
+        for name in ("encoding_options.x", "seed"):
+            with pytest.raises(UserError, match=f"config.{name.partition('.')[0]}"):
+                config.override(Config(), [f"--config.{name}={number}"])

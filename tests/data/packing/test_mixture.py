@@ -1,0 +1,87 @@
+"""Mixtures: each part gets its share, spread evenly, and none of its rows is left out."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bam_jax.data.packing.mixture import Mixture, deal
+from bam_jax.system.errors import UserError
+
+WEIGHTS = st.lists(st.floats(0.05, 10), min_size=1, max_size=5)
+
+
+@given(WEIGHTS, st.integers(1, 400))
+def test_every_part_has_its_share_of_any_first_rows(weights, count):
+    part, own = deal(np.arange(count), weights)
+    for index, weight in enumerate(weights):
+        mine = part == index
+        assert own[mine].tolist() == list(range(mine.sum()))
+        share = count * weight / sum(weights)
+        assert abs(mine.sum() - share) <= len(weights)
+        far = np.cumsum(mine) - np.arange(1, count + 1) * weight / sum(weights)
+        assert np.abs(far).max() <= len(weights)
+
+
+@given(WEIGHTS, st.lists(st.integers(0, 10**15), min_size=1, max_size=20))
+def test_a_row_is_dealt_alone_as_among_others(weights, numbers):
+    part, own = deal(np.array(numbers), weights)
+    for place, number in enumerate(numbers):
+        alone = deal(np.array([number]), weights)
+        assert (alone[0][0], alone[1][0]) == (part[place], own[place])
+
+
+def test_shares_are_exact_in_the_end():
+    """No drift: after 10^15 rows a part of one in ten has had its tenth."""
+    for number in (10**15, 10**15 + 7):
+        part, own = deal(np.arange(number, number + 10), [0.9, 0.1])
+        assert (part == 1).sum() == 1
+        assert own[part == 1].tolist() == [(number + 9) // 10]
+
+
+def test_a_thousand_rows_of_three_parts_against_fractions():
+    weights = [0.5, 0.3, 0.2]
+    part, _ = deal(np.arange(1000), weights)
+    left = list(range(1000))
+    for index in range(2):
+        share = Fraction(weights[index] / sum(weights[index:])).limit_denominator(10**6)
+        mine = [n for place, n in enumerate(left) if (place + 1) * share // 1 > place * share // 1]
+        assert np.flatnonzero(part == index).tolist() == mine
+        left = [n for n in left if n not in mine]
+
+
+class Numbered:
+    """Rows that say which they are."""
+
+    def __init__(self, name, *more, context=4):
+        self.name, self.more, self.context = name, more, context
+
+    def take(self, numbers):
+        values = np.repeat(np.asarray(numbers, np.int32)[:, None], self.context, 1)
+        batch = {"tokens": values, "weights": np.full(values.shape, self.name, np.float32)}
+        return batch | {key: np.full(values.shape, 9, np.int32) for key in self.more}
+
+
+def test_rows_go_where_they_are_dealt():
+    mixture = Mixture({"a": (3, Numbered(1, "segment", "position")), "b": (2, Numbered(2))})
+    numbers = np.array([5, 6, 7, 3, 100])
+    batch = mixture.take(numbers)
+    part, own = deal(numbers, [3, 2])
+    assert set(part) == {0, 1}
+    np.testing.assert_array_equal(batch["tokens"][:, 0], own)
+    np.testing.assert_array_equal(batch["weights"][:, 0], part + 1)
+    for row, index in enumerate(part):
+        assert batch["segment"][row].tolist() == ([9] * 4 if index == 0 else [1] * 4)
+        assert batch["position"][row].tolist() == ([9] * 4 if index == 0 else [0, 1, 2, 3])
+
+
+def test_batches_have_the_same_arrays_whatever_parts_are_in_them():
+    mixture = Mixture({"a": (99, Numbered(1)), "b": (1, Numbered(2, "segment"))})
+    assert mixture.take(np.arange(3)).keys() == mixture.take(np.arange(200)).keys() == {"tokens", "weights", "segment"}
+
+
+def test_kinds_that_do_not_go_together():
+    with pytest.raises(UserError, match="config.data.mixture.b gives no query"):
+        Mixture({"a": (1, Numbered(1, "query")), "b": (1, Numbered(2))})

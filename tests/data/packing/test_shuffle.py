@@ -1,0 +1,71 @@
+"""Every document once an epoch, in memory for a group of them."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bam_jax.data.packing.shuffle import Shuffle
+
+SHARDS = st.lists(st.integers(0, 6).map(lambda count: [1] * count), min_size=1, max_size=7)
+
+
+@given(SHARDS, st.integers(1, 12), st.integers(0, 3))
+def test_an_epoch_has_every_document_once_in_groups_of_whole_shards(listed, shards, size, seed):
+    documents = listed(shards)
+    shuffle = Shuffle(documents, seed, size)
+    members = []
+    for epoch in range(2):
+        groups = shuffle.groups(epoch)
+        assert sorted(groups) == list(range(len(shuffle)))
+        orders = {int(group): shuffle.order(epoch, int(group))[0] for group in groups}
+        assert sorted(np.concatenate(list(orders.values()))) == list(range(sum(map(len, shards))))
+        for numbers in orders.values():
+            assert len(numbers) < size + max(map(len, shards)) or len(numbers) == 0
+            owners = np.searchsorted(documents.shards, np.sort(numbers), side="right") - 1
+            for shard in np.unique(owners):
+                assert (owners == shard).sum() == len(shards[shard])
+        members.append({group: set(numbers.tolist()) for group, numbers in orders.items()})
+    assert members[0] == members[1]
+
+
+def test_lengths_go_with_their_documents(listed):
+    documents = listed([[5, 1], [2, 9, 4], [3]])
+    shuffle = Shuffle(documents, 0, 2)
+    assert len(shuffle) > 1
+    for group in range(len(shuffle)):
+        numbers, lengths = shuffle.order(3, group)
+        np.testing.assert_array_equal(lengths, documents.lengths[numbers])
+        np.testing.assert_array_equal(shuffle.lengths(group), documents.lengths[np.sort(numbers)])
+
+
+def test_a_small_corpus_is_shuffled_as_a_whole_however_it_lies_in_shards(listed):
+    one, many = (Shuffle(listed(shards), 5, 100) for shards in ([[1] * 30], [[1] * 10] * 3))
+    expected = np.random.default_rng([5, 4]).permutation(30)
+    np.testing.assert_array_equal(one.order(4, 0)[0], expected)
+    np.testing.assert_array_equal(many.order(4, 0)[0], expected)
+
+
+def test_epochs_seeds_and_groups_have_orders_of_their_own(listed):
+    documents = listed([[1] * 40] * 20)
+    orders = [
+        np.concatenate([shuffle.order(epoch, group)[0] for group in shuffle.groups(epoch)])
+        for shuffle in (Shuffle(documents, 0, 100), Shuffle(documents, 1, 100))
+        for epoch in (0, 1)
+    ]
+    assert len({order.tobytes() for order in orders}) == 4
+    shuffle = Shuffle(documents, 0, 100)
+    assert len({tuple(shuffle.groups(epoch)) for epoch in range(5)}) == 5
+    places = {tuple(np.argsort(shuffle.order(0, group)[0][:80])) for group in range(len(shuffle))}
+    assert len(places) == len(shuffle)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6).filter(any), st.lists(st.integers(0, 60), max_size=20))
+def test_locate_goes_through_the_groups_of_an_epoch_in_its_order(listed, counts, numbers):
+    shuffle = Shuffle(listed([[1]] * len(counts)), 2, 1)
+    counts = np.array(counts)
+    found = {}
+    for epoch, group, chosen, rows in shuffle.locate(np.array(numbers, np.int64), counts):
+        found |= {int(place): (epoch, group, int(row)) for place, row in zip(chosen, rows, strict=True)}
+    epochs = range(60 // counts.sum() + 1)
+    slow = [(e, int(g), row) for e in epochs for g in shuffle.groups(e) for row in range(counts[g])]
+    assert found == {place: slow[number] for place, number in enumerate(numbers)}

@@ -1,0 +1,270 @@
+"""Shards give back the documents that were written, and say so when they cannot."""
+
+import dataclasses
+import functools
+import json
+import operator
+import pickle
+import re
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bam_jax.data.prepared import shards
+from bam_jax.system.errors import UserError
+
+LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=6), max_size=4)
+
+
+def write(folder, lengths, *, size=1000, seed=0, done=True):
+    """A prepared folder of random ids; `lengths` of each train shard's documents."""
+    rng = np.random.default_rng(seed)
+    dtype = "<u2" if size <= 2**16 else "<u4"
+    documents = [[rng.integers(0, size, length) for length in shard] for shard in lengths]
+    finished = ()
+    for number, each in enumerate(documents):
+        writer = shards.ShardWriter(folder, "train", finished, number, dtype)
+        for ids in each:
+            writer.append(ids)
+        finished = (*finished, writer.close())
+    empty = shards.ShardWriter(folder, "held_out", (), 0, dtype).close()
+    tokenizer = {"spec": "byte", "name": "byte", "hash": "0" * 16, "size": size, "eos": None}
+    made = {"train": finished, "held_out": (empty,)}
+    if not finished:
+        shards.lengths_path(folder, "train").touch()
+    manifest = shards.Manifest({"source": "x"}, ("text",), tokenizer, dtype, made, {}, None if done else (3, 5))
+    manifest.write(folder)
+    return manifest, [ids for shard in documents for ids in shard]
+
+
+@settings(max_examples=25)
+@given(lengths=LENGTHS, size=st.sampled_from([300, 2**16, 2**16 + 1, 2**31 - 1]), seed=st.integers(0, 99))
+def test_what_is_written_is_read_in_any_order(tmp_path_factory, lengths, size, seed):
+    folder = tmp_path_factory.mktemp("prepared")
+    manifest, documents = write(folder, lengths, size=size, seed=seed)
+    split = shards.open_split(folder, "train")
+    assert shards.read_manifest(folder) == manifest
+    assert len(split) == len(documents) == manifest.documents("train")
+    assert manifest.tokens("train") == sum(map(len, documents))
+    assert split.lengths.dtype == np.int32
+    assert split.lengths.tolist() == [len(ids) for ids in documents]
+    assert split.shards.tolist() == np.cumsum([0, *map(len, lengths)]).tolist()
+    numbers = np.random.default_rng(seed).integers(0, max(len(documents), 1), 2 * len(documents))
+    for reader in (split, pickle.loads(pickle.dumps(split))):
+        for number, ids in zip(numbers, reader.read(numbers), strict=True):
+            assert ids.dtype == np.int32
+            np.testing.assert_array_equal(ids, documents[number])
+    assert shards.open_split(folder, "held_out").read(np.array([], int)) == []
+    shards.verify(folder)
+
+
+def test_it_travels_as_its_path(tmp_path):
+    write(tmp_path, [[30] * 20000])
+    split = shards.open_split(tmp_path, "train")
+    split.read(np.array([1]))
+    assert len(pickle.dumps(split)) < 1000
+
+
+@pytest.mark.parametrize("name", ["train-00001.array_record", "train.lengths"])
+def test_a_flipped_bit_is_found_and_its_file_named(tmp_path, name):
+    write(tmp_path, [[20] * 3, [50] * 4])
+    path = tmp_path / name
+    good = path.read_bytes()
+    for place in np.linspace(0, len(good) - 1, 40).astype(int):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(UserError, match=re.escape(name)) as error:
+            shards.verify(tmp_path)
+        assert "\n" not in str(error.value)
+    path.write_bytes(good)
+    shards.verify(tmp_path)
+
+
+def test_reading_never_gives_wrong_ids(tmp_path):
+    """array_record's own hashes tell; bytes that no record lies in may change."""
+    _, documents = write(tmp_path, [[50] * 40])
+    path = tmp_path / "train-00000.array_record"
+    good = path.read_bytes()
+    found = 0
+    for place in np.linspace(0, good.rindex(documents[-1].astype("<u2").tobytes()), 60).astype(int):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 16]) + good[place + 1 :])
+        try:
+            read = shards.open_split(tmp_path, "train").read(np.arange(40))
+        except UserError as error:
+            assert "train-00000.array_record is damaged" in str(error)
+            found += 1
+        else:
+            assert all(np.array_equal(a, b) for a, b in zip(read, documents, strict=True))
+    assert found > 40
+
+
+def test_a_record_of_another_length_is_found_when_it_is_read(tmp_path):
+    write(tmp_path, [[20, 30]])
+    np.array([30, 20], "<i4").tofile(tmp_path / "train.lengths")
+    with pytest.raises(UserError, match="train-00000.array_record is damaged"):
+        shards.open_split(tmp_path, "train").read(np.array([1]))
+
+
+@pytest.mark.parametrize("name", ["train-00000.array_record", "train.lengths"])
+@pytest.mark.parametrize("how", ["cut", "longer", "missing"])
+def test_sizes_are_seen_on_opening(tmp_path, name, how):
+    write(tmp_path, [[20, 30]])
+    path = tmp_path / name
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-4] if how == "cut" else path.read_bytes() + b"1234")
+    for use in (lambda: shards.open_split(tmp_path, "train"), lambda: shards.verify(tmp_path)):
+        with pytest.raises(UserError, match=f"{re.escape(name)} is (damaged|missing)"):
+            use()
+
+
+def test_what_a_killed_process_left_is_replaced(tmp_path):
+    lengths = [[20] * 3, [50] * 4]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    whole, documents = write(tmp_path / "whole", lengths)
+    killed = tmp_path / "killed"
+    finished = ()
+    for number, shard in enumerate(lengths):
+        (killed / f".train-{number:05}.array_record").write_bytes(b"torn")
+        (killed / f"train-{number:05}.array_record").write_bytes(
+            b"of a section whose manifest was never written" * 9999
+        )
+        with (killed / "train.lengths").open("ab") as file:
+            file.write(b"left over" * 100)
+        writer = shards.ShardWriter(killed, "train", finished, number, "<u2")
+        for ids in [documents.pop(0) for _ in shard]:
+            writer.append(ids)
+        finished = (*finished, writer.close())
+    assert finished == whole.shards["train"]
+    for name in ("train-00000.array_record", "train-00001.array_record", "train.lengths"):
+        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_shard_appears_whole(tmp_path):
+    writer = shards.ShardWriter(tmp_path, "train", (), 0, "<u2")
+    for _ in range(100):
+        writer.append(np.arange(5000))
+    assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
+    assert (tmp_path / writer.close().name).exists()
+
+
+def test_an_unfinished_folder_is_not_read_but_can_be_verified(tmp_path):
+    manifest, _ = write(tmp_path, [[20, 30]], done=False)
+    assert shards.is_prepared(tmp_path) and shards.read_manifest(tmp_path) == manifest
+    shards.verify(tmp_path)
+    with pytest.raises(UserError, match="is not complete; run its prepare command again"):
+        shards.open_split(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("content", "prepared", "says"),
+    [
+        (None, False, "holds no manifest.json; prepare"),
+        ('{"files": []}', False, "is another program's"),
+        ("[]", False, "is another program's"),
+        ('{"format": "bam_jax.data.prepared.shards", "version": 2}', True, "is of version 2 of the format"),
+        ('{"format": "bam_jax.data.prepared.shards", "version": 1}', True, "manifest.json lacks the field 'recipe'"),
+        ('{"format": "bam_jax.data.prepared.shards"}', True, "manifest.json lacks the field 'version'"),
+        (
+            '{"format": "bam_jax.data.prepared.shards", "version": "1"}',
+            True,
+            "the field 'version' is not a whole number",
+        ),
+        ('{"format": "bam_jax.data.prepared.shards", "x": ' + "[" * 10**5, True, "is nested too deep"),
+        ('{"format": "bam_jax.data.prepared.shards", "x": ' + "1" * 5000 + "}", True, "cannot be read (Exceeds"),
+        ('{"format": "bam_jax.data.prepared.shards", "x": "\xff"}', True, "is not UTF-8"),
+        ('{"format": "bam_jax.data.prepared.shards", "ver', True, "is not JSON"),
+    ],
+)
+def test_manifests_that_are_not_to_be_read(tmp_path, content, prepared, says):
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content, encoding="latin-1")
+    assert shards.is_prepared(tmp_path) is prepared
+    with pytest.raises(UserError, match=re.escape(says)) as error:
+        shards.open_split(tmp_path, "train")
+    assert "\n" not in str(error.value)
+
+
+def test_a_manifest_with_another_field_is_refused(tmp_path):
+    manifest, _ = write(tmp_path, [[20]])
+    record = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(record | {"ot\nher": 1}))
+    with pytest.raises(UserError, match=r"manifest.json has fields that are not known: ot\\nher"):
+        shards.read_manifest(tmp_path)
+    dataclasses.replace(manifest, counts={"read": 1}).write(tmp_path)
+    assert shards.read_manifest(tmp_path).counts == {"read": 1}
+
+
+def fields(value, path=()):
+    """The path of every field of a JSON value; what is in the recipe is free."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else []):
+        if isinstance(key, str):
+            yield (*path, key)
+        if key != "recipe":
+            yield from fields(inner, (*path, key))
+
+
+MISSING = object()
+
+
+def test_every_field_of_a_manifest_is_there_and_of_its_kind(tmp_path):
+    write(tmp_path, [[20, 30], [7]])
+    text = (tmp_path / "manifest.json").read_text()
+    for *path, name in fields(json.loads(text)):
+        for wrong in (MISSING, True, -1, 1.5, [["x"]], {"x": None}, None):
+            if (name == "recipe" and isinstance(wrong, dict)) or (name in ("next", "eos") and wrong is None):
+                continue
+            record = json.loads(text)
+            inner = functools.reduce(operator.getitem, path, record)
+            if wrong is MISSING:
+                del inner[name]
+            else:
+                inner[name] = wrong
+            (tmp_path / "manifest.json").write_text(json.dumps(record))
+            with pytest.raises(UserError, match=f"manifest.json.*{name}") as error:
+                shards.read_manifest(tmp_path)
+            assert "\n" not in str(error.value)
+
+
+def test_an_id_that_the_tokenizer_has_not_is_found_when_it_is_read(tmp_path):
+    manifest, _ = write(tmp_path, [[20, 30]])
+    dataclasses.replace(manifest, tokenizer=manifest.tokenizer | {"size": 9}).write(tmp_path)
+    with pytest.raises(
+        UserError, match=r"train-00000.array_record is damaged \(it has the id \d+, which its tokenizer"
+    ):
+        shards.open_split(tmp_path, "train").read(np.array([1]))
+
+
+@pytest.mark.parametrize("lengths", [[-20, 70], [50, 2**31 - 1], [25, 24]])
+def test_lengths_that_are_not_those_of_the_shards_are_seen_on_opening(tmp_path, lengths):
+    write(tmp_path, [[20, 30]])
+    np.array(lengths, "<i4").tofile(tmp_path / "train.lengths")
+    with pytest.raises(UserError, match="train.lengths is damaged .*not those of train-00000.array_record"):
+        shards.open_split(tmp_path, "train")
+
+
+def test_unknown_split(tmp_path):
+    write(tmp_path, [[20]])
+    with pytest.raises(UserError, match="unknown split 'trian'; did you mean 'train'"):
+        shards.open_split(tmp_path, "trian")
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path):
+    writer = shards.ShardWriter(tmp_path / "missing", "train", (), 0, "<u2")
+    with pytest.raises(
+        UserError, match="cannot write .*missing/train-00000.array_record: .*run the same command again"
+    ):
+        writer.append(np.arange(3))
+        writer.close()
+
+
+def test_array_record_is_an_extra(tmp_path, monkeypatch):
+    write(tmp_path, [[20]])
+    monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
+    assert len(shards.open_split(tmp_path, "train")) == 1
+    with pytest.raises(UserError, match=r"need array_record: pip install 'bam_jax\[data\]'"):
+        shards.open_split(tmp_path, "train").read(np.array([0]))

@@ -1,0 +1,127 @@
+"""Questions in local files, and invented ones."""
+
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from bam_jax.data.tasks import benchmarks, invented
+from bam_jax.data.tasks.benchmarks import COLUMNS, INVENTED, LONGBENCH, read
+from bam_jax.system.errors import UserError
+
+SETS = [
+    ("cais/mmlu", "anatomy", "test"),
+    ("allenai/ai2_arc", "ARC-Easy", "test"),
+    ("Rowan/hellaswag", None, "validation"),
+    ("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1", "test"),
+]
+
+
+def written(folder, dataset, subset, split, records, suffix):
+    place = folder / dataset / (subset or "data")
+    place.mkdir(parents=True, exist_ok=True)
+    if suffix == "jsonl":
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (place / f"{split}.jsonl").write_text(text)
+        return place / f"{split}.jsonl"
+    half = len(records) // 2
+    for number, part in enumerate((records[:half], records[half:])):
+        table = pyarrow.Table.from_pylist(part)
+        pyarrow.parquet.write_table(table, place / f"{split}-{number:05}-of-00002.parquet")
+    return place
+
+
+@pytest.mark.parametrize(("dataset", "subset", "split"), SETS)
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_what_is_in_files_is_read(tmp_path, dataset, subset, split, suffix):
+    records = read(INVENTED, dataset, subset, split)
+    written(tmp_path, dataset, subset, split, [record | {"of no interest": 1} for record in records], suffix)
+    assert read(str(tmp_path), dataset, subset, split) == records
+    assert all(record.keys() == set(COLUMNS[dataset]) for record in records)
+
+
+def test_invented_questions_are_always_the_same_and_differ_by_split():
+    first, again, other = (read(INVENTED, "cais/mmlu", "anatomy", split) for split in ("test", "test", "dev"))
+    assert first == again and first != other != read(INVENTED, "cais/mmlu", "astronomy", "dev")
+    for record in first:
+        one, two = record["question"].removeprefix("What is ").removesuffix("?").split(" + ")
+        assert record["choices"][record["answer"]] == str(int(one) + int(two)) and len(set(record["choices"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("dataset", "answer"),
+    [
+        ("cais/mmlu", lambda r: r["answer"]),
+        ("allenai/ai2_arc", lambda r: r["choices"]["label"].index(r["answerKey"])),
+        ("Rowan/hellaswag", lambda r: int(r["label"])),
+        (LONGBENCH, lambda r: r["answer"]),
+    ],
+)
+def test_answers_stand_at_every_place(dataset, answer):
+    places = [answer(record) for record in read(INVENTED, dataset, "x", "test")]
+    assert len(places) == invented.RECORDS
+    assert all(5 <= places.count(place) <= 28 for place in range(4))  # of 16 expected, within 3.5 deviations
+
+
+def question(part, number):
+    return {
+        "domain": benchmarks._DOMAINS[part.group],
+        "sub_domain": part.sub_domain,
+        "question": f"{part.task}?",
+        **{f"choice_{letter}": f"{letter}{number}" for letter in "ABCD"},
+        "answer": "ABCD"[number % 4],
+        "context": "text",
+    }
+
+
+def test_questions_of_longbench_go_to_their_tasks(tmp_path):
+    folder = tmp_path / LONGBENCH
+    folder.mkdir(parents=True)
+    records = [question(part, number) for number, part in enumerate(benchmarks._PARTS * 2)]
+    (folder / "data.json").write_text(json.dumps(records))
+    for number, part in enumerate(benchmarks._PARTS):
+        first, second = read(str(tmp_path), "recursal/longbench-v2", part.subset, "train")
+        assert first["question"] == second["question"] == f"{part.task}?"
+        assert first["choices"] == [f"{letter}{number}" for letter in "ABCD"] and first["answer"] == number % 4
+    names = [part.sub_domain for part in benchmarks._PARTS if part.group == "longbench2_multi"]
+    assert names == ["Academic", "Legal", "Financial", "Governmental", "Multi-news"]
+
+
+def test_what_is_missing_is_said_with_the_command_that_fetches_it(tmp_path):
+    asked = (str(tmp_path), "allenai/ai2_arc", "ARC-Easy", "test")
+    with pytest.raises(UserError) as said:
+        read(*asked)
+    folder = tmp_path / "allenai/ai2_arc"
+    assert f"{folder}/ARC-Easy/test-*.parquet" in str(said.value) and "question, choices, answerKey" in str(said.value)
+    assert f"hf download allenai/ai2_arc --repo-type dataset --local-dir {folder}`" in str(said.value)
+    with pytest.raises(UserError, match="LongBench-v2/data.json"):
+        read(str(tmp_path), "recursal/longbench-v2", "literary", "train")
+    path = written(tmp_path, *asked[1:], [{"question": "why?"}], "jsonl")
+    with pytest.raises(UserError, match="record 1 has no field 'choices'"):
+        read(*asked)
+    path.write_text("[1]\n")
+    with pytest.raises(UserError, match="record 1 has no field 'question'"):
+        read(*asked)
+    path.write_text("{")
+    with pytest.raises(UserError, match="jsonl line 1 is not JSON"):
+        read(*asked)
+    path.write_text("\n")
+    with pytest.raises(UserError, match="holds no record"):
+        read(*asked)
+
+
+def test_a_broken_parquet_file_is_named(tmp_path):
+    place = tmp_path / "allenai/ai2_arc/ARC-Easy"
+    place.mkdir(parents=True)
+    (place / "test.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(UserError, match="cannot read .*test.parquet"):
+        read(str(tmp_path), "allenai/ai2_arc", "ARC-Easy", "test")
+
+
+def test_the_parts_of_a_benchmark_are_its_tasks():
+    parts = [name for name in benchmarks.TASKS if name.startswith("longbench2_")]
+    assert sorted(benchmarks.leaves(parts)) == sorted(benchmarks.TASKS["longbench2"])
+    assert sum(benchmarks.SIZES[part] for part in parts) == benchmarks.SIZES["longbench2"] == 503
+    assert (len(benchmarks.TASKS["mmlu"]), len(benchmarks.TASKS["longbench2"])) == (57, 20)
+    assert benchmarks.SIZES.keys() == benchmarks.TASKS.keys()

@@ -1,0 +1,71 @@
+"""A vocabulary of one's own text: deterministic, lossless, its digits apart."""
+
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from bam_jax.data import train_bpe
+from bam_jax.data.tokenizers import tokenizer
+from bam_jax.system.errors import UserError
+
+TALE = "it was the best of times, it was the worst of times, in 1984 and 1985, it was <eos> the age of wisdom. "
+
+
+def words(seed):
+    rng = random.Random(seed)
+    return [" ".join("".join(rng.choices("abcdeé1", k=rng.randint(1, 6))) for _ in range(300)) for _ in range(10)]
+
+
+def test_the_same_text_gives_the_same_file(tmp_path):
+    """In another process too, whose hashes of strings differ, and however its documents are parted into words' order."""
+    texts = words(0)
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    made = train_bpe.train(texts, 400)
+    arguments = ["--vocab=400", f"--out={tmp_path / 'bpe.json'}", "--text-field=body"]
+    command = [sys.executable, "-m", "bam_jax.data.train_bpe", f"--source={tmp_path / 'text.jsonl'}", *arguments]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert (tmp_path / "bpe.json").read_text() == made == train_bpe.train(texts[::-1], 400)
+    assert "bpe.json: 400 ids, hash " + tokenizer(f"bpe:{tmp_path / 'bpe.json'}").hash in said
+    assert made != train_bpe.train(words(1), 400)
+
+
+def test_it_joins_what_stands_together_most_often(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(train_bpe.train([TALE], 270))
+    made = tokenizer(f"bpe:{tmp_path}")
+    assert made.size == 270 and (made.eos, made.mask) == (0, 1)
+    assert made.decode(made.encode(" was")[:1]) == " was" and len(made.encode(TALE)) < 0.8 * len(TALE)
+    ids = made.encode("In 1984")
+    assert ids[-4:].tolist() == [made.digits[digit] for digit in (1, 9, 8, 4)]
+    merges = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["merges"]
+    assert not any(set("0123456789") & set("".join(merge)) for merge in merges)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--vocab=257"], "give 258 or more"),
+        (["--vocab=400", "--out=there.json"], "there.json exists"),
+        (["--vocab=400", "--source=none"], "none does not exist"),
+        (["--vocab=400", "--characters=0"], "must be more than 0"),
+    ],
+)
+def test_what_is_refused(tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.json").write_text("precious")
+    (tmp_path / "text.txt").write_text(TALE)
+    with pytest.raises(UserError, match=says):
+        train_bpe.main(["--source=text.txt", "--out=bpe.json", *arguments])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "there.json"]
+    assert (tmp_path / "there.json").read_text() == "precious"
+
+
+def test_a_part_of_the_text_and_too_little_of_it(tmp_path, capsys):
+    lines = [json.dumps({"text": text}) for text in (TALE, "z z z z zz zz")]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    arguments = [f"--source={tmp_path / 'text.jsonl'}", "--vocab=4096", f"--characters={len(TALE)}"]
+    train_bpe.main([*arguments, f"--out={tmp_path / 'new' / 'part.json'}"])
+    assert (tmp_path / "new" / "part.json").read_text() == train_bpe.train([TALE], 4096)
+    assert "instead of 4096" in capsys.readouterr().out

@@ -1,0 +1,91 @@
+"""What runs cost, against counting by hand."""
+
+import re
+
+import pytest
+
+from bam_jax import config
+from bam_jax.config import Config, ModelConfig
+from bam_jax.experiments import jobs, papers
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.models import counts
+from bam_jax.system.errors import UserError
+
+MODEL = ModelConfig(layers=3, width=32, heads=4, hidden=48, vocab=50)
+MATRICES = 3 * (4 * 32 * 32 + 3 * 32 * 48)
+
+
+@pytest.mark.parametrize("encoding", ["nope", "bam", "learned"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_training_is_counted_product_by_product(encoding, causal):
+    config = Config(encoding=encoding, model=MODEL, context=16, batch=2, steps=5)
+    if not causal:
+        config = Config(
+            encoding=encoding, model=ModelConfig(**{**vars(MODEL), "causal": False}), context=16, batch=2, steps=5
+        )
+    tokens = 5 * 2 * 16
+    products = 2 * (MATRICES + 32 * 50) + sum(2 * 2 * 32 * (16 if not causal else 8) for _ in range(3))
+    assert counts.training(config) == pytest.approx(3 * products * tokens, rel=0.15)  # forward, and twice that backward
+    assert counts.training(config) > 3 * products * tokens * 0.999
+
+
+def test_a_tied_head_is_multiplied_with():
+    sizes = {"layers": 3, "width": 32, "heads": 4, "hidden": 48, "vocab": 5000}
+    tied = counts.training(Config(encoding="nope", model=ModelConfig(family="gpt2", **sizes)))
+    untied = counts.training(Config(encoding="nope", model=ModelConfig(**sizes)))
+    assert tied == pytest.approx(untied, rel=0.02)
+
+
+def test_evaluating_grows_with_prompts_and_lengths():
+    config = Config(encoding="nope", model=MODEL)
+    cost = lambda *evaluations: counts.evaluating(config, evaluations)
+    one = cost(Evaluation("passkey", (64,), depths=1))
+    assert cost(Evaluation("passkey", (64,), depths=3, trials=2)) == 6 * one
+    assert cost(Evaluation("passkey", (64, 128), depths=1)) > 3 * one
+    assert cost(Evaluation("perplexity", (64,), tokens=640)) == 10 * one
+    questions = Evaluation("harness", (64,), tasks=("longbench2_code", "longbench2"), questions=2)
+    assert cost(questions) == 4 * 2 * 20 * one, "four answers to two questions of each of twenty tasks"
+    assert cost() == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "embedding", "transformer", "prior", "trained"),
+    [
+        ("120M", 25_165_824, 95_963_904, 576, 384),
+        ("432M", 50_331_648, 380_677_632, 1008, 672),
+        ("1.1B", 67_108_864, 1_073_805_312, 1440, 960),
+    ],
+)
+def test_the_papers_sizes(size, embedding, transformer, prior, trained):
+    (job,) = jobs.jobs(Experiment("t", (papers.bam("BAM", "paper", size=size),)))
+    assert counts.parameters(job.config) == counts.Parameters(embedding, transformer, prior, trained)
+
+
+def test_the_table_adds_up():
+    rows = (
+        Row("a", str(papers.CONFIGS / "quickstart.py"), ("--config.model.vocab=100",)),
+        Row("b", str(papers.CONFIGS / "quickstart.py"), ("--config.model.vocab=100", "--config.steps=1000"), start="a"),
+    )
+    made = Experiment("Two runs", rows)
+    title, head, *lines = counts.table(made.title, jobs.jobs(made), "cpu").splitlines()
+    assert "2 runs" in title and "one cpu at 40%" in title and head.split()[:2] == ["run", "tokens"]
+    assert [line.split()[0] for line in lines] == ["a-seed0", "b-seed0", "all"]
+    assert [line.split()[1] for line in lines] == ["3.07e+06", "1.02e+06", "4.10e+06"]
+    hours = [float(line.split()[-1]) for line in lines]
+    assert hours[2] == pytest.approx(hours[0] + hours[1], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("chip", "share", "message"), [("h10", 0.4, "did you mean 'h100'"), ("h100", 1.2, "=1.2 must")]
+)
+def test_unknown_chips_and_shares_are_named(chip, share, message):
+    with pytest.raises(UserError, match=message):
+        counts.hours(1e18, chip, share)
+
+
+@pytest.mark.parametrize("name", ["lm_120m", "lm_432m", "lm_1b", "gpt2_tiny", "gpt2_small", "gpt2_medium"])
+def test_the_configs_say_what_a_dry_run_says(name):
+    path = papers.CONFIGS / f"{name}.py"
+    (said,) = re.findall(r"about (\S+) floating-point\s+operations", path.read_text())
+    vocab = 32_768 if name.startswith("lm") else 50_304
+    assert f"{counts.training(config.load(path, [f'--config.model.vocab={vocab}'])):.1e}" == said

@@ -1,0 +1,171 @@
+"""Experiment files, and the jobs they make."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from bam_jax.evals import running
+from bam_jax.experiments import experiment
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments.jobs import jobs
+from bam_jax.system.errors import UserError
+
+QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+def test_every_ablation_of_bam_is_a_config_of_its_own():
+    made = experiment.load(EXPERIMENTS / "prior_learnable.py")
+    found = [job.config for job in jobs(made)]
+    trained = lambda x: tuple(x.encoding_options.get(f"train_{name}") for name in ("shape", "scale", "loc"))
+    assert len({(trained(x), x.ssmax, x.shared_encoding) for x in found}) == len(made.rows) == 14
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "no experiment file"), ("x = 1", "defines no get_experiment"), ("x =", "is not Python")],
+)
+def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
+    path = tmp_path / "experiment.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        experiment.load(path)
+
+
+def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):
+    path = tmp_path / "experiment.py"
+    path.write_text("def get_experiment(source, runs):\n    return f'{source} in {runs}'\n")
+    assert experiment.load(path, source="corpus", runs=tmp_path / "x") == f"corpus in {tmp_path / 'x'}"
+    with pytest.raises(UserError, match="experiment.py needs --source=PATH"):
+        experiment.load(path)
+    with pytest.raises(UserError, match="--source=corpus: .*quickstart.py takes no corpus"):
+        experiment.load(EXPERIMENTS / "quickstart.py", source="corpus")
+
+
+def test_every_evaluation_gets_the_options_that_it_has():
+    for name, module in running.EVALS.items():
+        fields = {field.name for field in dataclasses.fields(module.Options)}
+        assert set(experiment.OPTIONS[name]) == fields - {"prompt"}
+    ruler = Evaluation("ruler", (4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER").arguments()
+    tasks = "--tasks=niah_single_1,niah_multikey_3"
+    assert ruler == ["--eval=ruler", "--lengths=4096", tasks, "--samples=50", "--essays=FOLDER", "--seed=0"]
+    asked = Evaluation("harness", (512,), tasks=("mmlu",), data="FOLDER").arguments()
+    assert asked == ["--eval=harness", "--lengths=512", "--tasks=mmlu", "--questions=100000", "--shots=0", *asked[5:]]
+    assert asked[5:] == ["--data=FOLDER", "--longer=cut"]
+
+
+def test_a_job_is_the_commands_a_person_would_type():
+    evaluation = Evaluation("passkey", (64, 128), depths=5, overrides=("--config.encoding_options.window=64",))
+    row = Row("BAM SSMax (spread)", QUICKSTART, ("--config.steps=3",), (7,), (evaluation,))
+    (job,) = jobs(Experiment("t", (row,)))
+    run = "runs/bam-ssmax-spread-seed7"
+    assert job.config.steps == 3 and job.config.seed == 7
+    assert job.commands(Path("runs")) == [
+        [
+            "bam_jax.train",
+            f"--config={QUICKSTART}",
+            "--config.steps=3",
+            "--config.seed=7",
+            f"--workdir={run}",
+        ],
+        [
+            "bam_jax.evaluate",
+            f"--run={run}",
+            "--eval=passkey",
+            "--lengths=64,128",
+            "--depths=5",
+            "--trials=1",
+            "--seed=0",
+            "--patience=0",
+            "--config.encoding_options.window=64",
+        ],
+    ]
+
+
+def test_the_longest_job_comes_first():
+    rows = (
+        Row("a", QUICKSTART, ("--config.steps=10",)),
+        Row("b", QUICKSTART, ("--config.steps=1000",)),
+        Row("c", QUICKSTART, ("--config.steps=1000",), evaluations=(Evaluation("passkey", (32000,)),)),
+    )
+    assert [job.row.label for job in jobs(Experiment("t", rows))] == ["c", "b", "a"]
+
+
+def test_two_rows_do_not_share_a_folder():
+    with pytest.raises(UserError, match="bam-seed0"):
+        jobs(Experiment("t", (Row("BAM", QUICKSTART), Row("bam!", QUICKSTART))))
+
+
+def test_a_wrong_override_is_found_before_anything_runs():
+    with pytest.raises(UserError, match="stepz"):
+        jobs(Experiment("t", (Row("BAM", QUICKSTART, ("--config.stepz=1",)),)))
+
+
+def test_progress_is_read_from_the_files(tmp_path):
+    row = Row("BAM", QUICKSTART, evaluations=(Evaluation("passkey", (4096,), depths=2),))
+    (job,) = jobs(Experiment("t", (row,)))
+    assert job.spent(tmp_path) == 0 and job.status(tmp_path) == "starting"
+    (tmp_path / job.name).mkdir()
+    (tmp_path / job.name / "metrics.jsonl").write_text(
+        json.dumps({"step": job.config.steps, "loss": 1.5, "seconds": 9.0}) + "\n"
+    )
+    assert job.status(tmp_path) == f"step {job.config.steps} of {job.config.steps}, loss 1.500"
+    before = job.spent(tmp_path)
+    cell = {"eval": "passkey", "length": 4096, "n": 1, "value": 1.0, "prompt": "toy", "seed": 0, "unit": "accuracy"}
+    cell |= {"step": job.config.steps, "overrides": {}}
+    lines = [json.dumps(cell | {"depth": depth}) + "\n" for depth in (0.0, 1.0, 0.0)]  # one of them twice
+    (tmp_path / job.name / "results.jsonl").write_text("".join(lines))
+    assert job.status(tmp_path) == "passkey at 4096 tokens"
+    assert 0 < before < job.spent(tmp_path) == pytest.approx(job.cost())
+
+
+def test_the_quickstart_is_what_was_promised():
+    made = experiment.load(EXPERIMENTS / "quickstart.py")
+    labels = [row.label for row in made.rows]
+    planned = jobs(made)
+    assert len(planned) == 11 and made.rows[0].seeds == (0, 1, 2)
+    assert {job.seed for job in planned[3:]} == {0}
+    main = made.rows[0]
+    assert "--config.encoding_options.init=spread" in main.overrides
+    assert all(job.config.optimizer.prior_rate == 1.0 for job in planned if job.row.label == main.label)
+    for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
+        assert label in labels
+    lengths = {(e.lengths, e.depths, e.trials) for e in main.evaluations if e.name == "passkey"}
+    assert lengths == {((64, 128, 256, 512, 1024, 2048, 4096), 20, 1), ((4096,), 20, 5), ((32000,), 10, 1)}
+    assert {e.label for row in made.rows for e in row.evaluations} == {"", "Local RoPE"}
+
+
+@pytest.mark.parametrize("form", ["wiki.{}.raw", "wiki.{}.tokens", "{}.txt", "deep/{}-00000-of-00001.parquet"])
+def test_wikitext2_is_trained_on_one_part_and_evaluated_on_the_other(tmp_path, form):
+    load = lambda: experiment.load(EXPERIMENTS / "wikitext2.py", source=str(tmp_path), runs=Path("runs/x"))
+    with pytest.raises(UserError, match="hf download Salesforce/wikitext .*--local-dir"):
+        load()
+    (tmp_path / "deep").mkdir()
+    valid, test = (tmp_path / form.format(name) for name in ("validation" if "parquet" in form else "valid", "test"))
+    valid.touch()
+    test.touch()
+    made = load()
+    bpe, *prepared = made.steps
+    assert bpe.makes == "runs/x/data/bpe.json" and f"--source={valid}" in bpe.arguments
+    outs = {argument: step for step in prepared for argument in step.arguments if argument.startswith("--out=")}
+    planned = jobs(made)
+    assert len(planned) == 8 and len({job.config.encoding for job in planned}) == 4
+    for job in planned:
+        data = job.config.data
+        for out, path in ((data.source, valid), (data.held_out_source, test)):
+            assert {f"--source={path}", f"--tokenizer={data.tokenizer}"} <= set(outs[f"--out={out}"].arguments)
+        (evaluation,) = job.row.evaluations
+        assert max(evaluation.lengths) == 16 * job.config.context
+
+
+def test_the_search_has_every_baseline_at_every_rate():
+    made = experiment.load(EXPERIMENTS / "quickstart_rates.py")
+    found = json.loads((EXPERIMENTS / "quickstart_rates.json").read_text())
+    quickstart = experiment.load(EXPERIMENTS / "quickstart.py")
+    used = {job.row.label: job.config.optimizer.rate for job in jobs(quickstart)}
+    assert {row.label for row in made.rows} == {f"{b}, {rate}" for b in found["rates"] for rate in found["found"][b]}
+    assert all(used[label] == rate for label, rate in found["rates"].items())
+    assert all(length == 64 for row in made.rows for e in row.evaluations for length in e.lengths)

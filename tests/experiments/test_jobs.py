@@ -1,0 +1,61 @@
+"""Runs that rows share, and runs that start from others."""
+
+from pathlib import Path
+
+import pytest
+
+from bam_jax.experiments import jobs
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.system.errors import UserError
+
+CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+NEAR, FAR = Evaluation("passkey", (64,)), Evaluation("passkey", (4096,))
+
+
+def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():
+    rows = (
+        Row("a", CONFIG, ("--config.ssmax=on",), evaluations=(NEAR,)),
+        Row("b", CONFIG, (), evaluations=(FAR, NEAR)),  # the file says ssmax=on itself
+        Row("c", CONFIG, ("--config.ssmax=off",)),
+    )
+    one, other = jobs.jobs(Experiment("t", rows, shared=True))
+    assert one.row.evaluations == (NEAR, FAR)
+    assert one.name.startswith("bam-ssmax-2x64-64-seed0-") and other.name.startswith("bam-2x64-64-seed0-")
+    assert len(jobs.jobs(Experiment("t", rows))) == 3
+
+
+def test_a_run_that_starts_from_another_is_done_after_it_in_one_process():
+    rows = (
+        Row("longer", CONFIG, ("--config.context=128", "--config.steps=7"), (0, 1), (FAR,), start="base"),
+        Row("base", CONFIG, (), (0, 1), (NEAR,)),
+    )
+    for shared in (False, True):
+        made = jobs.jobs(Experiment("t", rows, shared=shared))
+        assert sorted(job.seed for job in made) == [0, 1] and {job.row.label for job in made} == {"base"}
+        for job in made:
+            (after,) = job.then
+            commands = job.commands(Path("r"))
+            assert [command[0] for command in commands] == ["bam_jax.train", "bam_jax.evaluate"] * 2
+            assert f"--workdir=r/{job.name}" in commands[0] and f"--config.start=r/{job.name}" in commands[2]
+            assert f"--workdir=r/{after.name}" in commands[2] and f"--run=r/{after.name}" in commands[3]
+            assert f"--config.seed={job.seed}" in commands[2] and after.name != job.name
+            assert job.cost() > jobs.jobs(Experiment("t", (rows[1],)))[0].cost()
+
+
+def test_the_folder_of_the_runs_does_not_change_their_names():
+    rows = (Row("base", CONFIG), Row("longer", CONFIG, ("--config.steps=7",), start="base"))
+    (job,) = jobs.jobs(Experiment("t", rows, shared=True))
+    assert job.then[0].config.start == job.name  # not a path
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((Row("a", CONFIG, start="b"),), "'a' starts from 'b', which must be a row"),
+        ((Row("a", CONFIG, start="a"),), "'a' starts from 'a', which must be a row that starts from none"),
+        ((Row("a", CONFIG, start="b"), Row("b", CONFIG, train=False)), "starts from 'b', which is not trained"),
+    ],
+)
+def test_a_start_that_there_is_not_is_named(rows, message):
+    with pytest.raises(UserError, match=message):
+        jobs.jobs(Experiment("t", rows))

@@ -1,0 +1,270 @@
+"""The experiments of the papers' tables and figures: their values, and the setups at both scales."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from bam_jax.data.tasks import benchmarks
+from bam_jax.experiments import experiment, jobs, papers, tables
+from bam_jax.experiments.experiment import DASH, SCALES, Column, Evaluation, Row, Table, tabled
+from bam_jax.experiments.tables import number
+from bam_jax.system.errors import UserError
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+# Of each file the number of the paper's values and their sum, which were found apart from the files: a wrong digit shows.
+VALUES = {
+    "bam_figure10_context1024": (0, "0"),
+    "bam_figure11_context1024": (14, "13.00"),
+    "bam_figure12_contexts": (2, "1.30"),
+    "bam_figure13_plain": (0, "0"),
+    "bam_figure15_extension": (0, "0"),
+    "bam_figure16_1b": (0, "0"),
+    "bam_figure2_passkey": (9, "9.00"),
+    "bam_figure3_depths": (1, "0.80"),
+    "bam_figure6_perplexity": (0, "0"),
+    "bam_figure7_wikipedia": (0, "0"),
+    "bam_figure8_passkey": (0, "0"),
+    "bam_figure9_passkey": (3, "1152"),
+    "bam_table1_sizes": (24, "1617020289.0018"),
+    "bam_table2_perplexity": (20, "419.4371"),
+    "bam_table3_questions": (6, "2.7029"),
+    "bam_table4_ruler": (162, "33.10"),
+    "bam_table5_ruler_1b": (176, "64.27"),
+    "bam_table6_longbench": (12, "353.3"),
+    "bam_table7_extension": (66, "44.5"),
+    "bam_table8_inference": (60, "2303.774"),
+    "cable_figure1_perplexity": (50, "12816.15"),
+    "cable_figure3_speed": (0, "0"),
+    "cable_figure5_kernel": (6, "129.42"),
+    "cable_table1_perplexity": (100, "19405.63"),
+    "cable_table2_dape": (22, "2500428.77"),
+    "cable_table4_sizes": (100, "22702.96"),
+    "cable_table5_wikitext": (100, "11709.55"),
+}
+
+# Single cells, so that no value stands under another label: part of the table's title, row, column, value.
+CELLS = {
+    "bam_table1_sizes": ("Table 1", "432M", "ff hidden size", "2 × 1536"),
+    "bam_table2_perplexity": ("Table 2", "ALiBi SSMax", "Wikipedia", "18.4967"),
+    "bam_table3_questions": ("Table 3", "RoPE SSMax", "ARC-Easy", "0.5715"),
+    "bam_table4_ruler": ("Single 2", "ALiBi SSMax", "1.5K", "0.46"),
+    "bam_table5_ruler_1b": ("MultiQuery", "BAM SSMax", "12288", "0.44"),
+    "bam_table6_longbench": ("Table 6", "RoPE SSMax", "Single-Document QA", "18.8"),
+    "bam_table7_extension": ("Table 7", "431M", "153K", "0.3"),
+    "bam_table8_inference": ("432M", "BAM SSMax", "Time (ms)", "59.50 ± 0.18"),
+    "bam_figure12_contexts": ("Figure 12", "context 512", "512K", "0.40"),
+    "cable_table1_perplexity": ("WikiText-103", "Kerple", "4096", "21.32"),
+    "cable_table2_dape": ("Table 2", "DAPEv2+Kerple", "2048", "19.51"),
+    "cable_table4_sizes": ("GPT-2 Tiny", "Fire", "8192", "70.72"),
+    "cable_table5_wikitext": ("GPT-2 Medium", "RoPE", "2048", "20.78"),
+}
+
+
+def load(name, scale):
+    return experiment.load(EXPERIMENTS / f"{name}.py", scale=scale)
+
+
+def test_every_table_and_figure_has_a_file():
+    bam = [f"bam_table{k}_" for k in range(1, 9)] + [f"bam_figure{k}_" for k in (2, 3, *range(6, 14), 15, 16)]
+    cable = [f"cable_table{k}_" for k in (1, 2, 4, 5)] + [f"cable_figure{k}_" for k in (1, 3, 5)]
+    files = {path.stem for path in EXPERIMENTS.glob("*.py")}
+    assert all(sum(name.startswith(start) for name in VALUES) == 1 for start in bam + cable)
+    assert len(VALUES) == len(bam + cable) and files >= set(VALUES)
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_values_are_complete(name, scale):
+    count, total = VALUES[name]
+    texts = [text for table in load(name, scale).tables for row in table.values for _, text in table.cells(row)]
+    found = [value for text in texts if (value := number(text)) is not None]
+    assert (len(found), sum(found)) == (count, Decimal(total))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_value_stands_under_its_labels(name):
+    title, row, column, value = CELLS[name]
+    (table,) = [table for table in load(name, "paper").tables if title in table.title]
+    assert {each.label: text for each, text in table.cells(row)}[column] == value
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_paper_scale_is_the_paper(name):
+    made = load(name, "paper")
+    assert made.comparable and made.platform == ""
+    assert bool(made.steps) == bool(jobs.jobs(made)), "nothing is prepared for nothing"
+    prepared = {argument for step in made.steps for argument in step.arguments}
+    for job in (each for root in jobs.jobs(made) for each in (root, *root.then)):
+        config = job.config
+        assert config.batch * config.context == (589_824 if name.startswith("bam") else 524_288)
+        assert config.model.vocab == (32_768 if name.startswith("bam") else 50_304)
+        assert config.optimizer.name == ("radam" if name.startswith("bam") else "adamw")
+        assert f"--out={config.data.source}" in prepared
+        if job.row.start:
+            assert config.steps == 256 and config.context == 1024 and config.optimizer.final == 1.0
+        elif name.startswith("bam"):
+            assert config.steps == 19_251 and config.optimizer.warmup == 0
+        else:
+            assert config.steps in ((19_000,) if "edu" in config.data.source else (9000, 5000, 3000))
+        for evaluation in job.row.evaluations:
+            for override in evaluation.overrides:
+                key, _, value = override.partition("=")
+                assert key != "--config.data.held_out_source" or f"--out={value}" in prepared
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_toy_scale_is_small_and_says_so(name):
+    made = load(name, "toy")
+    assert "(toy scale)" in made.title and made.notes[0] == papers.TOY_NOTE
+    assert not made.comparable and made.platform == "cpu" and not made.steps
+    planned = jobs.jobs(made)
+    assert sum(job.cost() for job in planned) / 2 < 400, "seconds of two cores"
+    paper = jobs.jobs(load(name, "paper"))
+    assert len(planned) == len(paper), "the same runs"
+    for job in (each for root in planned for each in (root, *root.then)):
+        tokenizer = "byte" if any(kind in name for kind in ("ruler", "questions", "longbench")) else "char"
+        assert job.config.data.source == "stdlib" and job.config.data.tokenizer == tokenizer
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_columns_can_be_measured(name, scale):
+    """Windows end where columns say, depths exist, and no model is asked for what its row has a dash for."""
+    made = load(name, scale)
+    configs = {job.row.label: job for job in jobs.each(made)}
+    for table in made.tables:
+        for label in table.values:
+            job = configs[table.row(label)]
+            asked = {n for each in job.row.evaluations for n in each.lengths}
+            for column, value in table.cells(label):
+                if column.missing or column.timed:
+                    continue
+                if value == DASH:
+                    assert column.evaluation.lengths[0] > job.config.context and not asked & set(
+                        column.evaluation.lengths
+                    )
+                elif column.evaluation is not None:
+                    assert column.evaluation.lengths[0] in asked and job.row.train
+                    assert column.position <= column.evaluation.lengths[0]
+                    window = {c.split("=")[1] for c in job.row.changes if c.startswith("--config.context=")}
+                    assert column.position % int(window.pop() if window else job.config.context) == 0
+                    assert column.depth is None or column.depth * (column.evaluation.depths - 1) % 1 == 0
+
+
+def test_experiments_share_their_runs():
+    names = lambda name: {job.name for job in jobs.jobs(load(name, "paper"))}
+    assert names("bam_table2_perplexity") == names("bam_figure6_perplexity") == names("bam_figure7_wikipedia")
+    assert names("bam_figure2_passkey") < names("bam_figure6_perplexity")
+    assert names("bam_figure13_plain") < names("bam_figure6_perplexity")
+    assert names("bam_figure3_depths") < names("bam_table7_extension")
+    assert names("bam_table3_questions") == names("bam_table6_longbench") == names("bam_table5_ruler_1b")
+    assert names("cable_figure1_perplexity") < names("cable_table1_perplexity")
+    assert len(names("bam_figure6_perplexity")) == 10  # Local RoPE is RoPE with a window at evaluation
+    assert not names("bam_figure10_context1024") & names("bam_figure6_perplexity")
+
+
+def test_rows_none_of_whose_columns_can_be_measured_are_not_trained():
+    columns = Column("a", Evaluation("passkey", (64,))), Column("b", missing="not yet")
+    config = str(papers.CONFIGS / "quickstart.py")
+    rows = [Row(label, config) for label in ("base", "yes", "no")]
+    rows[1] = Row("yes", config, ("--config.steps=1",), start="base")
+    tables = [Table("A", columns[:1], {"yes": ()}), Table("B", columns[1:], {"no": ()})]
+    made = tabled("t", rows, tables)
+    assert [row.train for row in made.rows] == [True, True, False]
+    with pytest.raises(UserError, match="A has a row 'maybe' and the experiment none"):
+        tabled("t", rows, [Table("A", columns, {"maybe": ()})])
+
+
+def test_a_row_with_a_value_too_few_is_named():
+    with pytest.raises(UserError, match="T: 'BAM' has 1 values for 2 columns"):
+        Table("T", (Column("a"), Column("b")), {"BAM": ("1",)}).cells("BAM")
+    with pytest.raises(UserError, match="row 'BAM' has 2 cells and the heads 3"):
+        experiment.printed("| | a | b |\n| BAM | 1 |")
+    with pytest.raises(UserError, match="two rows are called 'BAM'"):
+        experiment.printed("| | a |\n| BAM | 1 |\n| BAM | 2 |")
+
+
+def test_the_sizes_are_those_of_table_1():
+    made = load("bam_table1_sizes", "paper")
+    for entry in tables.compare(made.tables[0], made, Path("nowhere")):
+        (ours,), printed = entry.ours, float(number(entry.paper))
+        tolerance = 0.08 if entry.paper.startswith("~") else 1e-12  # "~1B" are 1.07
+        assert ours == pytest.approx(printed, rel=tolerance), f"{entry.row}, {entry.column}"
+
+
+def test_the_methods_of_bam_are_the_papers():
+    made = {row.label: row for row in load("bam_figure6_perplexity", "paper").rows}
+    configs = {job.row.label: job.config for job in jobs.each(load("bam_figure6_perplexity", "paper"))}
+    assert {label for label in made if configs[label].ssmax == "on"} == {label for label in made if "SSMax" in label}
+    for label in ("RoPE", "RoPE Local", "RoPE SSMax"):
+        assert configs[label].encoding_options == {"base": 500_000.0}
+    changes = {label: row.changes for label, row in made.items() if row.changes}
+    assert changes == {
+        "RoPE Local": ("--config.encoding_options.window=512",),
+        "RoPE SSMax": ("--config.encoding_options.base_scale=100.0",),
+    }
+    assert configs["BAM SSMax"].encoding_options == {"init": "uniform"}
+    assert not configs["BAM SSMax"].shared_encoding and configs["BAM SSMax"].optimizer.prior_rate == 1.0
+
+
+def test_the_extension_goes_on_at_the_rate_that_training_ended_with():
+    for scale in SCALES:
+        for base in jobs.jobs(load("bam_table7_extension", scale)):
+            (after,) = base.then
+            ended = base.config.optimizer.rate * base.config.optimizer.final
+            assert after.config.optimizer.rate == pytest.approx(ended) and after.config.optimizer.final == 1.0
+            assert after.config.model == base.config.model and after.config.context == 2 * base.config.context
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_rows_are_evaluated_with_their_changes(name):
+    for row in load(name, "paper").rows:
+        assert all(each.overrides[len(each.overrides) - len(row.changes) :] == row.changes for each in row.evaluations)
+
+
+@pytest.mark.parametrize("name", ["bam_table4_ruler", "bam_table5_ruler_1b"])
+def test_tasks_of_ruler_are_those_of_the_titles(name):
+    for table in load(name, "paper").tables:
+        task = table.title.split(", ")[1].removesuffix(": accuracy").lower().replace(" ", "_")
+        assert {column.evaluation.tasks for column in table.columns} == {(f"niah_{task}",)}
+        assert {column.evaluation.samples for column in table.columns} == {50}
+        for column in table.columns:
+            (length,) = column.evaluation.lengths
+            assert column.label in (str(length), f"{length / 1024:g}K")
+
+
+def test_questions_are_those_of_the_papers_columns():
+    toy, made = (
+        [load(f"bam_table{n}", scale).tables[0].columns for n in ("3_questions", "6_longbench")] for scale in SCALES
+    )
+    assert [each.evaluation.tasks for each in made[0]] == [("mmlu",), ("arc_easy",), ("arc_challenge",)]
+    parts = {column.label: column.evaluation.tasks[0] for column in made[1]}
+    assert parts.pop("Overall") == "longbench2" and {column.unit for column in made[1]} == {0.01}
+    domains = {benchmarks._DOMAINS[task]: task for task in parts.values()}
+    assert domains == parts and len(domains) == 5
+    for column in made[1]:  # the paper leaves out what is longer
+        assert column.evaluation.lengths == (131_072,) and column.evaluation.longer == "skip"
+    assert {c.evaluation.data for columns in made for c in columns} == {papers.BENCHMARKS}
+    assert {c.evaluation.data for columns in toy for c in columns} == {"invented"}
+    (row,) = [row for row in load("bam_table6_longbench", "paper").rows if row.label == "BAM SSMax"]
+    (together,) = row.evaluations
+    assert together.tasks == (*parts.values(), "longbench2")
+
+
+def test_corpora_are_those_of_the_columns():
+    columns = {column.label: column.evaluation for column in load("bam_table2_perplexity", "paper").tables[0].columns}
+    assert columns["Wikipedia"].overrides == ("--config.data.held_out_source=data/wikipedia-en",)
+    assert columns["Fineweb"].overrides == ()
+
+
+def test_the_methods_of_cable_are_the_papers():
+    made = load("cable_table1_perplexity", "paper")
+    found = {job.row.label.partition(",")[0]: job.config.encoding for job in jobs.each(made)}
+    assert found.pop("T5-bias") == "t5_distance"  # a value for each distance, no buckets
+    assert found.pop("Kerple") == "kerple_log" and found.pop("Learnable") == "learned"
+    assert found == {label: label.lower() for label in found} and len(found) == 6
+    dape = {job.row.label: job.config for job in jobs.each(load("cable_table2_dape", "paper"))}
+    assert [each.encoding for each in dape.values()] == ["cable", "kerple_log", "dape_cable", "dape_kerple"]
+    assert {each.context for each in dape.values()} == {512}

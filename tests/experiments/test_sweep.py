@@ -1,0 +1,273 @@
+"""A sweep runs what is missing, in processes of their own, and goes on after a failure."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bam_jax import sweep, tables
+from bam_jax.experiments import jobs
+from bam_jax.experiments.experiment import load
+from bam_jax.system import errors, log
+from bam_jax.system.errors import UserError
+
+CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+EXPERIMENT = f"""
+from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+
+def get_experiment(source, runs):
+    tiny = ("--config.steps=2", "--config.batch=2", "--config.encoding_options={{}}")
+    rows = (
+        Row("Good", {CONFIG!r}, tiny, evaluations=(Evaluation("passkey", (64,), depths=2),)),
+        Row("Bad", {CONFIG!r}, (*tiny, "--config.encoding=alibo")),
+    )
+    return Experiment("Two rows", rows, notes=(source,))
+"""
+
+
+STEPS = """
+import sys
+from bam_jax.experiments.experiment import Experiment, Step
+
+def get_experiment(source, runs):
+    say = lambda text, makes: Step("timeit", ("-n1", "-r1", text), makes)
+    steps = (
+        say(f"open({str(runs / 'order')!r}, 'a').write('made ')", str(runs / "order")),
+        say(f"open({str(runs / 'order')!r}, 'a').write({source!r} + ' ')", ""),
+        say("1 / (" + repr(source) + " != 'bad')", ""),
+    )
+    return Experiment("No rows", (), steps=steps)
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """An experiment with a row that works and one that does not; every process that loads it needs a corpus."""
+    path = tmp_path / "two.py"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+@pytest.mark.full
+def test_a_failing_row_is_reported_and_stops_no_other(experiment, tmp_path, capfd):
+    folder = tmp_path / "runs"
+    assert sweep.main([str(experiment), "--source=A text.", f"--runs={folder}", "--jobs=2"]) == 1
+    said = capfd.readouterr().err
+    assert "good-seed0: done" in said
+    assert "bad-seed0: FAILED: error: no encoding 'alibo'" in said and str(folder / "logs" / "bad-seed0.log") in said
+    assert "1 of 2 rows failed: bad-seed0" in said and "2 rows, of which 1 failed, in " in said
+    cells = [json.loads(line) for line in (folder / "good-seed0" / "results.jsonl").read_text().splitlines()]
+    assert [(cell["length"], cell["depth"]) for cell in cells] == [(64, 0.0), (64, 1.0)]
+    manifest = json.loads((folder / "experiment.json").read_text())
+    assert [run["name"] for run in manifest["runs"]] == ["good-seed0", "bad-seed0"]
+    assert manifest["notes"] == ["A text."]
+
+    before = (folder / "good-seed0" / "results.jsonl").read_text()
+    assert sweep.main([str(experiment), "--source=A text.", f"--runs={folder}", "--only=good-seed0"]) == 0
+    assert "nothing to do" in capfd.readouterr().out
+    assert (folder / "good-seed0" / "results.jsonl").read_text() == before
+
+
+def test_steps_come_before_the_rows_and_make_what_is_missing(tmp_path, capfd):
+    path, folder = tmp_path / "steps.py", tmp_path / "runs"
+    path.write_text(STEPS)
+    for _ in range(2):
+        sweep.main([str(path), f"--runs={folder}", "--source=text"])
+    assert (folder / "order").read_text() == "made text text "
+    manifest = json.loads((folder / "experiment.json").read_text())
+    assert manifest["command"] == f"python -m bam_jax.sweep {path} --source=text --runs={folder}"
+    with pytest.raises(UserError, match="this failed: python -m timeit .*bad"):
+        sweep.main([str(path), f"--runs={folder}", "--source=bad"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("--jobs=0", "--jobs=0 must be 1 or more"), ("--only=god-seed0", "'good-seed0'")],
+)
+def test_bad_arguments_are_named(experiment, tmp_path, argument, message):
+    with pytest.raises(UserError, match=message):
+        sweep.main([str(experiment), "--source=A text.", f"--runs={tmp_path / 'runs'}", argument])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(experiment, capsys):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(sweep.main, [str(experiment), "--source=A text.", f"--runs={experiment}/runs"])
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and f"{experiment}/runs" in said and said.count("\n") == 1
+
+
+PAPER = f"""
+from bam_jax.experiments.experiment import Column, Evaluation, Row, Step, Table, tabled
+
+def get_experiment(scale):
+    steps = {{"toy": 2, "paper": 3}}[scale]
+    tiny = (f"--config.steps={{steps}}", "--config.batch=2", "--config.encoding_options={{}}", "--config.model.vocab=0")
+    rows = (
+        Row("Short", {CONFIG!r}, tiny),
+        Row("Long", {CONFIG!r}, (*tiny, "--config.context=128"), start="Short"),
+        Row("Never", {CONFIG!r}, (*tiny, "--config.seed=1")),
+    )
+    columns = (
+        Column("keys", Evaluation("passkey", (64,), depths=2)),
+        Column("end", Evaluation("perplexity", (128,), tokens=256), position=128),
+        Column("time", Evaluation("speed", (32,), measure="inference")),
+    )
+    missing = (Column("answers", missing="not measurable yet"),)
+    tables = (
+        Table("Table 1", columns, {{"Short": (), "Long": ()}}),
+        Table("Table 2", missing, {{"Never": ()}}),
+    )
+    return tabled("A paper", rows, tables, platform="cpu", steps=(Step("timeit", ("-n1", "-r1", "1 / 0")),))
+"""
+
+
+@pytest.fixture
+def paper(tmp_path):
+    """An experiment of a paper's tables, whose only step fails."""
+    path = tmp_path / "paper.py"
+    path.write_text(PAPER)
+    return path
+
+
+@pytest.mark.full
+def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, capsys):
+    folder = tmp_path / "runs"
+    assert sweep.main([str(paper), "--scale=toy", f"--runs={folder}", "--print"]) == 0
+    said = capsys.readouterr()
+    assert "first: python -m timeit" in said.err and not folder.exists()
+    lines = said.out.splitlines()
+    assert len(lines) == 2, "a row with what goes on from it, and all rows side by side"
+    for line in lines:
+        python, dash, module, *arguments = shlex.split(line)
+        assert (python, dash, module) == ("python", "-m", "bam_jax.sweep") and "--scale=toy" in arguments
+        assert sweep.main(arguments) == 0
+    capsys.readouterr()
+    tables.main([str(paper), f"--runs={folder}"])
+    assert "6 of 6 cells measured" in capsys.readouterr().out
+    (compared,) = folder.glob("speed-*")
+    assert {each["measure"] for each in log.read(compared / "results.jsonl")} == {"inference"}
+    rows = {each.name for each in folder.glob("bam-ssmax-*")}
+    assert {path.name for path in folder.iterdir()} == {"tables", compared.name, *rows}
+    assert len(list(folder.glob("bam-ssmax-*"))) == 2
+    tables.main([str(paper), f"--runs={folder}", "--scale=paper"])
+    assert "0 of 6 cells measured" in capsys.readouterr().out
+
+
+SHARED = f"""
+EVERY = ("--config.checkpoint_every=20", "--config.log_every=5")
+from bam_jax.experiments.experiment import Column, Evaluation, Row, Step, Table, tabled
+
+def get_experiment(scale):
+    tiny = ("--config.steps=60", "--config.batch=2", "--config.encoding_options={{}}", *EVERY)
+    rows = [Row("One", {CONFIG!r}, tiny), Row("Other", {CONFIG!r}, tiny, seeds=(1,))]
+    column = Column("a", Evaluation(EVALUATION))
+    steps = (Step("timeit", ("-n1", "-r1", "1")), Step("timeit", ("-n1", "-r1", EXTRA)))
+    return tabled("t", rows, [Table("T", (column,), {{label: () for label in LABELS}})], steps=steps)
+"""
+
+
+@pytest.fixture
+def sharing(tmp_path):
+    """Two experiments with one run in common, of which each asks something else, and one run that only the second has."""
+    passkey, text = """"passkey", (64, 128), depths=2""", """"perplexity", (64,), tokens=256"""
+    paths = [tmp_path / "first.py", tmp_path / "second.py"]
+    for path, evaluation, labels in zip(paths, (passkey, text), (["One"], ["Other", "One"]), strict=True):
+        filled = SHARED.replace("EVALUATION", evaluation).replace("LABELS", repr(labels))
+        path.write_text(filled.replace("EXTRA", repr(repr(path.stem))))
+    return list(map(str, paths))
+
+
+def test_several_experiments_are_one_queue(sharing, tmp_path, capsys):
+    folder = tmp_path / "runs"
+    assert sweep.main([*sharing, f"--runs={folder}", "--print"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("first: ") == 3, "equal steps once"
+    lines = said.out.splitlines()
+    assert len(lines) == 2, "equal runs once"
+    assert all(f"{sharing[0]} {sharing[1]} --runs" in line for line in lines)
+    found = jobs.jobs(*(load(path) for path in sharing))
+    asked = {job.row.label: [each.name for each in job.row.evaluations] for job in found}
+    assert asked == {"One": ["passkey", "perplexity"], "Other": ["perplexity"]}
+    assert sweep.main([*sharing, f"--runs={folder}", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 experiments: 2 runs;") and len(said.splitlines()) == 5
+    assert not folder.exists()
+
+
+def test_one_with_a_report_of_its_own_is_given_alone(sharing, tmp_path):
+    own = str(Path(CONFIG).parent.parent / "experiments" / "quickstart.py")
+    with pytest.raises(UserError, match="quickstart.py has a folder of runs and a report of its own; give it alone"):
+        sweep.main([sharing[0], own, f"--runs={tmp_path / 'runs'}"])
+    assert not (tmp_path / "runs").exists()
+
+
+def records(folder):
+    """What the runs of a folder found: their losses, and the cells' values."""
+    steps, cells = {}, {}
+    for run in folder.glob("bam-*"):
+        steps |= {(run.name, each["step"]): each["loss"] for each in log.read(run / "metrics.jsonl")}
+        for each in log.read(run / "results.jsonl"):
+            at = run.name, each["eval"], each["length"], each["depth"]
+            assert at not in cells, "measured once"
+            cells[at] = each["value"], each["n"]
+    return steps, cells
+
+
+def kill_when(command, folder, enough):
+    """Start a sweep and kill it, and it alone, as soon as its files show enough."""
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not enough(*records(folder)):
+            assert process.poll() is None, "it ended too early for this test"
+            time.sleep(0.02)
+        process.kill()
+    time.sleep(1)  # its rows end with it
+
+
+@pytest.mark.full
+def test_a_sweep_killed_in_training_and_in_evaluations_comes_to_the_same(sharing, tmp_path):
+    command = lambda folder: [sys.executable, "-m", "bam_jax.sweep", *sharing, f"--runs={folder}", "--jobs=1"]
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    assert subprocess.run(command(whole)).returncode == 0
+    steps, cells = records(whole)
+    assert len(steps) == 2 * 12 and len(cells) == 4 + 2
+    for enough in (lambda steps, cells: len(steps) >= 6, lambda steps, cells: len(cells) >= 2):
+        kill_when(command(folder), folder, enough)
+        before = records(folder)
+        assert enough(*before) and before[1] != cells, "killed in the middle"
+    assert subprocess.run(command(folder)).returncode == 0
+    assert records(folder) == (steps, cells)
+    assert before[1].items() <= cells.items()
+
+
+def test_a_dry_run_says_what_it_would_cost_and_does_nothing(paper, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert sweep.main([str(paper), "--scale=paper", "--dry-run", "--chip=v5e", "--utilisation=0.5"]) == 0
+    said = capsys.readouterr().out
+    assert "A paper: 2 runs; hours on one v5e at 50% of its peak" in said and len(said.splitlines()) == 6
+    assert "compared in speed 1 times" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["paper.py"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scale=big"], "--scale=big is unknown; known: paper, toy"),
+        (["--dry-run", "--chip=h1000"], "did you mean 'h100'"),
+        (["--source=x"], "--source=x: .*takes no corpus"),
+    ],
+)
+def test_bad_arguments_of_a_paper_are_named(paper, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        sweep.main([str(paper), *arguments])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_experiment_of_one_scale_says_so(experiment):
+    with pytest.raises(UserError, match="--scale=paper: .*two.py has one scale only"):
+        sweep.main([str(experiment), "--source=x", "--scale=paper"])

@@ -1,0 +1,343 @@
+"""A paper's tables beside invented runs."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from html.parser import HTMLParser
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from bam_jax import config
+from bam_jax import tables as tables_command
+from bam_jax.experiments import experiment, jobs, papers, speed_jobs, tables
+from bam_jax.experiments.experiment import DASH, Column, Evaluation, Row, Table, tabled
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+
+CONFIG = str(papers.CONFIGS / "quickstart.py")
+PASSKEY, TEXT = Evaluation("passkey", (128,), depths=2, patience=2), Evaluation("perplexity", (256,))
+COLUMNS = (
+    Column("keys", PASSKEY),
+    Column("at the end", PASSKEY, depth=1.0),
+    Column("text", TEXT),
+    Column("second window", TEXT, position=128),
+    Column("speed", Evaluation("speed", (64,), measure="inference"), unit=1e-3),
+    Column("heads", quantity="heads"),
+    Column("answers", missing="not measurable yet: no such evaluation"),
+)
+VALUES = {
+    "BAM": ("0.80", "", "12.00", ">3.0", "1.5K", "4", "0.4"),
+    "Local": ("0.50", "", DASH, "", "", "", ""),
+    "Late": (),
+}
+
+
+def cell(evaluation, length, value, *, n=1, depth=None, step=10, **others):
+    record = {
+        "eval": evaluation,
+        "length": length,
+        "value": value,
+        "n": n,
+        "depth": depth,
+        "step": step,
+        "overrides": {},
+        "unit": "",
+    }
+    prompts = {"passkey": {"seed": 0, "prompt": "toy"}, "perplexity": {"window": length, "windows": [1.0]}}
+    return record | (prompts[evaluation] if evaluation in prompts else {}) | others
+
+
+@pytest.fixture
+def made():
+    """Three rows, of which the second is the first with a window at evaluation."""
+    overrides = ("--config.encoding=rope", "--config.steps=10")
+    window = "--config.encoding_options.window=64"
+    rows = [
+        Row("BAM", CONFIG, overrides, seeds=(0, 1)),
+        Row("Local", CONFIG, overrides, seeds=(0,), changes=(window,)),
+        Row("Late", CONFIG, (*overrides, "--config.batch=2")),
+    ]
+    return tabled("An <invented> paper", rows, [Table("Table 1: all", COLUMNS, VALUES)], notes=("Look at `this`.",))
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """Seed 0 is complete; seed 1 lacks a prompt and the text; the last row has not begun."""
+    wide = {"encoding_options.window": "64"}
+    text = {"windows": [9.0, math.log(2.0), 9.0, 9.0], "window": 64}
+    cells = {
+        0: [
+            *(cell("passkey", 128, value, depth=depth) for depth, value in ((0.0, 0.5), (1.0, 1.0))),
+            *(cell("passkey", 128, 0.25, depth=depth, overrides=wide) for depth in (0.0, 1.0)),
+            cell("passkey", 128, 0.0, depth=0.0, seed=7),  # other prompts
+            cell("passkey", 128, 0.0, depth=0.0, step=5),  # an earlier checkpoint
+            cell("passkey", 64, 0.0, depth=0.0),
+            cell("perplexity", 256, 10.0, n=3, **text),
+            cell("perplexity", 256, 14.0, n=1, **text | {"windows": [9.0, math.log(32.0), 9.0, 9.0]}),
+        ],
+        1: [cell("passkey", 128, 0.25, depth=1.0)],
+    }
+    for job in jobs.each(made):
+        if job.row.label == "BAM":
+            run = tmp_path / job.name
+            run.mkdir()
+            lines = [json.dumps(each) for each in cells[job.seed]]
+            (run / "results.jsonl").write_text("\n".join(lines) + "\n")
+    (comparison,) = speed_jobs.comparisons(made)
+    digest = config.digest(config.load(CONFIG, made.rows[0].overrides))
+    timed = {"eval": "speed", "measure": "inference", "length": 64, "config": digest, "n": 100, "ratio": 1.25}
+    timed |= {"unit": "s", "contender": "rope"}
+    timed["machine"] = {"device": "cpu", "processor": "An abacus", "cores": 2, "versions": {"jax": "0.1"}}
+    slow, newer = ({"value": k * 1.5, "low": k * 1.0, "high": k * 2.0} for k in (1.0, 1e-3))
+    others = ({"config": "another"}, {"length": 128}, {"measure": "training"})
+    records = [timed | slow, timed | newer, *(timed | slow | other for other in others)]
+    (tmp_path / comparison.name).mkdir()
+    (tmp_path / comparison.name / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    return tmp_path
+
+
+def entries(made, folder):
+    found = tables.compare(made.tables[0], made, folder)
+    return {(entry.row, entry.column): entry for entry in found}
+
+
+def test_every_cell_is_found_where_it_belongs(made, folder):
+    found = entries(made, folder)
+    assert len(found) == 3 * len(COLUMNS)
+    bam = {column: entry for (row, column), entry in found.items() if row == "BAM"}
+    assert bam["keys"].ours == (0.75,) and bam["keys"].note == "seed 1: 1 of 2 samples" and bam["keys"].score is None
+    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].note == "" and bam["at the end"].score == 0.625
+    assert bam["text"].ours == (pytest.approx((10**3 * 14) ** 0.25),) and bam["text"].note == "seed 1: missing"
+    assert bam["second window"].ours[0] == pytest.approx(4.0)  # of losses, three times ln 2 and once ln 32
+    assert bam["speed"].ours == (1.5,)
+    assert bam["speed"].note == "" and found["Late", "speed"].note == "missing"
+    assert bam["speed"].about == "median of 100, quartiles 1 to 2; 1.25 times NoPE's; cpu (An abacus, 2 cores), jax 0.1"
+    assert bam["heads"].ours == (4,)
+    assert bam["answers"].ours == () and "not measurable yet" in bam["answers"].note
+
+
+def test_what_patience_left_out_is_said_to_be(made, folder):
+    record = cell("passkey", 0, 0.0) | {"eval": "stopped", "of": "passkey", "lengths": [128, 256], "after": [32, 64]}
+    del record["length"], record["value"], record["n"], record["depth"]
+    empty = [cell("passkey", length, 0.0, depth=depth) for length in (32, 64) for depth in (0.0, 1.0)]
+    other = [
+        cell("passkey", 16, 0.0, depth=0.5),
+        record | {"after": [16, 32]},
+        record | {"after": [64]},
+    ]  # of other prompts
+    others = [
+        *empty[:2],
+        *other,
+        record | {"seed": 7},
+        record | {"step": 5},
+        record | {"overrides": {"a": "b"}},
+        record | {"lengths": [256]},
+    ]
+    for job in jobs.each(made):
+        path = folder / job.name / "results.jsonl"
+        if job.row.label == "BAM" and job.seed == 0:
+            kept = [line for line in path.read_text().splitlines() if json.loads(line)["eval"] != "passkey"]
+            path.write_text("\n".join([*kept, *(json.dumps(each) for each in others)]) + "\n")
+            assert entries(made, folder)["BAM", "keys"].note.startswith("seed 0: missing")
+            path.write_text(path.read_text() + "".join(json.dumps(each) + "\n" for each in (record, *empty[2:])))
+    note = entries(made, folder)["BAM", "keys"].note
+    assert note.startswith("seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1")
+    once = dataclasses.replace(entries(made, folder)["BAM", "at the end"], ours=(0.5,), note=note.partition("; ")[0])
+    assert once.score == 0.25
+    grid, lines, *_ = tables.sections(made, folder)
+    assert tables.LEGEND in grid.text and grid.table.rows[0][1].startswith("0 (stopped)")
+    assert lines.table.rows[0][2] == note
+
+
+def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
+    few, many = (Evaluation("passkey", (128,), depths=depths) for depths in (2, 3))
+    twice = dataclasses.replace(few, trials=2)
+    short, long = (Evaluation("perplexity", (64,), tokens=tokens) for tokens in (128, 512))
+    columns = [Column("few", few), Column("many", many), Column("twice", twice), Column("middle", many, depth=0.5)]
+    columns += [Column("short", short), Column("long", long)]
+    table = Table("T", tuple(columns), {"NoPE": ()})
+    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
+    run = tmp_path / jobs.each(made)[0].name
+    run.mkdir()
+
+    def shown(*cells):
+        (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
+        found = {entry.column: entry for entry in tables.compare(table, made, tmp_path)}
+        return {name: entry.ours[0] if entry.ours else entry.note for name, entry in found.items()}, found
+
+    ends = [cell("passkey", 128, value, depth=depth) for depth, value in ((0.0, 1.0), (1.0, 0.0))]
+    middle = cell("passkey", 128, 1.0, depth=0.5)
+    text = [cell("perplexity", 64, value, n=n, first=first, of=6) for value, first, n in ((2.0, 0, 2), (8.0, 2, 4))]
+    nothing = dict.fromkeys(["short", "long"], "missing")
+    partly = {"few": 0.5, "many": "2 of 3 samples", "twice": "2 of 4 samples", "middle": "missing"}
+    assert shown(*ends)[0] == shown(*ends, *ends)[0] == partly | nothing
+    assert shown(middle)[0] == {"few": "missing", "many": "1 of 3 samples", "twice": "missing", "middle": 1.0} | nothing
+    whole = {"few": 0.5, "many": pytest.approx(2 / 3), "twice": "2 of 4 samples", "middle": 1.0}
+    assert shown(*ends, middle)[0] == whole | nothing
+    more = [each | {"value": 0.25, "first": 1} for each in ends]
+    assert shown(*ends, middle, *more)[0] == whole | {"twice": 0.375} | nothing
+    last = shown(*ends, *text)[0]
+    assert last["short"] == pytest.approx(2.0) and last["long"] == pytest.approx((2.0 * 8.0**2) ** (1 / 3))
+    assert shown(text[0])[0]["long"] == "2 of 6 samples"  # 8 are asked for, and there is text for 6
+    found = shown(*(each | {"n": 4} for each in ends))[1]["few"]
+    assert found.ours == (0.5,) and found.about == "8 samples, of which 2 are asked for"
+    others = [each | {"prompt": "paper"} for each in ends]
+    assert shown(*others)[0]["few"] == "missing"
+
+
+def test_changes_at_evaluation_are_a_row_of_their_own(made, folder):
+    found = entries(made, folder)
+    assert found["Local", "keys"].ours == (0.25,)
+    assert found["Local", "text"].note == "not measurable"
+    assert found["Local", "second window"].note == "missing"
+
+
+def test_what_has_not_begun_is_missing_and_nothing_is_made_up(made, folder):
+    found = entries(made, folder)
+    late = [found["Late", column.label] for column in COLUMNS if column.evaluation is not None]
+    assert all(entry.ours == () and entry.note == "missing" for entry in late)
+
+
+def test_a_cell_is_printed_as_the_paper_prints_it(made, folder):
+    found = entries(made, folder)
+    line = lambda row, column: tables.cells(found[row, column], comparable=True)[2:]
+    assert line("BAM", "text") == ["10.88", "12.00", "-1.12", "1; seed 1: missing"]
+    assert line("BAM", "at the end") == ["0.62", "", "", "2 (0.25 to 1.00)"]
+    assert line("BAM", "second window") == ["4.0", ">3.0", "+1.0", "1; seed 1: missing"]
+    assert line("BAM", "speed")[:2] == ["1.5", "1.5K"] and line("BAM", "speed")[3].startswith("1; median of 100")
+    assert line("BAM", "answers") == ["not measurable yet: no such evaluation", "0.4", "", ""]
+    assert tables.cells(found["BAM", "text"], comparable=False)[4] == ""
+
+
+class Counter(HTMLParser):
+    """Counts the tags of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+
+
+def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "invented.py"
+    path.write_text("def get_experiment(scale):\n    raise NotImplementedError\n")
+    monkeypatch.setattr(experiment, "load", lambda *arguments, **options: made)
+    tables_command.main([str(path), f"--runs={folder}", f"--out={tmp_path / 'out'}", "--scale=paper"])
+    said = capsys.readouterr()
+    markdown, page, text = ((tmp_path / "out" / f"invented-paper.{end}").read_text() for end in ("md", "html", "csv"))
+    assert said.out == markdown and "invented-paper" in said.err
+    assert "| BAM | text | 10.88 | 12.00 | -1.12 | 1; seed 1: missing |" in markdown
+    assert "10 of 21 cells measured" in markdown
+    assert "| BAM | 0.75 (0.80) | 0.62 | 10.88 (12.00) |" in markdown and "| Late | … | … |" in markdown
+    counter = Counter()
+    counter.feed(page)
+    assert counter.tags.count("table") == 2 and "An &lt;invented&gt; paper" in page
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 21
+    (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "at the end")]
+    assert (row["ours"], row["seeds"], row["least"], row["most"]) == ("0.625", "2", "0.25", "1.0")
+    (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "keys")]
+    assert float(row["difference"]) == pytest.approx(-0.05) and row["note"] == "seed 1: 1 of 2 samples"
+
+
+def test_a_small_value_keeps_two_digits():
+    line = lambda value, printed: tables.cells(tables.Entry("r", "c", (value,), printed), comparable=True)[2:5]
+    assert line(0.00413, "1.74")[0] == "0.0041" and line(0.0, "1.74")[0] == "0.00"
+    assert line(1.7391, "1.74") == ["1.74", "1.74", "-0.0009"]
+
+
+def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path):
+    file = str(papers.CONFIGS.parent / "experiments" / "bam_table2_perplexity.py")
+    with pytest.raises(UserError, match="no folder .*typo; make runs"):
+        tables_command.main([file, f"--runs={tmp_path / 'typo'}"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_experiment_without_tables_is_one_line(capsys):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(tables_command.main, [str(papers.CONFIGS.parent / "experiments" / "quickstart.py")])
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and "bam_jax.report" in said and said.count("\n") == 1
+
+
+def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
+    needle, essay = (
+        Evaluation("ruler", (1024,), tasks=(f"niah_{name}",), samples=4) for name in ("single_1", "single_2")
+    )
+    table = Table("R", (Column("one", needle), Column("two", essay)), {"NoPE": ()})
+    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
+    (evaluation,) = made.rows[0].evaluations
+    assert evaluation.tasks == ("niah_single_1", "niah_single_2") and evaluation.lengths == (1024,)
+    run = tmp_path / jobs.each(made)[0].name
+    run.mkdir()
+    lines = [
+        cell("ruler", 1024, 0.5, n=4, seed=0, task="niah_single_1"),
+        cell("ruler", 1024, 0.25, n=4, seed=0, task="niah_single_2", essays="stdlib"),
+        cell("ruler", 1024, 1.0, n=4, seed=0, task="niah_single_2", essays="elsewhere"),
+        cell("ruler", 1024, 1.0, n=4, seed=0, task="niah_multivalue", essays="stdlib"),
+    ]
+    (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert [entry.ours for entry in tables.compare(table, made, tmp_path)] == [(0.5,), (0.25,)]
+
+
+def questions(task, value, n, of, **others):
+    base = {"shots": 0, "data": "invented", "longer": "cut", "task": task, "of": of}
+    return cell("harness", 64, value, n=n, **base | others)
+
+
+AGENT, DIALOGUE = (f"longbench2_{name}_history" for name in ("agent", "dialogue"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "longer", "ours", "note"),
+    [
+        ([questions(AGENT, 0.5, 4, 9), questions(DIALOGUE, 1.0, 2, 2)], "cut", (400 / 6,), ""),
+        ([questions(AGENT, 0.5, 2, 9), questions(AGENT, 1.0, 2, 9), questions(DIALOGUE, 0, 2, 2)], "cut", (50,), ""),
+        ([questions(AGENT, 0.5, 4, 9)], "cut", (), "1 of 2 tasks"),
+        ([questions(AGENT, 0.5, 3, 9), questions(DIALOGUE, 1.0, 2, 2)], "cut", (), "5 of 6 questions of 2 of 2 tasks"),
+        ([questions(AGENT, 0.5, 4, 9, longer="skip")], "skip", (50,), "4 questions of 1 of 2 tasks"),
+        ([questions(AGENT, 0.5, 4, 9, data="elsewhere")], "cut", (), "missing"),
+        ([questions(AGENT, 0.5, 4, 9, shots=5)], "cut", (), "missing"),
+        ([questions("arc_easy", 0.5, 4, 9)], "cut", (), "missing"),
+    ],
+)
+def test_a_benchmark_is_the_mean_over_the_questions_of_all_its_tasks(tmp_path, cells, longer, ours, note):
+    evaluation = Evaluation("harness", (64,), tasks=("longbench2_history",), questions=4, longer=longer)
+    table = Table("Q", (Column("one", evaluation, unit=0.01),), {"NoPE": ()})
+    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
+    run = tmp_path / jobs.each(made)[0].name
+    run.mkdir()
+    (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
+    (entry,) = tables.compare(table, made, tmp_path)
+    assert entry.ours == pytest.approx(ours) and (entry.about if entry.ours else entry.note) == note
+    assert bool(entry.note) == (not entry.ours)
+
+
+def test_several_experiments_at_once(tmp_path, capsys):
+    files = [
+        papers.CONFIGS.parent / "experiments" / f"{name}.py" for name in ("bam_table1_sizes", "bam_table3_questions")
+    ]
+    tables_command.main([*map(str, files), "--scale=paper", f"--runs={tmp_path}"])
+    assert capsys.readouterr().out.count("\n# ") + 1 == 2
+    names = {f"{path.stem}-paper.{end}" for path in files for end in ("md", "html", "csv")}
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == names
+
+
+@hypothesis.given(st.decimals(min_value=0, max_value=10**5, places=3), st.sampled_from(["", "~", "<", ">"]))
+def test_numbers_are_read_as_printed(value, sign):
+    assert tables.number(f"{sign}{value}") == value
+    assert tables.number(f"{sign}{value}K") == 1000 * value
+    assert tables.number(f"{value} ± 0.1") == value
+    assert tables.number(f"3 × {value}") == 3 * value
+
+
+@pytest.mark.parametrize("text", ["n/a", "1,5", "1.", "- 3", "2 x 3", "1e5"])
+def test_other_texts_are_no_numbers(text):
+    with pytest.raises(UserError, match="is not a number as tables print them"):
+        tables.number(text)

@@ -1,0 +1,149 @@
+"""Prompts read in pieces, and greedy writing, against passes over the whole text."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax.attention import EMPTY, Tiling
+from bam_jax.attention.cpu import repeated
+from bam_jax.config import Config, ModelConfig
+from bam_jax.models import generate, transformer
+from bam_jax.system.errors import UserError
+
+VOCAB, T = 11, 13
+
+
+def build(encoding, **options):
+    sizes = ModelConfig(layers=2, width=16, heads=4, kv_heads=2, hidden=16, scan=False, dtype="float32")
+    config = Config(encoding=encoding, ssmax="on", encoding_options=options, context=16, model=sizes)
+    made = transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
+    if encoding == "bam":
+        made.layers.attention.encoding.shape[...] = jnp.array([[-1.0, 0, 0.5, 1], [0.3, -0.3, 1.5, 0]])
+    return made
+
+
+@pytest.fixture
+def tokens(rng):
+    return jnp.asarray(rng.integers(0, VOCAB, (2, T)), jnp.int32)
+
+
+@pytest.mark.parametrize("encoding", ["bam", "cable"])
+def test_a_prompt_in_pieces_is_the_prompt_at_once(encoding, tokens):
+    made = build(encoding)
+    whole = made(tokens)[0]
+    logits, _ = generate.prefill(made, tokens, chunk=4, read=3)
+    np.testing.assert_allclose(logits, whole[:, -3:], atol=1e-4)
+
+
+def test_every_piece_gives_its_last_rows(tokens):
+    made = build("bam")
+    whole = made(tokens)[0]
+    logits = [np.asarray(x) for x, _ in generate.pieces(made, tokens, chunk=5, read=5)]
+    np.testing.assert_allclose(np.concatenate(logits, 1)[:, -T:], whole, atol=1e-4)
+
+
+def test_greedy_takes_the_most_likely_token_again_and_again(tokens):
+    made, steps = build("bam"), 4
+    text = jnp.pad(tokens, ((0, 0), (0, steps)))  # what stands behind a row does not change it
+    for n in range(T, T + steps):
+        text = text.at[:, n].set(made(text)[0][:, n - 1].argmax(-1))
+    written = generate.greedy(made, tokens, steps, chunk=3)
+    np.testing.assert_array_equal(written, text[:, T:])
+
+
+FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("cable", "rope", "sinusoidal")]
+
+
+@pytest.mark.parametrize("encoding", ["bam", *FULL])
+def test_texts_of_different_lengths_are_written_on_as_if_alone(encoding, tokens):
+    made, lengths = build(encoding), np.array([T, 4])
+    together = generate.greedy(made, tokens, 5, lengths=lengths, chunk=3)
+    for row, length in enumerate(lengths):
+        alone = generate.greedy(made, tokens[row : row + 1, T - length :], 5, chunk=3)
+        np.testing.assert_array_equal(together[row : row + 1], alone)
+    logits, _ = generate.prefill(made, tokens, lengths=lengths, chunk=3)
+    np.testing.assert_allclose(logits[1, -1], made(tokens[1:, -4:])[0][0, -1], atol=1e-4)
+
+
+def test_a_table_must_hold_what_is_read_and_written(tokens):
+    made = build("learned")
+    assert generate.greedy(made, tokens, 4).shape == (2, 4)  # the last token written is not read: 16 positions
+    with pytest.raises(UserError, match=r"17 tokens are more than the learned position table holds \(16\)"):
+        generate.greedy(made, tokens, 5)
+    with pytest.raises(UserError, match="26 tokens"):
+        generate.prefill(made, jnp.tile(tokens, 2))
+
+
+def test_a_read_longer_than_a_chunk_is_read_whole(tokens):
+    made = build("bam")
+    logits, _ = generate.prefill(made, tokens, chunk=4, read=T - 1)
+    np.testing.assert_allclose(logits, made(tokens)[0][:, 1:], atol=1e-4)
+
+
+@pytest.mark.parametrize("read", [-1, T + 1])
+def test_there_are_as_many_rows_as_tokens(tokens, read):
+    with pytest.raises(UserError, match=rf"read={read} must be from 0 to the {T} tokens"):
+        generate.prefill(build("bam"), tokens, chunk=4, read=read)
+    with pytest.raises(UserError, match="the 0 tokens of the text"):
+        generate.greedy(build("bam"), tokens[:, :0], 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("encoding", ["bam", *FULL])
+def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens, monkeypatch):
+    made, reader_read = build(encoding), generate._read
+    read = []
+    monkeypatch.setattr(generate, "_read", lambda *x: read.append(int(x[3][0, 0])) or reader_read(*x))
+    reader = generate.Reader(made, T, chunk=4, read=3)
+    first = np.asarray(tokens[0])
+    late, early, short = first.copy(), first.copy(), first[2:]
+    late[9] += 1
+    early[2] += 1
+    for text, starts in (
+        (first, [EMPTY, 1, 5, 9]),  # 16 slots, of which 3 are before the text
+        (late, [9]),
+        (first, [9]),
+        (first, [9]),
+        (early, [1, 5, 9]),
+        (short, [EMPTY, EMPTY, 3, 7]),
+        (first, [EMPTY, 1, 5, 9]),
+    ):
+        read.clear()
+        np.testing.assert_allclose(reader(text % VOCAB), made(jnp.asarray(text % VOCAB)[None])[0][0, -3:], atol=1e-4)
+        assert read == starts
+
+
+def test_chunks_of_a_reader_are_as_equal_as_blocks_allow():
+    sizes = lambda length, chunk: [
+        getattr(generate.Reader(build("nope"), length, chunk=chunk, read=5), x) for x in ("chunk", "slots")
+    ]
+    assert sizes(100, 64) == [64, 128]
+    assert sizes(1030, 512) == [512, 1536]  # three chunks of 344 tokens, in whole blocks of 256
+    assert sizes(3, 2) == [5, 5]
+
+
+def test_tokens_counted_by_their_ids_give_the_logits_of_all(rng, monkeypatch):
+    made, inner, walked = build("bam"), repeated.counted, []
+    made.layers.attention.encoding.shape[...] = jnp.array([[-5.0, -9.0, 2.0, -5.0], [0.3, -0.3, 1.5, 0]])
+    text = jnp.asarray(rng.integers(0, VOCAB, (1, 200)), jnp.int32)
+    made.layers.attention.tiling = Tiling(skip="off")
+    whole = made(text)[0]
+    made.layers.attention.tiling = Tiling(skip=1e-6, block_q=16, block_k=16)
+
+    def counted(*arguments):
+        found = inner(*arguments)
+        walked.append(found)
+        return found
+
+    monkeypatch.setattr(repeated, "counted", counted)
+    logits, _ = generate.prefill(made, text, chunk=64, read=64)
+    np.testing.assert_allclose(logits, whole[:, -64:], atol=2e-4)
+    assert len(walked) == 1  # in the first layer of two, in the one program for all pieces
+
+
+@pytest.mark.parametrize("encoding", ["rope", "learned"])
+def test_keys_that_know_their_positions_are_not_counted(encoding):
+    assert [cache.tokens.kinds for cache in build(encoding).caches(1, 8)] == [None, None]
+    first, second = build("bam").caches(1, 8)
+    assert first.tokens.kinds.count == VOCAB and second.tokens.kinds is None

@@ -1,0 +1,405 @@
+"""The decoder: its size, its causality, its documents, its cache; the same by every path through the code."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax.attention import EMPTY
+from bam_jax.config import Config, ModelConfig
+from bam_jax.encodings import ENCODINGS, Frozen, SSMax
+from bam_jax.models import transformer as models
+from bam_jax.system.errors import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+VOCAB, T = 24, 12
+TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="float32")
+
+# Encodings that differ from one that is tested in a formula alone; `-m full` takes them, too.
+POSITIONAL = ("additive_decay", "alibi_learned", "gaussian", "kerple_log", "kerple_power", "nope", "student_t", "t5")
+ALIKE = (*POSITIONAL, "cable_nw", "dape_cable", "rope_ntk", "rope_pi")
+
+
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def each(names):
+    return [full(name) if name in ALIKE else name for name in names]
+
+
+# Encodings whose bias depends on the difference of positions alone (below the training context for FIRE).
+RELATIVE = sorted(set(ENCODINGS) - {"sinusoidal", "learned"})
+
+
+def build(encoding="bam", ssmax="off", options=None, context=T, **sizes):
+    config = Config(
+        encoding=encoding,
+        ssmax=ssmax,
+        encoding_options=options or {},
+        context=context,
+        model=dataclasses.replace(TINY, **sizes),
+    )
+    model = models.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
+    # Every parameter away from its initial value, so that nothing hides behind a zero.
+    graph, state = nnx.split(model)
+    noise = np.random.default_rng(1)
+    move = lambda x: x + 0.3 * noise.normal(size=x.shape).astype(x.dtype) if x.dtype == jnp.float32 else x
+    return nnx.merge(graph, jax.tree.map(move, state))
+
+
+@pytest.fixture
+def tokens(rng):
+    """Two rows without a repeated token."""
+    return jnp.asarray(np.stack([rng.permutation(VOCAB)[:T] for _ in range(2)]), jnp.int32)
+
+
+def size(state):
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize(
+    ("name", "transformer", "embedding", "prior", "scales"),
+    [
+        ("lm_120m", 95_963_904, 25_165_824, 576, 12 * 16),
+        ("lm_432m", 380_677_632, 50_331_648, 1008, 14 * 24),
+        ("lm_1b", 1_073_805_312, 67_108_864, 1440, 15 * 32),
+    ],
+)
+def test_parameters_of_the_papers_models(name, transformer, embedding, prior, scales):
+    config = configs.load(CONFIGS / f"{name}.py")
+    model = nnx.eval_shape(lambda: models.build(config, vocab=32_768, rngs=nnx.Rngs(0)))
+    attention = model.layers.attention
+    assert size(nnx.state(model.embed)) == embedding
+    assert size(nnx.state(attention.encoding)) == prior
+    assert size(nnx.state(attention.encoding, nnx.Param)) == 2 * prior // 3
+    assert size(nnx.state(attention.encoding, Frozen)) == prior // 3
+    assert size(nnx.state(attention.ssmax)) == scales
+    assert models.count(model) - embedding - prior - scales == transformer
+
+
+@pytest.mark.parametrize(("name", "size"), [("tiny", 44_670_976), ("small", 123_689_472), ("medium", 353_822_720)])
+def test_parameters_of_gpt2(name, size):
+    """Without the encoding's. The paper prints 44M, 124M and 334M."""
+    config = configs.load(CONFIGS / f"gpt2_{name}.py", ["--config.encoding=nope"])
+    model = nnx.eval_shape(lambda: models.build(config, vocab=50_304, rngs=nnx.Rngs(0)))
+    assert models.count(model) == size
+
+
+def test_gpt2_is_its_formula(tokens):
+    """Pre-norm blocks, biases, GELU and a tied head, in NumPy, from the parameters by name."""
+    model = build("nope", family="gpt2", scan=True)
+    _, state = nnx.split(model)
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(state))
+    linear = lambda p, x: x @ p["kernel"] + p["bias"]
+
+    def norm(p, x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+
+    gelu = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    table = tree["embed"]["embedding"]
+    x = table[np.asarray(tokens)]
+    heads = lambda y: y.reshape(*y.shape[:2], TINY.heads, -1).swapaxes(1, 2)
+    for n in range(TINY.layers):
+        p = jax.tree.map(lambda y, n=n: y[n], tree["layers"])
+        a = p["attention"]
+        y = norm(p["attention_norm"], x)
+        q, k, v = (heads(linear(a[name], y)) for name in ("query", "key", "value"))
+        logits = np.where(np.tri(T, dtype=bool), q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1]), -np.inf)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        attended = (weights / weights.sum(-1, keepdims=True)) @ v
+        x = x + linear(a["out"], attended.swapaxes(1, 2).reshape(x.shape))
+        x = x + linear(p["mlp"]["down"], gelu(linear(p["mlp"]["up"], norm(p["mlp_norm"], x))))
+    expected = norm(tree["norm"], x) @ table.T
+    np.testing.assert_allclose(model(tokens)[0], expected, atol=2e-4 * np.abs(expected).max())
+
+
+def test_gpt2_starts_with_small_weights_and_smaller_ones_into_the_residual_stream():
+    config = Config(encoding="nope", model=ModelConfig(family="gpt2", layers=8, width=64, heads=4, hidden=256))
+    model = models.build(config, vocab=512, rngs=nnx.Rngs(0))
+    deviation = lambda x: float(jnp.std(x[...]))
+    for linear in (model.layers.attention.query, model.layers.mlp.up):
+        assert deviation(linear.kernel) == pytest.approx(0.02, rel=0.03)
+        assert not linear.bias[...].any()
+    for linear in (model.layers.attention.out, model.layers.mlp.down):
+        assert deviation(linear.kernel) == pytest.approx(0.02 / 4, rel=0.03)
+    assert deviation(model.embed.embedding) == pytest.approx(0.02, rel=0.03)
+
+
+def test_in_an_encoder_every_token_sees_every_other(tokens):
+    model = build("bam", "on", causal=False)
+    changed = tokens.at[:, -1].set((tokens[:, -1] + 5) % VOCAB)
+    logits, other = model(tokens)[0], model(changed)[0]
+    assert (logits != other).any(-1).all()
+    with pytest.raises(UserError, match="encoder"):
+        model(tokens, caches=model.caches(2, T))
+
+
+@pytest.mark.parametrize("encoding", each(ENCODINGS))
+def test_future_tokens_change_nothing(encoding, tokens):
+    model = build(encoding, "on")
+    later = tokens.at[:, 7:].set((tokens[:, 7:] + 5) % VOCAB)
+    logits, other = model(tokens)[0], model(later)[0]
+    np.testing.assert_array_equal(other[:, :7], logits[:, :7])
+    assert (other[:, 7:] != logits[:, 7:]).any((0, 2)).all()
+
+
+@pytest.mark.parametrize("encoding", ["bam", "cable", "fox", "rope", "sinusoidal"])
+def test_future_tokens_have_no_gradient_and_the_past_has(encoding, tokens):
+    graph, state = nnx.split(build(encoding, "on"))
+    row = lambda state, t: (nnx.merge(graph, state)(tokens)[0][0, t] * jnp.arange(VOCAB)).sum()
+    slopes = jax.jit(jax.grad(row))
+    for t in (0, 7):
+        of_token = np.abs(slopes(state, t)["embed"]["embedding"][...]).sum(1)[np.asarray(tokens[0])]
+        assert not of_token[t + 1 :].any()
+        assert (of_token[: t + 1] > 0).all()
+
+
+@pytest.mark.parametrize("shape", [-20.0, 20.0])
+def test_no_prior_breaks_causality_or_the_first_token(shape, tokens):
+    model = build("bam", "on")
+    encoding = model.layers.attention.encoding
+    encoding.shape[...] = jnp.full_like(encoding.shape[...], shape)
+    logits = model(tokens)[0]
+    assert jnp.isfinite(logits).all()
+    later = tokens.at[:, 5:].set(tokens[:, 5:] // 2)
+    np.testing.assert_array_equal(model(later)[0][:, :5], logits[:, :5])
+    graph, state = nnx.split(model)
+    gradient = jax.jit(jax.grad(lambda state: nnx.merge(graph, state)(tokens)[0].sum()))(state)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("ssmax", ["off", "inside", "outside"])
+def test_attention_of_a_layer_is_the_papers_formula(ssmax, tokens, rng):
+    """The prior inside or outside SSMax's factor, in packed documents, by loops."""
+    model = build("bam", ssmax, layers=1)
+    graph, stacked = nnx.split(model.layers.attention)
+    layer = nnx.merge(graph, jax.tree.map(lambda s: s[0], stacked))
+    segment = np.array([[1] * 5 + [2] * 5 + [0] * 2])
+    x = rng.normal(size=(1, T, 16)).astype(np.float32)
+    at = models.Tokens(jnp.arange(T)[None], jnp.asarray(segment))
+    rows = models._Rows(at, models.document_count(at, models.Mask()))
+    made, _ = layer(jnp.asarray(x), rows, None, None)
+
+    q, k, v = (
+        (np.float64(x[0]) @ np.float64(m.kernel[...])).reshape(T, 4, 4) for m in (layer.query, layer.key, layer.value)
+    )
+    shape, log_scale, loc = (
+        np.float64(p[...]) for p in (layer.encoding.shape, layer.encoding.log_scale, layer.encoding.loc)
+    )
+    out = np.zeros((T, 4, 4))
+    for i, h in np.ndindex(T, 4):
+        keys = [j for j in range(i + 1) if segment[0, j] == segment[0, i] != 0]
+        mu = math.exp(loc[h]) - math.exp(-loc[h])
+        prior = [-math.exp(log_scale[h]) * (abs(j - i - mu) + 1e-5) ** shape[h] for j in keys]
+        score = np.array([q[i, h] @ k[j, h] / 2 for j in keys])
+        factor = 1.0 if ssmax == "off" else float(layer.ssmax.scale[...][h]) * math.log(max(len(keys), 1))
+        logits = factor * (score + prior) if ssmax == "inside" else factor * score + prior
+        weights = np.exp(logits - max(logits, default=0))
+        out[i, h] = sum((w / weights.sum() * v[j, h] for w, j in zip(weights, keys, strict=True)), np.zeros(4))
+    np.testing.assert_allclose(made[0], out.reshape(T, 16) @ np.float64(layer.out.kernel[...]), atol=2e-5)
+
+
+@pytest.mark.full
+def test_scanned_layers_are_unrolled_layers_with_and_without_remat(tokens):
+    def run(**options):
+        graph, state = nnx.split(build("bam", "on", **options))
+        loss = lambda state: (jax.nn.log_softmax(nnx.merge(graph, state)(tokens)[0]) * jnp.arange(VOCAB)).sum()
+        return jax.jit(jax.value_and_grad(loss))(state)
+
+    expected = run()
+    for options in ({"scan": True}, {"remat": True}, {"scan": True, "remat": True}):
+        made = run(**options)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), made, expected)
+
+
+def test_remat_keeps_fewer_activations():
+    def kept(remat):
+        model = build("bam", layers=6, scan=True, remat=remat)
+        graph, state = nnx.split(model)
+        loss = lambda state, tokens: nnx.merge(graph, state)(tokens)[0].sum()
+        compiled = jax.jit(jax.grad(loss)).lower(state, jnp.zeros((4, 128), jnp.int32)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert kept(True) < 0.7 * kept(False)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "scan"), [("bam", True), full("bam", False), full("cable", False), ("cope", True)]
+)
+def test_one_encoding_shared_by_all_layers(encoding, scan, tokens):
+    """The layers of a model with as many equal encodings; the gradient is the sum of theirs."""
+    sizes = dataclasses.replace(TINY, scan=scan)
+    config = Config(encoding=encoding, ssmax="on", shared_encoding=True, context=T, model=sizes)
+    shared = models.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))
+    separate = models.build(dataclasses.replace(config, shared_encoding=False), vocab=VOCAB, rngs=nnx.Rngs(0))
+    one = nnx.state(shared.layers.attention.encoding)
+    one = jax.tree.map(lambda x: x + jnp.linspace(-0.3, 0.4, x.size).reshape(x.shape), one)
+    nnx.update(shared.layers.attention.encoding, one)
+    nnx.update(separate, nnx.state(shared, lambda path, _: "encoding" not in path))
+    nnx.update(separate.layers.attention.encoding, jax.tree.map(lambda x: jnp.stack([x] * sizes.layers), one))
+    assert size(nnx.state(separate)) - size(nnx.state(shared)) == (sizes.layers - 1) * size(one)
+
+    def slopes(model):
+        graph, state = nnx.split(model)
+        loss = lambda state: (nnx.merge(graph, state)(tokens)[0] * jnp.cos(jnp.arange(VOCAB))).sum()
+        return jax.jit(jax.value_and_grad(loss))(state)
+
+    (loss, made), (expected_loss, expected) = slopes(shared), slopes(separate)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    own = expected["layers"]["attention"]["encoding"]
+    expected["layers"]["attention"]["encoding"] = jax.tree.map(lambda x: x.sum(0), own)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), made, expected)
+
+    logits, caches = shared(tokens[:, :6], caches=shared.caches(2, T))
+    later, _ = shared(tokens[:, 6:], position=jnp.arange(6, T)[None], caches=caches)
+    np.testing.assert_allclose(jnp.concatenate([logits, later], 1), shared(tokens)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("encoding", each(RELATIVE))
+def test_packed_documents_do_not_see_each_other(encoding, tokens):
+    """A document in a pack has the logits that it has alone."""
+    model = build(encoding, "on")
+    packed = model(tokens, segment=jnp.asarray([[1] * 6 + [2] * 6, [3] * 6 + [4] * 3 + [0] * 3]))[0]
+    first, second = model(tokens[:, :6])[0], model(tokens[:, 6:])[0]
+    np.testing.assert_allclose(packed[:, :6], first, atol=1e-4)
+    np.testing.assert_allclose(packed[0, 6:], second[0], atol=1e-4)
+    np.testing.assert_allclose(packed[1, 6:9], second[1, :3], atol=1e-4)
+    assert jnp.isfinite(packed).all()
+
+
+@pytest.mark.parametrize("encoding", each(ENCODINGS))
+def test_the_cache_continues_where_the_row_stopped(encoding, tokens):
+    """A first piece with empty slots in front, a second piece, then one token at a time: the logits of one pass."""
+    model = build(encoding, "on", kv_heads=2)
+    whole = model(tokens)[0]
+    padded = jnp.pad(tokens, ((0, 0), (2, 0)))
+    position = jnp.pad(jnp.arange(T), (2, 0), constant_values=EMPTY)[None]
+    caches, logits = model.caches(2, T + 3), []
+    for start, stop in ((0, 6), (6, 12), (12, 13), (13, 14)):
+        piece = slice(start, stop)
+        out, caches = model(padded[:, piece], position=position[:, piece], caches=caches)
+        logits.append(out)
+    np.testing.assert_allclose(jnp.concatenate(logits, 1)[:, 2:], whole, atol=1e-4)
+
+
+@pytest.mark.parametrize("encoding", ["bam", "cable", "rope", "learned"])
+def test_rows_padded_on_the_left(encoding, tokens):
+    model = build(encoding, "on")
+    pads = jnp.array([[0], [6]])
+    position = jnp.where(jnp.arange(T) < pads, EMPTY, jnp.arange(T) - pads)
+    both = model(tokens, position=position)[0]
+    np.testing.assert_allclose(both[0], model(tokens)[0][0], atol=1e-4)
+    np.testing.assert_allclose(both[1, 6:], model(tokens[:, 6:])[0][1], atol=1e-4)
+
+
+@pytest.mark.parametrize(("encoding", "ssmax"), [("bam", "on"), ("cable", "inside"), ("fox", "off"), ("rope", "on")])
+def test_reading_the_last_rows_only(encoding, ssmax, tokens):
+    model = build(encoding, ssmax)
+    whole = model(tokens)[0]
+    np.testing.assert_allclose(model(tokens, read=6)[0], whole[:, -6:], atol=1e-5)
+    at = jnp.arange(T)[None]
+    logits, caches = model(tokens[:, :6], position=at[:, :6], caches=model.caches(2, T), read=0)
+    assert logits.shape == (2, 0, VOCAB)
+    logits, _ = model(tokens[:, 6:], position=at[:, 6:], caches=caches, read=1)
+    np.testing.assert_allclose(logits, whole[:, -1:], atol=1e-4)
+
+
+def test_windows_of_rope_bound_what_one_layer_sees(tokens):
+    model = build("rope", "on", {"window": 3}, layers=1)
+    logits = model(tokens)[0]
+    other = tokens.at[:, 4].set((tokens[:, 4] + 1) % VOCAB)
+    moved = np.abs(model(other)[0] - logits).sum((0, 2)) > 0
+    np.testing.assert_array_equal(moved, (np.arange(T) >= 4) & (np.arange(T) < 7))
+
+
+def test_alibi_init_of_bam_is_alibi(tokens):
+    bam, alibi = (
+        models.build(
+            Config(encoding=name, encoding_options=options, context=T, model=TINY), vocab=VOCAB, rngs=nnx.Rngs(0)
+        )
+        for name, options in (("bam", {"init": "alibi"}), ("alibi", {}))
+    )
+    nnx.update(alibi, nnx.state(bam, lambda path, x: "encoding" not in path))
+    np.testing.assert_allclose(bam(tokens)[0], alibi(tokens)[0], atol=1e-5)
+
+
+def test_a_row_longer_than_a_learned_table_is_an_error(tokens):
+    model = build("learned", context=6)
+    with pytest.raises(UserError, match=rf"{T} tokens are more than the learned position table holds \(6\)"):
+        model(tokens)
+    assert model(tokens[:, 6:])[0].shape == (2, 6, VOCAB)
+
+
+def test_packed_documents_and_caches_are_refused_together(tokens):
+    model = build()
+    with pytest.raises(UserError, match="segment and caches do not go together"):
+        model(tokens, segment=jnp.ones((1, T), jnp.int32), caches=model.caches(2, T))
+
+
+def test_logits_are_float32_and_the_products_narrow(tokens):
+    model = build("bam", "on", dtype="bfloat16")
+    hidden, _ = model.hidden(tokens)
+    assert hidden.dtype == jnp.bfloat16
+    logits, _ = model(tokens)
+    assert logits.dtype == jnp.float32
+    assert model.layers.attention.encoding.shape.dtype == model.head.kernel.dtype == jnp.float32
+    np.testing.assert_allclose(logits, build("bam", "on")(tokens)[0], atol=0.15 * float(jnp.abs(logits).max()))
+
+
+def test_logits_are_the_head_of_the_hidden_rows(tokens):
+    model = build()
+    hidden, _ = model.hidden(tokens)
+    np.testing.assert_allclose(model(tokens)[0], hidden @ model.head.kernel[...], atol=1e-5)
+
+
+def test_names_of_the_parameters():
+    state = nnx.to_flat_state(nnx.state(build("bam", "on"), nnx.Variable))
+    assert {"/".join(path) for path, _ in state} == {
+        "embed/embedding",
+        "norm/scale",
+        "head/kernel",
+        *(f"layers/attention/{name}/kernel" for name in ("query", "key", "value", "out")),
+        *(f"layers/attention/encoding/{name}" for name in ("shape", "log_scale", "loc")),
+        "layers/attention/ssmax/scale",
+        *(f"layers/mlp/{name}/kernel" for name in ("gate", "up", "down")),
+        "layers/attention_norm/scale",
+        "layers/mlp_norm/scale",
+    }
+    assert all(x.shape[0] == TINY.layers for path, x in state if path[0] == "layers")
+
+
+def test_ssmax_is_there_when_asked_for():
+    assert build("bam").layers.attention.ssmax is None
+    made = build("bam", "on").layers.attention
+    assert isinstance(made.ssmax, SSMax)
+    assert made.ssmax_prior == "inside"
+    assert build("rope", "on").layers.attention.ssmax_prior == "outside"
+
+
+@pytest.mark.parametrize("encoding", ["bam", "cable", "rope"])
+@pytest.mark.parametrize("scan", [True, False])
+def test_what_is_scored_is_what_attention_is_given(encoding, scan, tokens, monkeypatch):
+    model = build(encoding, ssmax="on", scan=False)
+    given = []
+    inner = models.sharded.attend
+
+    def attend(q, k, v, scoring, **how):
+        given.append((q, k, scoring))
+        return inner(q, k, v, scoring, **how)
+
+    monkeypatch.setattr(models.sharded, "attend", attend)
+    segment = jnp.ones_like(tokens).at[:, 5:].set(2)
+    model(tokens, segment=segment)
+    monkeypatch.undo()
+    model.config = dataclasses.replace(model.config, scan=scan)
+    found = model.scored(tokens, segment=segment)
+    assert len(found) == len(given) == 2
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, given)

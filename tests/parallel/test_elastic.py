@@ -1,0 +1,102 @@
+"""A run that goes on with other devices: what one mesh saved, any other restores, data position included."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from bam_jax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bam_jax.data import loader, tokenizer
+from bam_jax.parallel import sharding
+from bam_jax.system import errors
+from bam_jax.training import checkpoint, loop
+
+WIDTH = 64
+MESHES = {
+    "eight": MeshConfig(data=2, fsdp=2, tensor=2),
+    "ring": MeshConfig(context=8),
+    "four": MeshConfig(fsdp=2, context=2),
+    "one": MeshConfig(),
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    if jax.device_count() < 8:
+        pytest.skip("needs eight devices")
+    words = np.random.default_rng(0).integers(100, 999, 3000)
+    (tmp_path / "text.txt").write_text(" ".join(np.base_repr(word, 30).lower() for word in words))
+    return Config(
+        encoding="cable",
+        steps=9,
+        batch=8,
+        context=32,
+        log_every=1,
+        model=ModelConfig(layers=2, width=WIDTH, heads=4, hidden=128, dtype="float32"),
+        data=DataConfig(source=str(tmp_path / "text.txt")),
+        optimizer=OptimizerConfig(warmup=2),
+    )
+
+
+def layouts(config):
+    """The state's shapes and dtypes with their shardings, under each mesh."""
+    _, init, tx = loop.parts(config, checkpoint.vocabulary(config, tokenizer("char")))
+    shapes = jax.eval_shape(init)
+    meshes = {name: sharding.make_mesh(mesh) for name, mesh in MESHES.items()}
+    return {name: loop.placed(shapes, loop.state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()}
+
+
+def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    wanted = layouts(config)
+    values = jax.tree.map(lambda x: np.asarray(rng.integers(0, 2**20, x.shape), x.dtype), wanted["one"])
+    put, placed = jax.device_put, []
+
+    def watched(x, *where, **how):
+        placed.extend(map(np.shape, jax.tree.leaves(x)))
+        return put(x, *where, **how)
+
+    before = None
+    for number, (name, like) in enumerate(wanted.items()):
+        data = loader.batches(config, tokenizer("char"))
+        shardings = jax.tree.map(lambda x: x.sharding, like)
+        if before is None:
+            state = put(values, shardings)
+        else:
+            with monkeypatch.context() as patch, checkpoint.Checkpoints(tmp_path / before) as checkpoints:
+                patch.setattr(jax, "device_put", watched)
+                placed.clear()
+                state = checkpoints.load(like, data)
+            assert placed and set(placed) <= {x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(like)}
+        jax.tree.map(np.testing.assert_array_equal, values, state)
+        assert jax.tree.map(lambda x: x.sharding, state) == shardings
+        np.testing.assert_array_equal(next(data)["tokens"], taken(config, number))
+        with checkpoint.Checkpoints(tmp_path / name) as checkpoints:
+            checkpoints.save(number + 1, state, data)
+        data.close()
+        before = name
+
+
+def taken(config, number):
+    """The tokens of one batch, counted from the first."""
+    data = loader.batches(config, tokenizer("char"))
+    batches = [next(data) for _ in range(number + 1)]
+    data.close()
+    return batches[-1]["tokens"]
+
+
+@pytest.mark.full
+def test_a_run_that_changes_its_mesh_trains_as_one_that_stays(config, tmp_path):
+    expected = loop.fit(config, tmp_path / "stays")
+    for name, last in (("eight", 4), ("four", math.inf)):
+        going = dataclasses.replace(config, mesh=MESHES[name])
+        try:
+            found = loop.fit(going, tmp_path / "moves", stop=lambda step, last=last: step == last)
+        except errors.Stopped:
+            assert checkpoint.latest(tmp_path / "moves") == last
+    for name in ("loss", "gradient_norm"):
+        np.testing.assert_allclose([r[name] for r in found], [r[name] for r in expected], rtol=1e-4)
+    stays, moves = [checkpoint.split(checkpoint.restore_model(tmp_path / run)[2])[1] for run in ("stays", "moves")]
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), stays, moves)

@@ -1,0 +1,243 @@
+"""The files of docs/launch under schedulers that are pretended: their commands start two processes with their variables."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bam_jax import config as configs
+from bam_jax.system import errors, log
+from bam_jax.training import checkpoint, loop
+
+LAUNCH = Path(__file__).parents[2] / "docs" / "launch"
+CONFIG = """
+import ml_collections
+
+def get_config():
+    return ml_collections.ConfigDict(dict(
+        encoding="bam", steps=400, checkpoint_every=200, log_every=1, batch=8, context=32, mesh=dict(data=2),
+        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}),
+    ))
+"""
+TASKS = """
+def run(command, environments):
+    "All at once; what is told to this process, they are told. Returns the largest exit code, as srun does."
+    made = [subprocess.Popen(command, env=os.environ | each, start_new_session=True) for each in environments]
+    signal.signal(signal.SIGTERM, lambda *_: [os.killpg(each.pid, signal.SIGTERM) for each in made])
+    with open(os.path.join(os.path.dirname(__file__), "groups"), "a") as groups:
+        groups.writelines(f"{each.pid}\\n" for each in made)
+    return max(code if code >= 0 else 128 - code for code in [each.wait() for each in made])
+"""
+SRUN = f"""#!{sys.executable}
+import itertools, os, signal, subprocess, sys
+{TASKS}
+step = {{"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "2", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}}
+command = list(itertools.dropwhile(lambda word: word.startswith("--"), sys.argv[1:]))
+sys.exit(run(command, [step | {{"SLURM_PROCID": str(index)}} for index in range(2)]))
+"""
+SQUEUE = """#!/bin/bash
+echo "${STATE:-RUNNING}"
+"""
+SCONTROL = """#!/bin/bash
+echo "$@" >> "$(dirname "$0")/requeued"
+"""
+GCLOUD = f"""#!{sys.executable}
+import os, pathlib, signal, subprocess, sys
+{TASKS}
+here = pathlib.Path(__file__).parent
+state = here / "state"
+noun, verb, name, *rest = sys.argv[3:]
+with (here / "asked").open("a") as asked:
+    asked.write(f"{{noun}} {{verb}} {{name}}\\n")
+if verb == "create":
+    state.write_text("ACCEPTED PROVISIONING ACTIVE")
+elif verb == "delete":
+    state.unlink()
+    (here / "gone").unlink()
+elif verb == "describe":
+    if not state.exists():
+        sys.exit("NOT_FOUND")
+    now, _, then = state.read_text().partition(" ")
+    state.write_text(then or now)
+    print(now)
+elif (here / "gone").exists():
+    sys.exit(255)
+else:
+    (here / "ssh").write_text(str(os.getpid()))
+    tpu = {{
+        "JAX_FORCE_TPU_INIT": "1", "TPU_WORKER_HOSTNAMES": "localhost,localhost", "MEGASCALE_COORDINATOR_ADDRESS": "",
+        "MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": "",
+    }}
+    command = [word for word in rest if word.startswith("--command=")][0].removeprefix("--command=")
+    hosts = [tpu | {{"TPU_WORKER_ID": str(index), "HOME": str(here / f"host{{index}}")}} for index in range(2)]
+    sys.exit(run(["bash", "-c", command], hosts))
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    words = np.random.default_rng(0).integers(100, 999, 3000)
+    (tmp_path / "text.txt").write_text(" ".join(np.base_repr(w, 30).lower() for w in words))
+    (tmp_path / "tiny.py").write_text(CONFIG.format(source=str(tmp_path / "text.txt")))
+    (tmp_path / "bin").mkdir()
+    for name, script in {"srun": SRUN, "scontrol": SCONTROL, "squeue": SQUEUE, "gcloud": GCLOUD}.items():
+        (tmp_path / "bin" / name).write_text(script)
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def environment(path):
+    """What both schedulers' files are run with: pretended commands, a free port, a CPU for each process."""
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        port = str(server.getsockname()[1])
+    ours = {"PATH": f"{path / 'bin'}:{os.environ['PATH']}", "JAX_COORDINATOR_PORT": port, "JAX_NUM_CPU_DEVICES": "1"}
+    yield os.environ | ours
+    groups = path / "bin" / "groups"
+    for group in groups.read_text().split() if groups.exists() else []:
+        with contextlib.suppress(ProcessLookupError):  # as it should be
+            os.killpg(int(group), signal.SIGKILL)
+
+
+def start(path, file, environment, *arguments):
+    arguments = [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}", *arguments]
+    with (path / "said").open("w") as said:
+        return subprocess.Popen(
+            ["bash", LAUNCH / file, *arguments], stdout=said, stderr=said, env=environment, start_new_session=True
+        )
+
+
+def ended(path, process):
+    try:
+        return process.wait(240), (path / "said").read_text()
+    finally:
+        process.kill()
+
+
+def wait_until_it_trains(path, process):
+    while not (path / "run" / loop.METRICS).exists() or not list(log.read(path / "run" / loop.METRICS)):
+        assert process.poll() is None, (path / "said").read_text()
+        time.sleep(0.05)
+
+
+def install(path, python):
+    """On the hosts of a slice."""
+    for host in ("host0", "host1"):
+        folder = path / "bin" / host / "bam_jax" / ".venv" / "bin"
+        folder.mkdir(parents=True)
+        (folder / "python").symlink_to(python)
+
+
+def asked(path):
+    """What was asked of gcloud, but for looks at the queue."""
+    verbs = [line.split()[1] for line in (path / "bin" / "asked").read_text().splitlines()]
+    return [verb for verb in verbs if verb != "describe"]
+
+
+def see_it_trained_as_one_process_does(path):
+    alone = loop.fit(configs.load(path / "tiny.py", []), path / "alone")
+    both = [
+        [(record["step"], record["loss"]) for record in records]
+        for records in (alone, log.read(path / "run" / loop.METRICS))
+    ]
+    assert both[0] == both[1]
+
+
+def says(path, codes):
+    """A Python that ends at once, with the first of the codes, then with the next, ..., in each process."""
+    for index in range(2):
+        (path / f"codes{index}").write_text(" ".join(map(str, codes)))
+    (path / "python").write_text(
+        f"""#!/bin/bash
+mine={path}/codes${{SLURM_PROCID:-}}${{TPU_WORKER_ID:-}}
+read -r code then < "$mine"
+echo "$then" > "$mine"
+exit "$code"
+"""
+    )
+    (path / "python").chmod(0o755)
+    return path / "python"
+
+
+@pytest.mark.parametrize(
+    "code, more, again",
+    [
+        (0, {}, False),
+        (1, {}, False),
+        (2, {}, False),
+        (75, {}, True),
+        (137, {}, True),
+        (143, {}, True),
+        (75, {"STATE": "COMPLETING"}, False),
+        (75, {"SLURM_RESTART_COUNT": "49"}, True),
+        (75, {"SLURM_RESTART_COUNT": "50"}, False),
+    ],
+)
+def test_slurm_queues_a_job_again_that_can_go_on(path, environment, code, more, again):
+    environment |= {"SLURM_JOB_ID": "4711", "SLURM_GPUS_ON_NODE": "1", "PYTHON": str(says(path, [code])), **more}
+    status, said = ended(path, start(path, "slurm.sbatch", environment))
+    assert status == code, said
+    assert (path / "bin" / "requeued").exists() == again
+
+
+@pytest.mark.parametrize(
+    "codes, setup, starts, status",
+    [
+        ([0], "true", 1, 0),
+        ([2], "true", 1, 2),
+        ([1], "true", 1, 1),
+        ([75, 75, 0], "true", 3, 0),
+        ([75, 2], "true", 2, 2),
+        ([75] * 9, "true", 4, 75),
+        ([0], "exit 3", 1, 3),
+    ],
+)
+def test_a_tpu_slice_is_trained_on_until_all_is_done_or_somebody_has_to_look(
+    path, environment, codes, setup, starts, status
+):
+    install(path, says(path, codes))
+    environment |= {"NAME": "a", "ZONE": "b", "TYPE": "v5p-16", "WAIT": "0", "SETUP": setup, "STARTS": "4"}
+    found, said = ended(path, start(path, "tpu_pod.sh", environment))
+    assert (found, asked(path)) == (status, ["create"] + ["ssh"] * starts), said
+
+
+@pytest.mark.full
+def test_slurm_queues_a_job_again_that_was_preempted_and_it_goes_on(path, environment):
+    environment |= {"SLURM_JOB_ID": "4711", "SLURM_GPUS_ON_NODE": "1", "PYTHON": sys.executable}
+    job = start(path, "slurm.sbatch", environment)
+    wait_until_it_trains(path, job)
+    os.killpg(job.pid, signal.SIGTERM)
+    assert ended(path, job)[0] == errors.AGAIN
+    assert (path / "bin" / "requeued").read_text() == "requeue 4711\n"
+    assert 0 < checkpoint.latest(path / "run") < 400
+
+    status, said = ended(path, start(path, "slurm.sbatch", environment | {"SLURM_RESTART_COUNT": "1"}))
+    assert status == 0, said
+    assert (path / "bin" / "requeued").read_text() == "requeue 4711\n"
+    see_it_trained_as_one_process_does(path)
+
+
+@pytest.mark.full
+def test_a_tpu_slice_that_is_taken_away_is_asked_for_again(path, environment):
+    (path / "python").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    (path / "python").chmod(0o755)
+    install(path, path / "python")
+    environment |= {"NAME": "a", "ZONE": "b", "TYPE": "v5p-16", "WAIT": "1", "PYTHONPATH": str(LAUNCH.parents[1])}
+    script = start(path, "tpu_pod.sh", environment)
+    wait_until_it_trains(path, script)
+    (path / "bin" / "state").write_text("ACTIVE SUSPENDING SUSPENDED")  # the queue is late to know
+    (path / "bin" / "gone").touch()
+    os.kill(int((path / "bin" / "ssh").read_text()), signal.SIGTERM)
+    status, said = ended(path, script)
+    assert status == 0, said
+    assert said.count(f"exit code {errors.AGAIN}") == 2 and said.count("exit code 0") == 2
+    assert asked(path) == ["create", "ssh", "ssh", "delete", "create", "ssh"]
+    see_it_trained_as_one_process_does(path)

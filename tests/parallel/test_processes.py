@@ -1,0 +1,281 @@
+"""Several processes on one machine: they train as one does, end together, and go on as another number of them."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from bam_jax import config as configs
+from bam_jax.parallel import processes
+from bam_jax.system import errors, log
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, loop
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+    return ml_collections.ConfigDict(dict(
+        encoding="bam", ssmax="on", steps=30, checkpoint_every=10, log_every=1, batch=8, context=32,
+        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}),
+        optimizer=dict(warmup=5),
+    ))
+"""
+LONG = ("--config.steps=400", "--config.checkpoint_every=20")
+TWO = "--config.mesh.data=2"
+
+
+@pytest.fixture
+def path(tmp_path):
+    words = np.random.default_rng(0).integers(100, 999, 3000)
+    (tmp_path / "text.txt").write_text(" ".join(np.base_repr(w, 30).lower() for w in words))
+    (tmp_path / "tiny.py").write_text(CONFIG.format(source=str(tmp_path / "text.txt")))
+    return tmp_path
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return server.getsockname()[1]
+
+
+def start(path, run, count, *arguments, devices=1):
+    """The processes of one training, each with its output in a file of its own."""
+    where = f"localhost:{free_port()}"
+    made = []
+    for index in range(count):
+        command = [sys.executable, "-m", "bam_jax.train", f"--config={path / 'tiny.py'}", f"--workdir={path / run}"]
+        command += [f"--coordinator={where}", f"--processes={count}", f"--process={index}", *arguments]
+        with (path / f"{run}.{index}").open("w") as output:
+            environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+            made.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
+    return made
+
+
+def wait_for(made, condition, seconds=240):
+    """Until it holds, while all processes live."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert all(process.poll() is None for process in made) and time.monotonic() < end
+        time.sleep(0.05)
+
+
+def ended(path, run, made, seconds=240):
+    """Exit codes and what was said, of each process."""
+    try:
+        codes = [process.wait(seconds) for process in made]
+    finally:
+        for process in made:
+            process.kill()
+    return codes, [(path / f"{run}.{index}").read_text() for index in range(len(made))]
+
+
+def reached(path, run="run"):
+    """The last step that the metrics tell of."""
+    records = list(log.read(path / run / loop.METRICS))
+    return records[-1]["step"] if records else 0
+
+
+def whole(path, run, *overrides):
+    """The records and the parameters of a run that this process trains to its end."""
+    config = configs.load(path / "tiny.py", overrides)
+    records = loop.fit(config, path / run)
+    parameters = checkpoint.split(checkpoint.restore_model(path / run)[2])[1]
+    return [(record["step"], record["loss"], record["gradient_norm"]) for record in records], parameters
+
+
+def same(a, b, **tolerance):
+    np.testing.assert_allclose(a[0], b[0], **tolerance)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), a[1], b[1])
+
+
+@pytest.mark.full
+def test_two_processes_stop_at_one_step_and_one_goes_on(path):
+    made = start(path, "run", 2, TWO, *LONG)
+    wait_for(made, (path / "run" / loop.METRICS).exists)  # it has still to be compiled
+    made[1].send_signal(signal.SIGTERM)
+    codes, said = ended(path, "run", made)
+    assert codes == [errors.AGAIN] * 2 and all("SIGTERM before a step was trained" in text for text in said), said
+
+    made = start(path, "run", 2, TWO, *LONG)
+    wait_for(made, lambda: reached(path))
+    made[1].send_signal(signal.SIGINT)
+    codes, said = ended(path, "run", made)
+    assert codes == [errors.AGAIN, errors.INTERRUPTED] and "Ctrl-C: it saves" in said[1], said
+    step = checkpoint.latest(path / "run")
+    assert 0 < step < 400 and all(f"stopped at step {step} of 400" in text for text in said)
+    assert all("parameters, 400 steps" in text for text in said[:1]) and "parameters" not in said[1]
+    same(*[whole(path, run, TWO, *LONG) for run in ("run", "alone")], rtol=0)
+
+
+def test_a_signal_leaves_a_checkpoint_of_that_very_step_and_all_is_said(path, monkeypatch, capsys):
+    config = configs.load(path / "tiny.py", ["--config.steps=6"])
+    before = {number: signal.getsignal(number) for number in processes.SIGNALS}
+    monkeypatch.setattr(processes, "_end_alone", lambda *said: pytest.fail(f"ends at once: {said}"))
+
+    def run(at, number):
+        def stop(step):
+            if step == at:
+                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number)  # as from a terminal and from a launcher
+            return asked(step)
+
+        with processes.joined() as end, processes.stopping(end) as asked:
+            loop.fit(config, path / "run", stop=stop)
+
+    begins, goes_on = "making the first parameters", "going on from step 2"
+    for at, number, code, says in ((2, signal.SIGINT, 130, begins), (4, signal.SIGTERM, errors.AGAIN, goes_on)):
+        with pytest.raises(errors.Stopped, match=f"step {at} of 6; the same command") as stopped:
+            run(at, number)
+        assert errors.ending(stopped.value)[0] == code
+        lines = capsys.readouterr().err.splitlines()
+        order = ["parameters, 6 steps of 256 tokens, on 1 device (cpu)", "a step and", "reading", says, "compiling"]
+        order += ["is running", f"{processes.SIGNALS[number][0]}: it saves"]
+        assert len(lines) == len(order) and all(each in line for each, line in zip(order, lines, strict=True))
+        assert not (path / "run" / loop.DIVERGED).exists()
+        (path / "run" / loop.DIVERGED).touch()  # as if the next step had been
+        assert before == {number: signal.getsignal(number) for number in processes.SIGNALS}
+        assert checkpoint.latest(path / "run") == at
+    same(*[whole(path, run, "--config.steps=6") for run in ("run", "alone")], rtol=0)
+
+
+@pytest.mark.parametrize("number", processes.SIGNALS)
+def test_a_signal_is_answered_while_compiled_code_runs(number, monkeypatch, capsys):
+    """The interpreter comes to no handler there; a process that was to end would not come back from `end`."""
+    name, status = processes.SIGNALS[number]
+    monkeypatch.setattr(processes, "URGENT", 0)
+    ended = []
+
+    def send_and_compute():
+        threading.Timer(0.05, os.kill, [os.getpid(), number]).start()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 10**6)
+        return time.monotonic()
+
+    with processes.stopping(lambda *said: ended.append((time.monotonic(), *said))) as stop:
+        after = send_and_compute()
+        (at, code, said), *_ = ended
+        assert at < after and code == status and f"stopped by {name} before a step was trained" in said
+        ended.clear()
+    with processes.stopping(lambda *said: ended.append((time.monotonic(), *said))) as stop:
+        assert not stop(1)  # from here on there is something to save
+        send_and_compute()
+        assert stop(2) and not ended and f"{name}: it saves" in capsys.readouterr().err
+        after = send_and_compute()
+        assert ended[0][0] < after and ended[0][1] == status and "at once" in ended[0][2]
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("localhost:1", 0, None), "belong together"),
+        (("localhost:1", 2, None), "belong together"),
+        (("", 2, 1), "belong together"),
+        (("localhost:1", 2, 2), "--process=2 must be from 0 to 1"),
+        (("localhost:1", 2, -1), "--process=-1 must be from 0 to 1"),
+        (("localhost", 2, 1), "--coordinator=localhost must be HOST:PORT"),
+    ],
+)
+def test_what_does_not_tell_processes_apart_is_refused(arguments, says):
+    with pytest.raises(UserError, match=says), processes.joined(*arguments):
+        pass
+
+
+def test_one_process_is_alone_in_any_job(monkeypatch):
+    job = {"JOB_ID": "1", "STEP_NODELIST": "localhost", "NTASKS": "2", "PROCID": "0", "LOCALID": "0"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: pytest.fail("looks for another one"))
+    with processes.joined("", 1, None):
+        assert jax.process_count() == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_whose_others_do_not_come_says_so(index):
+    joins = f"with processes.joined('localhost:{free_port()}', 2, {index}): pass"
+    program = f"from bam_jax import processes\nprocesses.JOIN = 3\n{joins}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "did not find one another" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "count, devices, axes",
+    [(4, 1, {"data": 2, "fsdp": 2}), (2, 2, {"fsdp": 2, "tensor": 2}), (2, 1, {"context": 2})],
+    ids=str,
+)
+def test_processes_train_as_one_with_all_their_devices_does(path, count, devices, axes):
+    mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
+    codes, said = ended(path, "run", start(path, "run", count, *mesh, devices=devices))
+    assert codes == [0] * count, said
+    same(*[whole(path, run, *mesh) for run in ("run", "alone")], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.full
+def test_a_killed_process_ends_the_others_and_costs_the_steps_since_the_last_checkpoint(path):
+    for victim in (1, 0):
+        last = checkpoint.latest(path / "run")
+        made = start(path, "run", 2, TWO, *LONG)
+        wait_for(made, lambda last=last: checkpoint.latest(path / "run") >= last + 20)
+        made[victim].kill()
+        codes, said = ended(path, "run", made, seconds=60)
+        assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, errors.AGAIN), said
+        assert processes.AGAIN in said[1 - victim].splitlines()[-1]
+        # whole ones only, and none older than the last that was finished when the next began
+        assert checkpoint.latest(path / "run") > max(last, reached(path) - 40)
+    assert reached(path) < 400
+    codes, said = ended(path, "run", start(path, "run", 2, TWO, *LONG))
+    assert codes == [0, 0], said
+    same(*[whole(path, run, TWO, *LONG) for run in ("run", "alone")], rtol=0)
+
+
+@pytest.mark.full
+def test_a_process_that_falls_silent_ends_the_others_within_a_minute(path):
+    made = start(path, "run", 2, TWO, *LONG)
+    wait_for(made, lambda: checkpoint.latest(path / "run") >= 20)
+    made[1].send_signal(signal.SIGSTOP)  # its connections stay open, as those of a host without power do
+    try:
+        assert made[0].wait(60) == errors.AGAIN
+    finally:
+        made[1].kill()
+    _, said = ended(path, "run", made)
+    assert processes.AGAIN in said[0].splitlines()[-1]
+
+
+@pytest.mark.full
+def test_one_process_then_four_then_two_with_other_meshes(path):
+    long = ("--config.steps=200", "--config.optimizer.rate=1e-4")  # low: the steps do not blow rounding errors up
+    with pytest.raises(errors.Stopped):
+        loop.fit(configs.load(path / "tiny.py", long), path / "run", stop=lambda step: step == 7)
+    made = start(path, "run", 4, "--config.mesh.data=2", "--config.mesh.fsdp=2", *long)
+    wait_for(made, lambda: reached(path) > 7)
+    made[3].send_signal(signal.SIGTERM)
+    codes, said = ended(path, "run", made)
+    step = checkpoint.latest(path / "run")
+    assert codes == [errors.AGAIN] * 4 and 7 < step < 200, said
+    made = start(path, "run", 2, "--config.mesh.tensor=2", "--config.mesh.data=2", *long, devices=2)
+    codes, said = ended(path, "run", made)
+    assert codes == [0, 0], said
+    same(*[whole(path, run, *long) for run in ("run", "alone")], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_mistake_that_one_process_finds_is_one_line_from_all(path, at):
+    (path / "run").mkdir()
+    if at == 0:
+        (path / "run" / "note").write_text("not a run")
+    made = start(path, "run", 2, TWO, f"--config.batch={8 if at == 0 else 7}")
+    codes, said = ended(path, "run", made, seconds=60)
+    assert codes == [2, 2], said
+    lines = [text.strip().splitlines()[-1] for text in said]
+    says = "holds something that is not a run" if at == 0 else "must be a multiple"
+    assert all(line.startswith("error: ") and says in line for line in lines), lines

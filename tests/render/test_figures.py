@@ -1,0 +1,189 @@
+"""The figures show what they are given: curves, names, cells, probabilities."""
+
+import itertools
+import sys
+import xml.etree.ElementTree as xml
+
+import numpy as np
+import pytest
+from matplotlib.collections import QuadMesh
+from matplotlib.text import Text
+
+from bam_jax import render
+from bam_jax.render import maps, style
+from bam_jax.render.curves import Seed
+from bam_jax.render.learned import Heads
+from bam_jax.system.errors import UserError
+
+CURVES = {
+    "BAM SSMax": [Seed(0, {64: 1.0, 4096: 0.9, 32000: 0.8}), Seed(1, {64: 1.0, 4096: 1.0})],
+    "RoPE": [Seed(0, {64: 1.0, 4096: 0.0})],
+    "NoPE": [Seed(0, {64: 0.9, 4096: 0.0})],
+}
+HEADS = Heads(np.array([[-2.0, 0.5], [0.0, 1.0]]), np.array([[0.1, 0.2], [0.3, 0.4]]), np.zeros((2, 2)))
+
+
+def test_a_curve_is_the_mean_over_the_seeds_that_were_measured_there():
+    axes = render.passkey(CURVES, 64).axes[0]
+    points = np.asarray(axes.lines[0].get_xydata(), float)
+    np.testing.assert_allclose(points, [[64, 1.0], [4096, 0.95], [32000, 0.8]])
+
+
+@pytest.mark.parametrize("draw", [render.passkey, render.perplexity])
+def test_names_stand_apart_and_inside_the_figure(draw):
+    figure = draw(CURVES, 64)
+    drawn = {text.get_text(): text for text in figure.axes[0].texts}
+    assert drawn.keys() == CURVES.keys()
+    figure.draw_without_rendering()
+    boxes = [super(type(text), text).get_window_extent() for text in drawn.values()]
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    for n, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[n + 1 :])
+
+
+def test_large_perplexities_leave_room_for_the_axis_name():
+    figure = render.positions({"BAM": [Seed(0, {128: 150.0, 256: 1200.0})]}, 128)
+    figure.draw_without_rendering()
+    assert figure.axes[0].yaxis.label.get_window_extent().x0 >= figure.bbox.x0
+
+
+def test_many_lengths_have_ticks_that_do_not_meet():
+    figure = render.passkey({"BAM": [Seed(0, {64 * 2**k: 1.0 for k in range(14)} | {32000: 1.0})]}, 64)
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(boxes) > 4
+    assert not any(left.overlaps(right) for left, right in itertools.pairwise(boxes))
+
+
+def test_the_heat_map_has_its_means_below_and_to_the_right():
+    cells = {(64, 0.0): 1.0, (64, 0.5): 0.0, (64, 1.0): 1.0, (128, 0.0): 0.0, (128, 1.0): 1.0}
+    axes = render.heat_map(cells, 64).axes[0]
+    meshes = [np.asarray(mesh.get_array()).ravel() for mesh in axes.collections if isinstance(mesh, QuadMesh)]
+    expected = [[1, 0, 1], [2 / 3], [0, 1], [0.5], [1, 0, 1], [2 / 3]]
+    assert [mesh.tolist() for mesh in meshes] == expected
+    assert [text.get_text() for text in axes.texts] == ["0.67", "0.50", "0.67"]
+
+
+def test_a_panel_for_every_layer_and_a_curve_for_every_head():
+    weights = np.full((3, 2, 16), 1 / 16)
+    figure = render.priors(np.array([[1.0, -1.0]] * 3), weights)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == ["layer 0", "layer 1", "layer 2"]
+    key = panels[0].get_legend()
+    assert key is not None
+    keys = [text.get_text() for text in key.get_texts()]
+    assert keys == ["1: −1.00", "0: 1.00"]
+
+
+def test_classes_share_axes_with_what_the_mask_hides():
+    curves = {"uniform": np.full(16, 1 / 16), "local": np.geomspace(1e-6, 0.5, 16)}
+    figure = render.classes(curves, 4)
+    axes = figure.axes[0]
+    for line, p in zip(axes.lines, curves.values(), strict=True):
+        np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.stack([np.arange(-15, 1), p], -1))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(curves)
+    assert axes.get_xlim() == (-16, 4)
+
+
+def test_scales_are_shares_of_each_models_heads():
+    groups = {"small": np.array([[0.5, 1.0], [1.0, 1.5]]), "large": np.full((4, 8), 0.7)}
+    axes = render.scales(groups).axes[0]
+    for steps, values in zip(axes.patches, groups.values(), strict=True):
+        share, edges, _ = steps.get_data()
+        assert abs(share.sum() - 100) < 1e-9
+        centre = (edges[:-1] + edges[1:]) / 2
+        assert abs((share * centre).sum() / 100 - values.mean()) < np.diff(edges)[0]
+
+
+def test_couplings_have_a_curve_for_each_head_in_its_groups_colour():
+    terms = {"one": np.arange(6.0).reshape(3, 2), "two": np.ones((3, 2))}
+    figure = render.coupling([8, 16], terms, ["local", "retrieval", "local"])
+    for axes, values in zip(figure.axes, terms.values(), strict=True):
+        for line, each in zip(axes.lines, values, strict=True):
+            np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.stack([[8, 16], each], -1))
+        first, second, third = (line.get_color() for line in axes.lines)
+        assert first == third != second
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["local", "retrieval"]
+
+
+def test_attention_maps_show_weights_and_the_last_query_above_the_key():
+    weights = np.maximum(np.tril(np.full((300, 300), 1e-6)), np.diag(np.full(300, 0.9)))
+    weights[-1, 20:30] = 0.09
+    figure = render.attention({"one": weights, "two": weights}, (20, 30))
+    top, bottom = figure.axes[0], figure.axes[2]
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["one", "two"]
+    shown = np.asarray(top.images[0].get_array())
+    assert shown.shape == (150, 150) and shown[3, 3] == 0.9 and shown[3, 100] == maps.LEAST  # pooled by two
+    points = np.asarray(bottom.lines[0].get_xydata(), float)
+    np.testing.assert_allclose(points[:, 0], np.arange(300) + 0.5)
+    np.testing.assert_allclose(points[:, 1], np.maximum(weights[-1], maps.LEAST))
+    for axes in (top, bottom):
+        left, right = axes.patches[0].get_extents().x0, axes.patches[0].get_extents().x1
+        np.testing.assert_allclose(axes.transData.inverted().transform([[left, 0], [right, 0]])[:, 0], [20, 30])
+
+
+def test_bias_maps_are_relative_to_the_largest_of_each_row():
+    table = np.where(np.tri(4), -np.arange(16.0).reshape(4, 4), np.nan)
+    figure = render.tables({f"head {n}": table for n in range(5)}, wide=3)
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in panels] == [f"head {n}" for n in range(5)]
+    shown = np.ma.filled(np.ma.masked_invalid(np.asarray(panels[4].images[0].get_array(), float)), np.nan)
+    np.testing.assert_allclose(shown[3], [0, -1, -2, -3])
+    assert np.isnan(shown[0, 1:]).all()
+    figure.draw_without_rendering()
+    boxes = [axes.title.get_window_extent() for axes in panels]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
+def test_the_scatter_has_every_head():
+    axes = render.scatter({"BAM": HEADS, "BAM SSMax": HEADS}).axes[0]
+    points = [np.asarray(group.get_offsets()) for group in axes.collections]
+    np.testing.assert_allclose(points, [np.stack([HEADS.shape.ravel(), HEADS.log_scale.ravel()], -1)] * 2)
+
+
+def test_labels_differ_in_colour_or_dashes():
+    labels = [f"{n}" for n in range(len(style.COLOURS) * len(style.DASHES))]
+    looks = [tuple(style.style(labels, label).items()) for label in labels]
+    assert len(set(looks)) == len(labels)
+
+
+def test_a_label_is_drawn_as_it_stands():
+    label = "$\\frac{1$ --> <b> & \x00\x1b" + "x" * 1000
+    curves = {label: [Seed(0, {64: 0.5, 128: 0.5})]}
+    drawn = [
+        render.passkey(curves, 64),
+        render.lengths({label: np.array([1, 5])}, 4),
+        render.scatter({label: HEADS}),
+        render.scales({label: np.ones(3)}),
+        render.grids({label: render.Grid([label], [label], np.ones((1, 1)))}, down="depth", across="length"),
+    ]
+    for figure in drawn:
+        xml.fromstring(style.svg(figure, "one", "a label"))
+        texts = [text for text in figure.findobj(Text) if "frac" in text.get_text()]
+        assert texts and not any(text._preprocess_math(text.get_text())[1] for text in texts)
+
+
+@pytest.mark.parametrize("label", ["$5 and $6", r"a\$b$", "$$", "θ"])
+def test_a_label_has_no_mathematics(label):
+    assert Text(text=style.plain(label))._preprocess_math(style.plain(label)) == (label, False)
+
+
+def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
+    figure = render.scatter({"BAM": HEADS})
+    text = style.svg(figure, "one", "heads < 4")
+    root = xml.fromstring(text)
+    ids = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
+    assert ids and all(name.startswith("one-") for name in ids)
+    used = {value[1:] for e in root.iter() for key, value in e.attrib.items() if key.endswith("href")}
+    assert used and used <= ids
+    assert style.INK not in text and "currentColor" in text
+    assert style.svg(figure, "one", "heads < 4") == text
+    style.save(figure, tmp_path / "scatter")
+    assert (tmp_path / "scatter.png").stat().st_size > 1000 and (tmp_path / "scatter.svg").exists()
+
+
+def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"pip install 'bam_jax\[figures\]'"):
+        render.passkey(CURVES, 64)

@@ -1,0 +1,101 @@
+"""JSON that is damaged or a stranger's is named in one line."""
+
+import json
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from bam_jax.system.errors import UserError
+from bam_jax.system.strict_json import DEPTH, LARGEST, Must, check, parse
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(1 - LARGEST, LARGEST - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@hypothesis.given(VALUES)
+def test_what_json_writes_is_read_back(value):
+    for text in (json.dumps(value), json.dumps(value).encode(), json.dumps(value, ensure_ascii=False).encode()):
+        assert parse(text, "x") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "x is not JSON (Expecting value); mend or remove it"),
+        ("{'a': 1}", "x is not JSON"),
+        ("[NaN]", "x cannot be read (the number nan is not finite)"),
+        ('{"a": -Infinity}', "x cannot be read (the number -inf is not finite)"),
+        ("1e999", "the number inf is not finite"),
+        (str(LARGEST), "the number 9223372036854775808 is too large"),
+        ("1" * 5000, "Exceeds the limit (4300 digits)"),
+        ("[" * (DEPTH + 2) + "]" * (DEPTH + 2), "x is nested too deep"),
+        ("[" * 100_000, "x is nested too deep"),
+        ('{"a":' * 100_000, "x is nested too deep"),
+        (b'"\xff"', "x is not UTF-8 (invalid start byte)"),
+        (r'"\ud800"', "x is not UTF-8 (surrogates not allowed)"),
+        (r'{"\udfff": 1}', "x is not UTF-8"),
+        ("\ufeff1", "x is not JSON (Unexpected UTF-8 BOM"),
+    ],
+)
+def test_what_others_could_not_hold_is_one_line(text, says):
+    with pytest.raises(UserError) as raised:
+        parse(text, "x")
+    assert says in str(raised.value) and "\n" not in str(raised.value) and len(str(raised.value)) < 200
+
+
+class Inner(TypedDict):
+    kind: Literal["a", "b"]
+
+
+class Outer(TypedDict):
+    count: Annotated[int, Must(lambda n: n > 0, "1 or more")]
+    share: float | None
+    more: NotRequired[dict[str, list[Inner]]]
+    pair: NotRequired[tuple[list[str], bool]]
+
+
+GOOD = {"count": 3, "share": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"share": 2}, {"share": 0.5, "unknown": []}, {"more": {"x": [{"kind": "a"}]}}, {"pair": [["a"], True]}],
+)
+def test_what_fits_is_given_back(change):
+    assert check(GOOD | change, Outer, "x") == GOOD | change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"count": 0}, "f, line 1 has count=0, which must be 1 or more; remove that line"),
+        ({"count": True}, "has count=True, which must be a whole number"),
+        ({"count": 3.0}, "has count=3.0, which must be a whole number"),
+        ({"share": "1"}, "has share='1', which must be a number or null"),
+        ({"share": False}, "has share=False, which must be a number or null"),
+        ({"more": {"x": [{"kind": "a"}, {"kind": "c"}]}}, "has more.x[1].kind='c', which must be 'a' or 'b'"),
+        ({"more": {"x": [{}]}}, "has no 'more.x[0].kind'"),
+        ({"more": {"x": [1]}}, "has more.x[0]=1, which must be an object"),
+        ({"more": {"x": {}}}, "has more.x={}, which must be a list"),
+        ({"pair": [["a"]]}, "has pair=[['a']], which must be a list of 2"),
+        ({"pair": [["a"], 1]}, "has pair[1]=1, which must be true or false"),
+        ({"share": ["x" * 1000] * 1000}, "..."),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_field(change, says):
+    with pytest.raises(UserError) as raised:
+        check(GOOD | change, Outer, "f, line 1", "remove that line")
+    assert says in str(raised.value) and len(str(raised.value)) < 400
+
+
+def test_a_field_that_is_missing_and_what_is_no_record_are_named():
+    with pytest.raises(UserError, match="f has no 'share'; mend"):
+        check({"count": 1}, Outer, "f")
+    with pytest.raises(UserError, match=r"f is no record but \[1\]; mend"):
+        check([1], Outer, "f")

@@ -1,0 +1,294 @@
+import os
+import resource
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from bam_jax import config as configs
+from bam_jax.config import Config, DataConfig
+from bam_jax.data import tokenizer
+from bam_jax.system import log
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, loop
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
+    config = configs.from_dict(
+        {
+            "encoding": "bam",
+            "ssmax": "on",
+            "steps": 4,
+            "checkpoint_every": 2,
+            "log_every": 1,
+            "batch": 2,
+            "context": 16,
+            "model": {"width": 16, "heads": 2, "hidden": 16},
+            "data": {"source": str(folder / "text.txt")},
+        }
+    )
+    loop.fit(config, folder / "run")
+    return config, folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained[1], tmp_path / "run")
+
+
+def claim(run, config):
+    with checkpoint.claim(run, config, tokenizer(config.data.tokenizer)):
+        pass
+
+
+def test_claim_writes_the_configuration_once(tmp_path):
+    run = tmp_path / "a" / "run"
+    claim(run, Config(seed=3))
+    assert checkpoint.read_config(run) == Config(seed=3)
+    before = (run / "config.json").stat()
+    claim(run, Config(seed=3))
+    assert (run / "config.json").stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])
+def test_claim_refuses_another_configuration(tmp_path, changed):
+    claim(tmp_path / "run", Config(seed=3))
+    with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options)"):
+        claim(tmp_path / "run", changed)
+    assert checkpoint.read_config(tmp_path / "run") == Config(seed=3)
+
+
+def test_claim_refuses_what_is_not_a_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="not a run"):
+        claim(tmp_path, Config())
+    with pytest.raises(UserError, match="not a run"):
+        claim(tmp_path / "thesis.tex", Config())
+    with pytest.raises(UserError, match="thesis.tex/run cannot be written"):
+        claim(tmp_path / "thesis.tex" / "run", Config())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
+    run = tmp_path / "run"
+    code = """if True:
+        import sys, time
+        from bam_jax import checkpoint, config
+        from bam_jax.data import tokenizer
+        with checkpoint.claim(sys.argv[1], config.Config(), tokenizer("char")):
+            print("claimed", flush=True)
+            time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", code, run], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"claimed\n"
+        with pytest.raises(UserError, match="run is in use by another training"):
+            claim(run, Config(seed=3))
+        assert checkpoint.read_config(run) == Config()
+        other.kill()  # SIGKILL
+    claim(run, Config())
+
+
+def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (tmp_path / "link").symlink_to(texts)
+    for source in (texts, tmp_path / "link"):
+        for run in (texts, texts / "runs" / "x"):
+            with pytest.raises(UserError, match="would be read as data"):
+                claim(run, Config(data=DataConfig(source=str(source))))
+            with pytest.raises(UserError, match="would be read as data"):
+                claim(run, Config(data=DataConfig(mixture={"x": {"weight": 1, "held_out_source": str(source)}})))
+    assert not list(texts.iterdir())
+    claim(tmp_path / "texts2", Config(data=DataConfig(source=str(texts))))
+    monkeypatch.chdir(tmp_path)
+    claim("stdlib/run", Config(data=DataConfig(source="stdlib")))  # no folder's name
+
+
+def test_restored_model_is_the_trained_one(trained):
+    config, run = trained
+    assert checkpoint.latest(run) == 4
+    loaded, made, decoder = checkpoint.restore_model(run)
+    assert loaded == config and made.name == "char"
+    logits, _ = decoder(np.zeros((1, 8), np.int32))
+    assert logits.shape == (1, 8, made.size)
+    _, tree = checkpoint.split(decoder)
+    fresh = loop.parts(config, made.size)[1]()["model"]
+    assert not np.array_equal(tree["params"]["head"]["kernel"], fresh["params"]["head"]["kernel"])
+    np.testing.assert_array_equal(*(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh)))
+
+
+def test_overrides_apply_and_must_fit(trained):
+    config, *_ = checkpoint.restore_model(trained[1], overrides=["--config.context=32"])
+    assert config.context == 32
+    with pytest.raises(UserError, match="--config.model.width=32"):
+        checkpoint.restore_model(trained[1], overrides=["--config.model.width=32"])
+    with pytest.raises(UserError, match="did you mean 'context'"):
+        checkpoint.restore_model(trained[1], overrides=["--config.contest=32"])
+
+
+def test_missing_run_or_checkpoint(tmp_path, run):
+    with pytest.raises(UserError, match="not a run"):
+        checkpoint.restore_model(tmp_path / "none")
+    assert not (tmp_path / "none").exists() and checkpoint.latest(tmp_path / "none") == 0
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match="no checkpoint"):
+        checkpoint.restore_model(run)
+    (run / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not JSON"):
+        checkpoint.restore_model(run)
+
+
+def test_whatever_is_not_what_was_saved_is_named(run):
+    saved = run / "checkpoints" / "4"
+    files = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
+    assert {path.relative_to(saved).parts[0] for path in files} > {"model", "optimizer", "data", "metrics.jsonl"}
+
+    def refused(name):
+        says = f"checkpoints/4 cannot be read: {name}.*; remove that folder and train on"
+        with pytest.raises(UserError, match=says), checkpoint.Checkpoints(run) as checkpoints:
+            checkpoints.load({"model": {}, "optimizer": {}}, None)
+
+    for path, contents in files.items():
+        name = "(sums.json|.*/|.*json)" if path.name == "sums.json" else path.relative_to(saved).as_posix()
+        for place in {0, len(contents) // 2, len(contents) - 1} if contents else ():
+            flipped = bytearray(contents)
+            flipped[place] ^= 255
+            path.write_bytes(flipped)
+            refused(name)
+        path.write_bytes(contents + b"{")
+        refused(name)
+        path.unlink()
+        refused("it has no sums.json" if path.name == "sums.json" else name)
+        path.write_bytes(contents)
+    (saved / "model" / "more").touch()
+    refused("model/more")
+    for sums in ("[]", "[" * 10**5, '{"model/more": []}', "{}"):
+        (saved / "sums.json").write_text(sums)
+        with pytest.raises(UserError, match="checkpoints/4 cannot be read"):
+            checkpoint.restore_model(run)
+    shutil.rmtree(saved)
+    checkpoint.restore_model(run)  # from the checkpoint before
+
+
+class Data:
+    """Stands still."""
+
+    async def save(self, directory):
+        async def write():
+            (await directory.await_creation() / "state").write_text("0")
+
+        return write()
+
+    async def load(self, directory):
+        async def read():
+            assert (directory / "state").read_text() == "0"
+
+        return read()
+
+
+def state(size=100):
+    return {"model": {"x": jax.numpy.arange(size) ** 0.5}, "optimizer": {"n": jax.numpy.zeros(3)}}
+
+
+def loaded(run, size=100):
+    with checkpoint.Checkpoints(run) as checkpoints:
+        return checkpoints.load(jax.eval_shape(lambda: state(size)), Data())
+
+
+def test_the_state_may_be_donated_while_it_is_saved(tmp_path):
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    going = state(2**20)
+    expected = np.asarray(going["model"]["x"]).copy()
+    with checkpoint.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, going, Data())
+        for _ in range(20):
+            going["model"]["x"] = step(going["model"]["x"])
+    restored = loaded(tmp_path, 2**20)
+    assert restored.keys() == going.keys()
+    np.testing.assert_array_equal(restored["model"]["x"], expected)
+
+
+def held():
+    """Descriptors and threads of this process."""
+    return np.array([len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")])
+
+
+@pytest.mark.parametrize("saves", [25, pytest.param(1000, marks=pytest.mark.full)])
+def test_saves_hold_no_descriptors_and_threads(tmp_path, saves):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    counts = []
+    try:
+        with checkpoint.Checkpoints(tmp_path) as checkpoints:
+            for step in range(1, saves + 1):
+                checkpoints.save(step, state(), Data())
+                if step in (5, saves):
+                    checkpoints._wait()
+                    counts.append(held())
+        assert (counts[1] < counts[0] + 10).all()  # threads of orbax's end when they come to it
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {str(saves - 1), str(saves)}
+
+
+def test_a_checkpoint_counts_when_its_sums_are_there(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    for name in ("_sums", "_seal"):
+        run = tmp_path / name
+        with pytest.raises(Killed), checkpoint.Checkpoints(run) as checkpoints:
+            checkpoints.save(1, state(), Data())
+            checkpoints.save(2, state(), Data())
+            checkpoints._wait()
+            with monkeypatch.context() as patch:
+                patch.setattr(checkpoint, name, killed)
+                checkpoints.save(3, state(), Data())
+                checkpoints._wait()
+        assert checkpoint.latest(run) == 2
+        loaded(run)
+        assert {path.name for path in (run / "checkpoints").iterdir()} == {"1", "2"}
+
+
+def test_metrics_are_those_of_the_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with checkpoint.Checkpoints(tmp_path) as checkpoints, log.Writer(path) as writer:
+        for step in range(1, 4):
+            writer.write({"step": step, "loss": 1 / step})
+        checkpoints.save(3, state(), Data())
+        expected = path.read_bytes()
+        writer.write({"step": 4, "loss": 0.25})
+    later = path.read_bytes()
+    for damaged in (*(later[:length] for length in range(0, len(later), 40)), b"\xff" + expected[1:], later, None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        loaded(tmp_path)
+        assert path.read_bytes() == expected
+
+
+@pytest.mark.parametrize("limit", [4096, 200])  # bytes of a file: in the midst of arrays, and of metadata
+def test_a_full_disk_is_one_line(tmp_path, limit, capfd, caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with checkpoint.Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(1, state(10**5), Data())
+            checkpoints._wait()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+            checkpoints.save(2, state(10**5), Data())
+            with pytest.raises(
+                UserError, match="checkpoints/2 cannot be written: File too large; make room .* before$"
+            ):
+                checkpoints.save(3, state(10**5), Data())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (capfd.readouterr().err, caplog.records) == ("", [])
+    assert checkpoint.latest(tmp_path) == 1
+    loaded(tmp_path, 10**5)

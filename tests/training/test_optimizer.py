@@ -1,0 +1,114 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from bam_jax.config import Config, OptimizerConfig
+from bam_jax.models import transformer
+from bam_jax.training import checkpoint, optimizer
+
+PRIOR = {"layers/attention/encoding/shape", "layers/attention/encoding/log_scale"}
+PLAIN = {
+    "layers/attention/ssmax/scale",
+    "layers/attention_norm/scale",
+    "layers/mlp_norm/scale",
+    "norm/scale",
+}
+DECAYED = {
+    "embed/embedding",
+    "head/kernel",
+    *(f"layers/attention/{name}/kernel" for name in ("query", "key", "value", "out")),
+    *(f"layers/mlp/{name}/kernel" for name in ("gate", "up", "down")),
+}
+
+
+@pytest.fixture(scope="module")
+def trees():
+    config = Config(encoding="bam", ssmax="on")
+    return checkpoint.split(nnx.eval_shape(lambda: transformer.build(config, vocab=11, rngs=nnx.Rngs(0))))[1]
+
+
+def names(tree):
+    return {optimizer.path(keys) for keys, _ in jax.tree.leaves_with_path(tree)}
+
+
+def test_groups_and_decay_of_the_decoder_by_name(trees):
+    trained = names(trees["params"])
+    assert trained == PRIOR | PLAIN | DECAYED
+    assert {name for name in trained if optimizer.group(name) == "prior"} == PRIOR
+    assert {name for name in trained if optimizer.decays(name)} == DECAYED
+    assert names(trees["frozen"]) == {"layers/attention/encoding/loc"}
+
+
+def test_names_of_an_nnx_state_are_those_of_the_dictionary():
+    module = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    assert names(nnx.state(module, nnx.Param)) == {"bias", "kernel"}
+
+
+@pytest.mark.parametrize("name", ["encoding/embedding", "layers/attention/encoding/weight/kernel"])
+def test_matrices_of_an_encoding_are_like_any_other(name):
+    assert optimizer.group(name) == "rest" and optimizer.decays(name)
+
+
+def rate(config, steps, t):
+    if t < config.warmup:
+        return config.rate * t / config.warmup
+    u = min(1, (t - config.warmup) / (steps - config.warmup))
+    return config.rate * (config.final + (1 - config.final) * (1 + np.cos(np.pi * u)) / 2)
+
+
+@pytest.mark.parametrize("warmup", [0, 5])
+def test_schedule(warmup):
+    config = OptimizerConfig(warmup=warmup)
+    ours = [optimizer.schedule(config, 20)(t) for t in range(25)]
+    np.testing.assert_allclose(ours, [rate(config, 20, t) for t in range(25)], rtol=1e-5)
+
+
+def direction(name, b1, b2, gradients):
+    """PyTorch's Adam and RAdam, step by step."""
+    mean = square = 0.0
+    for t, g in enumerate(gradients, start=1):
+        mean, square = b1 * mean + (1 - b1) * g, b2 * square + (1 - b2) * g * g
+        corrected = mean / (1 - b1**t)
+        if name == "adamw":
+            yield corrected / (np.sqrt(square / (1 - b2**t)) + 1e-8)
+            continue
+        rho_inf = 2 / (1 - b2) - 1
+        rho = rho_inf - 2 * t * b2**t / (1 - b2**t)
+        if rho > 5:
+            rectified = np.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+            yield corrected * rectified * np.sqrt(1 - b2**t) / (np.sqrt(square) + 1e-8)
+        else:
+            yield corrected
+
+
+@pytest.mark.parametrize("name", ["adamw", "radam"])
+@pytest.mark.parametrize("b2", [0.95, 0.99])
+def test_updates_against_a_loop(name, b2):
+    config = OptimizerConfig(name=name, b2=b2, prior_rate=20.0, warmup=3, clip=0.5)
+    rng = np.random.default_rng(0)
+    params = {"mlp": {"kernel": np.ones(4)}, "encoding": {"shape": np.ones(3)}, "norm": {"scale": np.ones(2)}}
+    gradients = [jax.tree.map(lambda p: rng.normal(size=p.shape), params) for _ in range(20)]
+    clipped = []
+    for gradient in gradients:
+        norm = np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(gradient)))
+        clipped.append(jax.tree.map(lambda g, n=norm: g * min(1, 0.5 / n), gradient))
+
+    ours = jax.tree.map(jnp.float32, params)
+    tx = optimizer.make(config, 20, ours)
+    state = tx.init(ours)
+    for gradient in gradients:
+        updates, state = tx.update(jax.tree.map(jnp.float32, gradient), state, ours)
+        ours = optax.apply_updates(ours, updates)
+
+    for part, leaf, multiplier, decay in [
+        ("mlp", "kernel", 1, 0.1),
+        ("encoding", "shape", 20, 0),
+        ("norm", "scale", 1, 0),
+    ]:
+        p = params[part][leaf]
+        for t, u in enumerate(direction(name, config.b1, b2, [g[part][leaf] for g in clipped])):
+            p = p - multiplier * rate(config, 20, t) * (u + decay * p)
+        np.testing.assert_allclose(ours[part][leaf], p, rtol=2e-4, err_msg=leaf)
