@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from bam_jax import config, figures
+from bam_jax import config, render
 from bam_jax.experiments import claims, jobs, papers, queue, results, speed_jobs, tables
 from bam_jax.experiments.claims import Cells
 from bam_jax.experiments.experiment import Claim, Column, Evaluation, Row, Table, tabled
@@ -181,7 +181,7 @@ def undrawn(place):
     """Figures take too long to be drawn each time."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("passkey", "perplexity", "positions", "losses", "grids", "heat_map"):
-            patch.setattr(figures, name, lambda *arguments, **options: None)
+            patch.setattr(render, name, lambda *arguments, **options: None)
         yield place
 
 

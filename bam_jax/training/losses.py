@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient

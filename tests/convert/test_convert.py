@@ -9,7 +9,7 @@ import pytest
 
 from bam_jax.config import override
 from bam_jax.convert import __main__ as convert
-from bam_jax.convert import runs
+from bam_jax.convert import author_layouts, runs
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 
@@ -215,7 +215,7 @@ def test_bams_weights_give_their_logits_and_come_back_the_same(encoding, changes
     for name, value in weights.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
     assert described["args"]["position_encoding"] == encoding
-    again = runs.describe(runs.LAYOUTS["bam"], back, described, [BYTES])
+    again = runs.describe(author_layouts.LAYOUTS["bam"], back, described, [BYTES])
     config = checkpoint.read_config(tmp_path / "run")
     assert (again.model, again.encoding, again.ssmax) == (config.model, config.encoding, config.ssmax)
     assert again.encoding_options | config.encoding_options == again.encoding_options
@@ -242,19 +242,19 @@ def test_one_prior_for_all_layers_stays_one(layers, rng, tokens, tmp_path, monke
 @pytest.mark.parametrize("layers", [L, H])
 def test_one_prior_may_become_that_of_each_layer(layers, rng, monkeypatch):
     monkeypatch.setitem(globals(), "L", layers)
-    layout, weights = runs.LAYOUTS["bam"], bam_weights(rng, "bam", shared=True)
+    layout, weights = author_layouts.LAYOUTS["bam"], bam_weights(rng, "bam", shared=True)
     config = runs.describe(layout, weights, bam_args("bam"), [BYTES, "--config.shared_encoding=False"])
     rows = layout.rows(config, True)
     shapes = {row.ours: row.form.ours(weights[row.names(config)[0]], config).shape for row in rows}
     shapes = {name: (layers, *shape) if name.startswith("layers/") else shape for name, shape in shapes.items()}
-    back = runs.author_layouts.to_theirs(layout, runs.author_layouts.to_ours(layout, weights, config, shapes), config)
+    back = author_layouts.to_theirs(layout, author_layouts.to_ours(layout, weights, config, shapes), config)
     for n in range(layers):
         for name in ("shape", "scale", "loc"):
             np.testing.assert_array_equal(back[f"layers.{n}.attention.prior.{name}"], weights[f"prior.{name}"])
 
 
 def test_one_encoding_is_written_for_each_layer_where_theirs_has_no_place_for_one(rng):
-    layout, weights = runs.LAYOUTS["cable"], cable_weights(rng)
+    layout, weights = author_layouts.LAYOUTS["cable"], cable_weights(rng)
     config = runs.describe(layout, weights, {}, [BYTES])
     rows = layout.rows(config, False)
     ours = {}
@@ -263,7 +263,7 @@ def test_one_encoding_is_written_for_each_layer_where_theirs_has_no_place_for_on
         part = row.form.ours(np.split(weights[first], row.parts)[row.part], config)
         stacked = row.ours.startswith("layers/") and "encoding" not in row.ours
         ours[row.ours] = np.stack([part] * L) if stacked else part
-    back = runs.author_layouts.to_theirs(layout, ours, dataclasses.replace(config, shared_encoding=True))
+    back = author_layouts.to_theirs(layout, ours, dataclasses.replace(config, shared_encoding=True))
     for n in range(L):
         for name in ("attn.h_attn.weight", "attn.h_attn.bias"):
             np.testing.assert_array_equal(back[f"transformer.h.{n}.{name}"], weights[f"transformer.h.0.{name}"])
@@ -361,6 +361,6 @@ def test_a_finished_run_is_not_overwritten(rng, tmp_path):
 
 def test_an_encoding_without_a_place_in_their_layout_is_named(tmp_path):
     config = override({}, ["--config.encoding=fire", BYTES, "--config.model.width=8", "--config.model.heads=2"])
-    layout = runs.LAYOUTS["bam"]
+    layout = author_layouts.LAYOUTS["bam"]
     with pytest.raises(UserError, match="no place for 'layers/attention/encoding"):
-        runs.author_layouts.to_theirs(layout, {"layers/attention/encoding/c": np.ones(2)}, config)
+        author_layouts.to_theirs(layout, {"layers/attention/encoding/c": np.ones(2)}, config)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax import figures
+from bam_jax import render
 from bam_jax.data import inspect, tokenizer, train_bpe
 from bam_jax.data.prepared import shards
 from bam_jax.system import errors
@@ -158,7 +158,7 @@ def test_another_tokenizer_than_the_folders_is_refused(prepared):
 
 def test_the_figure_has_every_document_and_token():
     lengths = np.array([1, 1, 2, 3, 900, 1 << 20])
-    figure = figures.lengths({"a": lengths, "b": np.array([7])}, 512)
+    figure = render.lengths({"a": lengths, "b": np.array([7])}, 512)
     documents, tokens = (patch.get_data() for patch in figure.axes[0].patches)
     assert documents.values.sum() == pytest.approx(100) and tokens.values.sum() == pytest.approx(100)
     assert documents.edges[0] == 1 and documents.edges[-1] > 1 << 20

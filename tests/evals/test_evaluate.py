@@ -14,7 +14,7 @@ from bam_jax import evaluate
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import running
 from bam_jax.models import transformer
-from bam_jax.system import errors, log
+from bam_jax.system import errors, host, log
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 
@@ -314,7 +314,7 @@ def test_no_run_no_checkpoint_bad_results(run, tmp_path, capsys):
 
 
 def test_the_commit_is_that_of_the_code():
-    said = run.commit()
+    said = host.commit()
     assert said is None or len(said.removesuffix("-dirty")) >= 7
 
 

@@ -7,7 +7,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from bam_jax.bench.records import read_speeds
 from bam_jax.evals import records
+from bam_jax.experiments.manifest import MANIFEST, read_manifest
 from bam_jax.system.errors import UserError
 
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), max_size=7)
@@ -80,14 +82,14 @@ def test_quartiles_come_in_pairs(tmp_path):
     speed = {"measure": "inference", "length": 64, "unit": "s", "contender": "rope", "config": "d", "machine": machine}
     (tmp_path / "x").write_text(json.dumps(speed | {"value": 1.0, "ratio": 1.0, "n": 9, "low": 0.5}) + "\n")
     with pytest.raises(UserError, match="line 1 has .* must be a record with both low and high, or neither"):
-        records.speeds(tmp_path / "x")
+        read_speeds(tmp_path / "x")
 
 
 def test_a_run_of_a_manifest_stays_in_its_folder(tmp_path):
     entry = {"name": "../x", "label": "l", "seed": 0, "labels": [], "commands": ["c"]}
     made = {"title": "t", "command": "c", "folder": "f", "claims": [], "notes": [], "runs": [entry]}
-    (tmp_path / records.MANIFEST).write_text(json.dumps(made))
+    (tmp_path / MANIFEST).write_text(json.dumps(made))
     with pytest.raises(
         UserError, match=r"has runs\[0\].name='../x', which must be the name of a folder; run the sweep"
     ):
-        records.manifest(tmp_path)
+        read_manifest(tmp_path)

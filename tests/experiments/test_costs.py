@@ -6,7 +6,7 @@ import pytest
 
 from bam_jax import config
 from bam_jax.config import Config, ModelConfig
-from bam_jax.experiments import jobs, papers
+from bam_jax.experiments import costs, jobs, papers
 from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
@@ -38,7 +38,7 @@ def test_a_tied_head_is_multiplied_with():
 
 def test_evaluating_grows_with_prompts_and_lengths():
     config = Config(encoding="nope", model=MODEL)
-    cost = lambda *evaluations: counts.evaluating(config, evaluations)
+    cost = lambda *evaluations: costs.evaluating(config, evaluations)
     one = cost(Evaluation("passkey", (64,), depths=1))
     assert cost(Evaluation("passkey", (64,), depths=3, trials=2)) == 6 * one
     assert cost(Evaluation("passkey", (64, 128), depths=1)) > 3 * one
@@ -67,7 +67,7 @@ def test_the_table_adds_up():
         Row("b", str(papers.CONFIGS / "quickstart.py"), ("--config.model.vocab=100", "--config.steps=1000"), start="a"),
     )
     made = Experiment("Two runs", rows)
-    title, head, *lines = counts.table(made.title, jobs.jobs(made), "cpu").splitlines()
+    title, head, *lines = costs.table(made.title, jobs.jobs(made), "cpu").splitlines()
     assert "2 runs" in title and "one cpu at 40%" in title and head.split()[:2] == ["run", "tokens"]
     assert [line.split()[0] for line in lines] == ["a-seed0", "b-seed0", "all"]
     assert [line.split()[1] for line in lines] == ["3.07e+06", "1.02e+06", "4.10e+06"]
@@ -80,7 +80,7 @@ def test_the_table_adds_up():
 )
 def test_unknown_chips_and_shares_are_named(chip, share, message):
     with pytest.raises(UserError, match=message):
-        counts.hours(1e18, chip, share)
+        costs.hours(1e18, chip, share)
 
 
 @pytest.mark.parametrize("name", ["lm_120m", "lm_432m", "lm_1b", "gpt2_tiny", "gpt2_small", "gpt2_medium"])

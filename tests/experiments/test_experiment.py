@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax.evals import running
+from bam_jax.evals.asked import OPTIONS
 from bam_jax.experiments import experiment
 from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 from bam_jax.experiments.jobs import jobs
@@ -48,7 +49,7 @@ def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):
 def test_every_evaluation_gets_the_options_that_it_has():
     for name, module in running.EVALS.items():
         fields = {field.name for field in dataclasses.fields(module.Options)}
-        assert set(experiment.OPTIONS[name]) == fields - {"prompt"}
+        assert set(OPTIONS[name]) == fields - {"prompt"}
     ruler = Evaluation("ruler", (4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER").arguments()
     tasks = "--tasks=niah_single_1,niah_multikey_3"
     assert ruler == ["--eval=ruler", "--lengths=4096", tasks, "--samples=50", "--essays=FOLDER", "--seed=0"]

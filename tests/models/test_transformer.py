@@ -389,13 +389,13 @@ def test_ssmax_is_there_when_asked_for():
 def test_what_is_scored_is_what_attention_is_given(encoding, scan, tokens, monkeypatch):
     model = build(encoding, ssmax="on", scan=False)
     given = []
-    inner = models.sharded.attend
+    inner = models.per_device.attend
 
     def attend(q, k, v, scoring, **how):
         given.append((q, k, scoring))
         return inner(q, k, v, scoring, **how)
 
-    monkeypatch.setattr(models.sharded, "attend", attend)
+    monkeypatch.setattr(models.per_device, "attend", attend)
     segment = jnp.ones_like(tokens).at[:, 5:].set(2)
     model(tokens, segment=segment)
     monkeypatch.undo()

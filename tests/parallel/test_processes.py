@@ -201,7 +201,7 @@ def test_one_process_is_alone_in_any_job(monkeypatch):
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_process_whose_others_do_not_come_says_so(index):
     joins = f"with processes.joined('localhost:{free_port()}', 2, {index}): pass"
-    program = f"from bam_jax import processes\nprocesses.JOIN = 3\n{joins}"
+    program = f"from bam_jax.parallel import processes\nprocesses.JOIN = 3\n{joins}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "did not find one another" in done.stderr.splitlines()[-1]
 

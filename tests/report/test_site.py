@@ -168,7 +168,7 @@ def made(tmp_path_factory):
     paper = write_paper(place)
     said = place / "claims.py"
     said.write_text(
-        "from bam_jax.claims import Cells, Claim, within\n"
+        "from bam_jax.experiments.claims import Cells, Claim, within\n"
         "NOTES = ('A note.',)\n"
         "get_claims = lambda: {'Invented': [Claim('1', 'all keys', "
         "(within(Cells('paper_table1', 'Table 1', ('64 <tokens>',)), 'RoPE', least=0.9),))]}\n"

@@ -79,7 +79,8 @@ def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
     run = tmp_path / "run"
     code = """if True:
         import sys, time
-        from bam_jax import checkpoint, config
+        from bam_jax import config
+        from bam_jax.training import checkpoint
         from bam_jax.data import tokenizer
         with checkpoint.claim(sys.argv[1], config.Config(), tokenizer("char")):
             print("claimed", flush=True)
