@@ -1,112 +1,91 @@
-"""Imports run one way, and those who want biases or attention alone get nothing else."""
+"""Rooms: which part of the package may import which, and that all imports run downwards."""
 
 import ast
+import importlib
+import pkgutil
+import statistics
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+import bam_jax
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bam_jax"
 
-# What each part may import of the package, besides itself.
-ALLOWED = {
-    "errors": set(),
-    "strict_json": {"errors"},
-    "biases": set(),
-    "encodings": {"biases", "errors"},
-    "attention": {"biases", "platform"},
-    "attention/axes": set(),
-    "attention/scoring": {"biases"},
-    "attention/reference": {"biases", "attention/scoring", "attention/tiles"},
-    "attention/rows": {"attention/axes", "attention/scoring", "attention/tiles", "attention/reference"},
-    "attention/tiles": {"biases", "attention/scoring"},
-    "attention/heads": {"attention/axes", "biases", "attention/scoring"},
-    "attention/tile": {"biases", "attention/scoring"},
-    "attention/toeplitz": {"biases", "attention/scoring"},
-    "attention/chunked": {
-        "attention/axes",
-        "biases",
-        "attention/scoring",
-        "attention/tile",
-        "attention/tiles",
-        "attention/toeplitz",
-        "attention/heads",
-        "attention/kinds",
+FLOORS = [
+    {
+        "biases": "",
+        "system": "",
     },
-    "attention/kinds": {"attention/scoring", "attention/tiles"},
-    "attention/cache": {"biases", "attention/scoring"},
-    "attention/merge": {"attention/scoring"},
-    "attention/strips": {"biases", "attention/scoring", "attention/toeplitz"},
-    "attention/grid": {
-        "attention/axes",
-        "biases",
-        "attention/scoring",
-        "attention/tile",
-        "attention/tiles",
-        "attention/strips",
+    {
+        "attention/logits": "biases",
+        "config": "system",
+        "data/sources": "system",
+        "data/tokenizers": "system",
+        "encodings": "biases system",
+        "render": "system",
     },
-    "attention/pallas_tpu": {
-        "biases",
-        "attention/scoring",
-        "attention/tile",
-        "attention/tiles",
-        "attention/strips",
-        "attention/grid",
-        "attention/merge",
-        "attention/chunked",
+    {
+        "attention/cpu": "attention/logits biases system",
+        "attention/pallas": "attention/logits biases system",
+        "data/prepared": "config data/sources data/tokenizers system",
+        "data/tasks": "data/sources data/tokenizers system",
+        "parallel": "biases config encodings system",
+        "theory": "attention/logits biases",
     },
-    "attention/hopper": {
-        "attention/axes",
-        "platform",
-        "biases",
-        "attention/scoring",
-        "attention/tile",
-        "attention/tiles",
+    {
+        "attention": "attention/cpu attention/logits attention/pallas biases system",
+        "data/packing": "data/prepared data/tasks data/tokenizers system",
     },
-    "attention/pallas_gpu": {
-        "biases",
-        "attention/scoring",
-        "attention/tile",
-        "attention/tiles",
-        "attention/hopper",
-        "attention/merge",
+    {
+        "adapters": "attention biases encodings",
+        "data": "config data/packing data/prepared data/sources data/tokenizers system",
+        "models": "attention biases config data/tokenizers encodings parallel system",
     },
-    "attention/op": {
-        "attention/axes",
-        "platform",
-        "biases",
-        "attention/scoring",
-        "attention/tiles",
-        "attention/reference",
-        "attention/rows",
-        "attention/chunked",
+    {
+        "training": "config data data/sources data/tokenizers models parallel system",
     },
-    "attention/ring": {
-        "biases",
-        "attention/scoring",
-        "attention/tiles",
-        "attention/merge",
-        "attention/op",
+    {
+        "bench": "attention attention/logits attention/pallas biases config data data/prepared data/tokenizers encodings "
+        "models system training",
+        "convert": "config data/tokenizers models system training",
+        "evals": "attention config data data/prepared data/tasks data/tokenizers models system training",
+        "preflight": "config data/tokenizers models parallel system training",
     },
-    "config": {"errors", "strict_json"},
-    "platform": set(),
-    "processes": {"errors", "log"},
-    "layers": {"platform"},
-    "sharding": {"biases", "config", "encodings", "errors"},
-    "sharded": {"attention", "biases", "encodings", "errors", "losses", "sharding"},
-    "model": {"attention", "biases", "config", "encodings", "errors", "layers", "platform", "sharded", "sharding"},
-    "generate": {"attention", "errors", "model"},
-    "adapters": {"attention", "biases", "encodings"},
-    "theory": {"biases", "attention/scoring"},
-    "losses": set(),
-    "optimizer": {"config"},
-}
+    {
+        "analysis": "attention biases config data data/tokenizers encodings evals models render system theory training",
+        "experiments": "bench biases config data/sources data/tasks evals models system theory training",
+    },
+    {
+        "report": "analysis config evals experiments render system training",
+    },
+]
+"""Every room, floor by floor from the ground, and the rooms that it imports; a room is a folder that holds modules."""
+
+ROOMS = {room: set(imports.split()) for floor in FLOORS for room, imports in floor.items()}
+COMMANDS = {"train", "evaluate", "sweep", "tables", "claims", "report", "heads", "figures", "convert", "preflight"}
+COMMANDS |= {"methods", "data.prepare", "data.inspect", "data.train_bpe"}
+PUBLIC = ("biases", "encodings", "attention", "theory", "adapters")
+"""What people type and import: these names stay."""
 
 
+def modules():
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if not is_command(path)]
+
+
+@cache
+def is_command(path):
+    """Commands are run and not imported: they stand outside of the floors."""
+    return path.parent == PACKAGE or '\nif __name__ == "__main__":' in path.read_text()
+
+
+@cache
 def imported(path):
-    """Modules of the package that a file imports, as paths."""
+    """Modules of the package that a file names in an import, wherever it stands, or in a string for `import_module`."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -114,49 +93,76 @@ def imported(path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            modules = {name for name in inner if is_module(name)}
-            names |= modules | ({node.module} if modules < inner else set())
-    return {as_path(name) for name in names if name.startswith("bam_jax.") and is_module(name)}
+            found = {name for name in inner if is_module(name)}
+            names |= found | ({node.module} if found < inner else set())
+        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            names |= {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and each.value}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_module(node.value):
+            names.add(node.value)
+    return {name for name in names if isinstance(name, str) and is_module(name)}
 
 
-def as_path(name):
-    return name.removeprefix("bam_jax.").replace(".", "/")
-
-
+@cache
 def is_module(name):
-    path = PACKAGE / as_path(name)
+    if not name.startswith("bam_jax.") or not name.replace(".", "").isidentifier():
+        return False
+    path = ROOT / name.replace(".", "/")
     return path.with_suffix(".py").exists() or path.is_dir()
 
 
-def files(part):
-    return [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else sorted((PACKAGE / part).glob("*.py"))
+def room(path):
+    return path.parent.relative_to(PACKAGE).as_posix()
 
 
-@pytest.mark.parametrize("part", ALLOWED)
-def test_imports_run_one_way(part):
-    for path in files(part):
+def room_of(name):
+    path = ROOT / name.replace(".", "/")
+    return (path if path.is_dir() else path.parent).relative_to(PACKAGE).as_posix()
+
+
+@cache
+def arrows():
+    """The rooms that each room imports."""
+    found = {room(path): set() for path in modules()}
+    for path in modules():
+        found[room(path)] |= {room_of(name) for name in imported(path)} - {room(path)}
+    return found
+
+
+def test_every_room_imports_what_is_listed():
+    assert arrows() == ROOMS
+
+
+def test_imports_run_downwards():
+    below = set()
+    for floor in FLOORS:
+        for name in floor:
+            assert ROOMS[name] <= below, f"{name} imports {ROOMS[name] - below}, which stand no lower"
+        below |= set(floor)
+
+
+def test_the_house_is_small():
+    assert len(ROOMS) <= 32
+    assert sum(map(len, ROOMS.values())) <= 125
+    assert len(FLOORS) <= 9
+
+
+def test_nothing_imports_a_command():
+    for path in PACKAGE.rglob("*.py"):
         for name in imported(path):
-            fits = any(name == other or name.startswith(f"{other}/") for other in {part, *ALLOWED[part]})
-            assert fits, f"{path.relative_to(ROOT)} imports {name}"
+            file = (ROOT / name.replace(".", "/")).with_suffix(".py")
+            assert not (file.exists() and is_command(file)), f"{path.relative_to(ROOT)} imports the command {name}"
 
 
-def test_only_the_edges_import_the_config():
-    inner = ("biases", "encodings", "attention", "losses", "generate", "errors")
-    assert not [path for part in inner for path in files(part) if "config" in imported(path)]
-
-
-def test_no_cycles():
-    graph = {
-        path.relative_to(PACKAGE).with_suffix("").as_posix().removesuffix("/__init__"): imported(path)
-        for path in PACKAGE.rglob("*.py")
-    }
+def test_no_module_imports_itself_through_others():
+    graph = {".".join(path.relative_to(ROOT).with_suffix("").parts): imported(path) for path in modules()}
+    graph = {name.removesuffix(".__init__"): found for name, found in graph.items()}
     done = set()
 
     def visit(name, above):
         assert name not in above, f"imports go round: {' -> '.join([*above, name])}"
-        if name not in done:
+        if name in graph and name not in done:
             for other in graph[name] - {name}:
-                if not name.startswith(f"{other}/") and not other.startswith(f"{name}/"):
+                if not name.startswith(f"{other}.") and not other.startswith(f"{name}."):
                     visit(other, [*above, name])
             done.add(name)
 
@@ -164,36 +170,93 @@ def test_no_cycles():
         visit(name, [])
 
 
+def test_commands_stand_at_the_top():
+    found = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert found == {name for name in COMMANDS if (PACKAGE / f"{name}.py").exists()}
+    for name in COMMANDS:
+        assert is_command(next(file for file in files(name) if file.exists())), name
+
+
+def files(name):
+    path = PACKAGE / name.replace(".", "/")
+    return path.with_suffix(".py"), path / "__main__.py"
+
+
+def test_commands_are_listed_with_a_line_each():
+    script = [sys.executable, "-m", "bam_jax"]
+    lines = subprocess.run(script, check=True, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    said = {line.split()[2]: line.split(maxsplit=3)[3] for line in lines if "python -m" in line}
+    assert {f"bam_jax.{name}" for name in COMMANDS} <= said.keys()
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_imports_stay(name):
+    module = importlib.import_module(f"bam_jax.{name}")
+    for each in module.__all__:
+        assert hasattr(module, each)
+
+
+def test_files_and_functions_are_short():
+    lengths = {path: path.read_text().count("\n") for path in PACKAGE.rglob("*.py")}
+    assert not {path: lines for path, lines in lengths.items() if lines > 350}
+    assert statistics.median(lengths.values()) < 130
+    for path in lengths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 70, f"{path.relative_to(ROOT)}: {node.name} is long"
+
+
+def test_importing_a_module_gives_the_module():
+    """No name that a package hands on hides one of its modules."""
+    for info in pkgutil.walk_packages(bam_jax.__path__, "bam_jax."):
+        if not info.name.endswith("__main__"):
+            module = importlib.import_module(info.name)
+            package, _, last = info.name.rpartition(".")
+            assert getattr(importlib.import_module(package), last) is module, info.name
+
+
+def loaded_by(imports):
+    script = f"import sys, {imports}\nprint(*sys.modules)"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", script], check=True, cwd=ROOT, capture_output=True, text=True
+        ).stdout.split()
+    )
+
+
 def test_biases_and_attention_load_nothing_of_training():
     """Nor the compilers of kernels, which take longer than all the rest."""
-    script = (
-        "import sys, bam_jax.attention, bam_jax.biases\n"
-        "heavy = {'optax', 'grain', 'orbax', 'ml_collections', 'flax', 'tqdm', 'matplotlib', 'jax.experimental.pallas'}\n"
-        "heavy &= set(sys.modules)\n"
-        "edges = tuple(f'bam_jax.{name}' for name in ('encodings', 'config', 'model', 'adapters'))\n"
-        "ours = [name for name in sys.modules if name.startswith(edges)]\n"
-        "assert not heavy and not ours, (heavy, ours)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+    found = loaded_by("bam_jax.attention, bam_jax.biases")
+    assert not found & {
+        "optax",
+        "grain",
+        "orbax",
+        "ml_collections",
+        "flax",
+        "tqdm",
+        "matplotlib",
+        "jax.experimental.pallas",
+    }
+    assert not {name for name in found if name.startswith(("bam_jax.encodings", "bam_jax.config", "bam_jax.models"))}
 
 
 def test_adapters_load_nothing_of_training():
-    script = (
-        "import sys, bam_jax.adapters\n"
-        "names = {'grain', 'ml_collections', 'tqdm', 'matplotlib', 'bam_jax.config', 'bam_jax.models', 'bam_jax.data'}\n"
-        "assert not names & set(sys.modules), names & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+    found = loaded_by("bam_jax.adapters")
+    assert not found & {
+        "grain",
+        "ml_collections",
+        "tqdm",
+        "matplotlib",
+        "bam_jax.config",
+        "bam_jax.models",
+        "bam_jax.data",
+    }
 
 
 def test_preparing_data_loads_nothing_of_training():
     """Its worker processes start again and again; what parquet and other formats need is imported where they are read."""
-    script = (
-        "import sys, bam_jax.data.prepare\n"
-        "names = {'jax', 'grain', 'pyarrow', 'fsspec', 'array_record', 'tensorflow_datasets', 'bam_jax.config'}\n"
-        "assert not names & set(sys.modules), names & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+    found = loaded_by("bam_jax.data.prepare")
+    assert not found & {"jax", "grain", "pyarrow", "fsspec", "array_record", "tensorflow_datasets", "bam_jax.config"}
 
 
 def test_only_those_who_draw_need_matplotlib():

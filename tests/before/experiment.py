@@ -1,6 +1,6 @@
 """The experiment whose sweep is kept in `tests/before/sweep`."""
 
-from bam_jax.experiment import Claim, Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Claim, Evaluation, Experiment, Row
 
 CONFIG = "configs/quickstart.py"
 SMALL = (

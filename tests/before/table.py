@@ -1,6 +1,6 @@
 """The table whose comparison of speeds is kept in `tests/before/table`."""
 
-from bam_jax.experiment import Column, Evaluation, Experiment, Row, Table, tabled
+from bam_jax.experiments.experiment import Column, Evaluation, Experiment, Row, Table, tabled
 
 CONFIG = "configs/quickstart.py"
 SMALL = ("--config.model.layers=1", "--config.model.width=16", "--config.model.heads=2", "--config.model.hidden=32")

@@ -1,0 +1,36 @@
+"""The list of commands: `python -m bam_jax`."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """The name of each command and the first sentence of its docstring; nothing is imported."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if '\nif __name__ == "__main__":' in text and path != Path(__file__):
+            name = path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", ".")
+            said = ast.get_docstring(ast.parse(text)) or ""
+            yield name.removesuffix(".__main__"), said.partition("\n")[0]
+
+
+def main() -> None:
+    """Prints the list: first what most people use, then what measures and checks."""
+    found = list(commands())
+    width = max(len(name) for name, _ in found)
+    rare = ("bam_jax.bench.", "bam_jax.preflight.")
+    for title, some in (
+        ("commands, each with --help:", [each for each in found if not each[0].startswith(rare)]),
+        ("measurements:", [each for each in found if each[0].startswith(rare)]),
+    ):
+        print(title)
+        for name, said in some:
+            print(f"  python -m {name.ljust(width)}  {said}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
