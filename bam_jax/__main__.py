@@ -1,9 +1,10 @@
 """The list of commands: `python -m bam_jax`."""
 
 import ast
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from bam_jax.system import errors
 
 PACKAGE = Path(__file__).parent
 
@@ -18,8 +19,9 @@ def commands() -> Iterator[tuple[str, str]]:
             yield name.removesuffix(".__main__"), said.partition("\n")[0]
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """Prints the list: first what most people use, then what measures and checks."""
+    errors.Parser(prog="python -m bam_jax", description=__doc__).parse_args(argv)
     found = list(commands())
     width = max(len(name) for name, _ in found)
     rare = ("bam_jax.bench.", "bam_jax.preflight.")
@@ -33,4 +35,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    errors.run(main)

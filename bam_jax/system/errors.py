@@ -3,7 +3,9 @@
 import argparse
 import difflib
 import errno
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
@@ -109,6 +111,8 @@ def ending(error: BaseException) -> tuple[int, str] | None:
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Runs a command's `main(argv)` and exits: 2 after a `UserError` (one line on stderr), 75 when stopped, 130 after Ctrl-C.
 
+    A pipe whose reader ended, as in `... | head`, ends the command without a word.
+
     Args:
         main: takes the arguments; its return value is the exit status (None: 0).
         argv: the arguments; None means those of the process.
@@ -118,6 +122,11 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     """
     try:
         status = main(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of a pipe has what it wants, such as `head`. Python would write the rest at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE
     except (UserError, OSError, MemoryError, RuntimeError, KeyboardInterrupt) as error:
         end = ending(error)
         if end is None:
