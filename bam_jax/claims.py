@@ -13,7 +13,7 @@ from pathlib import Path
 from bam_jax.experiments import experiment
 from bam_jax.experiments.claims import TITLE, parts
 from bam_jax.render import page
-from bam_jax.system import errors, log
+from bam_jax.system import errors, files
 
 
 def main(argv: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     text = page.to_markdown(TITLE, parts(given.claims, given.runs, given.scale))
     if given.out:
-        log.replace(given.out, text)
+        files.write_atomically(given.out, text)
         print(f"wrote {given.out}", file=sys.stderr)
     else:
         sys.stdout.write(text)

@@ -12,7 +12,7 @@ from typing import Any
 from bam_jax import config as configs
 from bam_jax.evals.running import EVALS, evaluate, names
 from bam_jax.experiments import results
-from bam_jax.system import errors, host, log
+from bam_jax.system import console, errors, host
 
 
 def main(argv: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
         help="compute no pair whose weight is below rounding",
     )
     configs.allow_option(parser)
-    log.progress_option(parser)
+    console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     host.keep_freed_memory()
     found = evaluate(

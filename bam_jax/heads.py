@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.analysis.heads import FILE, measure, table
-from bam_jax.system import errors, log
+from bam_jax.system import console, errors, files
 
 
 def main(argv: Sequence[str]) -> None:
@@ -27,14 +27,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
     configs.allow_option(parser)
-    log.progress_option(parser)
+    console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
     keys = configs.lengths_of(given.keys, "--keys") if given.keys else ()
     allow = configs.allowed(given.allow)
     records = measure(
         given.run, keys=keys, tokens=given.tokens, overrides=overrides, allow=allow, progress=given.progress
     )
-    log.replace(Path(given.run) / FILE, "".join(json.dumps(record) + "\n" for record in records))
+    files.write_atomically(Path(given.run) / FILE, "".join(json.dumps(record) + "\n" for record in records))
     head, lines = table(records)
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
     for line in (head, *lines):

@@ -22,7 +22,7 @@ from bam_jax.experiments.queue import end_with, manifest, prepare, run, work
 from bam_jax.experiments.slots import places
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
 from bam_jax.models import counts
-from bam_jax.system import errors, log
+from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError, nearest
 
 
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     if not plans[0].shared:  # a report is about a folder of its own
         described = manifest(plans[0], named, folder)
-        log.replace(folder / MANIFEST, json.dumps(described, indent=2) + "\n")
+        files.write_atomically(folder / MANIFEST, json.dumps(described, indent=2) + "\n")
     prepare(steps)
     found = places(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else platform)
     count = given.jobs or len(found)

@@ -12,7 +12,7 @@ from pathlib import Path
 from bam_jax.experiments import experiment, results
 from bam_jax.experiments.tables import sections, to_csv
 from bam_jax.render import page
-from bam_jax.system import errors, log
+from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
         out.mkdir(parents=True, exist_ok=True)
         texts = {"md": markdown, "html": page.to_html(made.title, parts), "csv": to_csv(made, given.runs)}
         for suffix, text in texts.items():
-            log.replace(out / f"{name}.{suffix}", text)
+            files.write_atomically(out / f"{name}.{suffix}", text)
         sys.stdout.write(markdown)
         print(f"wrote {out / name}.md, .html and .csv", file=sys.stderr)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.parallel import processes
-from bam_jax.system import errors, log
-from bam_jax.training import checkpoint
+from bam_jax.system import console, errors
+from bam_jax.training import run_folder
 from bam_jax.training.loop import fit
 
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")
-    log.progress_option(parser)
+    console.progress_option(parser)
     parser.add_argument(
         "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"
     )
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
     config = configs.load(arguments.config, overrides)
     workdir = Path(arguments.workdir or Path("runs") / Path(arguments.config).stem)
     with processes.joined(arguments.coordinator, arguments.processes, arguments.process) as end:
-        finished = processes.first() and checkpoint.latest(workdir) == config.steps
+        finished = processes.first() and run_folder.latest_step(workdir) == config.steps
         with processes.stopping(end) as stop:
             fit(config, workdir, progress=arguments.progress, stop=stop)
         if processes.first():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bam_jax.experiments import queue, results
 from bam_jax.experiments.experiment import Evaluation, Experiment, Row
-from bam_jax.system import errors, log
+from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
 QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         "rates": {label: float(rate) for label, rate in best.items()},
     }
     path = Path(__file__).with_name("quickstart_rates.json")
-    log.replace(path, json.dumps(result, indent=2) + "\n")
+    files.write_atomically(path, json.dumps(result, indent=2) + "\n")
     print(f"wrote {path}: {result['rates']}")
 
 

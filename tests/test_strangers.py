@@ -17,7 +17,7 @@ from bam_jax.experiments.experiment import Evaluation, Row
 from bam_jax.models import transformer
 from bam_jax.report import site
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 CODE = """
 from pathlib import Path
@@ -46,8 +46,8 @@ def made(tmp_path_factory):
     )
     tokenizer = tokenizers.tokenizer("char")
     initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
-    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
-    with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
+    state = {"model": transformer.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    with run_folder.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
         checkpoints.save(1, state, loader.batches(config, tokenizer))
     return folder / "run"
 
@@ -109,7 +109,7 @@ def test_pages_show_the_name_and_import_nothing(stranger, tmp_path):
 def test_a_start_gives_its_arrays_and_no_code(stranger, tmp_path):
     run = stranger(encoding="evilmod:Enc")
     like = checkpoint.restore_parameters(
-        run, checkpoint.split(checkpoint.restore_model(stranger(encoding="nope"))[2])[1]
+        run, transformer.split(checkpoint.restore_model(stranger(encoding="nope"))[2])[1]
     )
     stranger(encoding="evilmod:Enc")
     assert checkpoint.restore_parameters(run, like).keys() == like.keys()

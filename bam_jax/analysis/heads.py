@@ -25,9 +25,9 @@ from bam_jax.config import Config
 from bam_jax.data import loader
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.transformer import Attention, Decoder
-from bam_jax.system import host, log
+from bam_jax.system import console, host
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 FILE = "heads.jsonl"
 SHARES = (0.5, 0.9, 0.99)
@@ -125,7 +125,7 @@ def measure(
         tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
         overrides: "--config.a.b=value", changes at evaluation time.
         allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
-        progress: see `log.progress`.
+        progress: see `console.progress`.
 
     Raises:
         UserError: the run or the arguments will not do.
@@ -139,15 +139,15 @@ def measure(
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
     ids = text(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})
     common = {
-        "step": checkpoint.latest(run),
-        "config": configs.digest(checkpoint.read_config(run)),
+        "step": run_folder.latest_step(run),
+        "config": configs.digest(run_folder.read_config(run)),
         "commit": host.commit(),
         "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
         "encoding": config.encoding,
         "shares": SHARES,
         "tokens": tokens,
     }
-    with log.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
+    with console.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
         records = []
         for layer, each in enumerate(zip(decoder.blocks(), scored(decoder, ids), strict=True)):
             for head, record in enumerate(_layer(each[0].attention, *each[1], keys=wanted)):

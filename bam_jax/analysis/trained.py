@@ -21,7 +21,7 @@ from bam_jax.render import maps, style
 from bam_jax.render.learned import Heads
 from bam_jax.render.style import Figure
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 CLASSES = ("retrieval", "long-tail", "local")
 PROMPT = 841
@@ -44,7 +44,7 @@ def priors(run: Path, length: int = 0) -> Figure:
         UserError: the run has no such priors.
     """
     found = _learned(run)
-    return curves.priors(found.shape, results.weights(found, length or checkpoint.read_config(run).context))
+    return curves.priors(found.shape, results.weights(found, length or run_folder.read_config(run).context))
 
 
 def classes(run: Path, length: int = 0) -> Figure:
@@ -58,7 +58,7 @@ def classes(run: Path, length: int = 0) -> Figure:
         UserError: the run has no such priors.
     """
     found = _learned(run)
-    length = length or checkpoint.read_config(run).context
+    length = length or run_folder.read_config(run).context
     shapes, weights = found.shape.ravel(), results.weights(found, length).reshape(-1, length)
     slopes = formulas.alibi_slopes(found.shape.shape[1])
     slope = np.sort(slopes)[len(slopes) // 2]
@@ -201,7 +201,7 @@ def scales(runs: Runs) -> Figure:
 
 
 def _learned(run: Path) -> Heads:
-    encoding = checkpoint.read_config(run).encoding
+    encoding = run_folder.read_config(run).encoding
     if encoding != "bam":
         raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
     return results.learned(run)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from bam_jax.system import log, strict_json
+from bam_jax.system import jsonl, strict_json
 from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds
 from bam_jax.system.strict_json import Must
 
@@ -50,5 +50,5 @@ def read_speeds(path: Path) -> list[dict[str, Any]]:
     """The lines of a comparison of speeds; arguments and errors as in `metrics`, of the file."""
     return [
         strict_json.check(record, Speed, f"{path}, line {number}", "remove that line")
-        for number, record in enumerate(log.read(path), start=1)
+        for number, record in enumerate(jsonl.read(path), start=1)
     ]

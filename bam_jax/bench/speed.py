@@ -38,7 +38,7 @@ from bam_jax.bench.machine import machine
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
-from bam_jax.system import errors, host, log
+from bam_jax.system import errors, host, jsonl
 from bam_jax.system.errors import UserError, nearest
 
 MEASURES = {"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s"}
@@ -144,13 +144,13 @@ def compare(
             if (each["measure"], each["length"]) == (which, length)
         }
         if not contenders.keys() <= there.keys():
-            log.mend(path)
+            jsonl.mend(path)
             there = {}
             for digest, found in measure(which, length, contenders, rounds=rounds).items():
                 named = {"eval": "speed", "measure": which, "length": length, "unit": MEASURES[which]}
                 who = {"contender": label(contenders[digest].config), "config": digest}
                 there[digest] = named | who | found | about
-            with log.Writer(path) as writer:
+            with jsonl.Writer(path) as writer:
                 for record in there.values():
                     writer.write(record)
         yield which, length, [there[digest] for digest in contenders if digest in there]

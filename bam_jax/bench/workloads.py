@@ -14,7 +14,8 @@ from jaxtyping import Array
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
 from bam_jax.models import generate, transformer
-from bam_jax.training import loop, losses, optimizer
+from bam_jax.training import losses, optimizer
+from bam_jax.training.step import State, jit_once, make_step
 
 TOKENS = 16
 """Tokens that are decoded in one sample of the time."""
@@ -58,7 +59,7 @@ class Contender:
         abstract = nnx.eval_shape(build)
         self.limit: int | None = getattr(abstract.position, "limit", None)  # of a learned position table
         self.graph, self.shapes = transformer.split(abstract)
-        self.parameters = loop.jit_once(lambda: transformer.split(build())[1])
+        self.parameters = jit_once(lambda: transformer.split(build())[1])
 
     def decoder(self, tree: dict[str, Any]) -> transformer.Decoder:
         """The model with these parameters, as evaluations have it: one layer is compiled instead of each."""
@@ -104,14 +105,14 @@ def training(contender: Contender, length: int) -> Workload:
     rows = max(1, config.batch * config.context // config.optimizer.accumulate // length)
     config = dataclasses.replace(config, batch=rows, optimizer=dataclasses.replace(config.optimizer, accumulate=1))
     tx = optimizer.make(config.optimizer, config.steps, contender.shapes["params"])
-    step = loop.make_step(config, contender.graph, tx)
+    step = make_step(config, contender.graph, tx)
     batch = contender.batch(rows, length)
 
-    def start() -> loop.State:
+    def start() -> State:
         tree = contender.parameters()
         return {"model": tree, "optimizer": tx.init(tree["params"])}
 
-    def call(state: loop.State) -> loop.State:
+    def call(state: State) -> State:
         return jax.block_until_ready(step(state, batch))[0]
 
     return Workload(start, call, work=rows * length)

@@ -28,7 +28,7 @@ from bam_jax.data import tokenizers
 from bam_jax.models import transformer
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
 ARGS = "args.json"
@@ -89,7 +89,7 @@ def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
         UserError: names or shapes do not fit the configuration, or the folder is not empty.
     """
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
-    vocab = checkpoint.vocabulary(config, tokenizer)
+    vocab = run_folder.vocabulary_size(config, tokenizer)
     _, tree = transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))))
     kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
     shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}

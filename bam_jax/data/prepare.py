@@ -5,11 +5,9 @@ python -m bam_jax.data.prepare --preset=fineweb-10bt --out=data/fineweb
 """
 
 import argparse
-import contextlib
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from bam_jax.data.sources.records import Part
 from bam_jax.data.sources.source import ERRORS, FORMATS, LARGEST, Source, digest
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
 from bam_jax.data.tokenizers.kept import FOLDER, keep
-from bam_jax.system import errors
+from bam_jax.system import errors, lock
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import listing, shortened
 
@@ -51,7 +49,8 @@ def main(argv: Sequence[str]) -> None:
         print(forecast(parts, Encoder(made, options.seed), options))
         return
     folder = Path(_given(options, "out"))
-    with _alone(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock.hold(folder, f"another process is preparing {folder}; wait for it, or give another --out"):
         manifest = _manifest(folder, options, source, parts, made)
         keep(made, folder)  # so that the folder can be read where the tokenizer's files are not
         if manifest.next is None:
@@ -210,20 +209,6 @@ def _source(options: argparse.Namespace) -> tuple[Source, list[Part]]:
                 f"fetch it there: {preset(options.preset).download(source.path)}  (or name its folder with --source)"
             )
     return source, source.parts()
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two processes must not write into one folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    place = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise UserError(f"another process is preparing {folder}; wait for it, or give another --out") from error
-    finally:
-        os.close(place)
 
 
 def _manifest(

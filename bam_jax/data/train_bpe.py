@@ -12,7 +12,7 @@ from pathlib import Path
 from bam_jax.data.sources import corpus
 from bam_jax.data.tokenizers import BPETokenizer
 from bam_jax.data.tokenizers.base import encodable, need
-from bam_jax.system import errors, log
+from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
 END, MASK = "<eos>", "<mask>"
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--characters={given.characters:g} must be more than 0")
     texts = _head(corpus.documents(given.source, given.text_field), given.characters)
     out.parent.mkdir(parents=True, exist_ok=True)
-    log.replace(out, train(texts, given.vocab, progress=given.progress))
+    files.write_atomically(out, train(texts, given.vocab, progress=given.progress))
     made = BPETokenizer(str(out))
     print(
         f"{out}: {made.size} ids, hash {made.hash}; use it as --tokenizer={made.spec}, --config.data.tokenizer={made.spec}"

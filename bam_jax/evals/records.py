@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from bam_jax.system import log, strict_json
+from bam_jax.system import jsonl, strict_json
 from bam_jax.system.fields import Count, Finite, Line, Loss, Natural, Positive, Seconds, Share
 from bam_jax.system.strict_json import Must
 
@@ -167,7 +167,7 @@ def results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
     """
     path = run / RESULTS
     lines: dict[str, dict[str, Any]] = {}
-    for number, record in enumerate(log.read(path), start=1):
+    for number, record in enumerate(jsonl.read(path), start=1):
         checked(record, f"{path}, line {number}", "remove that line")
         lines.setdefault(json.dumps(record, sort_keys=True), record)
     cells, stops, ends = [], [], Counter[str]()

@@ -22,9 +22,9 @@ from bam_jax.data.tasks import benchmarks
 from bam_jax.evals import harness, passkey, perplexity, records, ruler
 from bam_jax.evals.base import Cell, Plan, Trained, check_number
 from bam_jax.evals.records import STOPPED
-from bam_jax.system import host, log, strict_json
+from bam_jax.system import console, host, jsonl, lock, strict_json
 from bam_jax.system.errors import UserError, nearest
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 EVALS: dict[str, ModuleType] = {"harness": harness, "passkey": passkey, "perplexity": perplexity, "ruler": ruler}
 """Each has `Options`, `plans`, and `SAMPLES`, what its samples are called."""
@@ -62,7 +62,7 @@ def evaluate(
             have the override "skip": "off".
         overrides: "--config.a.b=value", changes at evaluation time; part of a cell's identity.
         allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
-        progress: see `log.progress`.
+        progress: see `console.progress`.
         options: of the evaluation; the fields of its `Options` (`bam_jax.evals`).
 
     Returns:
@@ -85,12 +85,12 @@ def evaluate(
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
     common = {
-        "config": configs.digest(checkpoint.read_config(run)),
+        "config": configs.digest(run_folder.read_config(run)),
         "tokenizer": tokenizer.hash,
         "commit": host.commit(),
     }
     changed = dict(each.removeprefix("--config.").split("=", 1) for each in overrides)
-    state = {"step": checkpoint.latest(run), "overrides": changed | ({} if skip else {"skip": "off"})}
+    state = {"step": run_folder.latest_step(run), "overrides": changed | ({} if skip else {"skip": "off"})}
     if not config.model.causal:
         raise UserError(f"{run} is an encoder, and every evaluation asks for the next token; give the run of a decoder")
     held_out = functools.partial(
@@ -105,7 +105,7 @@ def evaluate(
 
     path = run / records.RESULTS
     busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
-    with log.alone(run / f".{name}.lock", busy):
+    with lock.hold(run / f".{name}.lock", busy):
         for record in records.results(run)[0]:
             if "tokenizer" in record:  # results from before it was written have none
                 tokenizer.check(record["tokenizer"], str(path))
@@ -118,7 +118,7 @@ def evaluate(
             total += sum(length * n for (length, _), n in plan.wanted.items())
             measured += sum(at[0] * min(done[at], n) for at, n in plan.wanted.items())
         count, cells = 0, sum(map(len, todo))
-        with log.progress(total, done=measured, unit="token", label=f"{run.name} {name}", show=progress) as bar:
+        with console.progress(total, done=measured, unit="token", label=f"{run.name} {name}", show=progress) as bar:
             for plan, identity, found, missing in zip(plans, identities, there, todo, strict=True):
                 shown = [record for those in found.values() for record in those]
                 cells_found = iter(plan.measure(missing))
@@ -128,7 +128,7 @@ def evaluate(
                     place = {"length": cell.length, "depth": cell.depth, "first": cell.first, "n": cell.n}
                     record = identity | place | result | common
                     _see(record, run)
-                    log.append(path, record)
+                    jsonl.append(path, record)
                     shown.append(record)
                     bar.set_postfix_str(
                         f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}", refresh=False
@@ -137,7 +137,7 @@ def evaluate(
                 if given_up[0]:
                     stopped = identity | {"eval": STOPPED, "of": name, "lengths": given_up[0], "after": given_up[1]}
                     if not any(stopped.items() <= record.items() for record in records.results(run)[1]):
-                        log.append(path, stopped | common)
+                        jsonl.append(path, stopped | common)
         there = [_there(run, *each) for each in zip(identities, plans, strict=True)]
     return [record for found in there for those in found.values() for record in those]
 

@@ -22,7 +22,7 @@ from bam_jax.models import transformer
 from bam_jax.render.curves import Curves, Seed
 from bam_jax.render.learned import Heads
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 from bam_jax.training.metrics import read_metrics
 
 
@@ -121,7 +121,7 @@ def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
     Raises:
         UserError: a file that cannot be read.
     """
-    config = checkpoint.read_config(path) if (path / checkpoint.CONFIG).exists() else None
+    config = run_folder.read_config(path) if (path / run_folder.CONFIG).exists() else None
     cells, _ = records.results(path)
     newest = max((cell["step"] for cell in cells), default=0)
     return Run(
@@ -133,7 +133,7 @@ def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
         config=config,
         cells=records.once(cell for cell in cells if cell["step"] == newest),
         history=read_metrics(path),
-        heads=learned(path) if config and config.encoding == "bam" and checkpoint.latest(path) else None,
+        heads=learned(path) if config and config.encoding == "bam" and run_folder.latest_step(path) else None,
     )
 
 

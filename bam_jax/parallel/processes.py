@@ -23,7 +23,7 @@ from jax._src import (
 )  # what jax.distributed.initialize would find; the coordinator's key-value store
 from jax.experimental import multihost_utils
 
-from bam_jax.system import errors, log
+from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
 
 JOIN = 300
@@ -192,7 +192,7 @@ class _Stop:
             self._since = now
             if self._tell_runtime is not None:
                 self._tell_runtime(signal.SIGTERM)
-            log.say(
+            console.say(
                 f"{name}: it saves after the steps under way, then ends; once more, and it ends at once without that"
             )
         elif now - self._since >= URGENT:
@@ -203,7 +203,7 @@ class _Stop:
 
 def _end_alone(status: int, line: str) -> None:
     """End this process at once; an orderly exit would wait for what is being compiled."""
-    log.say(line)
+    console.say(line)
     sys.stdout.flush()
     os._exit(status)
 
@@ -288,7 +288,7 @@ class _Together:
                     self._leave(int(status), line)
 
     def _leave(self, status: int, line: str) -> None:
-        log.say(line)
+        console.say(line)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the one that is gone does not come
             self._client.wait_at_barrier(_END, _FAREWELL * 1000)
         if first():

@@ -25,7 +25,7 @@ from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import run_folder
 
 TRIES = 3
 """Proposals of a search that are compiled."""
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     if jax.config.jax_platforms is None:
         jax.config.update("jax_platforms", "cpu")  # libtpu only compiles
     where = chips.find(given.topology)
-    vocab = checkpoint.vocabulary(config, tokenizers.tokenizer(config.data.tokenizer))
+    vocab = run_folder.vocabulary_size(config, tokenizers.tokenizer(config.data.tokenizer))
     found = (_searched if given.search else _checked)(config, vocab, where, given.utilisation)
     if given.json:
         print(json.dumps(found, indent=1))

@@ -13,7 +13,7 @@ from bam_jax.config import Config
 from bam_jax.models import counts
 from bam_jax.parallel import sharding
 from bam_jax.preflight import memory
-from bam_jax.training import loop
+from bam_jax.training.step import State, define_training, make_step, state_shardings, with_shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Model:
 
     graph: nnx.GraphDef
     tx: optax.GradientTransformation
-    state: loop.State
+    state: State
     item: int
     tiles: bool
     operations: float
@@ -46,7 +46,7 @@ class Model:
             mesh: of the devices: their kind decides the type of matrix products.
         """
         with jax.set_mesh(mesh):
-            graph, init, tx = loop.parts(config, vocab)
+            graph, init, tx = define_training(config, vocab)
             state = jax.eval_shape(init)
             decoder: Any = nnx.merge(graph, state["model"]["params"], state["model"]["frozen"])
         tiles = mesh.devices.flat[0].platform == "tpu"
@@ -68,7 +68,7 @@ class Step:
     config: Config
     mesh: Any
     model: Model
-    state: loop.State
+    state: State
     batch: dict[str, jax.ShapeDtypeStruct]
 
     @classmethod
@@ -82,7 +82,7 @@ class Step:
             UserError: the mesh's axes do not divide what they cut.
         """
         sharding.check(config, mesh)
-        state = loop.placed(model.state, loop.state_shardings(model.state, model.tx, mesh))
+        state = with_shardings(model.state, state_shardings(model.state, model.tx, mesh))
         return cls(config, mesh, model, state, _batch(config, mesh))
 
     @property
@@ -109,7 +109,7 @@ class Step:
         """Lowered for the mesh's devices, with the shardings of training."""
         shardings = jax.tree.map(lambda x: x.sharding, self.state)
         with jax.set_mesh(self.mesh):
-            step: Any = loop.make_step(self.config, self.model.graph, self.model.tx, shardings)
+            step: Any = make_step(self.config, self.model.graph, self.model.tx, shardings)
             return step.lower(self.state, self.batch)
 
 

@@ -23,7 +23,7 @@ from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import run_folder
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,7 +82,7 @@ def _row(config: Config, name: str) -> dict[str, float]:
 
 
 def _compiled(config: Config, mesh: jax.sharding.Mesh, name: str) -> Compiled:
-    vocab = checkpoint.vocabulary(config, tokenizers.tokenizer(config.data.tokenizer))
+    vocab = run_folder.vocabulary_size(config, tokenizers.tokenizer(config.data.tokenizer))
     print(f"compiling {config.batch} rows for {name} ...", file=sys.stderr, flush=True)
     made = compile_step(Step.of(config, mesh, Model.of(config, vocab, mesh)).lower(), mesh.size)
     if made.refused:

@@ -17,7 +17,7 @@ from bam_jax.render.curves import Curves
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Section, Table
 from bam_jax.report.standing import state
-from bam_jax.system import log
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 
 NEAR = 8
@@ -272,6 +272,6 @@ def write(folder: Path) -> Path:
     for part in parts:
         if part.figure:
             style.save(part.figure, folder / "figures" / part.name)
-    log.replace(folder / "report.md", page.to_markdown(manifest["title"], parts))
-    log.replace(folder / "report.html", page.to_html(manifest["title"], parts))
+    files.write_atomically(folder / "report.md", page.to_markdown(manifest["title"], parts))
+    files.write_atomically(folder / "report.html", page.to_html(manifest["title"], parts))
     return folder / "report.html"

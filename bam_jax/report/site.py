@@ -18,9 +18,10 @@ from bam_jax.report import experiments
 from bam_jax.report import folder as reports
 from bam_jax.report import runs as pages
 from bam_jax.report.standing import STATUSES, Standing, standing, state
-from bam_jax.system import log
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.system.files import write_atomically
+from bam_jax.training import run_folder
 
 INDEX = "index.html"
 CLAIMS = "claims.html"
@@ -58,14 +59,14 @@ def write(
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Run] = {}
     total = len(every) + len(there) + len(own) + (said is not None)
-    with log.progress(total, unit="page") as bar:
+    with console.progress(total, unit="page") as bar:
 
         def save(name: str, title: str, parts: Sequence[Section]) -> None:
-            log.replace(out / name, page.to_html(title, parts, [Link("All experiments", INDEX)]))
+            write_atomically(out / name, page.to_html(title, parts, [Link("All experiments", INDEX)]))
             bar.update()
 
         for path, name in names.items():
-            made = checkpoint.read_config(path)
+            made = run_folder.read_config(path)
             commands = made_by[name] if name in made_by else [pages.command(made, path)]
             found[name] = dataclasses.replace(
                 results.run(path, seed=made.seed, commands=commands), name=name, label=name
@@ -81,7 +82,7 @@ def write(
     index = _index(there, own, found, folder)
     if said is not None:
         index.insert(1, Section("The papers' claims", items=[Link(claims.TITLE, CLAIMS)]))
-    log.replace(out / INDEX, page.to_html(f"Experiments and runs in {folder}", index))
+    write_atomically(out / INDEX, page.to_html(f"Experiments and runs in {folder}", index))
     return out / INDEX
 
 

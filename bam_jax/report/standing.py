@@ -1,7 +1,6 @@
 """How far an experiment with a paper's tables is."""
 
 import dataclasses
-import fcntl
 from pathlib import Path
 
 from bam_jax.experiments import experiment, jobs, tables
@@ -9,8 +8,9 @@ from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
 from bam_jax.experiments.tables import Entry
+from bam_jax.system import lock
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop
+from bam_jax.training import run_folder
 
 STATUSES = DONE, PART, MISSING, NOTHING = ("● done", "◐ in part", "○ missing", "– nothing to measure")
 """What an experiment can be; signs need no colours."""
@@ -67,28 +67,14 @@ def state(run: Run | None, path: Path) -> str:
     if run is None or run.config is None:
         return "not begun"
     steps = run.config.steps
-    step = max(run.metrics["step"] if run.metrics else 0, checkpoint.latest(path))
+    step = max(run.metrics["step"] if run.metrics else 0, run_folder.latest_step(path))
     place = f"step {step:,} of {steps:,}" if step else "before its first record"
-    if _claimed(path):
+    if lock.is_held(path / run_folder.LOCK):
         return f"running, {place}"
-    if (path / loop.DIVERGED).exists():
-        said = (path / loop.DIVERGED).read_text(encoding="utf-8", errors="replace")
+    if (path / run_folder.DIVERGED).exists():
+        said = (path / run_folder.DIVERGED).read_text(encoding="utf-8", errors="replace")
         return f"diverged at {said.strip()}"
     return f"{steps:,} of {steps:,}" if step == steps else f"stopped {'at ' if step else ''}{place}"
-
-
-def _claimed(path: Path) -> bool:
-    """Whether a process trains into the folder: it holds the lock of `checkpoint.claim`."""
-    if not (path / checkpoint.LOCK).exists():
-        return False
-    with (path / checkpoint.LOCK).open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a copy on a file system without locks, where none is trained
-            return False
-    return False
 
 
 def standing(path: Path, folder: Path, scale: str | None) -> Standing:

@@ -1,4 +1,4 @@
-"""Files of a corpus: in a local folder, or at any address that fsspec knows; plain, gzip or zstandard."""
+"""Files: read from a folder or any address that fsspec knows, plain, gzip or zstandard; written whole or not at all."""
 
 import contextlib
 import dataclasses
@@ -179,6 +179,31 @@ def read_json(path: str | os.PathLike) -> Any:
         UserError: it cannot be read, or is not JSON.
     """
     return strict_json.parse(small(path), str(path), strict=False)  # hashes are numbers of 64 bits
+
+
+def write_atomically(path: str | os.PathLike, text: str) -> None:
+    """Write a whole file, all at once or not at all, even when the process is killed.
+
+    Args:
+        path: the file; its folder must exist.
+        text: the new contents.
+
+    Raises:
+        FileNotFoundError: the folder is not there.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}", str(path))
+    # In the same folder: a rename is one act only within a file system.
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename: a name must not stand for contents that a crash still loses
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)  # where the disk is full
 
 
 def shortened(names: Iterable[object], most: int = 20) -> str:

@@ -1,16 +1,31 @@
-"""The lines of a run's metrics.jsonl."""
+"""The metrics of a run: read from the device after every step, shown, and kept in metrics.jsonl."""
 
+import contextlib
+import math
+import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from bam_jax.system import log, strict_json
+import jax
+from tqdm import tqdm
+
+from bam_jax.config import Config
+from bam_jax.parallel import processes
+from bam_jax.system import console, files, jsonl, strict_json
+from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Finite, Natural, Seconds
+from bam_jax.training import optimizer
+from bam_jax.training.run_folder import DIVERGED, METRICS
 
-METRICS = "metrics.jsonl"
 
+class StepMetrics(TypedDict):
+    """A line of training: the mean loss in nats a token, as weighted; the gradient's norm before clipping; the learning rate.
 
-class Step(TypedDict):
-    """A line of training."""
+    `seconds` are those of training so far, and `tokens_per_second` counts since the line before. Only what every version has
+    written is required.
+    """
 
     step: Natural
     loss: Finite
@@ -31,6 +46,141 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """
     path = run / METRICS
     return [
-        strict_json.check(record, Step, f"{path}, line {number}", "remove that line")
-        for number, record in enumerate(log.read(path), start=1)
+        strict_json.check(record, StepMetrics, f"{path}, line {number}", "remove that line")
+        for number, record in enumerate(jsonl.read(path), start=1)
     ]
+
+
+class TensorBoard:
+    """Writes the numbers of records to TensorBoard's event files.
+
+    Args:
+        folder: of those files; it is made.
+
+    Raises:
+        UserError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            from tensorboardX import SummaryWriter
+        except ModuleNotFoundError as error:
+            raise UserError(
+                "tensorboard=True needs tensorboardX; install bam_jax[tensorboard] or set tensorboard to False"
+            ) from error
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write every number of a record at its step."""
+        for name, value in record.items():
+            if name != "step" and isinstance(value, (int, float)):
+                self._writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+
+
+class Meter:
+    """Takes the metrics of every step, stops at numbers that are not finite, writes and shows the rest.
+
+    To read a step's metrics is to wait for the device. They are read one step late, when the next step has been dispatched:
+    the device works on that one meanwhile, and never waits for Python.
+
+    Args:
+        config: the run's.
+        run: its folder.
+        writer: of metrics.jsonl.
+        board: None: no TensorBoard.
+        bar: the progress.
+        seconds: of training before.
+    """
+
+    def __init__(
+        self, config: Config, run: Path, writer: jsonl.Writer, board: TensorBoard | None, bar: tqdm, seconds: float
+    ):
+        self._config, self._run, self._writer, self._board, self._bar = config, run, writer, board, bar
+        self._rate = optimizer.schedule(config.optimizer, config.steps)
+        self._tokens = config.batch * config.context
+        self._start = time.perf_counter() - seconds
+        self._late: tuple[int, jax.Array] | None = None
+        self._mark: tuple[int, float] | None = None  # step and time of the line before
+        self._speed = 0.0
+
+    def take(self, step: int, metrics: jax.Array) -> None:
+        """Take the metrics of a step that was dispatched, and read those of the step before.
+
+        Args:
+            step: its number, from 1.
+            metrics: [loss, gradient norm] of `make_step`.
+
+        Raises:
+            UserError: the step before has numbers that are not finite.
+        """
+        self.flush()
+        self._late = step, metrics
+
+    def flush(self) -> None:
+        """Read the metrics of the last step taken.
+
+        Raises:
+            UserError: they are not finite.
+        """
+        if self._late is not None:
+            (step, metrics), self._late = self._late, None
+            self._read(step, *metrics.tolist())
+
+    def _read(self, step: int, loss: float, norm: float) -> None:
+        if not math.isfinite(loss + norm):
+            self._stop(f"step {step}: the loss is {loss}, the norm of its gradient {norm}")
+        now = time.perf_counter()
+        if self._mark is None:  # the first step compiles: its time says nothing
+            self._mark = step, now
+        before, then = self._mark
+        speed = (step - before) * self._tokens / (now - then) if step > before else 0.0
+        self._bar.set_postfix_str(f"loss {loss:.4f}, {self._speed or speed:,.0f} tokens/s", refresh=False)
+        self._bar.update()
+        if step % self._config.log_every == 0 or step == self._config.steps:
+            record = {
+                "step": step,
+                "loss": loss,
+                "gradient_norm": norm,
+                "rate": float(self._rate(step - 1)),
+                "tokens": step * self._tokens,
+                "seconds": round(now - self._start, 3),
+                "tokens_per_second": round(speed),
+            }
+            self._writer.write(record)
+            if self._board is not None:
+                self._board.write(record)
+            self._mark, self._speed = (step, now), speed
+
+    def _stop(self, what: str) -> None:
+        if processes.first():
+            files.write_atomically(self._run / DIVERGED, f"{what}\n")
+        raise UserError(f"{what}; lower config.optimizer.rate or look at the data (the last checkpoint is from before)")
+
+
+@contextlib.contextmanager
+def metering(config: Config, run: Path, *, done: int, progress: bool | None = None) -> Iterator[Meter]:
+    """A `Meter` with its files and its bar, which are closed at the end; only process 0 writes and shows.
+
+    Args:
+        config: the run's.
+        run: its folder, with the metrics so far.
+        done: steps made before.
+        progress: see `console.progress`.
+
+    Raises:
+        UserError: the metrics so far cannot be read, or TensorBoard is wanted and not installed.
+    """
+    first = processes.first()
+    before = read_metrics(run) if first else []
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(jsonl.Writer(run / METRICS if first else os.devnull))
+        board = None
+        if first and config.tensorboard:
+            board = stack.enter_context(contextlib.closing(TensorBoard(run / "tensorboard")))
+        show = progress if first else False
+        bar = stack.enter_context(console.progress(config.steps, done=done, label=run.name, show=show))
+        yield Meter(config, run, writer, board, bar, before[-1]["seconds"] if before else 0.0)

@@ -17,7 +17,7 @@ from bam_jax.data import loader, tokenizers
 from bam_jax.models import transformer
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 T = 24
 
@@ -100,8 +100,8 @@ def run(tmp_path_factory):
     config = configs.override(described(init="spread", spread=2.0), [f"--config.data.source={folder / 'text.txt'}"])
     tokenizer = tokenizers.tokenizer("char")
     initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
-    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
-    with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
+    state = {"model": transformer.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    with run_folder.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
         checkpoints.save(1, state, loader.batches(config, tokenizer))
     return folder / "run"
 
@@ -135,7 +135,7 @@ def test_windows_of_the_text_hold_means(run, monkeypatch):
     (record, *_) = heads.measure(run, keys=[4], tokens=20)
     assert record["positions"] == [7, 13, 20]
     _, tokenizer, decoder = checkpoint.restore_model(run)
-    text = loader.held_out(checkpoint.read_config(run), tokenizer)[:20]
+    text = loader.held_out(run_folder.read_config(run), tokenizer)[:20]
     joint, content, prior, _ = theory.factors(*heads.logits(*heads.scored(decoder, text)[0]))
     for name, other in (("kl_content", content), ("kl_prior", prior)):
         each = np.sum(joint[0] * np.log(np.where(joint[0] > 0, joint[0] / other[0], 1)), -1)

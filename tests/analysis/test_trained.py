@@ -12,7 +12,7 @@ from bam_jax.biases import alibi_slopes
 from bam_jax.data import loader, tokenizers
 from bam_jax.models import transformer
 from bam_jax.system import errors
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 
 def save(folder, name, encoding, ssmax, causal=True, **options):
@@ -29,8 +29,8 @@ def save(folder, name, encoding, ssmax, causal=True, **options):
     )
     tokenizer = tokenizers.tokenizer("char")
     initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
-    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
-    with checkpoint.claim(folder / name, config, tokenizer), checkpoint.Checkpoints(folder / name) as checkpoints:
+    state = {"model": transformer.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    with run_folder.claim(folder / name, config, tokenizer), checkpoint.Checkpoints(folder / name) as checkpoints:
         checkpoints.save(1, state, loader.batches(config, tokenizer))
     return folder / name
 

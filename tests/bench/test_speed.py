@@ -13,9 +13,8 @@ from bam_jax.bench import speed, workloads
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import ENCODINGS
-from bam_jax.models import generate
+from bam_jax.models import generate, transformer
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
 
 FILE = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
 MODEL = ModelConfig(layers=1, width=16, heads=2, hidden=16, vocab=11)
@@ -134,5 +133,5 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, arguments, message):
 
 def test_random_parameters_are_the_same_at_every_start():
     contender = made("bam")
-    one, other = (checkpoint.split(contender.decoder(contender.parameters()))[1] for _ in range(2))
+    one, other = (transformer.split(contender.decoder(contender.parameters()))[1] for _ in range(2))
     assert all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True))

@@ -11,7 +11,7 @@ from bam_jax.config import override
 from bam_jax.convert import __main__ as convert
 from bam_jax.convert import author_layouts, runs
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 flax = pytest.importorskip("safetensors.flax")
 numpy = pytest.importorskip("safetensors.numpy")
@@ -216,7 +216,7 @@ def test_bams_weights_give_their_logits_and_come_back_the_same(encoding, changes
         np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
     assert described["args"]["position_encoding"] == encoding
     again = runs.describe(author_layouts.LAYOUTS["bam"], back, described, [BYTES])
-    config = checkpoint.read_config(tmp_path / "run")
+    config = run_folder.read_config(tmp_path / "run")
     assert (again.model, again.encoding, again.ssmax) == (config.model, config.encoding, config.ssmax)
     assert again.encoding_options | config.encoding_options == again.encoding_options
 
@@ -231,7 +231,7 @@ def test_one_prior_for_all_layers_stays_one(layers, rng, tokens, tmp_path, monke
     np.testing.assert_allclose(
         model(jnp.asarray(tokens))[0], bam_logits(weights, "bam_ssmax", tokens, codes), atol=1e-4
     )
-    assert checkpoint.read_config(tmp_path / "run").shared_encoding
+    assert run_folder.read_config(tmp_path / "run").shared_encoding
     convert.main(["--layout=bam", f"--run={tmp_path / 'run'}", f"--export={tmp_path / 'back'}"])
     back, described = runs.read(tmp_path / "back")
     assert back.keys() == weights.keys() and described["model_args"]["global_positional_encoding"]

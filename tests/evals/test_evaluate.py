@@ -14,9 +14,9 @@ from bam_jax import evaluate
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import running
 from bam_jax.models import transformer
-from bam_jax.system import errors, host, log
+from bam_jax.system import errors, host, jsonl, lock
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint
+from bam_jax.training import checkpoint, run_folder
 
 
 def untrained(folder, name):
@@ -32,8 +32,8 @@ def untrained(folder, name):
     )
     tokenizer = tokenizers.tokenizer(name)
     initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
-    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
-    with checkpoint.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
+    state = {"model": transformer.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    with run_folder.claim(folder / "run", config, tokenizer), checkpoint.Checkpoints(folder / "run") as checkpoints:
         checkpoints.save(1, state, loader.batches(config, tokenizer))
     return folder / "run"
 
@@ -104,7 +104,7 @@ def test_more_trials_add_those_that_are_missing(run):
 def test_two_at_once_give_the_records_of_one(run, capsys):
     """The second is refused; and what got into the file twice, before there was a lock, counts once."""
     asked = ["--eval=passkey", "--lengths=16", "--depths=2"]
-    with log.alone(run / ".passkey.lock"):
+    with lock.hold(run / ".passkey.lock"):
         assert command(run, *asked, "--trials=2") == 2
         said = capsys.readouterr().err
         assert "is being evaluated by another --eval=passkey" in said and said.count("\n") == 1
@@ -113,7 +113,7 @@ def test_two_at_once_give_the_records_of_one(run, capsys):
     assert not command(run, *asked, "--trials=2")
     one = capsys.readouterr().out
     before = lines(run)
-    again = [log.line(record | {"seconds": 9.0}) for record in log.read(run / "results.jsonl")]
+    again = [jsonl.line(record | {"seconds": 9.0}) for record in jsonl.read(run / "results.jsonl")]
     (run / "results.jsonl").write_text("\n".join([*before, *again, *before, ""]))
     assert not command(run, *asked, "--trials=2")
     assert capsys.readouterr().out == one and "(4 prompts)" in one
@@ -330,6 +330,6 @@ def test_an_encoder_is_asked_for_nothing(tmp_path):
 
 def test_records_are_read_by_those_who_read_results(run):
     running.evaluate(run, "passkey", [16], depths=2)
-    assert [record["depth"] for record in log.read(run / "results.jsonl")] == [0.0, 1.0]
+    assert [record["depth"] for record in jsonl.read(run / "results.jsonl")] == [0.0, 1.0]
     with pytest.raises(UserError, match="lengths"):
         running.evaluate(run, "passkey", [])

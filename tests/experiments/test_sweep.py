@@ -12,7 +12,7 @@ import pytest
 from bam_jax import sweep, tables
 from bam_jax.experiments import jobs
 from bam_jax.experiments.experiment import load
-from bam_jax.system import errors, log
+from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
@@ -150,7 +150,7 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
     tables.main([str(paper), f"--runs={folder}"])
     assert "6 of 6 cells measured" in capsys.readouterr().out
     (compared,) = folder.glob("speed-*")
-    assert {each["measure"] for each in log.read(compared / "results.jsonl")} == {"inference"}
+    assert {each["measure"] for each in jsonl.read(compared / "results.jsonl")} == {"inference"}
     rows = {each.name for each in folder.glob("bam-ssmax-*")}
     assert {path.name for path in folder.iterdir()} == {"tables", compared.name, *rows}
     assert len(list(folder.glob("bam-ssmax-*"))) == 2
@@ -210,8 +210,8 @@ def records(folder):
     """What the runs of a folder found: their losses, and the cells' values."""
     steps, cells = {}, {}
     for run in folder.glob("bam-*"):
-        steps |= {(run.name, each["step"]): each["loss"] for each in log.read(run / "metrics.jsonl")}
-        for each in log.read(run / "results.jsonl"):
+        steps |= {(run.name, each["step"]): each["loss"] for each in jsonl.read(run / "metrics.jsonl")}
+        for each in jsonl.read(run / "results.jsonl"):
             at = run.name, each["eval"], each["length"], each["depth"]
             assert at not in cells, "measured once"
             cells[at] = each["value"], each["n"]

@@ -9,9 +9,11 @@ import pytest
 
 from bam_jax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bam_jax.data import loader, tokenizer
+from bam_jax.models import transformer
 from bam_jax.parallel import sharding
 from bam_jax.system import errors
-from bam_jax.training import checkpoint, loop
+from bam_jax.training import checkpoint, loop, run_folder
+from bam_jax.training.step import define_training, state_shardings, with_shardings
 
 WIDTH = 64
 MESHES = {
@@ -42,10 +44,10 @@ def config(tmp_path):
 
 def layouts(config):
     """The state's shapes and dtypes with their shardings, under each mesh."""
-    _, init, tx = loop.parts(config, checkpoint.vocabulary(config, tokenizer("char")))
+    _, init, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer("char")))
     shapes = jax.eval_shape(init)
     meshes = {name: sharding.make_mesh(mesh) for name, mesh in MESHES.items()}
-    return {name: loop.placed(shapes, loop.state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()}
+    return {name: with_shardings(shapes, state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()}
 
 
 def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, tmp_path, monkeypatch):
@@ -95,8 +97,8 @@ def test_a_run_that_changes_its_mesh_trains_as_one_that_stays(config, tmp_path):
         try:
             found = loop.fit(going, tmp_path / "moves", stop=lambda step, last=last: step == last)
         except errors.Stopped:
-            assert checkpoint.latest(tmp_path / "moves") == last
+            assert run_folder.latest_step(tmp_path / "moves") == last
     for name in ("loss", "gradient_norm"):
         np.testing.assert_allclose([r[name] for r in found], [r[name] for r in expected], rtol=1e-4)
-    stays, moves = [checkpoint.split(checkpoint.restore_model(tmp_path / run)[2])[1] for run in ("stays", "moves")]
+    stays, moves = [transformer.split(checkpoint.restore_model(tmp_path / run)[2])[1] for run in ("stays", "moves")]
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), stays, moves)

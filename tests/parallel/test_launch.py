@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bam_jax import config as configs
-from bam_jax.system import errors, log
-from bam_jax.training import checkpoint, loop
+from bam_jax.system import errors, jsonl
+from bam_jax.training import loop, run_folder
 
 LAUNCH = Path(__file__).parents[2] / "docs" / "launch"
 CONFIG = """
@@ -123,7 +123,7 @@ def ended(path, process):
 
 
 def wait_until_it_trains(path, process):
-    while not (path / "run" / loop.METRICS).exists() or not list(log.read(path / "run" / loop.METRICS)):
+    while not (path / "run" / run_folder.METRICS).exists() or not list(jsonl.read(path / "run" / run_folder.METRICS)):
         assert process.poll() is None, (path / "said").read_text()
         time.sleep(0.05)
 
@@ -146,7 +146,7 @@ def see_it_trained_as_one_process_does(path):
     alone = loop.fit(configs.load(path / "tiny.py", []), path / "alone")
     both = [
         [(record["step"], record["loss"]) for record in records]
-        for records in (alone, log.read(path / "run" / loop.METRICS))
+        for records in (alone, jsonl.read(path / "run" / run_folder.METRICS))
     ]
     assert both[0] == both[1]
 
@@ -217,7 +217,7 @@ def test_slurm_queues_a_job_again_that_was_preempted_and_it_goes_on(path, enviro
     os.killpg(job.pid, signal.SIGTERM)
     assert ended(path, job)[0] == errors.AGAIN
     assert (path / "bin" / "requeued").read_text() == "requeue 4711\n"
-    assert 0 < checkpoint.latest(path / "run") < 400
+    assert 0 < run_folder.latest_step(path / "run") < 400
 
     status, said = ended(path, start(path, "slurm.sbatch", environment | {"SLURM_RESTART_COUNT": "1"}))
     assert status == 0, said

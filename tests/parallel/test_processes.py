@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from bam_jax import config as configs
+from bam_jax.models import transformer
 from bam_jax.parallel import processes
-from bam_jax.system import errors, log
+from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop
+from bam_jax.training import checkpoint, loop, run_folder
 
 CONFIG = """
 import ml_collections
@@ -80,7 +81,7 @@ def ended(path, run, made, seconds=240):
 
 def reached(path, run="run"):
     """The last step that the metrics tell of."""
-    records = list(log.read(path / run / loop.METRICS))
+    records = list(jsonl.read(path / run / run_folder.METRICS))
     return records[-1]["step"] if records else 0
 
 
@@ -88,7 +89,7 @@ def whole(path, run, *overrides):
     """The records and the parameters of a run that this process trains to its end."""
     config = configs.load(path / "tiny.py", overrides)
     records = loop.fit(config, path / run)
-    parameters = checkpoint.split(checkpoint.restore_model(path / run)[2])[1]
+    parameters = transformer.split(checkpoint.restore_model(path / run)[2])[1]
     return [(record["step"], record["loss"], record["gradient_norm"]) for record in records], parameters
 
 
@@ -100,7 +101,7 @@ def same(a, b, **tolerance):
 @pytest.mark.full
 def test_two_processes_stop_at_one_step_and_one_goes_on(path):
     made = start(path, "run", 2, TWO, *LONG)
-    wait_for(made, (path / "run" / loop.METRICS).exists)  # it has still to be compiled
+    wait_for(made, (path / "run" / run_folder.METRICS).exists)  # it has still to be compiled
     made[1].send_signal(signal.SIGTERM)
     codes, said = ended(path, "run", made)
     assert codes == [errors.AGAIN] * 2 and all("SIGTERM before a step was trained" in text for text in said), said
@@ -110,7 +111,7 @@ def test_two_processes_stop_at_one_step_and_one_goes_on(path):
     made[1].send_signal(signal.SIGINT)
     codes, said = ended(path, "run", made)
     assert codes == [errors.AGAIN, errors.INTERRUPTED] and "Ctrl-C: it saves" in said[1], said
-    step = checkpoint.latest(path / "run")
+    step = run_folder.latest_step(path / "run")
     assert 0 < step < 400 and all(f"stopped at step {step} of 400" in text for text in said)
     assert all("parameters, 400 steps" in text for text in said[:1]) and "parameters" not in said[1]
     same(*[whole(path, run, TWO, *LONG) for run in ("run", "alone")], rtol=0)
@@ -140,10 +141,10 @@ def test_a_signal_leaves_a_checkpoint_of_that_very_step_and_all_is_said(path, mo
         order = ["parameters, 6 steps of 256 tokens, on 1 device (cpu)", "a step and", "reading", says, "compiling"]
         order += ["is running", f"{processes.SIGNALS[number][0]}: it saves"]
         assert len(lines) == len(order) and all(each in line for each, line in zip(order, lines, strict=True))
-        assert not (path / "run" / loop.DIVERGED).exists()
-        (path / "run" / loop.DIVERGED).touch()  # as if the next step had been
+        assert not (path / "run" / run_folder.DIVERGED).exists()
+        (path / "run" / run_folder.DIVERGED).touch()  # as if the next step had been
         assert before == {number: signal.getsignal(number) for number in processes.SIGNALS}
-        assert checkpoint.latest(path / "run") == at
+        assert run_folder.latest_step(path / "run") == at
     same(*[whole(path, run, "--config.steps=6") for run in ("run", "alone")], rtol=0)
 
 
@@ -222,15 +223,15 @@ def test_processes_train_as_one_with_all_their_devices_does(path, count, devices
 @pytest.mark.full
 def test_a_killed_process_ends_the_others_and_costs_the_steps_since_the_last_checkpoint(path):
     for victim in (1, 0):
-        last = checkpoint.latest(path / "run")
+        last = run_folder.latest_step(path / "run")
         made = start(path, "run", 2, TWO, *LONG)
-        wait_for(made, lambda last=last: checkpoint.latest(path / "run") >= last + 20)
+        wait_for(made, lambda last=last: run_folder.latest_step(path / "run") >= last + 20)
         made[victim].kill()
         codes, said = ended(path, "run", made, seconds=60)
         assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, errors.AGAIN), said
         assert processes.AGAIN in said[1 - victim].splitlines()[-1]
         # whole ones only, and none older than the last that was finished when the next began
-        assert checkpoint.latest(path / "run") > max(last, reached(path) - 40)
+        assert run_folder.latest_step(path / "run") > max(last, reached(path) - 40)
     assert reached(path) < 400
     codes, said = ended(path, "run", start(path, "run", 2, TWO, *LONG))
     assert codes == [0, 0], said
@@ -240,7 +241,7 @@ def test_a_killed_process_ends_the_others_and_costs_the_steps_since_the_last_che
 @pytest.mark.full
 def test_a_process_that_falls_silent_ends_the_others_within_a_minute(path):
     made = start(path, "run", 2, TWO, *LONG)
-    wait_for(made, lambda: checkpoint.latest(path / "run") >= 20)
+    wait_for(made, lambda: run_folder.latest_step(path / "run") >= 20)
     made[1].send_signal(signal.SIGSTOP)  # its connections stay open, as those of a host without power do
     try:
         assert made[0].wait(60) == errors.AGAIN
@@ -259,7 +260,7 @@ def test_one_process_then_four_then_two_with_other_meshes(path):
     wait_for(made, lambda: reached(path) > 7)
     made[3].send_signal(signal.SIGTERM)
     codes, said = ended(path, "run", made)
-    step = checkpoint.latest(path / "run")
+    step = run_folder.latest_step(path / "run")
     assert codes == [errors.AGAIN] * 4 and 7 < step < 200, said
     made = start(path, "run", 2, "--config.mesh.tensor=2", "--config.mesh.data=2", *long, devices=2)
     codes, said = ended(path, "run", made)

@@ -20,7 +20,7 @@ from bam_jax.models import per_device, transformer
 from bam_jax.parallel import sharding
 from bam_jax.preflight.collectives import collectives
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop
+from bam_jax.training.step import define_training, initial_state, make_step, state_shardings, with_shardings
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
@@ -42,7 +42,7 @@ def devices():
 
 
 def shapes(config, vocab):
-    return checkpoint.split(nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))))[1]
+    return transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))))[1]
 
 
 def bytes_of(x):
@@ -84,9 +84,9 @@ def test_one_rule_for_each_parameter_and_none_large_left_whole(number):
 def test_the_state_of_every_config_is_cut(path):
     config = configs.load(path)
     mesh = sharding.make_mesh(MeshConfig(fsdp=4, tensor=2))
-    _, init, tx = loop.parts(config, config.model.vocab or 32768)
+    _, init, tx = define_training(config, config.model.vocab or 32768)
     state = jax.eval_shape(init)
-    cut = loop.state_shardings(state, tx, mesh)
+    cut = state_shardings(state, tx, mesh)
     whole = sum(map(bytes_of, jax.tree.leaves(state)))
     here = [
         math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize
@@ -186,11 +186,11 @@ def stepped(config, steps, arrays, vocab=32, dtype=np.float32, first=None):
     sharding.check(config, mesh)
     whole = lambda state: jax.tree.map(np.array, state)
     with jax.set_mesh(mesh):
-        graph, init, tx = loop.parts(config, vocab)
+        graph, init, tx = define_training(config, vocab)
         wide = lambda: jax.tree.map(lambda x: x.astype(dtype) if x.dtype == np.float32 else x, init())
-        cut = loop.state_shardings(jax.eval_shape(wide), tx, mesh)
-        state = loop._first(config, wide, cut) if first is None else jax.device_put(first, cut)
-        update = loop.make_step(config, graph, tx, cut)
+        cut = state_shardings(jax.eval_shape(wide), tx, mesh)
+        state = initial_state(config, wide, cut) if first is None else jax.device_put(first, cut)
+        update = make_step(config, graph, tx, cut)
         metrics, states = [], [whole(state)]
         for _ in range(steps):
             state, found = update(state, sharding.batch(arrays, mesh))
@@ -252,7 +252,7 @@ def see_first_step(alone, meshed):
 def drawn(config, vocab=32, seed=0):
     """A first state that need not be compiled."""
     rng = np.random.default_rng(seed)
-    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(loop.parts(config, vocab)[1]))
+    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(define_training(config, vocab)[1]))
     state["model"] = jax.tree.map(lambda x: rng.normal(0, 0.2, x.shape).astype(x.dtype), state["model"])
     return state
 
@@ -313,10 +313,10 @@ def test_no_activations_are_gathered_where_texts_are_cut():
     config = tiny("--config.encoding=cable", *on((1, 1, 2, 4)))
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
-        graph, init, tx = loop.parts(config, 32)
-        cut = loop.state_shardings(jax.eval_shape(init), tx, mesh)
-        state = loop.placed(jax.eval_shape(init), cut)
-        update = loop.make_step(config, graph, tx, cut)
+        graph, init, tx = define_training(config, 32)
+        cut = state_shardings(jax.eval_shape(init), tx, mesh)
+        state = with_shardings(jax.eval_shape(init), cut)
+        update = make_step(config, graph, tx, cut)
         compiled = update.lower(state, sharding.batch(rows(config), mesh)).compile()
     found, _ = collectives(compiled.as_text(), mesh.size)
     gathered = [each.bytes / each.times for each in found if each.kind in ("all-gather", "all-to-all")]

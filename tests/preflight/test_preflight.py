@@ -18,7 +18,7 @@ from bam_jax.preflight.__main__ import main
 from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
 from bam_jax.system.errors import UserError
-from bam_jax.training import loop
+from bam_jax.training.step import define_training, initial_state
 
 QUICKSTART = str(Path(__file__).parents[2] / "configs/quickstart.py")
 VOCAB = 64
@@ -73,7 +73,7 @@ def test_the_bytes_are_those_of_the_arrays_that_training_makes():
     step = step_of(config, chips.find("cpu:4"))
     shardings = jax.tree.map(lambda x: x.sharding, step.state)
     with jax.set_mesh(step.mesh):
-        state = loop._first(config, loop.parts(config, VOCAB)[1], shardings)
+        state = initial_state(config, define_training(config, VOCAB)[1], shardings)
     here = lambda tree: sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
     sums = step.bytes()
     assert (sums["parameters"], sums["optimizer"]) == (here(state["model"]), here(state["optimizer"]))

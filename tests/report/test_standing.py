@@ -8,12 +8,12 @@ import pytest
 from bam_jax import config
 from bam_jax.experiments import results
 from bam_jax.report.standing import state
-from bam_jax.training import checkpoint, loop
+from bam_jax.training import run_folder
 
 
 @pytest.fixture
 def run(tmp_path):
-    (tmp_path / checkpoint.CONFIG).write_text(config.to_json(config.Config(encoding="rope", steps=90)))
+    (tmp_path / run_folder.CONFIG).write_text(config.to_json(config.Config(encoding="rope", steps=90)))
     return tmp_path
 
 
@@ -22,30 +22,30 @@ def said(run):
 
 
 def reach(run, step):
-    (run / loop.METRICS).write_text(json.dumps({"step": step, "loss": 1.0, "seconds": 1.0}) + "\n")
+    (run / run_folder.METRICS).write_text(json.dumps({"step": step, "loss": 1.0, "seconds": 1.0}) + "\n")
 
 
 def test_a_run_that_was_begun_is_not_called_not_begun(run):
     assert state(None, run) == said(run / "nowhere") == "not begun"
     assert said(run) == "stopped before its first record"
-    (run / checkpoint.FOLDER / "5").mkdir(parents=True)
+    (run / run_folder.CHECKPOINTS / "5").mkdir(parents=True)
     assert said(run) == "stopped at step 5 of 90"
     reach(run, 7)
     assert said(run) == "stopped at step 7 of 90"
-    (run / loop.DIVERGED).write_text("step 8: the loss is nan, the norm of its gradient 1.0\n")
+    (run / run_folder.DIVERGED).write_text("step 8: the loss is nan, the norm of its gradient 1.0\n")
     assert said(run) == "diverged at step 8: the loss is nan, the norm of its gradient 1.0"
-    (run / loop.DIVERGED).unlink()
+    (run / run_folder.DIVERGED).unlink()
     reach(run, 90)
     assert said(run) == "90 of 90"
 
 
 def test_weights_from_elsewhere_are_a_finished_run(run):
-    (run / checkpoint.FOLDER / "90").mkdir(parents=True)
+    (run / run_folder.CHECKPOINTS / "90").mkdir(parents=True)
     assert said(run) == "90 of 90"
 
 
 def test_a_run_is_running_while_a_process_holds_it(run):
-    with (run / checkpoint.LOCK).open("a") as lock:
+    with (run / run_folder.LOCK).open("a") as lock:
         assert said(run) == "stopped before its first record"
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert said(run) == "running, before its first record"

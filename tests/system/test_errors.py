@@ -1,8 +1,16 @@
 """What ends a command."""
 
+import operator
 import os
+import re
 import subprocess
 import sys
+
+import jax.numpy as jnp
+import pytest
+
+from bam_jax.config import Config
+from bam_jax.system.errors import LESS, ending
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word():
@@ -11,3 +19,18 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word():
     done = subprocess.run([sys.executable, "-m", "bam_jax"], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_lack_of_memory_is_the_users_to_mend():
+    with pytest.raises(RuntimeError) as raised:
+        jnp.zeros(2**52, jnp.int8).block_until_ready()  # more than addresses reach
+    for error in (
+        MemoryError("745 GiB"),
+        raised.value,
+        RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 12800000000 bytes."),
+    ):
+        status, line = ending(error)
+        assert status == 2 and "not enough memory" in line and "\n" not in line
+    assert ending(RuntimeError("INTERNAL: something else")) is None
+    for name in re.findall(r"--config\.(\S+?)[=,; ]", LESS):
+        operator.attrgetter(name)(Config())

@@ -1,19 +1,17 @@
 import os
 import resource
 import shutil
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
 from bam_jax import config as configs
-from bam_jax.config import Config, DataConfig
-from bam_jax.data import tokenizer
-from bam_jax.system import log
+from bam_jax.models import transformer
+from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop
+from bam_jax.training import checkpoint, loop, run_folder
+from bam_jax.training.step import define_training
 
 
 @pytest.fixture(scope="module")
@@ -42,84 +40,15 @@ def run(trained, tmp_path):
     return shutil.copytree(trained[1], tmp_path / "run")
 
 
-def claim(run, config):
-    with checkpoint.claim(run, config, tokenizer(config.data.tokenizer)):
-        pass
-
-
-def test_claim_writes_the_configuration_once(tmp_path):
-    run = tmp_path / "a" / "run"
-    claim(run, Config(seed=3))
-    assert checkpoint.read_config(run) == Config(seed=3)
-    before = (run / "config.json").stat()
-    claim(run, Config(seed=3))
-    assert (run / "config.json").stat().st_mtime_ns == before.st_mtime_ns
-
-
-@pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])
-def test_claim_refuses_another_configuration(tmp_path, changed):
-    claim(tmp_path / "run", Config(seed=3))
-    with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options)"):
-        claim(tmp_path / "run", changed)
-    assert checkpoint.read_config(tmp_path / "run") == Config(seed=3)
-
-
-def test_claim_refuses_what_is_not_a_run(tmp_path):
-    (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="not a run"):
-        claim(tmp_path, Config())
-    with pytest.raises(UserError, match="not a run"):
-        claim(tmp_path / "thesis.tex", Config())
-    with pytest.raises(UserError, match="thesis.tex/run cannot be written"):
-        claim(tmp_path / "thesis.tex" / "run", Config())
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
-    run = tmp_path / "run"
-    code = """if True:
-        import sys, time
-        from bam_jax import config
-        from bam_jax.training import checkpoint
-        from bam_jax.data import tokenizer
-        with checkpoint.claim(sys.argv[1], config.Config(), tokenizer("char")):
-            print("claimed", flush=True)
-            time.sleep(600)
-    """
-    with subprocess.Popen([sys.executable, "-c", code, run], stdout=subprocess.PIPE) as other:
-        assert other.stdout.readline() == b"claimed\n"
-        with pytest.raises(UserError, match="run is in use by another training"):
-            claim(run, Config(seed=3))
-        assert checkpoint.read_config(run) == Config()
-        other.kill()  # SIGKILL
-    claim(run, Config())
-
-
-def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    (tmp_path / "link").symlink_to(texts)
-    for source in (texts, tmp_path / "link"):
-        for run in (texts, texts / "runs" / "x"):
-            with pytest.raises(UserError, match="would be read as data"):
-                claim(run, Config(data=DataConfig(source=str(source))))
-            with pytest.raises(UserError, match="would be read as data"):
-                claim(run, Config(data=DataConfig(mixture={"x": {"weight": 1, "held_out_source": str(source)}})))
-    assert not list(texts.iterdir())
-    claim(tmp_path / "texts2", Config(data=DataConfig(source=str(texts))))
-    monkeypatch.chdir(tmp_path)
-    claim("stdlib/run", Config(data=DataConfig(source="stdlib")))  # no folder's name
-
-
 def test_restored_model_is_the_trained_one(trained):
     config, run = trained
-    assert checkpoint.latest(run) == 4
+    assert run_folder.latest_step(run) == 4
     loaded, made, decoder = checkpoint.restore_model(run)
     assert loaded == config and made.name == "char"
     logits, _ = decoder(np.zeros((1, 8), np.int32))
     assert logits.shape == (1, 8, made.size)
-    _, tree = checkpoint.split(decoder)
-    fresh = loop.parts(config, made.size)[1]()["model"]
+    _, tree = transformer.split(decoder)
+    fresh = define_training(config, made.size)[1]()["model"]
     assert not np.array_equal(tree["params"]["head"]["kernel"], fresh["params"]["head"]["kernel"])
     np.testing.assert_array_equal(*(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh)))
 
@@ -136,7 +65,7 @@ def test_overrides_apply_and_must_fit(trained):
 def test_missing_run_or_checkpoint(tmp_path, run):
     with pytest.raises(UserError, match="not a run"):
         checkpoint.restore_model(tmp_path / "none")
-    assert not (tmp_path / "none").exists() and checkpoint.latest(tmp_path / "none") == 0
+    assert not (tmp_path / "none").exists() and run_folder.latest_step(tmp_path / "none") == 0
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoint.restore_model(run)
@@ -245,7 +174,7 @@ def test_a_checkpoint_counts_when_its_sums_are_there(tmp_path, monkeypatch):
     def killed(*_):
         raise Killed
 
-    for name in ("_sums", "_seal"):
+    for name in ("_checksums", "_seal"):
         run = tmp_path / name
         with pytest.raises(Killed), checkpoint.Checkpoints(run) as checkpoints:
             checkpoints.save(1, state(), Data())
@@ -255,14 +184,14 @@ def test_a_checkpoint_counts_when_its_sums_are_there(tmp_path, monkeypatch):
                 patch.setattr(checkpoint, name, killed)
                 checkpoints.save(3, state(), Data())
                 checkpoints._wait()
-        assert checkpoint.latest(run) == 2
+        assert run_folder.latest_step(run) == 2
         loaded(run)
         assert {path.name for path in (run / "checkpoints").iterdir()} == {"1", "2"}
 
 
 def test_metrics_are_those_of_the_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with checkpoint.Checkpoints(tmp_path) as checkpoints, log.Writer(path) as writer:
+    with checkpoint.Checkpoints(tmp_path) as checkpoints, jsonl.Writer(path) as writer:
         for step in range(1, 4):
             writer.write({"step": step, "loss": 1 / step})
         checkpoints.save(3, state(), Data())
@@ -291,5 +220,5 @@ def test_a_full_disk_is_one_line(tmp_path, limit, capfd, caplog):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (capfd.readouterr().err, caplog.records) == ("", [])
-    assert checkpoint.latest(tmp_path) == 1
+    assert run_folder.latest_step(tmp_path) == 1
     loaded(tmp_path, 10**5)

@@ -7,7 +7,7 @@ from flax import nnx
 
 from bam_jax.config import Config, OptimizerConfig
 from bam_jax.models import transformer
-from bam_jax.training import checkpoint, optimizer
+from bam_jax.training import optimizer
 
 PRIOR = {"layers/attention/encoding/shape", "layers/attention/encoding/log_scale"}
 PLAIN = {
@@ -27,7 +27,7 @@ DECAYED = {
 @pytest.fixture(scope="module")
 def trees():
     config = Config(encoding="bam", ssmax="on")
-    return checkpoint.split(nnx.eval_shape(lambda: transformer.build(config, vocab=11, rngs=nnx.Rngs(0))))[1]
+    return transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=11, rngs=nnx.Rngs(0))))[1]
 
 
 def names(tree):

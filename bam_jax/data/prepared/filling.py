@@ -11,7 +11,7 @@ from tqdm import tqdm
 from bam_jax.data.prepared.pool import Encoder, batches, tokenised
 from bam_jax.data.prepared.shards import MANIFEST, SPLITS, Manifest, Shard, ShardWriter, lengths_path
 from bam_jax.data.sources.records import Part
-from bam_jax.system import log
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
 
 
@@ -157,6 +157,6 @@ class _Counter:
 def _progress(manifest: Manifest, parts: list[Part]) -> tqdm:
     assert manifest.next is not None
     sizes = [part.size for part in parts]
-    bar = log.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")
+    bar = console.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")
     bar.unit_scale = True
     return bar

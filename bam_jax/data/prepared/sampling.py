@@ -6,7 +6,7 @@ import numpy as np
 
 from bam_jax.data.prepared.pool import ALL, Encoder
 from bam_jax.data.sources.records import Part
-from bam_jax.system import log
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
 
 
@@ -30,7 +30,7 @@ def draw(parts: list[Part], encoder: Encoder, held_out: int, train: int | None) 
         UserError: the source cannot be read, or more than a third of it would be held out.
     """
     found = array.array("Q")
-    with log.progress(sum(part.size for part in parts), unit="B", label="drawing") as bar:
+    with console.progress(sum(part.size for part in parts), unit="B", label="drawing") as bar:
         bar.unit_scale = True
         before = 0
         for part in parts:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax.system import log
+from bam_jax.system import console, files
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import read_json, shortened
 
@@ -91,7 +91,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write it into the folder, all at once or not at all."""
         record = {"format": FORMAT, "version": VERSION} | dataclasses.asdict(self)
-        log.replace(folder / MANIFEST, json.dumps(record, indent=1) + "\n")
+        files.write_atomically(folder / MANIFEST, json.dumps(record, indent=1) + "\n")
 
 
 def is_prepared(path: str | os.PathLike) -> bool:
@@ -316,7 +316,7 @@ def verify(folder: str | os.PathLike, *, show: bool | None = None) -> None:
 
     Args:
         folder: a prepared folder, complete or not.
-        show: see `log.progress`.
+        show: see `console.progress`.
 
     Raises:
         UserError: names the first file that is missing, or has another size or checksum.
@@ -324,7 +324,7 @@ def verify(folder: str | os.PathLike, *, show: bool | None = None) -> None:
     folder = Path(folder)
     manifest = read_manifest(folder)
     total = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
-    with log.progress(total, unit="B", label="verifying", show=show) as bar:
+    with console.progress(total, unit="B", label="verifying", show=show) as bar:
         for split, shards in manifest.shards.items():
             lengths, start = lengths_path(folder, split), 0
             # In an unfinished folder more may follow, of a shard that was never finished.

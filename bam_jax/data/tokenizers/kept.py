@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
-from bam_jax.system import log
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import read_json
 
@@ -31,7 +31,8 @@ def keep(made: Tokenizer, run: str | os.PathLike) -> None:
     folder.mkdir(exist_ok=True)
     for name, path in made.files.items():
         shutil.copyfile(path, folder / name)
-    log.replace(folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n")  # last: without it nothing is kept
+    # last: without it nothing is kept
+    files.write_atomically(folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n")
 
 
 def kept(run: str | os.PathLike, spec: str) -> Tokenizer:

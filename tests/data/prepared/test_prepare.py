@@ -1,7 +1,6 @@
 """Preparing gives each document once, on the right side, in the same bytes however often it is killed."""
 
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import json
@@ -29,6 +28,7 @@ from bam_jax.data.prepared.sampling import draw
 from bam_jax.data.sources.records import Part
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.kept import kept
+from bam_jax.system import lock
 from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -290,11 +290,8 @@ def test_folders_of_other_things_are_refused(tmp_path):
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path):
     (tmp_path / "out").mkdir()
-    place = os.open(tmp_path / "out", os.O_RDONLY)
-    fcntl.flock(place, fcntl.LOCK_EX)
-    with pytest.raises(UserError, match="another process is preparing"):
+    with lock.hold(tmp_path / "out"), pytest.raises(UserError, match="another process is preparing"):
         run(corpus(tmp_path / "in", words(3)), tmp_path / "out")
-    os.close(place)
     run(tmp_path / "in", tmp_path / "out")
 
 

@@ -11,9 +11,11 @@ import pytest
 from bam_jax import config as configs
 from bam_jax import train
 from bam_jax.data import tokenizer
-from bam_jax.system import errors, log
+from bam_jax.models import transformer
+from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop
+from bam_jax.training import checkpoint, loop, run_folder
+from bam_jax.training.step import define_training, initial_state, jit_once
 
 CONFIG = """
 import ml_collections
@@ -40,7 +42,7 @@ def tiny(path, *overrides):
 
 
 def final(run):
-    return checkpoint.split(checkpoint.restore_model(run)[2])[1]
+    return transformer.split(checkpoint.restore_model(run)[2])[1]
 
 
 def same(a, b):
@@ -67,13 +69,13 @@ def test_killed_at_any_moment_and_started_again_ends_bitwise_the_same(path):
     ]
     for threshold in (5, 40):
         process = subprocess.Popen(command)
-        while checkpoint.latest(path / "killed") < threshold:
+        while run_folder.latest_step(path / "killed") < threshold:
             assert process.poll() is None
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.2))
         process.kill()  # SIGKILL
         process.wait()
-        assert 0 < checkpoint.latest(path / "killed") < 90
+        assert 0 < run_folder.latest_step(path / "killed") < 90
     resumed = loop.fit(tiny(path), path / "killed")
     same(final(path / "unbroken"), final(path / "killed"))
     assert lasting(resumed) == lasting(unbroken)
@@ -101,7 +103,7 @@ def test_command_line_finishes_once_and_refuses_another_configuration(path, caps
 
 
 def test_a_second_training_of_a_folder_is_refused_and_writes_nothing(path, capsys):
-    with checkpoint.claim(path / "run", tiny(path), tokenizer("char")), pytest.raises(SystemExit) as exit:
+    with run_folder.claim(path / "run", tiny(path), tokenizer("char")), pytest.raises(SystemExit) as exit:
         errors.run(train.main, [f"--config={path / 'tiny.py'}", f"--workdir={path / 'run'}"])
     said = capsys.readouterr().err
     assert exit.value.code == 2 and "in use by another training" in said.splitlines()[-1] and said.count("error") == 1
@@ -144,14 +146,14 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(path, monkeypatch):
     monkeypatch.setattr(loop, "make_step", poisoned)
     with pytest.raises(UserError, match="^step 7: "):
         loop.fit(tiny(path, "--config.log_every=1"), path / "run")
-    assert checkpoint.latest(path / "run") == 5  # the next would have been at 10
-    assert [record["step"] for record in log.read(path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
-    assert (path / "run" / loop.DIVERGED).read_text().startswith("step 7: the loss is nan")
+    assert run_folder.latest_step(path / "run") == 5  # the next would have been at 10
+    assert [record["step"] for record in jsonl.read(path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert (path / "run" / run_folder.DIVERGED).read_text().startswith("step 7: the loss is nan")
 
 
 def one_step(config, **more):
-    graph, init, tx = loop.parts(config, 11)
-    state = loop.jit_once(init)()
+    graph, init, tx = define_training(config, 11)
+    state = jit_once(init)()
     before = jax.tree.map(np.asarray, state)
     rng = np.random.default_rng(0)
     shape = config.batch, config.context
@@ -201,7 +203,7 @@ def test_decoders_and_encoders_have_tasks_of_their_own(path, capsys):
     masked = "--config.model.causal=false", "--config.data.task=masked", "--config.data.tokenizer=byte"
     loop.fit(tiny(path, *masked, "--config.steps=2"), path / "encoder", progress=False)
     assert capsys.readouterr().err == ""
-    assert checkpoint.latest(path / "encoder") == 2
+    assert run_folder.latest_step(path / "encoder") == 2
     for overrides, says in (
         (masked[:1], "an encoder .* is not trained on config.data.task='packed'; give masked"),
         (["--config.data.task=triplets"], "a decoder is not trained on .*'triplets'; give packed or passkey"),
@@ -215,12 +217,12 @@ def test_a_run_may_start_from_anothers_parameters(path):
     loop.fit(tiny(path, "--config.steps=2", "--config.checkpoint_every=2"), path / "short")
     longer = tiny(path, f"--config.start={path / 'short'}", "--config.context=48")
     size = tokenizer(longer.data.tokenizer).size
-    _, init, tx = loop.parts(longer, size)
-    first = loop._first(longer, init)
+    _, init, tx = define_training(longer, size)
+    first = initial_state(longer, init)
     same(first["model"], final(path / "short"))
     same(first["optimizer"], tx.init(first["model"]["params"]))
     with pytest.raises(UserError, match="not a run"):
-        loop._first(tiny(path, f"--config.start={path / 'nowhere'}"), init)
+        initial_state(tiny(path, f"--config.start={path / 'nowhere'}"), init)
     with pytest.raises(UserError, match="does not fit"):
         wide = tiny(path, f"--config.start={path / 'short'}", "--config.model.width=32")
-        loop._first(wide, loop.parts(wide, size)[1])
+        initial_state(wide, define_training(wide, size)[1])

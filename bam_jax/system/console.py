@@ -1,0 +1,62 @@
+"""Lines and progress on stderr, on a terminal or in a job's log."""
+
+import argparse
+import sys
+
+from tqdm import tqdm
+
+_MINUTE = 60.0  # seconds between two lines of progress where there is no terminal
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, above the bar if a terminal shows one; from any thread.
+
+    Args:
+        text: the line.
+    """
+    if sys.stderr.isatty():
+        tqdm.write(text, file=sys.stderr)
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
+def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> tqdm:
+    """Progress on stderr with rate and time left: a bar on a terminal, a line each minute elsewhere, such as in a job's log.
+
+    Args:
+        total: units of the whole job.
+        done: units done before, by an earlier process.
+        unit: the name of a unit.
+        label: what stands before the bar.
+        show: False: not at all; True: a bar everywhere.
+    """
+    options = {
+        "total": total,
+        "initial": done,
+        "unit": unit,
+        "desc": label,
+        "disable": show is False,
+        "file": sys.stderr,
+    }
+    if show or sys.stderr.isatty():
+        return tqdm(**options, dynamic_ncols=True)
+    text = "{desc}: {n_fmt} of {total_fmt} ({unit}), {elapsed} elapsed, {remaining} left{postfix}"
+    return _Lines(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
+
+
+def progress_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --progress and --no-progress to a command.
+
+    Args:
+        parser: of the command.
+    """
+    help = "default: a bar on a terminal, a line each minute elsewhere"
+    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help=help)
+
+
+class _Lines(tqdm):
+    """Progress as lines; tqdm overwrites one."""
+
+    @staticmethod
+    def status_printer(file):
+        return lambda text: print(text, file=file, flush=True) if text else None

@@ -1,0 +1,143 @@
+"""JSON-lines files: one record a line, each with a checksum, that survive a process killed while it writes."""
+
+import json
+import os
+import reprlib
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bam_jax.system import files, lock, strict_json
+from bam_jax.system.errors import UserError
+
+CRC = "crc32"
+"""The name in a record's line under which its checksum stands."""
+
+
+class Writer:
+    """Appends records to a JSON-lines file, one flushed line each.
+
+    Args:
+        path: the file; it is made if it is missing and its folder must exist.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self._file = Path(path).open("a", encoding="utf-8")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record.
+
+        Args:
+            record: names to JSON values; units belong into the names or beside them.
+        """
+        self._file.write(line(record) + "\n")
+        self._file.flush()  # the record outlives this process, and others read it at once
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """A record as JSON with the CRC-32 of what is in it, by which `parse` notices a change.
+
+    >>> line({"step": 1, "loss": 2.5})
+    '{"step": 1, "loss": 2.5, "crc32": 763729624}'
+
+    Args:
+        record: names to JSON values.
+    """
+    return json.dumps({**record, CRC: _checksum(record)})
+
+
+def parse(text: bytes, where: str, remedy: str = "put it back from a copy or remove that line") -> dict[str, Any]:
+    """The record that `line` was given; or one in any JSON, which has no CRC-32 to go by.
+
+    Args:
+        text: JSON of an object, in UTF-8.
+        where, remedy: as `strict_json.parse` takes them.
+
+    Raises:
+        UserError: it is something else, or not what was written.
+    """
+    record = strict_json.parse(text, where, remedy)
+    if not isinstance(record, dict):
+        raise UserError(f"{where} is no record but {reprlib.repr(record)}; {remedy}")
+    crc = record.pop(CRC, None)
+    if crc not in (None, _checksum(record)):
+        raise UserError(f"{where} was changed after it was written (its {CRC} is that of another); {remedy}")
+    return record
+
+
+def _checksum(record: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(record).encode())
+
+
+def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The records of a JSON-lines file; a last line torn by a killed writer is left out.
+
+    Args:
+        path: the file; a missing one has no records.
+
+    Raises:
+        UserError: a line before the last is not JSON of an object in UTF-8, or not what was written.
+    """
+    for _, record in _lines(Path(path)):
+        yield record
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Each whole line as it stands, and its record."""
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    for number, text in enumerate(lines[:-1], start=1):  # what follows the last newline was never finished
+        yield text, parse(text, f"{path}, line {number}")
+
+
+def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Rewrite a JSON-lines file with only the wanted records, all at once or not at all.
+
+    Args:
+        path: the file; a missing one stays missing.
+        wanted: says of a record whether it stays.
+    """
+    path = Path(path)
+    if path.exists():
+        # The lines stay as they stand: records of a stranger may lack a checksum, and get none.
+        files.write_atomically(path, "".join(text.decode() + "\n" for text, record in _lines(path) if wanted(record)))
+
+
+def mend(path: Path) -> None:
+    """Cut off a last line that a killed process left torn: the next would be appended to it.
+
+    Args:
+        path: a JSON-lines file; a missing one stays missing.
+    """
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        keep(path, lambda record: True)
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Add one record to a JSON-lines file that several processes may add to.
+
+    Args:
+        path: the file; a last line that a killed process left torn is cut off.
+        record: as `Writer.write` takes it.
+
+    Raises:
+        UserError: the file cannot be locked.
+    """
+    # The lock is a file of its own: `mend` puts another file in the place of the one that would be locked.
+    with lock.hold(path.with_name(f".{path.name}.lock")):
+        mend(path)
+        with Writer(path) as writer:
+            writer.write(record)

@@ -1,0 +1,189 @@
+"""The folder of a run: its files, who may write to them, and how far the run is.
+
+config.json       what it is made from
+tokenizer/        what its text is read with
+checkpoints/      what it goes on from: see `checkpoint`
+metrics.jsonl     see `metrics`
+diverged          there while the last training ended with numbers that are not finite; it says which
+.lock             held by the process that trains
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.data import tokenizers
+from bam_jax.data.sources import corpus
+from bam_jax.data.tokenizers.kept import keep
+from bam_jax.system import files, lock
+from bam_jax.system.errors import UserError
+
+CONFIG = "config.json"
+CHECKPOINTS = "checkpoints"
+METRICS = "metrics.jsonl"
+DIVERGED = "diverged"
+LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer) -> Iterator[None]:
+    """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
+
+    The claim ends with the block, or with the process, however that ends.
+
+    Args:
+        workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there.
+        config: what the run is made from.
+        tokenizer: the one that the configuration names; its files are copied.
+
+    Raises:
+        UserError: the folder holds a run of another configuration or tokenizer, or something else, or lies among the
+            data; it is claimed by another process, or cannot be written.
+    """
+    run = Path(workdir)
+    _check_outside_data(run, config)
+    _make(run)
+    with lock.hold(run / LOCK, f"workdir {run} is in use by another training; give another folder"):
+        # Only now: another process that makes the same run at this moment may have written it meanwhile.
+        if not (run / CONFIG).exists():
+            files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
+        _check_configuration(run, config)
+        keep(tokenizer, run)
+        yield
+
+
+def is_claimed(run: Path) -> bool:
+    """Whether a process trains into a run's folder at this moment.
+
+    Args:
+        run: the folder; nothing is written to it.
+    """
+    return lock.is_held(run / LOCK)
+
+
+def latest_step(run: str | os.PathLike) -> int:
+    """The step of a run's newest checkpoint; 0 if there is none, or no run.
+
+    Args:
+        run: the run's folder; nothing is written to it.
+    """
+    folder = Path(run) / CHECKPOINTS
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def trained_step(run: str | os.PathLike) -> int:
+    """The step of a run's newest checkpoint.
+
+    Args:
+        run: the run's folder; nothing is written to it.
+
+    Raises:
+        UserError: there is no run, or it has no checkpoint.
+    """
+    read_config(run)
+    step = latest_step(run)
+    if step == 0:
+        raise UserError(
+            f"{run} has no checkpoint; train it first: python -m bam_jax.train --config=FILE --workdir={run}"
+        )
+    return step
+
+
+def read_config(run: str | os.PathLike) -> Config:
+    """The configuration of a run.
+
+    Args:
+        run: the run's folder.
+
+    Raises:
+        UserError: there is no run, or its configuration cannot be read.
+    """
+    path = Path(run) / CONFIG
+    try:
+        return configs.from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{run} is not a run: it has no {CONFIG}; train one with python -m bam_jax.train --config=FILE --workdir={run}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}; mend it or train into another folder") from error
+
+
+def vocabulary_size(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
+    """Entries of the model's vocabulary: the tokenizer's, padded where that is customary, or what the configuration says.
+
+    Args:
+        config: its `model.vocab` is 0 for the tokenizer's `padded`.
+        tokenizer: the configuration's tokenizer.
+
+    Raises:
+        UserError: the configuration says fewer than the tokenizer has.
+    """
+    size = config.model.vocab or tokenizer.padded
+    if size < tokenizer.size:
+        raise UserError(
+            f"config.model.vocab={size} is less than the {tokenizer.size} of tokenizer {tokenizer.name!r}; "
+            "set it to 0 or to at least that"
+        )
+    return size
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, whose names are the paths.
+
+    >>> flatten({"a": 1, "b": {"c": [2]}})
+    {'a': 1, 'b.c': [2]}
+
+    Args:
+        tree: dictionaries of names to values or to more of them.
+        prefix: what all names begin with.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _check_outside_data(run: Path, config: Config) -> None:
+    for _, part in config.data.parts().values():
+        for source in {part.source, part.held_out_source} - {"", corpus.STDLIB}:
+            if run.resolve().is_relative_to(Path(source).resolve()):
+                raise UserError(
+                    f"workdir {run} lies in the data source {source}, where its own files would be read as data; "
+                    "give a workdir outside that folder"
+                )
+
+
+def _make(run: Path) -> None:
+    """Make the folder, unless it is a run or empty; hidden files, such as a lock, count for nothing."""
+    try:
+        if (run / CONFIG).exists():
+            return
+        if run.exists() and (not run.is_dir() or any(path.name[0] != "." for path in run.iterdir())):
+            what = "holds something that is not a run" if run.is_dir() else "is a file, not a run"
+            raise UserError(f"workdir {run} {what}; give a new or an empty folder")
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
+
+
+def _check_configuration(run: Path, config: Config) -> None:
+    """See that a run's configuration is this one; the mesh may differ, since a run may go on with other devices."""
+    theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
+    for name in sorted(theirs.keys() | ours.keys()):
+        if name.startswith("mesh."):
+            continue
+        # by their text: as values, 1, 1.0 and True are equal
+        there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
+        if there != here:
+            raise UserError(
+                f"workdir {run} holds a run with config.{name}={there}, not {here}; "
+                "use that configuration to resume it, or another workdir"
+            )

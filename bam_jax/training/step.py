@@ -1,0 +1,163 @@
+"""One step of training: the state that it takes and gives, how devices share that, and the jitted function."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from bam_jax.config import Config
+from bam_jax.models import transformer
+from bam_jax.parallel import sharding
+from bam_jax.training import checkpoint, losses, optimizer
+
+State = dict[str, Any]
+"""{'model': {'params': ..., 'frozen': ...}, 'optimizer': ...}, plain pytrees of arrays."""
+Shardings = dict[str, Any]
+"""The same with a `NamedSharding` for each array."""
+
+
+def define_training(
+    config: Config, vocab: int
+) -> tuple[nnx.GraphDef, Callable[[], State], optax.GradientTransformation]:
+    """The structure of the decoder, a function that makes the initial state, and the optimiser; no array is made.
+
+    Args:
+        config: the run's.
+        vocab: entries of the vocabulary.
+    """
+
+    def build():
+        return transformer.build(config, vocab=vocab, rngs=nnx.Rngs(config.seed))
+
+    graph, tree = transformer.split(nnx.eval_shape(build))
+    tx = optimizer.make(config.optimizer, config.steps, tree["params"])
+
+    def initialise():
+        _, tree = transformer.split(build())
+        return {"model": tree, "optimizer": tx.init(tree["params"])}
+
+    return graph, initialise, tx
+
+
+def initial_state(config: Config, initialise: Callable[[], State], shardings: Shardings | None = None) -> State:
+    """The state before the first step; with `config.start` its model is that run's, its optimiser new.
+
+    Args:
+        config: the run's.
+        initialise: of `define_training`.
+        shardings: of the state; None: it is not cut.
+
+    Raises:
+        UserError: the run of `config.start` has no checkpoint that fits.
+    """
+    state = jit_once(initialise, shardings)()
+    if config.start:
+        state["model"] = checkpoint.restore_parameters(config.start, state["model"])
+    return state
+
+
+def jit_once(function: Callable[[], State], shardings: Shardings | None = None) -> Callable[[], State]:
+    """Jit a function for a single call, straight into shards.
+
+    Args:
+        function: makes a state.
+        shardings: of the state; None: it is not cut.
+    """
+    # XLA for CPUs would optimise initialisers for ten times as long as one call takes.
+    quick = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=quick, out_shardings=shardings)
+
+
+def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> Shardings:
+    """The sharding of every array of the state: parameters by `sharding.RULES`, and what the optimiser keeps of each like it.
+
+    Args:
+        state: the arrays, or what `jax.eval_shape` gives for them.
+        tx: the optimiser.
+        mesh: of `sharding.make_mesh`.
+
+    Raises:
+        UserError: see `sharding.parameters`.
+    """
+    params, frozen = [sharding.parameters(state["model"][name], mesh) for name in ("params", "frozen")]
+    moments = optax.tree.map_params(
+        tx,
+        lambda _, like: like,
+        state["optimizer"],
+        params,
+        transform_non_params=lambda _: sharding.whole(mesh),
+    )
+    return {"model": {"params": params, "frozen": frozen}, "optimizer": moments}
+
+
+def with_shardings(shapes: State, shardings: Shardings) -> State:
+    """Shapes, dtypes and shardings of the state.
+
+    Args:
+        shapes: what `jax.eval_shape` gives for the state.
+        shardings: of `state_shardings`.
+    """
+    return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
+
+
+def make_step(
+    config: Config, graph: nnx.GraphDef, tx: optax.GradientTransformation, shardings: Shardings | None = None
+) -> Callable[[State, dict[str, Any]], tuple[State, jax.Array]]:
+    """The jitted optimiser step `(state, batch) -> (state, [loss, gradient norm])`; it donates the state.
+
+    The loss is sum_n w_n nll_n / sum_n w_n over the whole batch, also when `config.optimizer.accumulate` cuts
+    the batch into micro-batches whose gradients are added up.
+
+    Args:
+        config: the run's configuration.
+        graph: the decoder's structure, from `transformer.split`.
+        tx: the optimiser, from `optimizer.make`.
+        shardings: of the state, from `state_shardings`, for a call under `jax.set_mesh`; None: nothing is cut.
+    """
+    count = config.optimizer.accumulate
+
+    def loss(params, frozen, part, weight):
+        decoder = nnx.merge(graph, params, frozen)
+        segment, position = [part[name] if name in part else None for name in ("segment", "position")]
+        hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
+        total, _ = losses.sharded_cross_entropy(hidden, decoder.unembedding(), part["targets"], part["weights"])
+        return total / weight
+
+    def cut_like_parameters(gradient):
+        # Without it the compiler may keep all of a gradient on every device, before the optimiser takes its part.
+        if shardings is None:
+            return gradient
+        return jax.lax.with_sharding_constraint(gradient, shardings["model"]["params"])
+
+    # The new state takes the memory of the old one: two of them would not fit beside each other.
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
+    def step(state, batch):
+        params, frozen = state["model"]["params"], state["model"]["frozen"]
+        # The weight of the whole batch, so that micro-batches of other weights add up to the same gradient. A batch of pads
+        # alone teaches nothing, and must not divide by zero.
+        weight = jnp.maximum(batch["weights"].sum(), 1e-6)
+
+        def value_and_gradient(part):
+            value, gradient = jax.value_and_grad(loss)(params, frozen, part, weight)
+            return value, cut_like_parameters(gradient)
+
+        def add(total, part):
+            return jax.tree.map(jnp.add, total, value_and_gradient(part)), None
+
+        if count == 1:
+            value, gradient = value_and_gradient(batch)
+        else:
+            zero = jnp.zeros_like(weight), cut_like_parameters(jax.tree.map(jnp.zeros_like, params))
+            (value, gradient), _ = jax.lax.scan(add, zero, sharding.micro_batches(batch, count))
+        updates, moments = tx.update(gradient, state["optimizer"], params)
+        new = {
+            "model": {"params": optax.apply_updates(params, updates), "frozen": frozen},
+            "optimizer": moments,
+        }
+        return new, jnp.stack([value, optax.tree.norm(gradient)])
+
+    return step

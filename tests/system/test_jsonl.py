@@ -1,0 +1,70 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bam_jax.system import jsonl
+from bam_jax.system.errors import UserError
+
+
+def test_records_are_there_as_soon_as_they_are_written(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with jsonl.Writer(path) as writer:
+        writer.write({"step": 1, "loss": 2.5})
+        assert list(jsonl.read(path)) == [{"step": 1, "loss": 2.5}]
+    with jsonl.Writer(path) as writer:
+        writer.write({"step": 2, "loss": 2.0})
+    assert [record["step"] for record in jsonl.read(path)] == [1, 2]
+
+
+def test_a_torn_last_line_is_left_out_and_mended(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3')
+    assert [record["step"] for record in jsonl.read(path)] == [1, 2]
+    jsonl.keep(path, lambda record: record["step"] <= 1)
+    assert path.read_text() == '{"step": 1}\n'
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (b'{"st', "is not JSON"),
+        (b"", "is not JSON"),
+        (b"[" * 10**5, "is nested too deep"),
+        (b"9" * 5000, "cannot be read .Exceeds the limit"),
+        (b'{"step": "\xff"}', "is not UTF-8"),
+        (b"3", "is no record but 3"),
+        (b'{"step": 2, "crc32": 5}', "was changed after it was written"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, bad, says):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + bad + b'\n{"step": 3}\n')
+    with pytest.raises(UserError, match=f"metrics.jsonl, line 2 {says}.*; put it back from a copy"):
+        list(jsonl.read(path))
+
+
+WHOLE, FLOATS = st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.none() | st.booleans() | WHOLE | FLOATS | st.text(max_size=8)
+
+
+@given(st.dictionaries(st.text(max_size=4), PLAIN | st.lists(PLAIN, max_size=2), max_size=4), st.data())
+def test_a_line_is_json_and_a_change_of_it_is_noticed(record, data):
+    line = jsonl.line(record)
+    assert "\n" not in line and jsonl.parse(line.encode(), "x") == record
+    assert {name: value for name, value in json.loads(line).items() if name != jsonl.CRC} == record
+    assert jsonl.parse(json.dumps(record, indent=1).encode(), "x") == record  # of those who do not write the sum
+    changed = bytearray(line.encode())
+    end = line.rindex(jsonl.CRC) - 1
+    changed[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        assert jsonl.parse(bytes(changed), "x") == record  # one space for another, say
+    except ValueError:
+        pass
+
+
+def test_a_missing_file_has_no_records_and_stays_missing(tmp_path):
+    jsonl.keep(tmp_path / "none.jsonl", lambda record: True)
+    assert list(jsonl.read(tmp_path / "none.jsonl")) == [] and list(tmp_path.iterdir()) == []

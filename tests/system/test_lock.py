@@ -1,0 +1,64 @@
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from bam_jax.system import lock
+from bam_jax.system.errors import UserError
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_lock_is_held_by_one_until_its_block_ends(tmp_path, kind):
+    path = tmp_path / "lock"
+    if kind == "folder":
+        path.mkdir()
+    for _ in range(2):
+        with lock.hold(path, "busy"):
+            with pytest.raises(UserError, match="^busy$"), lock.hold(path, "busy"):
+                pass
+            with pytest.raises(ZeroDivisionError), lock.hold(tmp_path / "other"):
+                raise ZeroDivisionError
+    assert path.is_dir() == (kind == "folder")
+
+
+def test_a_lock_is_seen_by_those_who_look_and_looking_holds_nothing(tmp_path):
+    path = tmp_path / "lock"
+    assert not lock.is_held(path) and not path.exists()
+    with lock.hold(path):
+        assert lock.is_held(path) and lock.is_held(path)
+    assert not lock.is_held(path)
+    with lock.hold(path, "busy"):
+        pass
+
+
+def test_without_words_a_lock_is_waited_for(tmp_path):
+    entered = threading.Event()
+
+    def wait():
+        with lock.hold(tmp_path / "lock"):
+            entered.set()
+
+    thread = threading.Thread(target=wait)
+    with lock.hold(tmp_path / "lock"):
+        thread.start()
+        assert not entered.wait(0.05)
+    thread.join()
+    assert entered.is_set()
+
+
+def test_a_lock_ends_with_a_killed_process(tmp_path):
+    code = """if True:
+        import sys, time
+        from pathlib import Path
+        from bam_jax.system import lock
+        with lock.hold(Path(sys.argv[1])):
+            print("held", flush=True)
+            time.sleep(600)
+    """
+    path = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        assert lock.is_held(path)
+        other.kill()
+    assert not lock.is_held(path)

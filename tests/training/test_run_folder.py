@@ -1,0 +1,78 @@
+import subprocess
+import sys
+
+import pytest
+
+from bam_jax.config import Config, DataConfig
+from bam_jax.data import tokenizer
+from bam_jax.system.errors import UserError
+from bam_jax.training import run_folder
+
+
+def claim(run, config):
+    with run_folder.claim(run, config, tokenizer(config.data.tokenizer)):
+        pass
+
+
+def test_claim_writes_the_configuration_once(tmp_path):
+    run = tmp_path / "a" / "run"
+    claim(run, Config(seed=3))
+    assert run_folder.read_config(run) == Config(seed=3)
+    before = (run / "config.json").stat()
+    claim(run, Config(seed=3))
+    assert (run / "config.json").stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])
+def test_claim_refuses_another_configuration(tmp_path, changed):
+    claim(tmp_path / "run", Config(seed=3))
+    with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options)"):
+        claim(tmp_path / "run", changed)
+    assert run_folder.read_config(tmp_path / "run") == Config(seed=3)
+
+
+def test_claim_refuses_what_is_not_a_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="not a run"):
+        claim(tmp_path, Config())
+    with pytest.raises(UserError, match="not a run"):
+        claim(tmp_path / "thesis.tex", Config())
+    with pytest.raises(UserError, match="thesis.tex/run cannot be written"):
+        claim(tmp_path / "thesis.tex" / "run", Config())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
+    run = tmp_path / "run"
+    code = """if True:
+        import sys, time
+        from bam_jax import config
+        from bam_jax.data import tokenizer
+        from bam_jax.training import run_folder
+        with run_folder.claim(sys.argv[1], config.Config(), tokenizer("char")):
+            print("claimed", flush=True)
+            time.sleep(600)
+    """
+    with subprocess.Popen([sys.executable, "-c", code, run], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"claimed\n"
+        with pytest.raises(UserError, match="run is in use by another training"):
+            claim(run, Config(seed=3))
+        assert run_folder.read_config(run) == Config()
+        other.kill()  # SIGKILL
+    claim(run, Config())
+
+
+def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (tmp_path / "link").symlink_to(texts)
+    for source in (texts, tmp_path / "link"):
+        for run in (texts, texts / "runs" / "x"):
+            with pytest.raises(UserError, match="would be read as data"):
+                claim(run, Config(data=DataConfig(source=str(source))))
+            with pytest.raises(UserError, match="would be read as data"):
+                claim(run, Config(data=DataConfig(mixture={"x": {"weight": 1, "held_out_source": str(source)}})))
+    assert not list(texts.iterdir())
+    claim(tmp_path / "texts2", Config(data=DataConfig(source=str(texts))))
+    monkeypatch.chdir(tmp_path)
+    claim("stdlib/run", Config(data=DataConfig(source="stdlib")))  # no folder's name
