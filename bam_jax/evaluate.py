@@ -7,12 +7,11 @@ import argparse
 import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 from bam_jax import config as configs
-from bam_jax.evals.running import EVALS, evaluate, names
-from bam_jax.experiments import results
-from bam_jax.system import console, errors, host
+from bam_jax.evals.running import EVALS, evaluate
+from bam_jax.experiments import summary
+from bam_jax.system import console, errors
 
 
 def main(argv: Sequence[str]) -> None:
@@ -47,11 +46,11 @@ def main(argv: Sequence[str]) -> None:
     configs.allow_option(parser)
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
-    host.keep_freed_memory()
+    lengths = configs.lengths_of(given.lengths)
     found = evaluate(
         given.run,
         given.eval,
-        configs.lengths_of(given.lengths),
+        lengths,
         memory=given.memory,
         skip=given.skip,
         overrides=overrides,
@@ -59,21 +58,8 @@ def main(argv: Sequence[str]) -> None:
         progress=given.progress,
         **{option: value for option in helps if (value := getattr(given, option)) is not None},
     )
-    tables: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
-    for record in found:
-        for name in names(record, given.tasks):
-            tables[name, record["length"]].append(record)
-    for (task, length), cells in sorted(tables.items()):
-        n = sum(cell["n"] for cell in cells)
-        value = results.mean(cells)
-        what = f"{task} {cells[0]['unit']}".strip()
-        print(f"{given.run}: {what} at {length} tokens: {value:.3f} ({n} {EVALS[given.eval].SAMPLES})")
-    left_out = sorted(set(configs.lengths_of(given.lengths)) - {length for _, length in tables})
-    if left_out:
-        why = (
-            f"after {given.patience} lengths without any" if given.patience else "for which every question is too long"
-        )
-        print(f"{given.run}: not measured: {', '.join(map(str, left_out))} tokens, {why}")
+    for line in summary.lines(given.run, given.eval, lengths, found, tasks=given.tasks, patience=given.patience):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -7,35 +7,15 @@ python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --dry-
 """
 
 import argparse
-import json
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.experiments import costs, experiment
-from bam_jax.experiments.experiment import Experiment
-from bam_jax.experiments.jobs import Job, jobs
-from bam_jax.experiments.manifest import MANIFEST
-from bam_jax.experiments.queue import end_with, manifest, prepare, run, work
-from bam_jax.experiments.slots import places
-from bam_jax.experiments.speed_jobs import Comparison, comparisons
+from bam_jax.experiments import queue
+from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import counts
-from bam_jax.system import errors, files
-from bam_jax.system.errors import UserError, nearest
-
-
-def _plans(given: argparse.Namespace) -> tuple[list[Experiment], Path]:
-    """The experiments that are asked for, and the folder of their runs."""
-    folder = given.runs or Path("runs") / Path(given.experiments[0]).stem
-    plans = [experiment.load(path, source=given.source, runs=folder, scale=given.scale) for path in given.experiments]
-    for path, plan in zip(given.experiments, plans, strict=True):
-        if len(plans) > 1 and not plan.shared:
-            raise UserError(f"{path} has a folder of runs and a report of its own; give it alone")
-        if plan.platform != plans[0].platform:
-            raise UserError(f"{path} and {given.experiments[0]} are for different platforms; give them one by one")
-    return plans, given.runs or (Path("runs") if plans[0].shared else folder)
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,48 +43,25 @@ def main(argv: Sequence[str]) -> int:
         UserError: bad arguments, experiment or configuration.
     """
     given = _parser().parse_args(argv)
-    plans, folder = _plans(given)
-    options = {"source": given.source, "scale": given.scale}
-    named = [*given.experiments, *(f"--{name}={value}" for name, value in options.items() if value)]
-    rows, compared = jobs(*plans), comparisons(*plans)
-    todo: list[Job | Comparison] = [*rows, *compared]
-    names = [job.name for job in todo]
-    platform = plans[0].platform
+    sweep = Sweep.load(given.experiments, source=given.source, scale=given.scale, runs=given.runs)
     if given.only is not None:
-        if given.only not in names:
-            raise UserError(f"no run {given.only}; {nearest(given.only, names)}")
-        if given.core is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {given.core})
-        if given.parent is not None:
-            end_with(given.parent)
-        work(todo[names.index(given.only)], folder)
+        queue.work_alone(sweep.job(given.only), sweep.folder, core=given.core, parent=given.parent)
         return 0
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs={given.jobs} must be 1 or more")
     if given.dry_run:
-        chip = given.chip or ("cpu" if platform == "cpu" else "h100")
-        title = plans[0].title if len(plans) == 1 else f"{len(plans)} experiments"
-        print(costs.table(title, rows, chip, given.utilisation))
-        if compared:
-            print(f"besides, models are compared in speed {len(compared)} times, which trains nothing")
+        print(sweep.describe_costs(given.chip, given.utilisation))
         return 0
-    steps = list(dict.fromkeys(step for plan in plans for step in plan.steps))
     if given.print:
-        for step in steps:
-            print(f"first: {shlex.join(['python', '-m', step.module, *step.arguments])}", file=sys.stderr)
-        for name in names:
-            print(shlex.join(["python", "-m", "bam_jax.sweep", *named, f"--runs={folder}", f"--only={name}"]))
+        for preparation in sweep.preparations:
+            print(f"first: {preparation.command()}", file=sys.stderr)
+        for command in sweep.commands():
+            print(command)
         return 0
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    if not plans[0].shared:  # a report is about a folder of its own
-        described = manifest(plans[0], named, folder)
-        files.write_atomically(folder / MANIFEST, json.dumps(described, indent=2) + "\n")
-    prepare(steps)
-    found = places(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else platform)
-    count = given.jobs or len(found)
-    failed = run(todo, named, folder, [found[k % len(found)] for k in range(count)], platform)
+    failed = sweep.run(given.jobs)
     if failed:
-        print(f"{len(failed)} of {len(todo)} rows failed: {', '.join(job.name for job in failed)}", file=sys.stderr)
+        names = ", ".join(job.name for job in failed)
+        print(f"{len(failed)} of {len(sweep.jobs)} rows failed: {names}", file=sys.stderr)
     return 1 if failed else 0
 
 

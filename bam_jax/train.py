@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
-from bam_jax.parallel import processes
 from bam_jax.system import console, errors
-from bam_jax.training import run_folder
-from bam_jax.training.loop import fit
+from bam_jax.training import session
 
 
 def main(argv: Sequence[str]) -> None:
@@ -23,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: see `fit`.
+        UserError: see `session.train`.
     """
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
@@ -39,12 +37,14 @@ def main(argv: Sequence[str]) -> None:
     arguments, overrides = configs.parse(argv, parser)
     config = configs.load(arguments.config, overrides)
     workdir = Path(arguments.workdir or Path("runs") / Path(arguments.config).stem)
-    with processes.joined(arguments.coordinator, arguments.processes, arguments.process) as end:
-        finished = processes.first() and run_folder.latest_step(workdir) == config.steps
-        with processes.stopping(end) as stop:
-            fit(config, workdir, progress=arguments.progress, stop=stop)
-        if processes.first():
-            print(f"{workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")
+    session.train(
+        config,
+        workdir,
+        progress=arguments.progress,
+        coordinator=arguments.coordinator,
+        count=arguments.processes,
+        process=arguments.process,
+    )
 
 
 if __name__ == "__main__":

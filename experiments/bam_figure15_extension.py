@@ -15,7 +15,7 @@ def get_experiment(scale: str) -> Experiment:
     """The model before and after, a column for each window of 512 positions that ends there."""
     measured = perplexity(POSITIONS[-1], scale, shrink=BAM_SHRINK)
     columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
-    window = (f"--config.context={tokens(512, scale)}",)
+    window = {"context": tokens(512, scale)}
     rows = [
         bam("BAM SSMax", scale, label="1.1B", size="1.1B", changes=window),
         bam_extended("BAM SSMax", scale, "1.1B", label="1.1B Ext.", size="1.1B", changes=window),

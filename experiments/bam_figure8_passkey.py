@@ -21,8 +21,7 @@ def get_experiment(scale: str) -> Experiment:
     """A row for each initialisation."""
     columns = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
     rows = [
-        bam("BAM SSMax", scale, label=label, overrides=(f"--config.encoding_options.init={init}",))
-        for label, init in INITS.items()
+        bam("BAM SSMax", scale, label=label, overrides={"encoding_options.init": init}) for label, init in INITS.items()
     ]
     table = Table("Figure 8: passkey accuracy", columns, dict.fromkeys(INITS, ()))
     return paper("BAM, Figure 8: initialisation", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)

@@ -12,9 +12,9 @@ from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
 LENGTHS = tuple(512 * 2**k for k in range(7))
 PARAMETERS = {"shape": "192", "shape and scale": "384", "shape, scale and location": "576"}
 OVERRIDES = {
-    "shape": ("--config.encoding_options.train_scale=False",),
-    "shape and scale": (),
-    "shape, scale and location": ("--config.encoding_options.train_loc=True",),
+    "shape": {"encoding_options.train_scale": False},
+    "shape and scale": {},
+    "shape, scale and location": {"encoding_options.train_loc": True},
 }
 NOTES = ("The paper says how many parameters are trained, and that shape and scale together reach furthest.",)
 

@@ -58,7 +58,7 @@ NOTES = (
 def get_experiment(scale: str) -> Experiment:
     """A table for each size. The paper calls the middle size 430M here."""
     measures = (("inference", "ms", 1e-3), ("memory", "GB", 1e9))
-    stored = () if scale == "toy" else ("--config.model.remat=False",)
+    stored = {} if scale == "toy" else {"model.remat": False}
     tables, rows = [], []
     for size, text in VALUES.items():
         heads, values = printed(text)

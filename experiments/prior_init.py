@@ -12,9 +12,9 @@ from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 INITS = {
-    "spread 2": ("--config.encoding_options.init=spread", "--config.encoding_options.spread=2.0"),
-    "spread 1": ("--config.encoding_options.init=spread", "--config.encoding_options.spread=1.0"),
-    **{name: (f"--config.encoding_options.init={name}",) for name in ("linspace", "sampled", "alibi", "uniform")},
+    "spread 2": {"encoding_options.init": "spread", "encoding_options.spread": 2.0},
+    "spread 1": {"encoding_options.init": "spread", "encoding_options.spread": 1.0},
+    **{name: {"encoding_options.init": name} for name in ("linspace", "sampled", "alibi", "uniform")},
 }
 RATES = (1.0, 20.0)
 LAYERS = (2, 4)
@@ -33,11 +33,7 @@ def get_experiment() -> Experiment:
         Row(
             f"{init}, {layers} layers, rate x{rate:g}",
             CONFIG,
-            (
-                *options,
-                f"--config.optimizer.prior_rate={rate}",
-                f"--config.model.layers={layers}",
-            ),
+            {**options, "optimizer.prior_rate": rate, "model.layers": layers},
             evaluations=(Evaluation("passkey", LENGTHS),),
         )
         for layers in LAYERS

@@ -13,19 +13,19 @@ from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 TRAINED = {
-    "shape and scale": (),
-    "shape alone": ("--config.encoding_options.train_scale=False",),
-    "scale alone": ("--config.encoding_options.train_shape=False",),
-    "nothing": ("--config.encoding_options.train_shape=False", "--config.encoding_options.train_scale=False"),
-    "shape, scale and loc": ("--config.encoding_options.train_loc=True",),
-    "loc alone": (
-        "--config.encoding_options.train_shape=False",
-        "--config.encoding_options.train_scale=False",
-        "--config.encoding_options.train_loc=True",
-    ),
-    "shape and scale, shared by all layers": ("--config.shared_encoding=True",),
+    "shape and scale": {},
+    "shape alone": {"encoding_options.train_scale": False},
+    "scale alone": {"encoding_options.train_shape": False},
+    "nothing": {"encoding_options.train_shape": False, "encoding_options.train_scale": False},
+    "shape, scale and loc": {"encoding_options.train_loc": True},
+    "loc alone": {
+        "encoding_options.train_shape": False,
+        "encoding_options.train_scale": False,
+        "encoding_options.train_loc": True,
+    },
+    "shape and scale, shared by all layers": {"shared_encoding": True},
 }
-SSMAX = {"SSMax": (), "no SSMax": ("--config.ssmax=off",)}
+SSMAX = {"SSMax": {}, "no SSMax": {"ssmax": "off"}}
 LENGTHS = (64, 256, 1024, 4096)
 
 
@@ -37,7 +37,7 @@ def get_experiment() -> Experiment:
             Row(
                 f"{trained}, {ssmax}",
                 CONFIG,
-                (*TRAINED[trained], *SSMAX[ssmax]),
+                TRAINED[trained] | SSMAX[ssmax],
                 evaluations=(Evaluation("passkey", LENGTHS),),
             )
             for trained, ssmax in itertools.product(TRAINED, SSMAX)

@@ -17,26 +17,20 @@ CONTEXT = 64
 LENGTHS = tuple(CONTEXT * 2**k for k in range(7))
 FAR = 500 * CONTEXT
 
-_PLAIN = ("--config.ssmax=off",)
 BASELINES = {
-    "BAM": (
-        "--config.encoding=bam",
-        "--config.encoding_options.init=uniform",
-        *_PLAIN,
-        "--config.optimizer.prior_rate=20.0",
-    ),
-    "CABLE": ("--config.encoding=cable", *_PLAIN),
-    "ALiBi": ("--config.encoding=alibi", *_PLAIN),
-    "NoPE": ("--config.encoding=nope", *_PLAIN),
-    "RoPE": ("--config.encoding=rope", *_PLAIN),
-    "RoPE SSMax": ("--config.encoding=rope", "--config.ssmax=on"),
-    "Sinusoidal": ("--config.encoding=sinusoidal", *_PLAIN),
+    "BAM": {"encoding": "bam", "encoding_options.init": "uniform", "ssmax": "off", "optimizer.prior_rate": 20.0},
+    "CABLE": {"encoding": "cable", "ssmax": "off"},
+    "ALiBi": {"encoding": "alibi", "ssmax": "off"},
+    "NoPE": {"encoding": "nope", "ssmax": "off"},
+    "RoPE": {"encoding": "rope", "ssmax": "off"},
+    "RoPE SSMax": {"encoding": "rope", "ssmax": "on"},
+    "Sinusoidal": {"encoding": "sinusoidal", "ssmax": "off"},
 }
 """What BAM SSMax is compared with; experiments/quickstart_rates.py finds their peak rates."""
 
 EVALUATIONS = (Evaluation("passkey", LENGTHS), Evaluation("perplexity", LENGTHS))
 LOCAL = tuple(
-    Evaluation(name, LENGTHS, overrides=(f"--config.encoding_options.window={CONTEXT}",), label="Local RoPE")
+    Evaluation(name, LENGTHS, overrides={"encoding_options.window": CONTEXT}, label="Local RoPE")
     for name in ("passkey", "perplexity")
 )
 
@@ -76,22 +70,17 @@ def rates() -> dict[str, float]:
 def get_experiment() -> Experiment:
     """The rows, the main one first."""
     rate = rates()
-    ssmax = ("--config.encoding=bam", "--config.ssmax=on")
-    spread = ("--config.encoding_options.init=spread", "--config.encoding_options.spread=2.0")
-    uniform = ("--config.encoding_options.init=uniform",)
+    ssmax = {"encoding": "bam", "ssmax": "on"}
+    spread = {"encoding_options.init": "spread", "encoding_options.spread": 2.0}
+    uniform = {"encoding_options.init": "uniform", "optimizer.prior_rate": 20.0}
     far = (Evaluation("passkey", LENGTHS[-1:], trials=5), Evaluation("passkey", (FAR,), depths=10))
     rows = [
-        Row("BAM SSMax", CONFIG, (*ssmax, *spread), (0, 1, 2), (*EVALUATIONS, *far)),
-        Row(
-            "BAM SSMax, paper init",
-            CONFIG,
-            (*ssmax, *uniform, "--config.optimizer.prior_rate=20.0"),
-            evaluations=EVALUATIONS,
-        ),
+        Row("BAM SSMax", CONFIG, ssmax | spread, (0, 1, 2), (*EVALUATIONS, *far)),
+        Row("BAM SSMax, paper init", CONFIG, ssmax | uniform, evaluations=EVALUATIONS),
     ]
     for label, overrides in BASELINES.items():
         evaluations = (*EVALUATIONS, *LOCAL) if label == "RoPE" else EVALUATIONS
-        rows.append(Row(label, CONFIG, (*overrides, f"--config.optimizer.rate={rate[label]}"), evaluations=evaluations))
+        rows.append(Row(label, CONFIG, {**overrides, "optimizer.rate": rate[label]}, evaluations=evaluations))
     return Experiment(
         title="Passkeys beyond the training context: the quickstart of bam_jax",
         rows=tuple(rows),

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.experiments import queue, results
+from bam_jax import sweep
+from bam_jax.experiments import results
 from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
@@ -34,7 +35,7 @@ def get_experiment() -> Experiment:
         Row(
             f"{label}, {rate:g}",
             QUICKSTART["CONFIG"],
-            (*overrides, f"--config.optimizer.rate={rate}"),
+            {**overrides, "optimizer.rate": rate},
             SEEDS,
             evaluations,
         )
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python experiments/quickstart_rates.py", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_rates"), help="folder of the runs")
     folder = parser.parse_args(argv).runs
-    if queue.main([__file__, f"--runs={folder}"]):
+    if sweep.main([__file__, f"--runs={folder}"]):
         raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
     _, runs = results.read(folder)
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)

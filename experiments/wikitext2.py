@@ -12,7 +12,7 @@ real text and real vocabularies, not how good the models can get.
 
 from pathlib import Path
 
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row, Step
+from bam_jax.experiments.experiment import Evaluation, Experiment, Preparation, Row
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "wikitext2.py")
@@ -24,10 +24,10 @@ NAMES = {
 }
 STEPS = {"Mistral": 300, "BPE": 900}
 ENCODINGS = {
-    "BAM SSMax": ("--config.encoding=bam", "--config.encoding_options.init=spread", "--config.ssmax=on"),
-    "ALiBi": ("--config.encoding=alibi", "--config.ssmax=off"),
-    "CABLE": ("--config.encoding=cable", "--config.ssmax=off"),
-    "RoPE": ("--config.encoding=rope", "--config.ssmax=off"),
+    "BAM SSMax": {"encoding": "bam", "encoding_options.init": "spread", "ssmax": "on"},
+    "ALiBi": {"encoding": "alibi", "ssmax": "off"},
+    "CABLE": {"encoding": "cable", "ssmax": "off"},
+    "RoPE": {"encoding": "rope", "ssmax": "off"},
 }
 
 NOTES = (
@@ -50,7 +50,7 @@ def get_experiment(source: str, runs: Path) -> Experiment:
     data = runs / "data"
     bpe = data / "bpe.json"
     train_bpe = (f"--source={valid}", f"--vocab={VOCAB}", f"--out={bpe}")
-    steps = [Step("bam_jax.data.train_bpe", train_bpe, makes=str(bpe))]
+    preparations = [Preparation("bam_jax.data.train_bpe", train_bpe, makes=str(bpe))]
     rows = []
     perplexity = Evaluation("perplexity", (CONTEXT, 16 * CONTEXT), tokens=2**20)
     for name, tokenizer in (("BPE", f"bpe:{bpe}"), ("Mistral", "mistral")):
@@ -58,19 +58,19 @@ def get_experiment(source: str, runs: Path) -> Experiment:
         for part, path in (("valid", valid), ("test", test)):
             made[part] = data / f"{name.lower()}-{part}"
             what = (f"--source={path}", "--format=wikitext", f"--tokenizer={tokenizer}", f"--out={made[part]}")
-            steps.append(Step("bam_jax.data.prepare", what))
-        common = (
-            f"--config.data.tokenizer={tokenizer}",
-            f"--config.data.source={made['valid']}",
-            f"--config.data.held_out_source={made['test']}",
-            f"--config.context={CONTEXT}",
-            f"--config.steps={STEPS[name]}",
-        )
+            preparations.append(Preparation("bam_jax.data.prepare", what))
+        common = {
+            "data.tokenizer": tokenizer,
+            "data.source": str(made["valid"]),
+            "data.held_out_source": str(made["test"]),
+            "context": CONTEXT,
+            "steps": STEPS[name],
+        }
         rows += [
-            Row(f"{encoding}, {name}", CONFIG, (*overrides, *common), evaluations=(perplexity,))
+            Row(f"{encoding}, {name}", CONFIG, overrides | common, evaluations=(perplexity,))
             for encoding, overrides in ENCODINGS.items()
         ]
-    return Experiment("WikiText-2: perplexity by position", tuple(rows), notes=NOTES, steps=tuple(steps))
+    return Experiment("WikiText-2: perplexity by position", tuple(rows), notes=NOTES, preparations=tuple(preparations))
 
 
 def _find(source: Path, name: str) -> Path:

@@ -62,7 +62,20 @@ def see(make):
 
 @given(st.lists(st.tuples(KEYS, TEXTS), max_size=3))
 def test_overrides_succeed_or_are_one_line(pairs):
-    see(lambda: config.override(Config(), [f"--config.{key}={text}" for key, text in pairs]))
+    arguments = [f"--config.{key}={text}" for key, text in pairs]
+    see(lambda: config.override(Config(), config.from_arguments(arguments)))
+
+
+@given(st.dictionaries(KEYS, JSON | TEXTS, max_size=3))
+def test_changes_succeed_or_are_one_line(changes):
+    see(lambda: config.override(Config(), changes))
+
+
+@given(st.dictionaries(KEYS, JSON | TEXTS, max_size=3))
+def test_whatever_a_record_holds_has_one_form(changes):
+    made = config.typed(changes)
+    assert made.keys() == changes.keys()
+    json.dumps(made)
 
 
 @st.composite

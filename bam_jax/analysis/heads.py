@@ -7,7 +7,7 @@ shapes make of it, and what content and position add along a held-out text.
 import dataclasses
 import functools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def measure(
     *,
     keys: Sequence[int] = (),
     tokens: int = 0,
-    overrides: Sequence[str] = (),
+    overrides: Mapping[str, Any] = {},
     allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ def measure(
         keys: of the queries whose priors are measured; () means the training context and 64 and 500 times that, as far as
             the text goes where the prior depends on it.
         tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
-        overrides: "--config.a.b=value", changes at evaluation time.
+        overrides: changes at evaluation time, values by dotted names.
         allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
         progress: see `console.progress`.
 
@@ -142,7 +142,7 @@ def measure(
         "step": run_folder.latest_step(run),
         "config": configs.digest(run_folder.read_config(run)),
         "commit": host.commit(),
-        "overrides": dict(each.removeprefix("--config.").split("=", 1) for each in overrides),
+        "overrides": configs.typed(overrides),
         "encoding": config.encoding,
         "shares": SHARES,
         "tokens": tokens,

@@ -44,10 +44,13 @@ from bam_jax.system.errors import UserError, nearest
 MEASURES = {"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s"}
 """Units."""
 
+ROUNDS = 5
+"""Turns of all contenders."""
+
 CALLS = {"inference": 20, "memory": 0, "training": 2, "decoding": 2}
 """Timed calls in each turn."""
 
-BASELINE = ("--config.encoding=nope", "--config.encoding_options={}", "--config.ssmax=off")
+BASELINE = {"encoding": "nope", "encoding_options": {}, "ssmax": "off"}
 
 
 def label(config: Config) -> str:
@@ -180,20 +183,49 @@ def _cells(text: str | None, context: int) -> list[tuple[str, int]]:
     return found
 
 
-def _contenders(file: str, shared: Sequence[str], own: Sequence[str] | None) -> dict[str, Contender]:
-    if own is None:
-        names = [name for name in ENCODINGS if name != "nope"]
-        both = [(name, ssmax) for name in ["nope", *names] for ssmax in ("off", "on")]
-        own = [
-            f"--config.encoding={name} --config.encoding_options={{}} --config.ssmax={ssmax}" for name, ssmax in both
-        ]
-    made = [configs.load(file, [*shared, *shlex.split(overrides)]) for overrides in own]
+def every_encoding() -> list[dict[str, Any]]:
+    """The changes that make a contender of each encoding, with and without Scalable Softmax; NoPE comes first."""
+    names = ["nope", *(name for name in ENCODINGS if name != "nope")]
+    return [BASELINE | {"encoding": name, "ssmax": ssmax} for name in names for ssmax in ("off", "on")]
+
+
+def enter(file: str, entrants: Sequence[Mapping[str, Any]]) -> dict[str, Contender]:
+    """The contenders by the digests of their configurations, first of them the baseline, NoPE without Scalable Softmax.
+
+    Args:
+        file: a config file.
+        entrants: the changes of each; where none of them is the baseline, it is like the first one otherwise.
+
+    Raises:
+        UserError: a bad configuration, or that of an encoder.
+    """
+    made = [configs.load(file, changes) for changes in entrants]
     plain = [config for config in made if config.encoding == "nope" and config.ssmax == "off"]
-    first = plain[0] if plain else configs.load(file, [*shared, *shlex.split(own[0]), *BASELINE])
+    first = plain[0] if plain else configs.load(file, {**entrants[0], **BASELINE})
     for config in made:
         if not config.model.causal:
             raise UserError(f"{file} is an encoder, whose speed is not measured here; give --config.model.causal=True")
     return {configs.digest(config): Contender(config) for config in (first, *made)}
+
+
+def measure_cells(
+    contenders: Mapping[str, Contender], cells: Sequence[tuple[str, int]], path: Path, *, rounds: int = ROUNDS
+) -> None:
+    """Measure what a file of records lacks, and print all of it.
+
+    Args:
+        contenders, cells, rounds: see `compare`.
+        path: the records; its folder is made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = machine()
+    print(
+        f"{about['device']} ({about['devices']}), {about['processor']}, {about['cores']} cores, jax {jax.__version__}"
+    )
+    for which, length, found in compare(contenders, cells, path, rounds=rounds):
+        print(f"{which} at {length} tokens: median, ratio to NoPE, quartiles", flush=True)
+        for record in found:
+            print(_shown(record), flush=True)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -215,22 +247,17 @@ def main(argv: Sequence[str]) -> None:
         help="'--config.a.b=value ...' of one model; again for each (default: every encoding, with and without SSMax)",
     )
     parser.add_argument("--cells", help="MEASURE:TOKENS with commas; measures: " + ", ".join(MEASURES))
-    parser.add_argument("--rounds", type=int, default=5, help="turns of all contenders (5)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of all contenders ({ROUNDS})")
     parser.add_argument("--out", type=Path, default=Path("runs/speed.jsonl"), help="the records (runs/speed.jsonl)")
     given, shared = configs.parse(argv, parser)
     if given.rounds < 1:
         raise UserError(f"--rounds={given.rounds} must be 1 or more")
-    contenders = _contenders(given.config, shared, given.contender)
+    own = every_encoding()
+    if given.contender is not None:
+        own = [configs.from_arguments(shlex.split(contender)) for contender in given.contender]
+    contenders = enter(given.config, [shared | changes for changes in own])
     cells = _cells(given.cells, next(iter(contenders.values())).config.context)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    about = machine()
-    print(
-        f"{about['device']} ({about['devices']}), {about['processor']}, {about['cores']} cores, jax {jax.__version__}"
-    )
-    for which, length, found in compare(contenders, cells, given.out, rounds=given.rounds):
-        print(f"{which} at {length} tokens: median, ratio to NoPE, quartiles", flush=True)
-        for record in found:
-            print(_shown(record), flush=True)
+    measure_cells(contenders, cells, given.out, rounds=given.rounds)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""A run's configuration: a Python file and `--config.a.b=value`, turned once into frozen dataclasses."""
+"""A run's configuration: a Python file and changes of its fields, turned once into frozen dataclasses."""
 
+from bam_jax.config.changes import arguments, from_arguments, mentioned, parse, typed
 from bam_jax.config.reading import (
     allow_option,
     allowed,
@@ -8,9 +9,7 @@ from bam_jax.config.reading import (
     from_json,
     lengths_of,
     load,
-    mentioned,
     override,
-    parse,
     to_dict,
     to_json,
 )
@@ -24,7 +23,9 @@ __all__ = [
     "OptimizerConfig",
     "allow_option",
     "allowed",
+    "arguments",
     "digest",
+    "from_arguments",
     "from_dict",
     "from_json",
     "lengths_of",
@@ -34,4 +35,5 @@ __all__ = [
     "parse",
     "to_dict",
     "to_json",
+    "typed",
 ]

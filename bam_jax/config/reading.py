@@ -1,34 +1,32 @@
-"""Configurations from files, command lines and JSON, and back."""
+"""Configurations from files and JSON, and back."""
 
 import argparse
-import ast
 import dataclasses
 import hashlib
 import importlib
 import json
 import runpy
-import typing
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import ml_collections
 
-from bam_jax.config.section import Section, joined, kinds
+from bam_jax.config.changes import apply
+from bam_jax.config.section import Section, is_section, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system import strict_json
-from bam_jax.system.errors import UserError, nearest, shown
+from bam_jax.system.errors import UserError, shown
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a file, with changes from the command line.
+def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
+    """The configuration in a file, with changes.
 
     The file runs, and the module of an encoding that it names by its import path is imported: both are the user's own.
 
     Args:
         path: a Python file with `get_config() -> ml_collections.ConfigDict` of what is no default.
-        overrides: "--config.a.b=value"; a value is a Python literal, else a string.
+        changes: values by dotted names, as in {"encoding": "alibi", "model.layers": 2}.
 
     Raises:
         UserError: no such file, no `get_config` in it, an unknown key, wrong type or bad value, or a module that cannot be
@@ -47,59 +45,33 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     made = names["get_config"]()
     if not isinstance(made, ml_collections.ConfigDict):
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
-    config = override(made.to_dict(), overrides)
+    config = override(made.to_dict(), changes)
     _import_encoding(config.encoding)
     return config
 
 
-def override(tree: Config | Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """A configuration with changes from the command line, in whatever order they stand there.
+def override(tree: Config | Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
+    """A configuration with changes; their order means nothing, see `changes.apply`.
 
-    A group as a whole comes before its keys; of two changes of one key the later holds. Another encoding comes without the
-    options of the one before: those were not meant for it. The module of an encoding that is named here by its import path
-    is imported.
+    The module of an encoding that is named here by its import path is imported.
 
-    >>> override(Config(), ["--config.model.heads=8"]).model.heads
+    >>> override(Config(), {"model.heads": 8}).model.heads
     8
     >>> before = Config(encoding_options={"init": "spread"})
-    >>> override(before, ["--config.encoding_options.factor=4.0", "--config.encoding=alibi"]).encoding_options
+    >>> override(before, {"encoding_options.factor": 4.0, "encoding": "alibi"}).encoding_options
     {'factor': 4.0}
 
-    Raises:
-        UserError: an argument that is not "--config.a.b=value", unknown key, wrong type or bad value, or a module that cannot
-            be imported.
-    """
-    changed = to_dict(tree) if isinstance(tree, Config) else _copy(tree)
-    changes = _changes(overrides)
-    encodings = [text for keys, text in changes if keys == ["encoding"]]
-    if encodings and encodings[-1] != changed.get("encoding", Config.encoding):
-        changed["encoding_options"] = {}
-    for keys, text in changes:
-        _set(changed, Config, keys, text, f"config.{'.'.join(keys)}")
-    made = from_dict(changed)
-    if encodings:
-        _import_encoding(made.encoding)
-    return made
-
-
-def mentioned(overrides: Sequence[str]) -> set[str]:
-    """The texts that overrides set, such as the address of a source.
-
-    >>> mentioned(["--config.data.source=gs://a/b", "--config.steps=3"])
-    {'gs://a/b'}
+    Args:
+        tree: a configuration, or as much of one as `from_dict` takes.
+        changes: values by dotted names.
 
     Raises:
-        UserError: see `override`.
+        UserError: unknown key, wrong type or bad value, or a module that cannot be imported.
     """
-    tree: dict[str, Any] = {}
-    for keys, text in _changes(overrides):
-        _set(tree, Config, keys, text, f"config.{'.'.join(keys)}")
-    found: set[str] = set()
-    level: list[Any] = [tree]
-    while level:
-        found |= {value for value in level if isinstance(value, str)}
-        level = [x for value in level if isinstance(value, dict) for x in value.values()]
-    return found
+    config = from_dict(apply(to_dict(tree) if isinstance(tree, Config) else tree, changes))
+    if "encoding" in changes:
+        _import_encoding(config.encoding)
+    return config
 
 
 def allow_option(parser: argparse.ArgumentParser) -> None:
@@ -135,21 +107,6 @@ def allowed(names: Sequence[str]) -> list[str]:
                 )
             _import(name, f"--allow={name}")
     return addresses
-
-
-def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
-    """Splits a command line into what `parser` knows and the overrides "--config.a.b=value".
-
-    Raises:
-        UserError: an argument that neither of them knows (and, from an `errors.Parser`, any other mistake).
-    """
-    overrides = [argument for argument in argv if argument.startswith("--config.")]
-    rest = [argument for argument in argv if not argument.startswith("--config.")]
-    namespace, unknown = parser.parse_known_args(rest)
-    if unknown:
-        options = [f"--{name}" for name in vars(namespace)] + ["--config.name=value"]
-        raise UserError(f"unknown argument {unknown[0]}; {nearest(unknown[0].partition('=')[0], options)}")
-    return namespace, overrides
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -202,76 +159,14 @@ def _import(module: str, what: str) -> None:
         raise UserError(f"cannot import {what}: {error}; is its folder on PYTHONPATH?") from error
 
 
-def _changes(overrides: Sequence[str]) -> list[tuple[list[str], str]]:
-    """Keys and text of each override, groups before their keys."""
-    changes = []
-    for argument in overrides:
-        name, equals, text = argument.partition("=")
-        keys = name.removeprefix("--config.").split(".")
-        if not name.startswith("--config.") or not equals or "" in keys:
-            raise UserError(f"{shown(argument)} is not of the form --config.name=value")
-        changes.append((keys, text))
-    return sorted(changes, key=lambda change: len(change[0]))
-
-
-def _is_section(kind: Any) -> TypeGuard[type[Section]]:
-    return isinstance(kind, type) and issubclass(kind, Section)
-
-
-def _kind(cls: type[Section], name: str) -> Any:
-    fields = kinds(cls)
-    if name not in fields:
-        raise UserError(f"unknown config key {joined(cls.path, name)}; {nearest(name, fields)}")
-    return fields[name]
-
-
-def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
-
-
 def _build[S: Section](cls: type[S], tree: Any) -> S:
     if not isinstance(tree, Mapping):
         raise UserError(f"{cls.path.rstrip('.')}={shown(tree)} must be a group of keys: {', '.join(kinds(cls))}")
     values = {}
     for name, value in tree.items():
-        kind = _kind(cls, name)
-        values[name] = _build(kind, value) if _is_section(kind) else value
+        kind = kind_of(cls, name)
+        values[name] = _build(kind, value) if is_section(kind) else value
     return cls(**values)
-
-
-def _set(tree: dict[str, Any], cls: type[Section], keys: list[str], text: str, path: str) -> None:
-    """Puts one override where it belongs; the field's type decides how its text is read."""
-    head, *rest = keys
-    kind = _kind(cls, head)
-    if _is_section(kind):
-        if not rest:
-            raise UserError(f"{path} is a group; name one of its keys: {', '.join(sorted(kinds(kind)))}")
-        group = tree.setdefault(head, {})
-        if not isinstance(group, dict):
-            raise UserError(f"config.{head}={shown(group)} must be a group of keys: {', '.join(kinds(kind))}")
-        return _set(group, kind, rest, text, path)
-    if typing.get_origin(kind) is dict and rest:
-        for key in (head, *rest[:-1]):
-            tree = tree.setdefault(key, {})
-            if not isinstance(tree, dict):
-                raise UserError(f"{shown(path)}: {shown(key)} is not a group of options")
-        tree[rest[-1]] = _literal(text)
-    elif rest:
-        alone = path.removesuffix("." + ".".join(rest))
-        raise UserError(f"{joined('', path)}: {head} is a single value; write {alone}=value")
-    else:
-        tree[head] = text if kind is str else _literal(text)
-    return None
-
-
-def _literal(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of 1or2, which is no literal
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # {[]: 1} is no dict; 10,000 minus signs
-        return text
 
 
 def lengths_of(text: str, option: str = "--lengths") -> list[int]:

@@ -6,7 +6,7 @@ import re
 import sys
 import typing
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest, shown
@@ -19,6 +19,23 @@ def kinds(cls: type["Section"]) -> dict[str, Any]:
     """Field name to type."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def is_section(kind: Any) -> "TypeGuard[type[Section]]":
+    """True for the type of a group of fields."""
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def kind_of(cls: type["Section"], name: str) -> Any:
+    """The type of a field.
+
+    Raises:
+        UserError: the group has no such field.
+    """
+    fields = kinds(cls)
+    if name not in fields:
+        raise UserError(f"unknown config key {joined(cls.path, name)}; {nearest(name, fields)}")
+    return fields[name]
 
 
 def joined(path: str, key: str) -> str:

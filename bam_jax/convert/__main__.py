@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
     layout = LAYOUTS[arguments.layout]
     if arguments.export is not None:
         if overrides:
-            raise UserError(f"{overrides[0]} changes nothing of an export; leave it out")
+            raise UserError(f"{configs.arguments(overrides)[0]} changes nothing of an export; leave it out")
         export(layout, arguments.run, arguments.export)
         print(f"wrote {arguments.export}")
         return

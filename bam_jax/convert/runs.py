@@ -12,7 +12,7 @@ model.safetensors and, of BAM, args.json, for the authors' own code.
 import importlib
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,14 @@ def read(source: Path) -> tuple[Arrays, dict[str, Any]]:
     return weights, strict_json.parse(beside.read_bytes(), str(beside)) if beside.exists() else {}
 
 
-def describe(layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+def describe(layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Mapping[str, Any]) -> Config:
     """The configuration of weights: what they say, then the overrides.
 
     Args:
         layout: theirs.
         weights: by their names.
         described: the contents of args.json.
-        overrides: "--config.a.b=value".
+        overrides: values by dotted names.
 
     Raises:
         UserError: they lack what it takes, or an override will not do.

@@ -206,11 +206,11 @@ def main(argv: Sequence[str]) -> None:
     path = None if given.no_plot else given.plot or Path(f"{Path(given.source or given.config).stem}-lengths.png")
     if path is not None and path.suffix != ".png":
         raise UserError(f"--plot={path} must end with .png")
-    settled = [] if given.source is None else [f"--config.data.source={given.source}"]
+    settled = {} if given.source is None else {"data.source": given.source}
     if given.source is not None and shards.is_prepared(given.source):
-        settled.append(f"--config.data.tokenizer={shards.read_manifest(given.source).tokenizer['spec']}")
+        settled["data.tokenizer"] = shards.read_manifest(given.source).tokenizer["spec"]
     base = configs.load(given.config) if given.config else Config(context=CONTEXT)
-    config = configs.override(base, [*settled, *overrides])
+    config = configs.override(base, settled | overrides)
     tokenizer = kept(config.data.source, config.data.tokenizer)
     for piece in report(config, tokenizer, given.rows, path):
         print(piece)

@@ -1,7 +1,10 @@
 """An evaluation that an experiment asks for."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+from bam_jax import config
 from bam_jax.data.prepared.documents import STDLIB
 from bam_jax.data.tasks import ruler
 from bam_jax.data.tasks.benchmarks import INVENTED
@@ -37,7 +40,7 @@ class Evaluation:
         shots: examples before each of them.
         data: where they are, or "invented".
         longer: what is done with those that are longer than the length: "cut" or "skip".
-        overrides: "--config.a.b=value", changes at evaluation only.
+        overrides: changes at evaluation only, values by dotted names.
         label: the curve's name; "" means the row's.
     """
 
@@ -56,7 +59,7 @@ class Evaluation:
     shots: int = 0
     data: str = INVENTED
     longer: str = "cut"
-    overrides: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     label: str = ""
 
     def arguments(self) -> list[str]:
@@ -65,7 +68,11 @@ class Evaluation:
         >>> Evaluation("perplexity", (64, 128)).arguments()
         ['--eval=perplexity', '--lengths=64,128', '--tokens=32768']
         """
-        given = dataclasses.asdict(self) | {"tasks": ",".join(self.tasks)}
         lengths = ",".join(map(str, self.lengths))
-        options = [f"--{option}={given[option]}" for option in OPTIONS[self.name]]
-        return [f"--eval={self.name}", f"--lengths={lengths}", *options, *self.overrides]
+        options = [f"--{option}={value}" for option, value in self.options().items()]
+        return [f"--eval={self.name}", f"--lengths={lengths}", *options, *config.arguments(self.overrides)]
+
+    def options(self) -> dict[str, Any]:
+        """The options that `running.evaluate` takes besides lengths and overrides."""
+        given = dataclasses.asdict(self) | {"tasks": ",".join(self.tasks)}
+        return {option: given[option] for option in OPTIONS[self.name]}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from bam_jax import config
 from bam_jax.system import jsonl, strict_json
 from bam_jax.system.fields import Count, Finite, Line, Loss, Natural, Positive, Seconds, Share
 from bam_jax.system.strict_json import Must
@@ -16,6 +17,10 @@ from bam_jax.system.strict_json import Must
 RESULTS = "results.jsonl"
 STOPPED = "stopped"
 """The `eval` of a record in results.jsonl that says which `lengths` of an evaluation (`of`) were left out, `after` which ones."""
+
+
+Setting = Line | float | bool | list | dict | None
+"""A value that a field of the configuration had at evaluation; older records have its text."""
 
 
 class Named(TypedDict):
@@ -31,7 +36,7 @@ class Measured(TypedDict):
     length: Count
     n: Count
     step: Natural
-    overrides: dict[str, Line]
+    overrides: dict[str, Setting]
     unit: Line
     first: NotRequired[Natural]
     of: NotRequired[Count]
@@ -98,7 +103,7 @@ class Stopped(TypedDict):
     lengths: list[Count]
     after: list[Count]
     step: Natural
-    overrides: dict[str, Line]
+    overrides: dict[str, Setting]
     prompt: NotRequired[Line]
     seed: NotRequired[Natural]
 
@@ -157,7 +162,7 @@ def results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
     """The lines of a run's results.jsonl: what was measured, and what was left out (`Stopped`).
 
     A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
-    says the same as one above it is left out.
+    says the same as one above it is left out. Overrides have the values that their fields read, also where they are texts.
 
     Args:
         run: its folder; one without results has no lines.
@@ -169,6 +174,8 @@ def results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
     lines: dict[str, dict[str, Any]] = {}
     for number, record in enumerate(jsonl.read(path), start=1):
         checked(record, f"{path}, line {number}", "remove that line")
+        if "overrides" in record:  # an evaluation that is not known here may have none
+            record["overrides"] = config.typed(record["overrides"])
         lines.setdefault(json.dumps(record, sort_keys=True), record)
     cells, stops, ends = [], [], Counter[str]()
     for record in lines.values():

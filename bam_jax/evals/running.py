@@ -37,7 +37,7 @@ def evaluate(
     *,
     memory: float = 2.0,
     skip: bool = True,
-    overrides: Sequence[str] = (),
+    overrides: Mapping[str, Any] = {},
     allow: Collection[str] = (),
     progress: bool | None = None,
     **options: Any,
@@ -60,7 +60,7 @@ def evaluate(
         memory: for activations, GiB; decides how many rows are computed at once.
         skip: whether attention leaves out what no float32 softmax would show; without, it computes every pair, and records
             have the override "skip": "off".
-        overrides: "--config.a.b=value", changes at evaluation time; part of a cell's identity.
+        overrides: changes at evaluation time, values by dotted names; part of a cell's identity.
         allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
         progress: see `console.progress`.
         options: of the evaluation; the fields of its `Options` (`bam_jax.evals`).
@@ -76,9 +76,11 @@ def evaluate(
     if not lengths or min(lengths) < 1:
         raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
     check_number("memory", memory)
+    host.keep_freed_memory()
     run = Path(run)
-    for override in overrides:
-        if override.startswith("--config.mesh."):
+    for key, value in overrides.items():
+        if key.startswith("mesh."):
+            (override,) = configs.arguments({key: value})
             raise UserError(f"{override} says how training is cut, and an evaluation runs on one device; leave it out")
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
     decoder.layers.attention.tiling = Tiling(skip="exact" if skip else "off")
@@ -89,8 +91,10 @@ def evaluate(
         "tokenizer": tokenizer.hash,
         "commit": host.commit(),
     }
-    changed = dict(each.removeprefix("--config.").split("=", 1) for each in overrides)
-    state = {"step": run_folder.latest_step(run), "overrides": changed | ({} if skip else {"skip": "off"})}
+    state = {
+        "step": run_folder.latest_step(run),
+        "overrides": configs.typed(overrides) | ({} if skip else {"skip": "off"}),
+    }
     if not config.model.causal:
         raise UserError(f"{run} is an encoder, and every evaluation asks for the next token; give the run of a decoder")
     held_out = functools.partial(

@@ -323,7 +323,7 @@ def clusters(name: str, row: str, bounds: tuple[float, float]) -> Check:
     """
 
     def check(measured: Measured) -> Finding:
-        planned = [job for job in jobs.each(measured.load(name, measured.scale)) if job.row.label == row]
+        planned = [job for job in jobs.row_jobs(measured.load(name, measured.scale)) if job.row.label == row]
         run = measured.folder / planned[0].name
         if not (run / records.RESULTS).exists():
             return Finding(None, f"{row}: not trained")

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import runpy
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,20 @@ class Row:
     Args:
         label: its name in the report.
         config: path of a config file.
-        overrides: "--config.a.b=value".
+        overrides: changes of that configuration, values by dotted names, as in {"encoding": "alibi", "model.layers": 2}.
         seeds: of training.
         evaluations: done after training, in this order.
-        changes: "--config.a.b=value", at evaluation only, in every column of the tables.
+        changes: further ones at evaluation only, in every column of the tables.
         start: label of the row whose trained parameters are this one's first ones; "": drawn from the seed.
         train: False: only its configuration is looked at.
     """
 
     label: str
     config: str
-    overrides: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     seeds: tuple[int, ...] = (0,)
     evaluations: tuple[Evaluation, ...] = ()
-    changes: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     start: str = ""
     train: bool = True
 
@@ -117,18 +118,22 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class Preparation:
     """A command before the rows, such as one that prepares their data; done again, it does what is missing.
 
     Args:
         module: what stands behind `python -m`.
         arguments: its arguments.
-        makes: a file; the step is left out once it is there. "": the command itself sees what is missing.
+        makes: a file; the command is left out once it is there. "": the command itself sees what is missing.
     """
 
     module: str
     arguments: tuple[str, ...]
     makes: str = ""
+
+    def command(self) -> str:
+        """The command that a person would type."""
+        return shlex.join(["python", "-m", self.module, *self.arguments])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +142,7 @@ class Experiment:
 
     Args:
         title: heads the report.
-        steps: done in their order before the rows.
+        preparations: done in their order before the rows.
         rows: the first is the main one: its heat map and its priors are drawn.
         claims: reported beside what was measured.
         notes: paragraphs about what the numbers do and do not say.
@@ -152,7 +157,7 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     notes: tuple[str, ...] = ()
     platform: str = "cpu"
-    steps: tuple[Step, ...] = ()
+    preparations: tuple[Preparation, ...] = ()
     tables: tuple[Table, ...] = ()
     shared: bool = False
     comparable: bool = True
@@ -212,21 +217,20 @@ def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: A
                 trained.add(row)
     trained |= {row.start for row in rows if row.label in trained}
     made = tuple(
-        dataclasses.replace(row, train=row.label in trained, evaluations=_together(evaluations[row.label], row.changes))
+        dataclasses.replace(row, train=row.label in trained, evaluations=_merge(evaluations[row.label], row.changes))
         for row in rows
     )
     return Experiment(title, made, tables=tuple(tables), shared=True, **others)
 
 
-def _together(found: Mapping[Evaluation, Sequence[int]], changes: tuple[str, ...]) -> tuple[Evaluation, ...]:
+def _merge(asked: Mapping[Evaluation, Sequence[int]], changes: Mapping[str, Any]) -> tuple[Evaluation, ...]:
     """As few evaluations as do the same: those of one kind at the same lengths are one, with the tasks of all."""
-    tasks: dict[Evaluation, tuple[str, ...]] = {}
-    for each, lengths in found.items():
-        whole = dataclasses.replace(
-            each, lengths=tuple(sorted(set(lengths))), tasks=(), overrides=each.overrides + changes
-        )
-        tasks[whole] = (*(tasks[whole] if whole in tasks else ()), *each.tasks)
-    return tuple(dataclasses.replace(each, tasks=tuple(dict.fromkeys(names))) for each, names in tasks.items())
+    tasks: dict[Evaluation, list[str]] = {}
+    for evaluation, lengths in asked.items():
+        overrides = {**evaluation.overrides, **changes}
+        whole = dataclasses.replace(evaluation, lengths=tuple(sorted(set(lengths))), tasks=(), overrides=overrides)
+        tasks.setdefault(whole, []).extend(evaluation.tasks)
+    return tuple(dataclasses.replace(whole, tasks=tuple(dict.fromkeys(names))) for whole, names in tasks.items())
 
 
 def load(
@@ -239,7 +243,7 @@ def load(
     Args:
         path: the file.
         source: where the user has the corpus.
-        runs: folder of the runs, below which steps may put what they make of it.
+        runs: folder of the runs, below which preparations may put what they make of it.
         scale: "toy" or "paper"; None: toy.
 
     Raises:

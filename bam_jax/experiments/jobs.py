@@ -7,9 +7,11 @@ from pathlib import Path
 from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.data.sources.source import is_fetched
-from bam_jax.evals import records
+from bam_jax.evals import records, running
+from bam_jax.experiments import summary
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.system.errors import UserError
+from bam_jax.training import session
 from bam_jax.training.metrics import read_metrics
 
 
@@ -31,17 +33,37 @@ class Job:
     name: str
     then: tuple["Job", ...] = ()
 
+    def work(self, folder: Path) -> None:
+        """Trains and evaluates, as far as it is not done, in this process, which imports and compiles everything once.
+
+        Args:
+            folder: of the runs.
+
+        Raises:
+            UserError: see `loop.fit` and `running.evaluate`.
+            errors.Stopped: training was told to stop; the same job goes on from there.
+        """
+        run = folder / self.name
+        start = str(folder / self.config.start) if self.row.start else ""
+        session.train(dataclasses.replace(self.config, start=start) if start else self.config, run)
+        for asked in self.row.evaluations:
+            options = asked.options()
+            found = running.evaluate(
+                run, asked.name, asked.lengths, overrides=asked.overrides, allow=_addresses(self.config), **options
+            )
+            tasks = options["tasks"] if "tasks" in options else None
+            for line in summary.lines(run, asked.name, asked.lengths, found, tasks=tasks, patience=asked.patience):
+                print(line)
+        for job in self.then:
+            job.work(folder)
+
     def commands(self, folder: Path) -> list[list[str]]:
         """The commands that a person would type instead, each a module and its arguments."""
         run = str(folder / self.name)
-        train = [
-            f"--config={self.row.config}",
-            *self.row.overrides,
-            *([f"--config.start={folder / self.config.start}"] if self.row.start else []),
-            f"--config.seed={self.seed}",
-            f"--workdir={run}",
-        ]
-        allow = [f"--allow={name}" for name in _trusted(self.config)]
+        start = {"start": str(folder / self.config.start)} if self.row.start else {}
+        changes = {**self.row.overrides, **start, "seed": self.seed}
+        train = [f"--config={self.row.config}", *config.arguments(changes), f"--workdir={run}"]
+        allow = [f"--allow={name}" for name in (*_modules(self.config), *_addresses(self.config))]
         evaluations = [["bam_jax.evaluate", f"--run={run}", *each.arguments(), *allow] for each in self.row.evaluations]
         after = [command for job in self.then for command in job.commands(folder)]
         return [["bam_jax.train", *train], *evaluations, *after]
@@ -74,11 +96,16 @@ class Job:
         return steps * self.config.batch * self.config.context / 1e5
 
 
-def _trusted(config: Config) -> list[str]:
-    """What an evaluation must be allowed, since the experiment's file names it: an encoding's module, addresses of text."""
+def _modules(config: Config) -> list[str]:
+    """The module of an encoding of the user's own, which an evaluation may use since the experiment's file names it."""
     module, colon, _ = config.encoding.partition(":")
+    return [module] if colon else []
+
+
+def _addresses(config: Config) -> list[str]:
+    """The addresses of text that an evaluation may fetch since the experiment's file names them."""
     texts = [part.held_out_source or part.source for _, part in config.data.parts().values()]
-    return list(dict.fromkeys([*([module] if colon else []), *filter(is_fetched, texts)]))
+    return list(dict.fromkeys(filter(is_fetched, texts)))
 
 
 def _prompt(length: int) -> float:
@@ -86,7 +113,7 @@ def _prompt(length: int) -> float:
     return length / 1e5 + length**2 / 1e9
 
 
-def each(experiment: Experiment) -> list[Job]:
+def row_jobs(experiment: Experiment) -> list[Job]:
     """Every row with every seed as a job of its own, in the order of the rows; those with equal names are the same run.
 
     In a `shared` experiment a run's name tells its method, layers x width, context, seed and configuration, for example
@@ -101,13 +128,13 @@ def each(experiment: Experiment) -> list[Job]:
     rows = {row.label: row for row in experiment.rows}
 
     def job(row: Row, seed: int) -> Job:
-        start = []
+        start = {}
         if row.start:
             if row.start not in rows or rows[row.start].start:
                 raise UserError(f"{row.label!r} starts from {row.start!r}, which must be a row that starts from none")
-            start = [f"--config.start={job(rows[row.start], seed).name}"]
-        made = config.load(row.config, [*row.overrides, *start, f"--config.seed={seed}"])
-        return Job(row, seed, made, _configured(made) if experiment.shared else f"{_plain(row.label)}-seed{seed}")
+            start = {"start": job(rows[row.start], seed).name}
+        made = config.load(row.config, {**row.overrides, **start, "seed": seed})
+        return Job(row, seed, made, _shared_name(made) if experiment.shared else f"{_plain(row.label)}-seed{seed}")
 
     return [job(row, seed) for row in experiment.rows for seed in row.seeds]
 
@@ -119,10 +146,10 @@ def jobs(*experiments: Experiment) -> list[Job]:
         experiments: several of them are all `shared`; a run that some have in common is evaluated as each of them asks.
 
     Raises:
-        UserError: see `each`; or two rows would share a folder in an experiment that is not `shared`.
+        UserError: see `row_jobs`; or two rows would share a folder in an experiment that is not `shared`.
     """
     made: dict[str, Job] = {}
-    for shared, job in ((one.shared, job) for one in experiments for job in each(one)):
+    for shared, job in ((one.shared, job) for one in experiments for job in row_jobs(one)):
         if not job.row.train:
             continue
         if job.name in made:
@@ -142,7 +169,8 @@ def jobs(*experiments: Experiment) -> list[Job]:
     return sorted(roots.values(), key=Job.cost, reverse=True)
 
 
-def _configured(made: Config) -> str:
+def _shared_name(made: Config) -> str:
+    """The name of a run that experiments share: its method and sizes, and a digest of all that it depends on."""
     method = made.encoding if made.ssmax == "off" else f"{made.encoding}-ssmax"
     sizes = f"{made.model.layers}x{made.model.width}-{made.context}"
     return f"{_plain(method)}-{sizes}-seed{made.seed}-{config.digest(made)}"

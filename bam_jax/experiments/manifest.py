@@ -3,13 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from bam_jax import config
 from bam_jax.data.tasks import benchmarks, ruler
+from bam_jax.evals.records import Setting
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural
 from bam_jax.system.strict_json import Must
 
 MANIFEST = "experiment.json"
+
+Overrides = dict[str, Setting] | list[Line]
+"""Values by dotted names; older files have arguments, "--config.a.b=value"."""
 
 
 class AskedFields(TypedDict):
@@ -30,7 +35,7 @@ class AskedFields(TypedDict):
     shots: Natural
     data: Line
     longer: Line
-    overrides: list[Line]
+    overrides: Overrides
     label: Line
 
 
@@ -43,7 +48,6 @@ Asked = Annotated[
         lambda asked: asked["name"] not in _TASKS or all(task in _TASKS[asked["name"]] for task in asked["tasks"]),
         "an evaluation of known tasks",
     ),
-    Must(lambda asked: all("=" in each for each in asked["overrides"]), "an evaluation with --config.a.b=value"),
 ]
 
 
@@ -53,7 +57,7 @@ class Entry(TypedDict):
     name: Name
     label: Line
     seed: Natural
-    labels: list[tuple[list[Line], Line]]
+    labels: list[tuple[Overrides, Line]]
     commands: Annotated[list[str], Must(len, "one command at least")]
     evaluations: NotRequired[list[Asked]]
 
@@ -92,6 +96,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         text = path.read_bytes()
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {MANIFEST}; run python -m bam_jax.sweep FILE.py --runs={folder}") from error
-    return strict_json.check(
-        strict_json.parse(text, str(path), "run the sweep again"), Manifest, str(path), "run the sweep again"
-    )
+    remedy = "run the sweep again"
+    read = strict_json.check(strict_json.parse(text, str(path), remedy), Manifest, str(path), remedy)
+    for entry in read["runs"]:
+        entry["labels"] = [(_overrides(overrides, path), label) for overrides, label in entry["labels"]]
+        for asked in entry["evaluations"] if "evaluations" in entry else ():
+            asked["overrides"] = _overrides(asked["overrides"], path)
+    return read
+
+
+def _overrides(read: dict[str, Any] | list[str], path: Path) -> dict[str, Any]:
+    try:
+        return config.typed(config.from_arguments(read) if isinstance(read, list) else read)
+    except UserError as error:
+        raise UserError(f"{path}: {error}; run the sweep again") from error

@@ -7,39 +7,41 @@ Python's documentation in characters, passkeys are planted in it, and corpora th
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bam_jax.data.tasks.benchmarks import INVENTED, TASKS
 from bam_jax.evals.asked import Evaluation
-from bam_jax.experiments.experiment import Column, Experiment, Row, Step, Table, printed, tabled
+from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Table, printed, tabled
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
-_SSMAX = "--config.ssmax=on"
-_PLAIN = "--config.ssmax=off"
-_ROPE = ("--config.encoding=rope", "--config.encoding_options.base=500000.0")
-_BAM = ("--config.encoding=bam", "--config.encoding_options={'init': 'uniform'}")
-BAM_METHODS: Mapping[str, tuple[str, ...]] = {
-    "Sinusoidal": ("--config.encoding=sinusoidal", _PLAIN),
-    "NoPE": ("--config.encoding=nope", _PLAIN),
-    "ALiBi": ("--config.encoding=alibi", _PLAIN),
-    "RoPE": (*_ROPE, _PLAIN),
-    "RoPE Local": (*_ROPE, _PLAIN),
-    "BAM": (*_BAM, _PLAIN),
-    "Sinusoidal SSMax": ("--config.encoding=sinusoidal", _SSMAX),
-    "NoPE SSMax": ("--config.encoding=nope", _SSMAX),
-    "ALiBi SSMax": ("--config.encoding=alibi", _SSMAX),
-    "RoPE SSMax": (*_ROPE, _SSMAX),
-    "BAM SSMax": (*_BAM, _SSMAX),
+_SSMAX = {"ssmax": "on"}
+_PLAIN = {"ssmax": "off"}
+_ROPE = {"encoding": "rope", "encoding_options.base": 500_000.0}
+_BAM = {"encoding": "bam", "encoding_options": {"init": "uniform"}}
+BAM_METHODS: Mapping[str, Mapping[str, Any]] = {
+    "Sinusoidal": {"encoding": "sinusoidal", **_PLAIN},
+    "NoPE": {"encoding": "nope", **_PLAIN},
+    "ALiBi": {"encoding": "alibi", **_PLAIN},
+    "RoPE": {**_ROPE, **_PLAIN},
+    "RoPE Local": {**_ROPE, **_PLAIN},
+    "BAM": {**_BAM, **_PLAIN},
+    "Sinusoidal SSMax": {"encoding": "sinusoidal", **_SSMAX},
+    "NoPE SSMax": {"encoding": "nope", **_SSMAX},
+    "ALiBi SSMax": {"encoding": "alibi", **_SSMAX},
+    "RoPE SSMax": {**_ROPE, **_SSMAX},
+    "BAM SSMax": {**_BAM, **_SSMAX},
 }
 """BAM, section 3: what is trained."""
 
 BAM_SIZES = ("120M", "432M", "1.1B")
 _BAM_CONFIGS = dict(zip(BAM_SIZES, ("lm_120m.py", "lm_432m.py", "lm_1b.py"), strict=True))
-_BAM_RATES = dict(zip(BAM_SIZES, (1e-3, 5e-4, 3e-4), strict=True))
-_BAM_TOY = {
-    "120M": (),
-    "432M": ("--config.model.width=96", "--config.model.heads=6", "--config.model.hidden=192", "--config.steps=1000"),
-    "1.1B": ("--config.model.layers=3", "--config.model.width=128", "--config.model.heads=8", "--config.steps=1000"),
+_BAM_FINAL_RATES = dict(zip(BAM_SIZES, (1e-4, 5e-5, 3e-5), strict=True))
+"""The rates that training ends with, a tenth of Table 1's."""
+_BAM_TOY: Mapping[str, Mapping[str, Any]] = {
+    "120M": {},
+    "432M": {"model.width": 96, "model.heads": 6, "model.hidden": 192, "steps": 1000},
+    "1.1B": {"model.layers": 3, "model.width": 128, "model.heads": 8, "steps": 1000},
 }
 BAM_SHRINK = 8
 """Tokens of the paper to one token of the toy scale, beyond the context as within it."""
@@ -63,8 +65,11 @@ CABLE_METHODS: Mapping[str, str] = {
 CABLE_LENGTHS = (512, 1024, 2048, 4096, 8192, 15360)
 CABLE_SHRINK = 16
 _CABLE_STEPS = {"tiny": 9000, "small": 5000, "medium": 3000}
-_CABLE_TOY = {"tiny": (2, 64, 4), "small": (2, 96, 6), "medium": (3, 128, 8)}
-"""Layers, width, heads."""
+_CABLE_TOY = {
+    "tiny": {"model.layers": 2, "model.width": 64, "model.heads": 4},
+    "small": {"model.layers": 2, "model.width": 96, "model.heads": 6},
+    "medium": {"model.layers": 3, "model.width": 128, "model.heads": 8},
+}
 
 FINEWEB, FINEWEB_EDU, WIKIPEDIA = "data/fineweb-10bt", "data/fineweb-edu-10bt", "data/wikipedia-en"
 ESSAYS = "corpora/essays"
@@ -136,7 +141,7 @@ def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budg
         budget: tokens to measure.
     """
     toy = scale == "toy"
-    other = (f"--config.data.held_out_source={'stdlib' if toy else held_out}",) if held_out else ()
+    other = {"data.held_out_source": "stdlib" if toy else held_out} if held_out else {}
     return Evaluation("perplexity", (tokens(length, scale, shrink),), tokens=2**15 if toy else budget, overrides=other)
 
 
@@ -185,10 +190,9 @@ def questions(label: str, evaluation: Evaluation, scale: str, *, shrink: int = B
     return Column(label, asked, unit=unit)
 
 
-def ruler_overrides(scale: str) -> tuple[str, ...]:
+def ruler_overrides(scale: str) -> dict[str, Any]:
     """What a row needs for RULER and questions: at the toy scale a tokenizer that keeps every text as it is."""
-    toy = ("--config.data.tokenizer=byte", "--config.data.task=packed", "--config.steps=300")
-    return toy if scale == "toy" else ()
+    return {"data.tokenizer": "byte", "data.task": "packed", "steps": 300} if scale == "toy" else {}
 
 
 def bam(
@@ -198,8 +202,8 @@ def bam(
     label: str = "",
     size: str = "120M",
     context: int = 512,
-    overrides: Sequence[str] = (),
-    changes: Sequence[str] = (),
+    overrides: Mapping[str, Any] = {},
+    changes: Mapping[str, Any] = {},
     train: bool = True,
 ) -> Row:
     """A model of BAM's section 3 or appendices.
@@ -210,22 +214,25 @@ def bam(
         label: of the row; "": the method's name.
         size: "120M", "432M" or "1.1B".
         context: of training, tokens of the paper.
-        overrides: "--config.a.b=value", further ones of training.
+        overrides: further changes of the configuration, values by dotted names.
         changes: further ones at evaluation.
         train: whether it is ever trained.
     """
     here = tokens(context, scale)
-    own = {"RoPE Local": (f"--config.encoding_options.window={here}",)}
-    own["RoPE SSMax"] = ("--config.encoding_options.base_scale=100.0",)
-    change = (*(own[method] if method in own else ()), *changes)
+    own: Mapping[str, Mapping[str, Any]] = {
+        "RoPE Local": {"encoding_options.window": here},
+        "RoPE SSMax": {"encoding_options.base_scale": 100.0},
+    }
+    if method in own:
+        changes = {**own[method], **changes}
+    config = "quickstart.py" if scale == "toy" else _BAM_CONFIGS[size]
+    every = {**BAM_METHODS[method], "context": here}
     if scale == "toy":
-        config, shared = "quickstart.py", (*_BAM_TOY[size], f"--config.batch={1024 // here}")
-        shared += ("--config.optimizer.prior_rate=20.0",) if method.startswith("BAM") else ()
+        every |= {**_BAM_TOY[size], "batch": 1024 // here}
+        every |= {"optimizer.prior_rate": 20.0} if method.startswith("BAM") else {}
     else:
-        config = _BAM_CONFIGS[size]
-        shared = (f"--config.data.source={FINEWEB}", "--config.model.vocab=32768", f"--config.batch={589_824 // here}")
-    every = (*BAM_METHODS[method], f"--config.context={here}", *shared, *overrides)
-    return Row(label or method, str(CONFIGS / config), every, changes=change, train=train)
+        every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
+    return Row(label or method, str(CONFIGS / config), {**every, **overrides}, changes=changes, train=train)
 
 
 def bam_extended(
@@ -235,8 +242,8 @@ def bam_extended(
     *,
     label: str,
     size: str,
-    overrides: Sequence[str] = (),
-    changes: Sequence[str] = (),
+    overrides: Mapping[str, Any] = {},
+    changes: Mapping[str, Any] = {},
 ) -> Row:
     """256 further steps at context 1024 of a model trained at 512, at the rate that its training ended with.
 
@@ -246,13 +253,15 @@ def bam_extended(
 
     Source: BAM, appendices C and H.5; the rate is ours.
     """
-    rate = 3e-3 if scale == "toy" else _BAM_RATES[size]
-    steps = 40 if scale == "toy" else 256
-    further = ("--config.checkpoint_every=64", f"--config.optimizer.rate={rate / 10:g}", "--config.optimizer.final=1.0")
-    warm = ("--config.optimizer.warmup=0",)
     row = bam(method, scale, label=label, size=size, context=1024, overrides=overrides, changes=changes)
-    every = (*row.overrides, f"--config.steps={steps}", *further, *warm)
-    return Row(label, row.config, every, changes=row.changes, start=start)
+    further = {
+        "steps": 40 if scale == "toy" else 256,
+        "checkpoint_every": 64,
+        "optimizer.rate": 3e-4 if scale == "toy" else _BAM_FINAL_RATES[size],
+        "optimizer.final": 1.0,
+        "optimizer.warmup": 0,
+    }
+    return Row(label, row.config, {**row.overrides, **further}, changes=row.changes, start=start)
 
 
 def cable(method: str, scale: str, *, label: str, size: str, corpus: str, context: int = 1024) -> Row:
@@ -267,18 +276,16 @@ def cable(method: str, scale: str, *, label: str, size: str, corpus: str, contex
         context: of training, tokens of the paper.
     """
     here = tokens(context, scale, CABLE_SHRINK)
-    every = [f"--config.encoding={CABLE_METHODS[method]}", f"--config.context={here}"]
+    every: dict[str, Any] = {"encoding": CABLE_METHODS[method], "context": here}
     if scale == "toy":
-        sizes = zip(("layers", "width", "heads"), _CABLE_TOY[size], strict=True)
-        every += [f"--config.model.{name}={value}" for name, value in sizes]
-        every += ["--config.model.hidden=256", "--config.model.remat=False", "--config.data.tokenizer=char"]
-        every += ["--config.data.holdout=0.1", f"--config.batch={1024 // here}", "--config.optimizer.accumulate=1"]
-        every += ["--config.optimizer.rate=0.003", "--config.optimizer.warmup=30", "--config.steps=300"]
+        every |= {**_CABLE_TOY[size], "model.hidden": 256, "model.remat": False, "data.tokenizer": "char"}
+        every |= {"data.holdout": 0.1, "batch": 1024 // here, "optimizer.accumulate": 1}
+        every |= {"optimizer.rate": 0.003, "optimizer.warmup": 30, "steps": 300}
     else:
-        every += [f"--config.data.source={corpus}", "--config.model.vocab=50304", f"--config.batch={524_288 // here}"]
+        every |= {"data.source": corpus, "model.vocab": 50_304, "batch": 524_288 // here}
         if corpus == WIKITEXT:
-            every += [f"--config.data.held_out_source={WIKITEXT_TEST}", f"--config.steps={_CABLE_STEPS[size]}"]
-    return Row(label, str(CONFIGS / f"gpt2_{size}.py"), tuple(every))
+            every |= {"data.held_out_source": WIKITEXT_TEST, "steps": _CABLE_STEPS[size]}
+    return Row(label, str(CONFIGS / f"gpt2_{size}.py"), every)
 
 
 def paper(
@@ -306,9 +313,9 @@ def paper(
     toy = scale == "toy"
     said = (*([TOY_NOTE] if toy else []), *(" ".join(note.split()) for note in notes))
     made = tabled(f"{title}{' (toy scale)' if toy else ''}", rows, tables, notes=said, comparable=not toy)
-    steps = [Step("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in corpora]
-    needed = not toy and any(row.train for row in made.rows)
-    return dataclasses.replace(made, platform="cpu" if toy else "", steps=tuple(steps) if needed else ())
+    needed = corpora if not toy and any(row.train for row in made.rows) else ()
+    preparations = [Preparation("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in needed]
+    return dataclasses.replace(made, platform="cpu" if toy else "", preparations=tuple(preparations))
 
 
 def cable_perplexities(

@@ -1,99 +1,55 @@
-"""Experiments' rows trained and evaluated, one process a core or accelerator; again, it does what is missing.
+"""The processes of a sweep: preparations one after another, then as many jobs at a time as there are places."""
 
-python -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart [--source=PATH] [--jobs=2] [--only=RUN]
-python -m bam_jax.sweep experiments/bam_*.py experiments/cable_*.py        # one queue: equal runs are trained once
-python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --print      # a command for each row
-python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --dry-run --chip=h100
-"""
-
-import dataclasses
-import importlib
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bam_jax.experiments.board import Board
-from bam_jax.experiments.experiment import Experiment, Step
-from bam_jax.experiments.jobs import Job, jobs
+from bam_jax.experiments.experiment import Preparation
+from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.slots import Place
 from bam_jax.experiments.speed_jobs import Comparison
 from bam_jax.system.errors import UserError
 
 POLL = 0.5
-"""Seconds between two looks at the running rows."""
+"""Seconds between two looks at the running jobs."""
 
 
-def manifest(experiment: Experiment, given: Sequence[str], folder: Path) -> dict[str, Any]:
-    """What a report needs beside the runs' own files; written to `experiment.json`.
-
-    Args:
-        experiment: what is done.
-        given: the arguments that name it: its file, and the corpus if there is one.
-        folder: of the runs.
-    """
-    order = [row.label for row in experiment.rows]
-    return {
-        "title": experiment.title,
-        "command": shlex.join(["python", "-m", "bam_jax.sweep", *given, f"--runs={folder}"]),
-        "folder": str(folder),
-        "claims": [dataclasses.asdict(claim) for claim in experiment.claims],
-        "notes": list(experiment.notes),
-        "runs": [
-            {
-                "name": job.name,
-                "label": job.row.label,
-                "seed": job.seed,
-                "labels": [[list(each.overrides), each.label] for each in job.row.evaluations if each.label],
-                "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(folder)],
-                "evaluations": [dataclasses.asdict(each) for each in job.row.evaluations],
-            }
-            for job in sorted(jobs(experiment), key=lambda job: (order.index(job.row.label), job.seed))
-        ],
-    }
-
-
-def work(job: Job | Comparison, folder: Path) -> None:
-    """Train and evaluate one row in this process, which thus imports and compiles everything once."""
-    for module, *arguments in job.commands(folder):
-        importlib.import_module(module).main(arguments)
-
-
-def prepare(steps: Sequence[Step]) -> None:
-    """Do an experiment's steps, each in a process of its own.
+def prepare(preparations: Sequence[Preparation]) -> None:
+    """Do an experiment's preparations, each in a process of its own.
 
     Args:
-        steps: in their order.
+        preparations: in their order.
 
     Raises:
         UserError: one failed; it said why.
     """
-    for step in steps:
-        command = [sys.executable, "-m", step.module, *step.arguments]
-        if not (step.makes and Path(step.makes).exists()) and subprocess.run(command).returncode:
-            raise UserError(f"this failed: {shlex.join(['python', '-m', *command[2:]])}; mend it and start again")
+    for each in preparations:
+        if each.makes and Path(each.makes).exists():
+            continue
+        if subprocess.run([sys.executable, "-m", each.module, *each.arguments]).returncode:
+            raise UserError(f"this failed: {each.command()}; mend it and start again")
 
 
 def run(
-    waiting: Sequence[Job | Comparison], given: Sequence[str], folder: Path, where: Sequence[Place], platform: str
+    waiting: Sequence[Job | Comparison], named: Sequence[str], folder: Path, where: Sequence[Place], platform: str
 ) -> list[Job | Comparison]:
     """Work through the jobs, each in a process of its own at a place of its own; a comparison has the machine to itself.
 
     Args:
         waiting: the jobs in their order, comparisons last.
-        given: the arguments that name the experiments, which every process loads again.
+        named: the arguments that name the experiments, which every process loads again.
         folder: where the runs stand; logs go to its `logs`.
         where: as many jobs run at a time.
         platform: JAX_PLATFORMS, where the environment does not set it.
 
     Returns:
-        the jobs that failed.
+        The jobs that failed.
     """
     compiled = tempfile.TemporaryDirectory()  # of this sweep only: another machine's may not suit this one
     cache = {"JAX_COMPILATION_CACHE_DIR": compiled.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
@@ -105,20 +61,7 @@ def run(
         while queue or running:
             while queue and free and not (running and isinstance(queue[0], Comparison)):
                 job, place = queue.pop(0), free.pop(0)
-                command = [
-                    sys.executable,
-                    "-m",
-                    "bam_jax.sweep",
-                    *given,
-                    f"--runs={folder}",
-                    f"--only={job.name}",
-                    f"--parent={os.getpid()}",
-                ]
-                command += [] if place.core is None or isinstance(job, Comparison) else [f"--core={place.core}"]
-                alone = {**environment, **place.environment}
-                with _log(job, folder).open("ab") as file:
-                    process = subprocess.Popen(command, env=alone, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-                running.append((job, place, process))
+                running.append((job, place, _start(job, place, named, folder, environment)))
             time.sleep(POLL)
             for job, place, process in [each for each in running if each[2].poll() is not None]:
                 running.remove((job, place, process))
@@ -137,6 +80,19 @@ def run(
     return failed
 
 
+def _start(
+    job: Job | Comparison, place: Place, named: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts the process of a job, which loads the experiments again and finds the job by its name."""
+    command = [sys.executable, "-m", "bam_jax.sweep", *named, f"--runs={folder}", f"--only={job.name}"]
+    command.append(f"--parent={os.getpid()}")
+    if place.core is not None and not isinstance(job, Comparison):
+        command.append(f"--core={place.core}")
+    alone = {**environment, **place.environment}
+    with _log(job, folder).open("ab") as file:
+        return subprocess.Popen(command, env=alone, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+
 def _log(job: Job | Comparison, folder: Path) -> Path:
     return folder / "logs" / f"{job.name}.log"
 
@@ -148,10 +104,29 @@ def _ending(job: Job | Comparison, folder: Path, status: int) -> str:
     return f"FAILED: {lines[-1] if lines else 'it said nothing'} (exit status {status}; {_log(job, folder)})"
 
 
-def end_with(parent: int) -> None:
+def work_alone(job: Job | Comparison, folder: Path, *, core: int | None = None, parent: int | None = None) -> None:
+    """Do one job in this process.
+
+    Args:
+        job: of a sweep.
+        folder: of the runs.
+        core: that this process is pinned to, where the system can.
+        parent: the process that started this one and with which it ends; None: none of a sweep.
+
+    Raises:
+        UserError, errors.Stopped: see the jobs' `work`.
+    """
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    if parent is not None:
+        _end_with(parent)
+    job.work(folder)
+
+
+def _end_with(parent: int) -> None:
     """Ends this process when the sweep that started it has ended, even by SIGKILL."""
 
-    def watch():
+    def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.2)
         os._exit(1)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bam_jax import biases, theory
+from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data.tasks import passkey
 from bam_jax.data.tasks.benchmarks import leaves
@@ -62,7 +63,7 @@ class Run:
     name: str
     label: str
     seed: int
-    labels: Sequence[tuple[list[str], str]]
+    labels: Sequence[tuple[Mapping[str, Any], str]]
     commands: Sequence[str]
     config: Config | None
     cells: Sequence[Cell]
@@ -76,11 +77,10 @@ class Run:
 
     def curve(self, cell: Cell) -> str:
         """The label of the curve that a cell belongs to: evaluation-time overrides make one of their own."""
-        overrides = sorted(f"--config.{name}={value}" for name, value in cell["overrides"].items())
-        for theirs, label in self.labels:
-            if sorted(theirs) == overrides:
+        for overrides, label in self.labels:
+            if overrides == cell["overrides"]:
                 return label
-        return ", ".join([self.label, *(each.removeprefix("--config.") for each in overrides)])
+        return ", ".join([self.label, *(f"{name}={value}" for name, value in sorted(cell["overrides"].items()))])
 
 
 def there(folder: Path) -> None:
@@ -164,7 +164,7 @@ def _fixed(value: Any) -> Any:
 
 
 def parts(
-    measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Sequence[str]
+    measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Mapping[str, Any]
 ) -> dict[tuple[float | None, str], Part]:
     """What an evaluation asks for at a length, by depth and task, and what there is of it: nothing that was measured otherwise.
 
@@ -175,7 +175,7 @@ def parts(
         evaluation: what is asked.
         length: tokens.
         config: the run's.
-        changes: "--config.a.b=value", all those of the evaluation.
+        changes: all those of the evaluation, values by dotted names.
     """
     found: dict[tuple[float | None, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     newest: dict[tuple[float | None, str], Cell] = {}
@@ -199,7 +199,7 @@ def parts(
     return made
 
 
-def asks(evaluation: Evaluation, record: Mapping[str, Any], config: Config, changes: Sequence[str]) -> bool:
+def asks(evaluation: Evaluation, record: Mapping[str, Any], config: Config, changes: Mapping[str, Any]) -> bool:
     """Whether an evaluation asks for a record of results.jsonl, at whatever length, depth and task.
 
     Args:
@@ -208,7 +208,7 @@ def asks(evaluation: Evaluation, record: Mapping[str, Any], config: Config, chan
         config, changes: as in `parts`.
     """
     asked: dict[str, Any] = {"eval": evaluation.name}
-    asked["overrides"] = dict(each.removeprefix("--config.").split("=", 1) for each in changes)
+    asked["overrides"] = configs.typed(changes)
     if evaluation.name == "harness":
         asked |= {name: getattr(evaluation, name) for name in ("shots", "data", "longer")}
         if "pages" in record and "of" in record:

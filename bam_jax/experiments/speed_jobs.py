@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax import config
+from bam_jax.bench import speed
 from bam_jax.bench.records import read_speeds
 from bam_jax.config import Config
 from bam_jax.evals.records import RESULTS
@@ -21,20 +22,31 @@ class Comparison:
     Args:
         name: of its folder.
         config: path of the config file that all have in common.
-        contenders: the overrides of each.
+        contenders: the changes that make each of them.
         cells: measures and lengths in tokens.
     """
 
     name: str
     config: str
-    contenders: tuple[tuple[str, ...], ...]
+    contenders: tuple[Mapping[str, Any], ...]
     cells: tuple[tuple[str, int], ...]
+
+    def work(self, folder: Path) -> None:
+        """Measures what is missing, in this process.
+
+        Args:
+            folder: of the runs.
+
+        Raises:
+            UserError: a bad configuration.
+        """
+        speed.measure_cells(speed.enter(self.config, self.contenders), self.cells, folder / self.name / RESULTS)
 
     def commands(self, folder: Path) -> list[list[str]]:
         """The command that a person would type instead, a module and its arguments."""
-        models = [f"--contender={shlex.join(overrides)}" for overrides in self.contenders]
+        models = [f"--contender={shlex.join(config.arguments(changes))}" for changes in self.contenders]
         cells = ",".join(f"{measure}:{length}" for measure, length in self.cells)
-        out = f"--out={folder / self.name / 'results.jsonl'}"
+        out = f"--out={folder / self.name / RESULTS}"
         return [["bam_jax.bench.speed", f"--config={self.config}", *models, f"--cells={cells}", out]]
 
     def cost(self) -> float:
@@ -63,14 +75,15 @@ def comparisons(*experiments: Experiment) -> list[Comparison]:
     for experiment in experiments:
         rows = {row.label: row for row in experiment.rows}
         for table in experiment.tables:
-            for each in _of(table, rows):
-                cells = (*(made[each.name].cells if each.name in made else ()), *each.cells)
-                made[each.name] = dataclasses.replace(each, cells=tuple(dict.fromkeys(cells)))
+            for comparison in _compare(table, rows):
+                before = made[comparison.name].cells if comparison.name in made else ()
+                cells = tuple(dict.fromkeys((*before, *comparison.cells)))
+                made[comparison.name] = dataclasses.replace(comparison, cells=cells)
     return list(made.values())
 
 
-def found(experiment: Experiment, table: Table, folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """The newest record of each row's label, measure and length, as far as they have been measured.
+def read_newest(experiment: Experiment, table: Table, folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Reads the newest record of each row's label, measure and length, as far as they have been measured.
 
     Args:
         experiment: whose rows.
@@ -79,15 +92,21 @@ def found(experiment: Experiment, table: Table, folder: Path) -> dict[tuple[str,
     """
     rows = {row.label: row for row in experiment.rows}
     newest: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for comparison in _of(table, rows):
+    for comparison in _compare(table, rows):
         for each in read_speeds(folder / comparison.name / RESULTS):
             newest[each["config"], each["measure"], each["length"]] = each
-    digests = {label: config.digest(_loaded(rows[table.row(label)])) for label in table.values}
-    keys = {(label, *_cell(column)) for label in table.values for column in table.columns if column.timed}
-    return {key: newest[at] for key in keys if (at := (digests[key[0]], *key[1:])) in newest}
+    cells = {_cell(column) for column in table.columns if column.timed}
+    found = {}
+    for label in table.values:
+        digest = config.digest(_load(rows[table.row(label)]))
+        for measure, length in cells:
+            if (digest, measure, length) in newest:
+                found[label, measure, length] = newest[digest, measure, length]
+    return found
 
 
-def _of(table: Table, rows: Mapping[str, Row]) -> list[Comparison]:
+def _compare(table: Table, rows: Mapping[str, Row]) -> list[Comparison]:
+    """A comparison for each config file that rows of a table have in common, if the table has columns about speed."""
     cells = tuple(dict.fromkeys(_cell(column) for column in table.columns if column.timed))
     together: dict[str, list[Row]] = {}
     for label in table.values if cells else ():
@@ -95,12 +114,14 @@ def _of(table: Table, rows: Mapping[str, Row]) -> list[Comparison]:
         together.setdefault(row.config, []).append(row)
     made = []
     for path, some in together.items():
-        contenders = tuple(dict.fromkeys((*row.overrides, *row.changes) for row in some))
-        configs = [_loaded(row) for row in some]
+        contenders: list[Mapping[str, Any]] = []
+        for changes in ({**row.overrides, **row.changes} for row in some):
+            contenders += [] if changes in contenders else [changes]
+        configs = [_load(row) for row in some]
         digest = hashlib.sha256(" ".join(sorted({config.digest(each) for each in configs})).encode()).hexdigest()[:12]
         model = configs[0].model
         name = f"speed-{model.layers}x{model.width}-{configs[0].context}-{digest}"
-        made.append(Comparison(name, path, contenders, cells))
+        made.append(Comparison(name, path, tuple(contenders), cells))
     return made
 
 
@@ -109,5 +130,5 @@ def _cell(column: Column) -> tuple[str, int]:
     return column.evaluation.measure, column.evaluation.lengths[0]
 
 
-def _loaded(row: Row) -> Config:
-    return config.load(row.config, [*row.overrides, *row.changes])
+def _load(row: Row) -> Config:
+    return config.load(row.config, {**row.overrides, **row.changes})

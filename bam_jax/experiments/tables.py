@@ -123,9 +123,9 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
     Raises:
         UserError: a configuration or a file of a run will not do.
     """
-    planned = jobs.each(made)
+    planned = jobs.row_jobs(made)
     read = reader(folder)
-    timed = speed_jobs.found(made, table, folder)
+    timed = speed_jobs.read_newest(made, table, folder)
     found = []
     for label in table.values:
         mine = [job for job in planned if job.row.label == table.row(label)]
@@ -232,7 +232,7 @@ def parts(evaluation: Evaluation, job: Job, shown: Shown) -> dict[tuple[float | 
         shown: by its run.
     """
     cells = [cell for cell in shown.cells if cell["step"] == job.config.steps]
-    overrides = (*evaluation.overrides, *job.row.changes)
+    overrides = {**evaluation.overrides, **job.row.changes}
     return results.parts(cells, evaluation, evaluation.lengths[0], job.config, overrides)
 
 
@@ -241,7 +241,7 @@ def _stopped(evaluation: Evaluation, job: Job, shown: Shown) -> str:
 
     It holds for those who ask for no more patience, and for the very prompts that were not answered.
     """
-    overrides = (*evaluation.overrides, *job.row.changes)
+    overrides = {**evaluation.overrides, **job.row.changes}
     for record in shown.stops:
         mine = results.asks(evaluation, {**record, "eval": record["of"]}, job.config, overrides)
         if (

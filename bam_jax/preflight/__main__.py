@@ -78,7 +78,7 @@ def _checked(config: Config, vocab: int, where: chips.Slice, utilisation: float)
     if not found["fits"]:
         others = search.proposals(config, step.model, where, utilisation, mesh=dict(mesh.shape))
         best = others[:1] or search.proposals(config, step.model, where, utilisation)[:1]
-        lines = [f"by the sum this fits: {' '.join(best[0].changes)}" if best else "no mesh of these devices fits"]
+        lines = [f"by the sum this fits: {best[0].arguments()}" if best else "no mesh of these devices fits"]
     return {**found, "proposals": lines}
 
 
@@ -96,7 +96,7 @@ def _searched(config: Config, vocab: int, where: chips.Slice, utilisation: float
         step = Step.of(other.config, mesh, Model.of(other.config, vocab, mesh))
         found = report.record(step, _compiled(step), where, utilisation)
         seconds = "" if found["seconds"] is None else f", {found['seconds']['step']:.3g} s a step"
-        lines.append(f"{'fits' if found['fits'] else 'does not fit'}{seconds}: {' '.join(other.changes)}")
+        lines.append(f"{'fits' if found['fits'] else 'does not fit'}{seconds}: {other.arguments()}")
         if best is None or _better(found, best):
             best = found
     assert best is not None

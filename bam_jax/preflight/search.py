@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
+from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig
 from bam_jax.parallel import sharding
 from bam_jax.parallel.sharding import FSDP, TENSOR
@@ -25,13 +27,17 @@ class Proposal:
         config: it.
         bytes: of a device, all kinds together.
         seconds: of a step: the longer of computing and reading, and sending on top of it.
-        changes: what is to be added to the command line.
+        changes: what is to be changed, values by dotted names.
     """
 
     config: Config
     bytes: float
     seconds: float
-    changes: tuple[str, ...]
+    changes: dict[str, Any]
+
+    def arguments(self) -> str:
+        """What is to be added to the command line."""
+        return " ".join(configs.arguments(self.changes))
 
 
 def proposals(
@@ -109,15 +115,15 @@ def _meshes(devices: int, tensor: int | None) -> Iterator[MeshConfig]:
                 yield from (MeshConfig(left // fsdp, fsdp, cut, context) for fsdp in _divisors(left))
 
 
-def _changes(config: Config, mesh: dict[str, int] | None, other: Config) -> tuple[str, ...]:
-    """Arguments that turn one configuration into the other."""
+def _changes(config: Config, mesh: dict[str, int] | None, other: Config) -> dict[str, Any]:
+    """The changes that turn one configuration into the other."""
     given = dataclasses.asdict(config.mesh) if mesh is None else mesh
     axes = [(f"mesh.{name}", given[name], getattr(other.mesh, name)) for name in sharding.AXES]
     rest = [
         ("model.remat", config.model.remat, other.model.remat),
         ("optimizer.accumulate", config.optimizer.accumulate, other.optimizer.accumulate),
     ]
-    return tuple(f"--config.{name}={now}" for name, before, now in (*axes, *rest) if now != before)
+    return {name: now for name, before, now in (*axes, *rest) if now != before}
 
 
 def _divisors(n: int) -> list[int]:

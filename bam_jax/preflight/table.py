@@ -68,10 +68,10 @@ def _row(config: Config, name: str) -> dict[str, float]:
     """Bytes of a device by kind, and the axes' sizes that they should go by."""
     topology, *axes = name.split(",")
     where = chips.find(topology)
-    config = configs.override(config, [f"--config.mesh.{axis}" for axis in axes])
+    config = configs.override(config, configs.from_arguments([f"--config.mesh.{axis}" for axis in axes]))
     mesh = where.mesh(config.mesh)
     once = _compiled(config, mesh, name)
-    twice = _compiled(configs.override(config, [f"--config.batch={2 * config.batch}"]), mesh, name)
+    twice = _compiled(configs.override(config, {"batch": 2 * config.batch}), mesh, name)
     size = dict(mesh.shape)
     return {
         **once.arguments,

@@ -169,12 +169,13 @@ def command(config: Config, path: Path) -> str:
         path: its folder.
     """
     base = papers.CONFIGS / "quickstart.py"
-    changes = [
-        f"--config.{name}={value if isinstance(value, str) else repr(value)}"
-        for (name, value), (_, old) in zip(_fields(config), _fields(configs.load(str(base), [])), strict=True)
+    changes = {
+        name: value
+        for (name, value), (_, old) in zip(_fields(config), _fields(configs.load(base)), strict=True)
         if value != old or (name == "encoding_options" and value)
-    ]
-    return shlex.join(["python", "-m", "bam_jax.train", f"--config={base}", *changes, f"--workdir={path}"])
+    }
+    arguments = [f"--config={base}", *configs.arguments(changes), f"--workdir={path}"]
+    return shlex.join(["python", "-m", "bam_jax.train", *arguments])
 
 
 def _fields(section: Any, above: str = "") -> list[tuple[str, Any]]:

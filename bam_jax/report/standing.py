@@ -92,7 +92,7 @@ def standing(path: Path, folder: Path, scale: str | None) -> Standing:
     if not made.tables:
         raise UserError(f"{path} has no tables of a paper; give python -m bam_jax.report the folder of its runs")
     entries = tuple(tuple(tables.compare(table, made, folder)) for table in made.tables)
-    return Standing(path, made, tuple(jobs.each(made)), entries)
+    return Standing(path, made, tuple(jobs.row_jobs(made)), entries)
 
 
 def _cells(table: Table) -> list[tuple[Column, str]]:

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Self
@@ -186,13 +186,13 @@ def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str
 
 
 def restore_model(
-    run: str | os.PathLike, *, overrides: Sequence[str] = ()
+    run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}
 ) -> tuple[Config, tokenizers.Tokenizer, transformer.Decoder]:
     """A trained model for evaluation, from a run's newest checkpoint.
 
     Args:
         run: the run's folder; nothing is written to it.
-        overrides: changes at evaluation time, "--config.a.b=value", that keep all parameters' shapes.
+        overrides: changes at evaluation time, values by dotted names, that keep all parameters' shapes.
 
     Returns:
         (config with the changes, its tokenizer, the model).
@@ -206,7 +206,7 @@ def restore_model(
     vocab = vocabulary_size(config, tokenizer)
     build = lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))
     graph, tree = transformer.split(nnx.eval_shape(build))
-    changes = f" with {' '.join(overrides)}" if overrides else ""
+    changes = f" with {' '.join(configs.arguments(overrides))}" if overrides else ""
     restored = _load(Path(run), step, {"model": _with_shardings(tree)}, changes=changes)["model"]
     return config, tokenizer, nnx.merge(graph, restored["params"], restored["frozen"])
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
+from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.models import counts, transformer
 from bam_jax.models.counts import Parameters
@@ -78,17 +79,17 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
 
 
-def smaller(config: Config) -> list[str]:
-    """The overrides that make a run small enough to try it, of those sizes that are not.
+def smaller(config: Config) -> dict[str, int]:
+    """The changes that make a run small enough to try it, of those sizes that are not.
 
     Args:
         config: the run's.
     """
-    return [f"--config.{name}={small}" for name, small in _TRIAL.items() if operator.attrgetter(name)(config) > small]
+    return {name: small for name, small in _TRIAL.items() if operator.attrgetter(name)(config) > small}
 
 
 def _remedy(config: Config, cpu: bool) -> str:
-    less = f"{' '.join(smaller(config)) or 'fewer --config.steps'} into another --workdir"
+    less = f"{' '.join(configs.arguments(smaller(config))) or 'fewer --config.steps'} into another --workdir"
     if not cpu:
         return f"try it on more devices, or with {less}"
     return (

@@ -40,7 +40,7 @@ def described(encoding="bam", ssmax="on", **options):
 
 def first_layer(config):
     """The first layer's attention, and its queries, keys and scoring of a text."""
-    config = configs.override(config, ["--config.model.layers=1"])
+    config = configs.override(config, {"model.layers": 1})
     decoder = nnx.jit(lambda: transformer.build(config, vocab=24, rngs=nnx.Rngs(0)))()
     return decoder.blocks()[0].attention, *heads.scored(decoder, np.arange(T))[0]
 
@@ -70,7 +70,7 @@ def test_the_last_prior_is_the_last_row_of_the_texts_prior(encoding, ssmax):
 
 
 def test_an_encoders_last_prior_is_that_of_its_last_token():
-    config = configs.override(described("cable", "off"), ["--config.model.causal=False"])
+    config = configs.override(described("cable", "off"), {"model.causal": False})
     attention, q, k, scoring = first_layer(config)
     assert heads.last_prior(attention, q, k, scoring, 5) is None  # the fifth token sees the others, too
     found = heads.last_prior(attention, q, k, scoring, T)
@@ -97,7 +97,7 @@ def run(tmp_path_factory):
     """A run whose checkpoint at step 1 is the initial model."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
-    config = configs.override(described(init="spread", spread=2.0), [f"--config.data.source={folder / 'text.txt'}"])
+    config = configs.override(described(init="spread", spread=2.0), {"data.source": str(folder / "text.txt")})
     tokenizer = tokenizers.tokenizer("char")
     initial = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
     state = {"model": transformer.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}

@@ -104,10 +104,10 @@ def test_cells_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
 
 
 def test_every_encoding_takes_part_with_and_without_ssmax_and_nope_is_first():
-    every = speed._contenders(FILE, ["--config.model.vocab=11"], None)
+    every = speed.enter(FILE, [{**changes, "model.vocab": 11} for changes in speed.every_encoding()])
     labels = [speed.label(each.config) for each in every.values()]
     assert sorted(labels) == sorted([*ENCODINGS, *(f"{name} SSMax" for name in ENCODINGS)]) and labels[0] == "nope"
-    some = speed._contenders(FILE, ["--config.model.vocab=11"], ["--config.encoding=rope --config.context=32"])
+    some = speed.enter(FILE, [{"model.vocab": 11, "encoding": "rope", "context": 32}])
     first, rope = (each.config for each in some.values())
     assert (first.encoding, first.ssmax, first.context, rope.encoding) == ("nope", "off", 32, "rope")
     assert list(some)[1] == config.digest(rope)

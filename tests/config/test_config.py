@@ -1,6 +1,8 @@
 """The configuration: files, overrides, checks, JSON and hash; and how commands end."""
 
 import argparse
+import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -30,14 +32,16 @@ def test_file_and_overrides(tmp_path):
     )
     loaded = config.load(
         path,
-        [
-            "--config.model.width=32",
-            "--config.optimizer.rate=1",
-            "--config.tensorboard=true",
-            "--config.data.source=2024",
-            "--config.encoding_options.window=64",
-            "--config.encoding_options.name=a=b",
-        ],
+        config.from_arguments(
+            [
+                "--config.model.width=32",
+                "--config.optimizer.rate=1",
+                "--config.tensorboard=true",
+                "--config.data.source=2024",
+                "--config.encoding_options.window=64",
+                "--config.encoding_options.name=a=b",
+            ]
+        ),
     )
     assert loaded == Config(
         steps=7,
@@ -167,7 +171,7 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
 )
 def test_bad_overrides_are_one_clear_line(argument, says):
     with pytest.raises(UserError) as error:
-        config.override(Config(), [argument])
+        config.override(Config(), config.from_arguments([argument]))
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -192,8 +196,8 @@ ODD = {
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)
 def test_odd_text_in_an_override_is_one_line(key, text):
     try:
-        config.override(Config(), [f"--config.{key}={text}"])
-        config.override(Config(), [f"--config.encoding_options.{text}=1"])
+        config.override(Config(), config.from_arguments([f"--config.{key}={text}"]))
+        config.override(Config(), config.from_arguments([f"--config.encoding_options.{text}=1"]))
     except UserError as error:
         assert str(error).isprintable() and len(str(error)) < 1500
 
@@ -222,36 +226,70 @@ def test_odd_text_in_a_file_is_one_line(text):
     assert str(error.value).isprintable() and len(str(error.value)) < 1500
 
 
-CHANGES = [
-    "--config.encoding=alibi",
-    "--config.encoding_options.factor=4.0",
-    "--config.encoding_options={'factor': 2.0, 'x': 1}",
-    "--config.ssmax=on",
-    "--config.data.mixture={'a': {'weight': 1}, 'b': {'weight': 2}}",
-    "--config.data.mixture.a.weight=3",
-    "--config.data.mixture.a={'weight': 7, 'holdout': 0.5}",
-    "--config.data.holdout=0.25",
-    "--config.model.heads=8",
-    "--config.model.width=128",
-]
+CHANGES = {
+    "encoding": "alibi",
+    "encoding_options.factor": 4.0,
+    "encoding_options": {"factor": 2.0, "x": 1},
+    "ssmax": "on",
+    "data.mixture": {"a": {"weight": 1}, "b": {"weight": 2}},
+    "data.mixture.a.weight": 3,
+    "data.mixture.a": {"weight": 7, "holdout": 0.5},
+    "data.holdout": 0.25,
+    "model.heads": 8,
+    "model.width": 128,
+}
 
 
-@given(st.permutations(CHANGES), st.sets(st.integers(0, len(CHANGES) - 1)))
-def test_overrides_have_no_order(order, left_out):
+@given(st.permutations(list(CHANGES)), st.sets(st.sampled_from(list(CHANGES))))
+def test_changes_have_no_order(order, left_out):
     before = Config(encoding="bam", encoding_options={"init": "spread"}, ssmax="inside")
-    rest = [each for each in order if each not in {CHANGES[number] for number in left_out}]
+    rest = {name: CHANGES[name] for name in order if name not in left_out}
+    kept = copy.deepcopy(rest)
     made = config.override(before, rest)
-    assert made == config.override(before, sorted(rest))
-    if CHANGES[0] in rest:
+    assert made == config.override(before, dict(sorted(rest.items()))) and rest == kept
+    assert made == config.override(before, config.from_arguments(config.arguments(rest)))
+    if "encoding" in rest:
         assert "init" not in made.encoding_options
 
 
+@given(
+    st.dictionaries(
+        st.sampled_from(["data.source", "encoding", "encoding_options.a", "data.mixture.b.c", "model.layers", "ssmax"]),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")) | st.integers(-9, 9) | st.booleans(),
+    )
+)
+def test_the_arguments_of_changes_are_read_as_the_same(changes):
+    texts = ("data.source", "encoding", "ssmax")
+    changes = {name: str(value) if name in texts else value for name, value in changes.items()}
+    changes |= {"model.layers": 3} if "model.layers" in changes else {}
+    read = config.from_arguments(config.arguments(changes))
+    assert read == changes and list(map(type, read.values())) == list(map(type, changes.values()))
+
+
+def test_a_value_and_the_text_of_old_records_are_one():
+    for name, values in {
+        "data.holdout": (0.0, 0, "0", "0.0", "0e3"),
+        "encoding_options.factor": (4.0, 4, "4", "4.0"),
+        "encoding_options": ({"factor": 4.0}, {"factor": 4}, "{'factor': 4}"),
+        "tensorboard": (True, "true", "True"),
+        "data.source": ("64",),
+        "encoding_options.init": ("spread",),
+        "skip": ("off",),  # no field, but stored beside them
+        "steps": ("many",),
+        "seed": ("0x" + "f" * 5_000,),
+        "encoding_options.deep": ("[" * 50 + "]" * 50,),
+    }.items():
+        forms = [json.dumps(config.typed({name: value})) for value in values]
+        assert len(set(forms)) == 1 and config.typed(json.loads(forms[0])) == json.loads(forms[0])
+    assert config.typed({"steps": "3", "data.source": "3"}) == {"steps": 3, "data.source": "3"}
+
+
 def test_options_stay_with_the_encoding_that_they_were_given_for():
-    alibi, factor = CHANGES[:2]
+    alibi, factor = {"encoding": "alibi"}, {"encoding_options.factor": 4.0}
     before = Config(encoding="bam", encoding_options={"init": "spread"})
-    assert config.override(before, [factor, alibi]).encoding_options == {"factor": 4.0}
-    assert config.override(before, [alibi]).encoding_options == {}
-    same = ["--config.encoding_options.spread=2.0", "--config.encoding=bam"]
+    assert config.override(before, factor | alibi).encoding_options == {"factor": 4.0}
+    assert config.override(before, alibi).encoding_options == {}
+    same = {"encoding_options.spread": 2.0, "encoding": "bam"}
     assert config.override(before, same).encoding_options == {"init": "spread", "spread": 2.0}
 
 
@@ -334,8 +372,8 @@ def test_parse_splits_overrides_and_names_the_nearest():
     parser = errors.Parser()
     parser.add_argument("--config", required=True)
     parser.add_argument("--workdir")
-    namespace, overrides = config.parse(["--config=a.py", "--config.steps=3", "--workdir", "w"], parser)
-    assert namespace == argparse.Namespace(config="a.py", workdir="w") and overrides == ["--config.steps=3"]
+    namespace, changes = config.parse(["--config=a.py", "--config.steps=3", "--workdir", "w"], parser)
+    assert namespace == argparse.Namespace(config="a.py", workdir="w") and changes == {"steps": 3}
     with pytest.raises(UserError, match="unknown argument --workdri=w; did you mean '--workdir'"):
         config.parse(["--config=a.py", "--workdri=w"], parser)
     with pytest.raises(UserError, match="required: --config"):
@@ -379,9 +417,9 @@ def test_other_errors_keep_their_traceback():
 def test_what_is_accepted_can_be_read_again():
     """Options and fields hold what their file can hold."""
     for number in (2**63 - 1, 1 - 2**63):
-        made = config.override(Config(), [f"--config.encoding_options.x={number}"])
+        made = config.override(Config(), {"encoding_options.x": number})
         assert config.from_json(config.to_json(made)) == made
     for number in (2**63, -(2**63)):
         for name in ("encoding_options.x", "seed"):
             with pytest.raises(UserError, match=f"config.{name.partition('.')[0]}"):
-                config.override(Config(), [f"--config.{name}={number}"])
+                config.override(Config(), {name: number})

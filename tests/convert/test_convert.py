@@ -215,7 +215,7 @@ def test_bams_weights_give_their_logits_and_come_back_the_same(encoding, changes
     for name, value in weights.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
     assert described["args"]["position_encoding"] == encoding
-    again = runs.describe(author_layouts.LAYOUTS["bam"], back, described, [BYTES])
+    again = runs.describe(author_layouts.LAYOUTS["bam"], back, described, {"data.tokenizer": "byte"})
     config = run_folder.read_config(tmp_path / "run")
     assert (again.model, again.encoding, again.ssmax) == (config.model, config.encoding, config.ssmax)
     assert again.encoding_options | config.encoding_options == again.encoding_options
@@ -243,7 +243,7 @@ def test_one_prior_for_all_layers_stays_one(layers, rng, tokens, tmp_path, monke
 def test_one_prior_may_become_that_of_each_layer(layers, rng, monkeypatch):
     monkeypatch.setitem(globals(), "L", layers)
     layout, weights = author_layouts.LAYOUTS["bam"], bam_weights(rng, "bam", shared=True)
-    config = runs.describe(layout, weights, bam_args("bam"), [BYTES, "--config.shared_encoding=False"])
+    config = runs.describe(layout, weights, bam_args("bam"), {"data.tokenizer": "byte", "shared_encoding": False})
     rows = layout.rows(config, True)
     shapes = {row.ours: row.form.ours(weights[row.names(config)[0]], config).shape for row in rows}
     shapes = {name: (layers, *shape) if name.startswith("layers/") else shape for name, shape in shapes.items()}
@@ -255,7 +255,7 @@ def test_one_prior_may_become_that_of_each_layer(layers, rng, monkeypatch):
 
 def test_one_encoding_is_written_for_each_layer_where_theirs_has_no_place_for_one(rng):
     layout, weights = author_layouts.LAYOUTS["cable"], cable_weights(rng)
-    config = runs.describe(layout, weights, {}, [BYTES])
+    config = runs.describe(layout, weights, {}, {"data.tokenizer": "byte"})
     rows = layout.rows(config, False)
     ours = {}
     for row in rows:
@@ -360,7 +360,7 @@ def test_a_finished_run_is_not_overwritten(rng, tmp_path):
 
 
 def test_an_encoding_without_a_place_in_their_layout_is_named(tmp_path):
-    config = override({}, ["--config.encoding=fire", BYTES, "--config.model.width=8", "--config.model.heads=2"])
+    config = override({}, {"encoding": "fire", "data.tokenizer": "byte", "model.width": 8, "model.heads": 2})
     layout = author_layouts.LAYOUTS["bam"]
     with pytest.raises(UserError, match="no place for 'layers/attention/encoding"):
         author_layouts.to_theirs(layout, {"layers/attention/encoding/c": np.ones(2)}, config)

@@ -182,27 +182,25 @@ def test_patience_ends_at_lengths_without_any_key_and_says_so(run, monkeypatch, 
 
 def test_without_skipping_is_another_question_with_the_same_answer(run):
     (plain,), (whole,) = (
-        running.evaluate(
-            run, "perplexity", [48], tokens=96, skip=skip, overrides=["--config.encoding_options.window=2"]
-        )
+        running.evaluate(run, "perplexity", [48], tokens=96, skip=skip, overrides={"encoding_options.window": 2})
         for skip in (True, False)
     )
     assert whole["overrides"] == plain["overrides"] | {"skip": "off"} and len(lines(run)) == 2
     assert whole["value"] == pytest.approx(plain["value"], rel=1e-5)
 
 
-@pytest.mark.parametrize("change", [{"overrides": ["--config.encoding_options.window=8"]}, {"seed": 1}])
+@pytest.mark.parametrize("change", [{"overrides": {"encoding_options.window": 8}}, {"seed": 1}])
 def test_another_question_is_another_cell(run, change):
     running.evaluate(run, "passkey", [16], depths=1, trials=2)
     (record,) = running.evaluate(run, "passkey", [16], depths=1, trials=2, **change)
     assert len(lines(run)) == 2
-    assert record["overrides"] == ({"encoding_options.window": "8"} if "overrides" in change else {})
+    assert record["overrides"] == ({"encoding_options.window": 8} if "overrides" in change else {})
     assert len(running.evaluate(run, "passkey", [16], depths=1, trials=2)) == 1 and len(lines(run)) == 2
 
 
 def test_an_override_changes_what_is_measured(run):
     (plain,) = running.evaluate(run, "perplexity", [48], tokens=96)
-    (local,) = running.evaluate(run, "perplexity", [48], tokens=96, overrides=["--config.encoding_options.window=2"])
+    (local,) = running.evaluate(run, "perplexity", [48], tokens=96, overrides={"encoding_options.window": 2})
     assert plain["value"] != local["value"] and plain["windows"][0] != local["windows"][0]
     assert len(plain["windows"]) == 2 and plain["window"] == 24
 

@@ -63,8 +63,8 @@ def test_the_papers_sizes(size, embedding, transformer, prior, trained):
 
 def test_the_table_adds_up():
     rows = (
-        Row("a", str(papers.CONFIGS / "quickstart.py"), ("--config.model.vocab=100",)),
-        Row("b", str(papers.CONFIGS / "quickstart.py"), ("--config.model.vocab=100", "--config.steps=1000"), start="a"),
+        Row("a", str(papers.CONFIGS / "quickstart.py"), {"model.vocab": 100}),
+        Row("b", str(papers.CONFIGS / "quickstart.py"), {"model.vocab": 100, "steps": 1000}, start="a"),
     )
     made = Experiment("Two runs", rows)
     title, head, *lines = costs.table(made.title, jobs.jobs(made), "cpu").splitlines()
@@ -88,4 +88,4 @@ def test_the_configs_say_what_a_dry_run_says(name):
     path = papers.CONFIGS / f"{name}.py"
     (said,) = re.findall(r"about (\S+) floating-point\s+operations", path.read_text())
     vocab = 32_768 if name.startswith("lm") else 50_304
-    assert f"{counts.training(config.load(path, [f'--config.model.vocab={vocab}'])):.1e}" == said
+    assert f"{counts.training(config.load(path, {'model.vocab': vocab})):.1e}" == said

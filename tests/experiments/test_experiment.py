@@ -59,8 +59,8 @@ def test_every_evaluation_gets_the_options_that_it_has():
 
 
 def test_a_job_is_the_commands_a_person_would_type():
-    evaluation = Evaluation("passkey", (64, 128), depths=5, overrides=("--config.encoding_options.window=64",))
-    row = Row("BAM SSMax (spread)", QUICKSTART, ("--config.steps=3",), (7,), (evaluation,))
+    evaluation = Evaluation("passkey", (64, 128), depths=5, overrides={"encoding_options.window": 64})
+    row = Row("BAM SSMax (spread)", QUICKSTART, {"steps": 3}, (7,), (evaluation,))
     (job,) = jobs(Experiment("t", (row,)))
     run = "runs/bam-ssmax-spread-seed7"
     assert job.config.steps == 3 and job.config.seed == 7
@@ -88,9 +88,9 @@ def test_a_job_is_the_commands_a_person_would_type():
 
 def test_the_longest_job_comes_first():
     rows = (
-        Row("a", QUICKSTART, ("--config.steps=10",)),
-        Row("b", QUICKSTART, ("--config.steps=1000",)),
-        Row("c", QUICKSTART, ("--config.steps=1000",), evaluations=(Evaluation("passkey", (32000,)),)),
+        Row("a", QUICKSTART, {"steps": 10}),
+        Row("b", QUICKSTART, {"steps": 1000}),
+        Row("c", QUICKSTART, {"steps": 1000}, evaluations=(Evaluation("passkey", (32000,)),)),
     )
     assert [job.row.label for job in jobs(Experiment("t", rows))] == ["c", "b", "a"]
 
@@ -102,7 +102,7 @@ def test_two_rows_do_not_share_a_folder():
 
 def test_a_wrong_override_is_found_before_anything_runs():
     with pytest.raises(UserError, match="stepz"):
-        jobs(Experiment("t", (Row("BAM", QUICKSTART, ("--config.stepz=1",)),)))
+        jobs(Experiment("t", (Row("BAM", QUICKSTART, {"stepz": 1}),)))
 
 
 def test_progress_is_read_from_the_files(tmp_path):
@@ -130,7 +130,7 @@ def test_the_quickstart_is_what_was_promised():
     assert len(planned) == 11 and made.rows[0].seeds == (0, 1, 2)
     assert {job.seed for job in planned[3:]} == {0}
     main = made.rows[0]
-    assert "--config.encoding_options.init=spread" in main.overrides
+    assert main.overrides["encoding_options.init"] == "spread"
     assert all(job.config.optimizer.prior_rate == 1.0 for job in planned if job.row.label == main.label)
     for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
         assert label in labels
@@ -149,9 +149,9 @@ def test_wikitext2_is_trained_on_one_part_and_evaluated_on_the_other(tmp_path, f
     valid.touch()
     test.touch()
     made = load()
-    bpe, *prepared = made.steps
+    bpe, *prepared = made.preparations
     assert bpe.makes == "runs/x/data/bpe.json" and f"--source={valid}" in bpe.arguments
-    outs = {argument: step for step in prepared for argument in step.arguments if argument.startswith("--out=")}
+    outs = {argument: each for each in prepared for argument in each.arguments if argument.startswith("--out=")}
     planned = jobs(made)
     assert len(planned) == 8 and len({job.config.encoding for job in planned}) == 4
     for job in planned:

@@ -14,9 +14,9 @@ NEAR, FAR = Evaluation("passkey", (64,)), Evaluation("passkey", (4096,))
 
 def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():
     rows = (
-        Row("a", CONFIG, ("--config.ssmax=on",), evaluations=(NEAR,)),
-        Row("b", CONFIG, (), evaluations=(FAR, NEAR)),  # the file says ssmax=on itself
-        Row("c", CONFIG, ("--config.ssmax=off",)),
+        Row("a", CONFIG, {"ssmax": "on"}, evaluations=(NEAR,)),
+        Row("b", CONFIG, evaluations=(FAR, NEAR)),  # the file says ssmax=on itself
+        Row("c", CONFIG, {"ssmax": "off"}),
     )
     one, other = jobs.jobs(Experiment("t", rows, shared=True))
     assert one.row.evaluations == (NEAR, FAR)
@@ -26,8 +26,8 @@ def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():
 
 def test_a_run_that_starts_from_another_is_done_after_it_in_one_process():
     rows = (
-        Row("longer", CONFIG, ("--config.context=128", "--config.steps=7"), (0, 1), (FAR,), start="base"),
-        Row("base", CONFIG, (), (0, 1), (NEAR,)),
+        Row("longer", CONFIG, {"context": 128, "steps": 7}, (0, 1), (FAR,), start="base"),
+        Row("base", CONFIG, {}, (0, 1), (NEAR,)),
     )
     for shared in (False, True):
         made = jobs.jobs(Experiment("t", rows, shared=shared))
@@ -43,7 +43,7 @@ def test_a_run_that_starts_from_another_is_done_after_it_in_one_process():
 
 
 def test_the_folder_of_the_runs_does_not_change_their_names():
-    rows = (Row("base", CONFIG), Row("longer", CONFIG, ("--config.steps=7",), start="base"))
+    rows = (Row("base", CONFIG), Row("longer", CONFIG, {"steps": 7}, start="base"))
     (job,) = jobs.jobs(Experiment("t", rows, shared=True))
     assert job.then[0].config.start == job.name  # not a path
 

@@ -94,8 +94,8 @@ def test_a_value_stands_under_its_labels(name):
 def test_the_paper_scale_is_the_paper(name):
     made = load(name, "paper")
     assert made.comparable and made.platform == ""
-    assert bool(made.steps) == bool(jobs.jobs(made)), "nothing is prepared for nothing"
-    prepared = {argument for step in made.steps for argument in step.arguments}
+    assert bool(made.preparations) == bool(jobs.jobs(made)), "nothing is prepared for nothing"
+    prepared = {argument for each in made.preparations for argument in each.arguments}
     for job in (each for root in jobs.jobs(made) for each in (root, *root.then)):
         config = job.config
         assert config.batch * config.context == (589_824 if name.startswith("bam") else 524_288)
@@ -109,16 +109,15 @@ def test_the_paper_scale_is_the_paper(name):
         else:
             assert config.steps in ((19_000,) if "edu" in config.data.source else (9000, 5000, 3000))
         for evaluation in job.row.evaluations:
-            for override in evaluation.overrides:
-                key, _, value = override.partition("=")
-                assert key != "--config.data.held_out_source" or f"--out={value}" in prepared
+            if "data.held_out_source" in evaluation.overrides:
+                assert f"--out={evaluation.overrides['data.held_out_source']}" in prepared
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_the_toy_scale_is_small_and_says_so(name):
     made = load(name, "toy")
     assert "(toy scale)" in made.title and made.notes[0] == papers.TOY_NOTE
-    assert not made.comparable and made.platform == "cpu" and not made.steps
+    assert not made.comparable and made.platform == "cpu" and not made.preparations
     planned = jobs.jobs(made)
     assert sum(job.cost() for job in planned) / 2 < 400, "seconds of two cores"
     paper = jobs.jobs(load(name, "paper"))
@@ -133,7 +132,7 @@ def test_the_toy_scale_is_small_and_says_so(name):
 def test_columns_can_be_measured(name, scale):
     """Windows end where columns say, depths exist, and no model is asked for what its row has a dash for."""
     made = load(name, scale)
-    configs = {job.row.label: job for job in jobs.each(made)}
+    configs = {job.row.label: job for job in jobs.row_jobs(made)}
     for table in made.tables:
         for label in table.values:
             job = configs[table.row(label)]
@@ -148,8 +147,8 @@ def test_columns_can_be_measured(name, scale):
                 elif column.evaluation is not None:
                     assert column.evaluation.lengths[0] in asked and job.row.train
                     assert column.position <= column.evaluation.lengths[0]
-                    window = {c.split("=")[1] for c in job.row.changes if c.startswith("--config.context=")}
-                    assert column.position % int(window.pop() if window else job.config.context) == 0
+                    changes = {"context": job.config.context, **job.row.changes}
+                    assert column.position % changes["context"] == 0
                     assert column.depth is None or column.depth * (column.evaluation.depths - 1) % 1 == 0
 
 
@@ -169,7 +168,7 @@ def test_rows_none_of_whose_columns_can_be_measured_are_not_trained():
     columns = Column("a", Evaluation("passkey", (64,))), Column("b", missing="not yet")
     config = str(papers.CONFIGS / "quickstart.py")
     rows = [Row(label, config) for label in ("base", "yes", "no")]
-    rows[1] = Row("yes", config, ("--config.steps=1",), start="base")
+    rows[1] = Row("yes", config, {"steps": 1}, start="base")
     tables = [Table("A", columns[:1], {"yes": ()}), Table("B", columns[1:], {"no": ()})]
     made = tabled("t", rows, tables)
     assert [row.train for row in made.rows] == [True, True, False]
@@ -196,14 +195,14 @@ def test_the_sizes_are_those_of_table_1():
 
 def test_the_methods_of_bam_are_the_papers():
     made = {row.label: row for row in load("bam_figure6_perplexity", "paper").rows}
-    configs = {job.row.label: job.config for job in jobs.each(load("bam_figure6_perplexity", "paper"))}
+    configs = {job.row.label: job.config for job in jobs.row_jobs(load("bam_figure6_perplexity", "paper"))}
     assert {label for label in made if configs[label].ssmax == "on"} == {label for label in made if "SSMax" in label}
     for label in ("RoPE", "RoPE Local", "RoPE SSMax"):
         assert configs[label].encoding_options == {"base": 500_000.0}
     changes = {label: row.changes for label, row in made.items() if row.changes}
     assert changes == {
-        "RoPE Local": ("--config.encoding_options.window=512",),
-        "RoPE SSMax": ("--config.encoding_options.base_scale=100.0",),
+        "RoPE Local": {"encoding_options.window": 512},
+        "RoPE SSMax": {"encoding_options.base_scale": 100.0},
     }
     assert configs["BAM SSMax"].encoding_options == {"init": "uniform"}
     assert not configs["BAM SSMax"].shared_encoding and configs["BAM SSMax"].optimizer.prior_rate == 1.0
@@ -221,7 +220,7 @@ def test_the_extension_goes_on_at_the_rate_that_training_ended_with():
 @pytest.mark.parametrize("name", VALUES)
 def test_rows_are_evaluated_with_their_changes(name):
     for row in load(name, "paper").rows:
-        assert all(each.overrides[len(each.overrides) - len(row.changes) :] == row.changes for each in row.evaluations)
+        assert all(row.changes.items() <= each.overrides.items() for each in row.evaluations)
 
 
 @pytest.mark.parametrize("name", ["bam_table4_ruler", "bam_table5_ruler_1b"])
@@ -255,16 +254,16 @@ def test_questions_are_those_of_the_papers_columns():
 
 def test_corpora_are_those_of_the_columns():
     columns = {column.label: column.evaluation for column in load("bam_table2_perplexity", "paper").tables[0].columns}
-    assert columns["Wikipedia"].overrides == ("--config.data.held_out_source=data/wikipedia-en",)
-    assert columns["Fineweb"].overrides == ()
+    assert columns["Wikipedia"].overrides == {"data.held_out_source": "data/wikipedia-en"}
+    assert columns["Fineweb"].overrides == {}
 
 
 def test_the_methods_of_cable_are_the_papers():
     made = load("cable_table1_perplexity", "paper")
-    found = {job.row.label.partition(",")[0]: job.config.encoding for job in jobs.each(made)}
+    found = {job.row.label.partition(",")[0]: job.config.encoding for job in jobs.row_jobs(made)}
     assert found.pop("T5-bias") == "t5_distance"  # a value for each distance, no buckets
     assert found.pop("Kerple") == "kerple_log" and found.pop("Learnable") == "learned"
     assert found == {label: label.lower() for label in found} and len(found) == 6
-    dape = {job.row.label: job.config for job in jobs.each(load("cable_table2_dape", "paper"))}
+    dape = {job.row.label: job.config for job in jobs.row_jobs(load("cable_table2_dape", "paper"))}
     assert [each.encoding for each in dape.values()] == ["cable", "kerple_log", "dape_cable", "dape_kerple"]
     assert {each.context for each in dape.values()} == {512}

@@ -20,10 +20,10 @@ EXPERIMENT = f"""
 from bam_jax.experiments.experiment import Evaluation, Experiment, Row
 
 def get_experiment(source, runs):
-    tiny = ("--config.steps=2", "--config.batch=2", "--config.encoding_options={{}}")
+    tiny = {{"steps": 2, "batch": 2, "encoding_options": {{}}}}
     rows = (
         Row("Good", {CONFIG!r}, tiny, evaluations=(Evaluation("passkey", (64,), depths=2),)),
-        Row("Bad", {CONFIG!r}, (*tiny, "--config.encoding=alibo")),
+        Row("Bad", {CONFIG!r}, tiny | {{"encoding": "alibo"}}),
     )
     return Experiment("Two rows", rows, notes=(source,))
 """
@@ -31,16 +31,16 @@ def get_experiment(source, runs):
 
 STEPS = """
 import sys
-from bam_jax.experiments.experiment import Experiment, Step
+from bam_jax.experiments.experiment import Experiment, Preparation
 
 def get_experiment(source, runs):
-    say = lambda text, makes: Step("timeit", ("-n1", "-r1", text), makes)
+    say = lambda text, makes: Preparation("timeit", ("-n1", "-r1", text), makes)
     steps = (
         say(f"open({str(runs / 'order')!r}, 'a').write('made ')", str(runs / "order")),
         say(f"open({str(runs / 'order')!r}, 'a').write({source!r} + ' ')", ""),
         say("1 / (" + repr(source) + " != 'bad')", ""),
     )
-    return Experiment("No rows", (), steps=steps)
+    return Experiment("No rows", (), preparations=steps)
 """
 
 
@@ -102,15 +102,15 @@ def test_a_folder_that_cannot_be_made_is_one_line(experiment, capsys):
 
 
 PAPER = f"""
-from bam_jax.experiments.experiment import Column, Evaluation, Row, Step, Table, tabled
+from bam_jax.experiments.experiment import Column, Evaluation, Preparation, Row, Table, tabled
 
 def get_experiment(scale):
     steps = {{"toy": 2, "paper": 3}}[scale]
-    tiny = (f"--config.steps={{steps}}", "--config.batch=2", "--config.encoding_options={{}}", "--config.model.vocab=0")
+    tiny = {{"steps": steps, "batch": 2, "encoding_options": {{}}, "model.vocab": 0}}
     rows = (
         Row("Short", {CONFIG!r}, tiny),
-        Row("Long", {CONFIG!r}, (*tiny, "--config.context=128"), start="Short"),
-        Row("Never", {CONFIG!r}, (*tiny, "--config.seed=1")),
+        Row("Long", {CONFIG!r}, tiny | {{"context": 128}}, start="Short"),
+        Row("Never", {CONFIG!r}, tiny | {{"seed": 1}}),
     )
     columns = (
         Column("keys", Evaluation("passkey", (64,), depths=2)),
@@ -122,7 +122,7 @@ def get_experiment(scale):
         Table("Table 1", columns, {{"Short": (), "Long": ()}}),
         Table("Table 2", missing, {{"Never": ()}}),
     )
-    return tabled("A paper", rows, tables, platform="cpu", steps=(Step("timeit", ("-n1", "-r1", "1 / 0")),))
+    return tabled("A paper", rows, tables, platform="cpu", preparations=(Preparation("timeit", ("-n1", "-r1", "1 / 0")),))
 """
 
 
@@ -159,15 +159,14 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
 
 
 SHARED = f"""
-EVERY = ("--config.checkpoint_every=20", "--config.log_every=5")
-from bam_jax.experiments.experiment import Column, Evaluation, Row, Step, Table, tabled
+from bam_jax.experiments.experiment import Column, Evaluation, Preparation, Row, Table, tabled
 
 def get_experiment(scale):
-    tiny = ("--config.steps=60", "--config.batch=2", "--config.encoding_options={{}}", *EVERY)
+    tiny = {{"steps": 60, "batch": 2, "encoding_options": {{}}, "checkpoint_every": 20, "log_every": 5}}
     rows = [Row("One", {CONFIG!r}, tiny), Row("Other", {CONFIG!r}, tiny, seeds=(1,))]
     column = Column("a", Evaluation(EVALUATION))
-    steps = (Step("timeit", ("-n1", "-r1", "1")), Step("timeit", ("-n1", "-r1", EXTRA)))
-    return tabled("t", rows, [Table("T", (column,), {{label: () for label in LABELS}})], steps=steps)
+    steps = (Preparation("timeit", ("-n1", "-r1", "1")), Preparation("timeit", ("-n1", "-r1", EXTRA)))
+    return tabled("t", rows, [Table("T", (column,), {{label: () for label in LABELS}})], preparations=steps)
 """
 
 

@@ -54,12 +54,12 @@ def cell(evaluation, length, value, *, n=1, depth=None, step=10, **others):
 @pytest.fixture
 def made():
     """Three rows, of which the second is the first with a window at evaluation."""
-    overrides = ("--config.encoding=rope", "--config.steps=10")
-    window = "--config.encoding_options.window=64"
+    overrides = {"encoding": "rope", "steps": 10}
+    window = {"encoding_options.window": 64}
     rows = [
         Row("BAM", CONFIG, overrides, seeds=(0, 1)),
-        Row("Local", CONFIG, overrides, seeds=(0,), changes=(window,)),
-        Row("Late", CONFIG, (*overrides, "--config.batch=2")),
+        Row("Local", CONFIG, overrides, seeds=(0,), changes=window),
+        Row("Late", CONFIG, overrides | {"batch": 2}),
     ]
     return tabled("An <invented> paper", rows, [Table("Table 1: all", COLUMNS, VALUES)], notes=("Look at `this`.",))
 
@@ -81,7 +81,7 @@ def folder(made, tmp_path):
         ],
         1: [cell("passkey", 128, 0.25, depth=1.0)],
     }
-    for job in jobs.each(made):
+    for job in jobs.row_jobs(made):
         if job.row.label == "BAM":
             run = tmp_path / job.name
             run.mkdir()
@@ -137,7 +137,7 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
         record | {"overrides": {"a": "b"}},
         record | {"lengths": [256]},
     ]
-    for job in jobs.each(made):
+    for job in jobs.row_jobs(made):
         path = folder / job.name / "results.jsonl"
         if job.row.label == "BAM" and job.seed == 0:
             kept = [line for line in path.read_text().splitlines() if json.loads(line)["eval"] != "passkey"]
@@ -160,8 +160,8 @@ def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
     columns = [Column("few", few), Column("many", many), Column("twice", twice), Column("middle", many, depth=0.5)]
     columns += [Column("short", short), Column("long", long)]
     table = Table("T", tuple(columns), {"NoPE": ()})
-    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
-    run = tmp_path / jobs.each(made)[0].name
+    made = tabled("t", [Row("NoPE", CONFIG, {"steps": 10})], [table])
+    run = tmp_path / jobs.row_jobs(made)[0].name
     run.mkdir()
 
     def shown(*cells):
@@ -271,10 +271,10 @@ def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
         Evaluation("ruler", (1024,), tasks=(f"niah_{name}",), samples=4) for name in ("single_1", "single_2")
     )
     table = Table("R", (Column("one", needle), Column("two", essay)), {"NoPE": ()})
-    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
+    made = tabled("t", [Row("NoPE", CONFIG, {"steps": 10})], [table])
     (evaluation,) = made.rows[0].evaluations
     assert evaluation.tasks == ("niah_single_1", "niah_single_2") and evaluation.lengths == (1024,)
-    run = tmp_path / jobs.each(made)[0].name
+    run = tmp_path / jobs.row_jobs(made)[0].name
     run.mkdir()
     lines = [
         cell("ruler", 1024, 0.5, n=4, seed=0, task="niah_single_1"),
@@ -310,8 +310,8 @@ AGENT, DIALOGUE = (f"longbench2_{name}_history" for name in ("agent", "dialogue"
 def test_a_benchmark_is_the_mean_over_the_questions_of_all_its_tasks(tmp_path, cells, longer, ours, note):
     evaluation = Evaluation("harness", (64,), tasks=("longbench2_history",), questions=4, longer=longer)
     table = Table("Q", (Column("one", evaluation, unit=0.01),), {"NoPE": ()})
-    made = tabled("t", [Row("NoPE", CONFIG, ("--config.steps=10",))], [table])
-    run = tmp_path / jobs.each(made)[0].name
+    made = tabled("t", [Row("NoPE", CONFIG, {"steps": 10})], [table])
+    run = tmp_path / jobs.row_jobs(made)[0].name
     run.mkdir()
     (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
     (entry,) = tables.compare(table, made, tmp_path)

@@ -87,7 +87,7 @@ def test_parameters_of_the_papers_models(name, transformer, embedding, prior, sc
 @pytest.mark.parametrize(("name", "size"), [("tiny", 44_670_976), ("small", 123_689_472), ("medium", 353_822_720)])
 def test_parameters_of_gpt2(name, size):
     """Without the encoding's. The paper prints 44M, 124M and 334M."""
-    config = configs.load(CONFIGS / f"gpt2_{name}.py", ["--config.encoding=nope"])
+    config = configs.load(CONFIGS / f"gpt2_{name}.py", {"encoding": "nope"})
     model = nnx.eval_shape(lambda: models.build(config, vocab=50_304, rngs=nnx.Rngs(0)))
     assert models.count(model) == size
 

@@ -143,7 +143,7 @@ def asked(path):
 
 
 def see_it_trained_as_one_process_does(path):
-    alone = loop.fit(configs.load(path / "tiny.py", []), path / "alone")
+    alone = loop.fit(configs.load(path / "tiny.py"), path / "alone")
     both = [
         [(record["step"], record["loss"]) for record in records]
         for records in (alone, jsonl.read(path / "run" / run_folder.METRICS))

@@ -87,7 +87,7 @@ def reached(path, run="run"):
 
 def whole(path, run, *overrides):
     """The records and the parameters of a run that this process trains to its end."""
-    config = configs.load(path / "tiny.py", overrides)
+    config = configs.load(path / "tiny.py", configs.from_arguments(overrides))
     records = loop.fit(config, path / run)
     parameters = transformer.split(checkpoint.restore_model(path / run)[2])[1]
     return [(record["step"], record["loss"], record["gradient_norm"]) for record in records], parameters
@@ -118,7 +118,7 @@ def test_two_processes_stop_at_one_step_and_one_goes_on(path):
 
 
 def test_a_signal_leaves_a_checkpoint_of_that_very_step_and_all_is_said(path, monkeypatch, capsys):
-    config = configs.load(path / "tiny.py", ["--config.steps=6"])
+    config = configs.load(path / "tiny.py", {"steps": 6})
     before = {number: signal.getsignal(number) for number in processes.SIGNALS}
     monkeypatch.setattr(processes, "_end_alone", lambda *said: pytest.fail(f"ends at once: {said}"))
 
@@ -255,7 +255,9 @@ def test_a_process_that_falls_silent_ends_the_others_within_a_minute(path):
 def test_one_process_then_four_then_two_with_other_meshes(path):
     long = ("--config.steps=200", "--config.optimizer.rate=1e-4")  # low: the steps do not blow rounding errors up
     with pytest.raises(errors.Stopped):
-        loop.fit(configs.load(path / "tiny.py", long), path / "run", stop=lambda step: step == 7)
+        loop.fit(
+            configs.load(path / "tiny.py", configs.from_arguments(long)), path / "run", stop=lambda step: step == 7
+        )
     made = start(path, "run", 4, "--config.mesh.data=2", "--config.mesh.fsdp=2", *long)
     wait_for(made, lambda: reached(path) > 7)
     made[3].send_signal(signal.SIGTERM)

@@ -175,7 +175,7 @@ def test_a_mesh_larger_than_the_processor():
     ],
 )
 def test_meshes_that_do_not_fit_the_configuration(overrides, says):
-    config = configs.override(Config(), overrides)
+    config = configs.override(Config(), configs.from_arguments(overrides))
     with pytest.raises(UserError, match=says):
         sharding.check(config, sharding.make_mesh(config.mesh))
 
@@ -226,7 +226,7 @@ def tiny(*overrides):
         batch=8,
         model=ModelConfig(width=32, heads=4, hidden=64, kv_heads=2),
     )
-    return configs.override(base, ["--config.optimizer.warmup=2", "--config.optimizer.clip=1e9", *overrides])
+    return configs.override(base, {"optimizer.warmup": 2, "optimizer.clip": 1e9, **configs.from_arguments(overrides)})
 
 
 def on(mesh):

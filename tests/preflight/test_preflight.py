@@ -32,7 +32,7 @@ def devices():
 
 def tiny(*overrides):
     base = Config(context=32, batch=16, model=ModelConfig(width=64, heads=4, hidden=128, remat=True))
-    return configs.override(base, list(overrides))
+    return configs.override(base, configs.from_arguments(overrides))
 
 
 def step_of(config, where=None):
@@ -100,7 +100,9 @@ def test_what_each_axis_cuts():
     [["document_mask=False"], ["positions=restart"], ["task=passkey", "positions=restart"], ["packing=first_fit"]],
 )
 def test_the_batch_is_what_the_loader_gives(overrides):
-    config = configs.load(QUICKSTART, [f"--config.data.{each}" for each in ("task=packed", *overrides)])
+    config = configs.load(
+        QUICKSTART, configs.from_arguments([f"--config.data.{each}" for each in ("task=packed", *overrides)])
+    )
     with contextlib.closing(loader.batches(config, tokenizers.tokenizer("char"))) as data:
         given = next(data)
     mesh = chips.find("cpu:1").mesh(MeshConfig())
@@ -149,12 +151,12 @@ def test_the_least_change_that_fits_and_the_quickest():
     mesh, total = dict(step.mesh.shape), sum(step.bytes().values())
     room = chip(2 * total)
     (first, *_) = search.proposals(config, step.model, room, 0.4, mesh=mesh)
-    assert first.changes == () and first.bytes == total and first.config.mesh.data == 8
+    assert first.changes == {} and first.bytes == total and first.config.mesh.data == 8
 
     small = chip(total)  # of which a tenth is left
     found = search.proposals(config, step.model, small, 0.4, mesh=mesh)
     assert [len(each.changes) for each in found] == sorted(len(each.changes) for each in found)
-    assert found[0].changes == ("--config.model.remat=True",)
+    assert found[0].changes == {"model.remat": True}
     assert all(each.bytes <= search.MARGIN * total for each in found)
     again = step_of(configs.override(config, found[0].changes))
     assert sum(again.bytes().values()) == found[0].bytes

@@ -23,7 +23,7 @@ from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "quickstart.py"
-SMALL = ("--config.encoding=rope", "--config.steps=10")
+SMALL = {"encoding": "rope", "steps": 10}
 EXPERIMENT = f"""
 from bam_jax.experiments.experiment import Column, Evaluation, Row, Table, tabled
 
@@ -37,8 +37,8 @@ NEEDLES = tuple(
 def get_experiment(scale):
     rows = [
         Row("RoPE", {str(CONFIG)!r}, {SMALL!r}, seeds=(0, 1)),
-        Row("Local", {str(CONFIG)!r}, {SMALL!r}, changes=("--config.encoding_options.window=64",)),
-        Row("Late", {str(CONFIG)!r}, {(*SMALL, "--config.batch=2")!r}),
+        Row("Local", {str(CONFIG)!r}, {SMALL!r}, changes={{"encoding_options.window": 64}}),
+        Row("Late", {str(CONFIG)!r}, {(SMALL | {"batch": 2})!r}),
     ]
     tables = [
         Table("Table 1: keys", KEYS, {{"RoPE": ("1.00", "0.50"), "Local": ()}}),
@@ -271,11 +271,11 @@ def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
 
 @pytest.mark.parametrize("name", sorted(encodings.ENCODINGS))
 def test_the_command_of_a_run_repeats_its_configuration(name, tmp_path):
-    own = config.load(CONFIG, [f"--config.encoding={name}", "--config.model.heads=2", "--config.data.source=a 'b'"])
-    for each in (own, config.load(ROOT / "configs" / "gpt2_tiny.py", [f"--config.encoding={name}"])):
+    own = config.load(CONFIG, {"encoding": name, "model.heads": 2, "data.source": "a 'b'"})
+    for each in (own, config.load(ROOT / "configs" / "gpt2_tiny.py", {"encoding": name})):
         command = runs.command(each, tmp_path / "x")
         overrides = [word for word in shlex.split(command) if word.startswith("--config.")]
-        assert config.load(CONFIG, overrides) == each
+        assert config.load(CONFIG, config.from_arguments(overrides)) == each
 
 
 @pytest.mark.parametrize(

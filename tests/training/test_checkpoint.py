@@ -54,12 +54,12 @@ def test_restored_model_is_the_trained_one(trained):
 
 
 def test_overrides_apply_and_must_fit(trained):
-    config, *_ = checkpoint.restore_model(trained[1], overrides=["--config.context=32"])
+    config, *_ = checkpoint.restore_model(trained[1], overrides={"context": 32})
     assert config.context == 32
     with pytest.raises(UserError, match="--config.model.width=32"):
-        checkpoint.restore_model(trained[1], overrides=["--config.model.width=32"])
+        checkpoint.restore_model(trained[1], overrides={"model.width": 32})
     with pytest.raises(UserError, match="did you mean 'context'"):
-        checkpoint.restore_model(trained[1], overrides=["--config.contest=32"])
+        checkpoint.restore_model(trained[1], overrides={"contest": 32})
 
 
 def test_missing_run_or_checkpoint(tmp_path, run):

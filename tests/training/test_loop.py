@@ -38,7 +38,7 @@ def path(tmp_path):
 
 
 def tiny(path, *overrides):
-    return configs.load(path / "tiny.py", overrides)
+    return configs.load(path / "tiny.py", configs.from_arguments(overrides))
 
 
 def final(run):

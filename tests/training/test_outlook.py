@@ -11,14 +11,14 @@ from bam_jax.system import host
 from bam_jax.training import outlook
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-VOCAB = "--config.model.vocab=32768"
+VOCAB = {"model.vocab": 32768}
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "speed", "begins"),
     [
-        ("lm_120m", [VOCAB], 1e9, "about 10 days a step and "),
-        ("quickstart", [], 5e10, "at least 0.029 s a step and 88 s in all"),
+        ("lm_120m", VOCAB, 1e9, "about 10 days a step and "),
+        ("quickstart", {}, 5e10, "at least 0.029 s a step and 88 s in all"),
     ],
 )
 def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, begins):
@@ -31,7 +31,7 @@ def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, b
 
 def test_what_is_left_counts(monkeypatch):
     monkeypatch.setattr(host, "speed", lambda dtype: 1e9)
-    config = configs.load(CONFIGS / "quickstart.py", [])
+    config = configs.load(CONFIGS / "quickstart.py")
     whole, half = (next(outlook.duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500))
     assert "in all" in whole and whole != half
 
@@ -39,11 +39,11 @@ def test_what_is_left_counts(monkeypatch):
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem)
 def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
     monkeypatch.setattr(host, "speed", lambda dtype: 1.0)
-    config = configs.load(path, [VOCAB])
+    config = configs.load(path, VOCAB)
     _, advice = outlook.duration(config, counts.Parameters(1, 1, 1, 1), jax.devices(), done=0)
     smaller = outlook.smaller(config)
-    small = configs.load(path, [VOCAB, *smaller])
-    assert all(change in advice for change in smaller) and outlook.smaller(small) == []
+    small = configs.load(path, VOCAB | smaller)
+    assert all(argument in advice for argument in configs.arguments(smaller)) and outlook.smaller(small) == {}
     assert (CONFIGS / "quickstart.py").exists() and "--config=configs/quickstart.py" in advice
 
 

@@ -611,8 +611,8 @@ def test_out_is_needed(tmp_path):
 
 def test_progress_says_documents_tokens_and_rate(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pool, "BATCH", 500)
-    real = filling.log.progress
-    monkeypatch.setattr(filling.log, "progress", lambda *args, **options: real(*args, **options, show=True))
+    real = filling.console.progress
+    monkeypatch.setattr(filling.console, "progress", lambda *args, **options: real(*args, **options, show=True))
     run(corpus(tmp_path / "in", words(300)), tmp_path / "out")
     last = re.split("[\r\n]", capsys.readouterr().err.strip())[-1]
     assert re.search(r"preparing: 100%.*300 documents, 0\.\dM tokens, [\d.]+ MB/s of text", last)

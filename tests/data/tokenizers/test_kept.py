@@ -65,10 +65,10 @@ def test_a_run_is_not_resumed_with_another_tokenizer(trained, run):
 
 def test_an_override_of_the_tokenizer_is_refused_unless_it_is_the_same(trained, run):
     shutil.copy(trained[0] / "bpe.json", "same.json")
-    same = checkpoint.restore_model(run, overrides=["--config.data.tokenizer=bpe:same.json"])[1]
+    same = checkpoint.restore_model(run, overrides={"data.tokenizer": "bpe:same.json"})[1]
     assert same.spec == "bpe:same.json"
     with pytest.raises(UserError, match=r"run was made with a tokenizer of hash \w+, but tokenizer 'byte' has hash"):
-        checkpoint.restore_model(run, overrides=["--config.data.tokenizer=byte"])
+        checkpoint.restore_model(run, overrides={"data.tokenizer": "byte"})
 
 
 RECORD = {

@@ -1,0 +1,197 @@
+"""Changes of a configuration: values by dotted names, and the command line's words for them.
+
+>>> changes = from_arguments(["--config.encoding=alibi", "--config.model.layers=2"])
+>>> changes
+{'encoding': 'alibi', 'model.layers': 2}
+>>> arguments(changes)
+['--config.encoding=alibi', '--config.model.layers=2']
+
+Text becomes a value in `from_arguments` alone; everything behind a command line holds values.
+"""
+
+import argparse
+import ast
+import typing
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bam_jax.config import section
+from bam_jax.config.section import is_section, joined, kind_of, kinds
+from bam_jax.config.sections import Config
+from bam_jax.system.errors import UserError, nearest, shown
+
+PREFIX = "--config."
+
+
+def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """Splits a command line into what `parser` knows and the changes "--config.a.b=value".
+
+    Returns:
+        The parser's namespace, and the changes by dotted names, as `from_arguments` reads them.
+
+    Raises:
+        UserError: an argument that neither of them knows (and, from an `errors.Parser`, any other mistake).
+    """
+    rest = [argument for argument in argv if not argument.startswith(PREFIX)]
+    namespace, unknown = parser.parse_known_args(rest)
+    if unknown:
+        options = [f"--{name}" for name in vars(namespace)] + [f"{PREFIX}name=value"]
+        raise UserError(f"unknown argument {unknown[0]}; {nearest(unknown[0].partition('=')[0], options)}")
+    return namespace, from_arguments([argument for argument in argv if argument.startswith(PREFIX)])
+
+
+def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+    """Changes as a person types them, read by the fields' types; of two for one name the later holds.
+
+    Args:
+        arguments: each "--config.a.b=value"; the value of a field that is no text is a Python literal.
+
+    Raises:
+        UserError: another form, a name that is no field, or a value of another type.
+    """
+    changes = {}
+    for argument in arguments:
+        name, equals, text = argument.removeprefix(PREFIX).partition("=")
+        if not argument.startswith(PREFIX) or not equals:
+            raise UserError(f"{shown(argument)} is not of the form {PREFIX}name=value")
+        kind = _field(name)
+        value = _read(text, kind)
+        changes[name] = value if kind is Any else section.typed(joined("config.", name), value, kind)
+    return changes
+
+
+def arguments(changes: Mapping[str, Any]) -> list[str]:
+    """The arguments that a person types for changes; `from_arguments` reads the same values from them.
+
+    Raises:
+        UserError: a name that is no field.
+    """
+    return [f"{PREFIX}{name}={_write(value, _field(name))}" for name, value in changes.items()]
+
+
+def typed(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes in the one form in which they are stored and compared, also of records that hold them as text.
+
+    A text becomes the value that its field reads from it, and a whole number among options an int: an option's type is
+    known to its encoding alone, which takes 4 for 4.0. What does not fit a field of today stays as it is, and so does a
+    name that is none: old records, and a stranger's, are read as well.
+
+    >>> typed({"data.holdout": "0", "encoding_options.factor": "4.0", "data.source": "64", "skip": "off"})
+    {'data.holdout': 0.0, 'encoding_options.factor': 4, 'data.source': '64', 'skip': 'off'}
+    """
+    return {name: _comparable(name, value) for name, value in changes.items()}
+
+
+def mentioned(changes: Mapping[str, Any]) -> set[str]:
+    """The texts among the values of changes, such as the address of a source.
+
+    >>> mentioned({"data.source": "gs://a/b", "steps": 3})
+    {'gs://a/b'}
+    """
+    texts: set[str] = set()
+    level: list[Any] = [changes]
+    while level:
+        texts |= {value for value in level if isinstance(value, str)}
+        level = [inner for value in level if isinstance(value, Mapping) for inner in value.values()]
+    return texts
+
+
+def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a configuration's tree with changes, in whatever order they stand.
+
+    A group as a whole comes before its keys. Another encoding comes without the options of the one before: those were not
+    meant for it.
+
+    Args:
+        tree: nested dictionaries, as `to_dict` gives them or with less.
+        changes: values by dotted names.
+
+    Raises:
+        UserError: a name that is no field, or a group that is none.
+    """
+    changed = _copy(tree)
+    if "encoding" in changes and changes["encoding"] != changed.get("encoding", Config.encoding):
+        changed["encoding_options"] = {}
+    for name in sorted(changes, key=lambda name: name.count(".")):
+        _field(name)
+        _set(changed, name.split("."), changes[name])
+    return changed
+
+
+def _field(name: str) -> Any:
+    """The type of the field that a dotted name names; `Any` for one of the options in a field."""
+    cls: type[section.Section] = Config
+    keys = name.split(".")
+    if "" in keys:
+        raise UserError(f"{shown(name)} is not of the form a.b, keys with dots between them")
+    for number, key in enumerate(keys, start=1):
+        kind = kind_of(cls, key)
+        if is_section(kind):
+            cls = kind
+            continue
+        if number == len(keys):
+            return kind
+        if typing.get_origin(kind) is dict:
+            return Any
+        alone = joined("config.", ".".join(keys[:number]))
+        raise UserError(f"{joined('config.', name)}: {key} is a single value; write {alone}=value")
+    raise UserError(f"config.{name} is a group; name one of its keys: {', '.join(sorted(kinds(cls)))}")
+
+
+def _set(tree: dict[str, Any], keys: list[str], value: Any) -> None:
+    """Puts a value into nested dictionaries, making those that are missing."""
+    for number, key in enumerate(keys[:-1], start=1):
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            path = joined("config.", ".".join(keys[:number]))
+            raise UserError(f"{path}={shown(tree)} must be a group of keys, one of which is {shown(keys[number])}")
+    tree[keys[-1]] = _copy(value)
+
+
+def _copy(value: Any) -> Any:
+    """The value, its dictionaries copied: keys are put into them."""
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+def _read(text: str, kind: Any) -> Any:
+    """The value that a text is for a field of a type."""
+    if kind is str:
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of 1or2, which is no literal
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # {[]: 1} is no dict; 10,000 minus signs
+        return text
+
+
+def _write(value: Any, kind: Any) -> str:
+    """The text from which `_read` has the value: a text stands for itself unless it reads as something else."""
+    return value if isinstance(value, str) and _read(value, kind) == value else repr(value)
+
+
+def _comparable(name: str, value: Any) -> Any:
+    path = joined("config.", name)
+    try:
+        kind = _field(name)
+        read = _read(value, kind) if isinstance(value, str) else value
+        if kind is Any:
+            return _with_ints(section.typed(path, {name: read}, dict)[name])
+        checked = section.typed(path, read, kind)
+    except UserError:  # of another version, or damaged: it equals itself alone
+        return value
+    return _with_ints(checked) if isinstance(checked, dict) else checked
+
+
+def _with_ints(value: Any) -> Any:
+    """A value of JSON whose whole floats are ints, as far as floats tell whole numbers apart."""
+    match value:
+        case dict():
+            return {key: _with_ints(inner) for key, inner in value.items()}
+        case list():
+            return [_with_ints(inner) for inner in value]
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+    return value

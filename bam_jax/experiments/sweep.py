@@ -1,0 +1,162 @@
+"""Experiments done together: the jobs of all of them, what those cost, and what a person would type instead."""
+
+import dataclasses
+import functools
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bam_jax.experiments import costs, experiment, queue
+from bam_jax.experiments.experiment import Experiment, Preparation
+from bam_jax.experiments.jobs import Job, jobs
+from bam_jax.experiments.manifest import MANIFEST
+from bam_jax.experiments.slots import places
+from bam_jax.experiments.speed_jobs import Comparison, comparisons
+from bam_jax.system import files
+from bam_jax.system.errors import UserError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Experiments with one folder of runs.
+
+    Args:
+        experiments: one, or several that share their runs; all for one platform.
+        named: the arguments of the command line that name them: their files, the corpus and the scale.
+        folder: of the runs.
+    """
+
+    experiments: tuple[Experiment, ...]
+    named: tuple[str, ...]
+    folder: Path
+
+    @classmethod
+    def load(
+        cls, paths: Sequence[str], *, source: str | None = None, scale: str | None = None, runs: Path | None = None
+    ) -> "Sweep":
+        """The experiments in files.
+
+        Args:
+            paths: of the files.
+            source, scale: see `experiment.load`.
+            runs: folder of the runs; None: `runs` for experiments that share it, else a folder of their own in there.
+
+        Raises:
+            UserError: see `experiment.load`; or experiments that cannot be done together.
+        """
+        folder = runs or Path("runs") / Path(paths[0]).stem
+        loaded = tuple(experiment.load(path, source=source, runs=folder, scale=scale) for path in paths)
+        for path, made in zip(paths, loaded, strict=True):
+            if len(loaded) > 1 and not made.shared:
+                raise UserError(f"{path} has a folder of runs and a report of its own; give it alone")
+            if made.platform != loaded[0].platform:
+                raise UserError(f"{path} and {paths[0]} are for different platforms; give them one by one")
+        options = {"source": source, "scale": scale}
+        named = (*paths, *(f"--{name}={value}" for name, value in options.items() if value))
+        return cls(loaded, named, runs or (Path("runs") if loaded[0].shared else folder))
+
+    @property
+    def platform(self) -> str:
+        """JAX_PLATFORMS of the jobs, unless the environment sets it."""
+        return self.experiments[0].platform
+
+    @functools.cached_property
+    def rows(self) -> list[Job]:
+        """The jobs that train, the longest first."""
+        return jobs(*self.experiments)
+
+    @functools.cached_property
+    def compared(self) -> list[Comparison]:
+        """The jobs that compare models in speed."""
+        return comparisons(*self.experiments)
+
+    @property
+    def jobs(self) -> list[Job | Comparison]:
+        """All of them, in the order in which they are started."""
+        return [*self.rows, *self.compared]
+
+    @property
+    def preparations(self) -> list[Preparation]:
+        """The preparations of all experiments, equal ones once."""
+        return list(dict.fromkeys(each for made in self.experiments for each in made.preparations))
+
+    def job(self, name: str) -> Job | Comparison:
+        """The job of that name.
+
+        Raises:
+            UserError: there is none.
+        """
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.jobs])}")
+
+    def describe_costs(self, chip: str | None, utilisation: float) -> str:
+        """Runs, tokens, operations and hours, in lines.
+
+        Args:
+            chip, utilisation: see `costs.table`; no chip: a CPU for what is meant for one, else an H100.
+
+        Raises:
+            UserError: see `costs.table`.
+        """
+        chip = chip or ("cpu" if self.platform == "cpu" else "h100")
+        title = self.experiments[0].title if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
+        text = costs.table(title, self.rows, chip, utilisation)
+        if self.compared:
+            text += f"\nbesides, models are compared in speed {len(self.compared)} times, which trains nothing"
+        return text
+
+    def commands(self) -> list[str]:
+        """A command for each job, to be run anywhere once the preparations are made."""
+        command = ["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]
+        return [shlex.join([*command, f"--only={job.name}"]) for job in self.jobs]
+
+    def describe(self) -> dict[str, Any]:
+        """What the report of an experiment with a folder of its own needs beside the runs' files."""
+        (made,) = self.experiments
+        order = [row.label for row in made.rows]
+        return {
+            "title": made.title,
+            "command": shlex.join(["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]),
+            "folder": str(self.folder),
+            "claims": [dataclasses.asdict(claim) for claim in made.claims],
+            "notes": list(made.notes),
+            "runs": [
+                self._describe_run(job)
+                for job in sorted(self.rows, key=lambda job: (order.index(job.row.label), job.seed))
+            ],
+        }
+
+    def _describe_run(self, job: Job) -> dict[str, Any]:
+        return {
+            "name": job.name,
+            "label": job.row.label,
+            "seed": job.seed,
+            "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
+            "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(self.folder)],
+            "evaluations": [dataclasses.asdict(each) for each in job.row.evaluations],
+        }
+
+    def run(self, count: int | None = None) -> list[Job | Comparison]:
+        """Does what is missing: first the preparations, then the jobs, each in a process of its own.
+
+        Args:
+            count: jobs at a time; None: one a core, or one an accelerator.
+
+        Returns:
+            The jobs that failed.
+
+        Raises:
+            UserError: a preparation failed.
+        """
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        if not self.experiments[0].shared:  # a report is about a folder of its own
+            files.write_atomically(self.folder / MANIFEST, json.dumps(self.describe(), indent=2) + "\n")
+        queue.prepare(self.preparations)
+        where = places(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
+        slots = [where[number % len(where)] for number in range(count or len(where))]
+        return queue.run(self.jobs, self.named, self.folder, slots, self.platform)
