@@ -5,7 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table3_questions.py --scale=t
 Paper:    appendix E.
 """
 
-from bam_jax.experiments.experiment import Evaluation, Experiment, Table, printed
+from bam_jax.evals.harness import Harness
+from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
 
 VALUES = """
@@ -26,7 +27,7 @@ NOTES = (
 def get_experiment(scale: str) -> Experiment:
     """A column for each benchmark, a row for each model."""
     heads, values = printed(VALUES)
-    columns = tuple(questions(label, Evaluation("harness", (LENGTH,), tasks=(TASKS[label],)), scale) for label in heads)
+    columns = tuple(questions(label, Harness((LENGTH,), tasks=(TASKS[label],)), scale) for label in heads)
     rows, overrides = [], ruler_overrides(scale)
     for method in ("BAM SSMax", "RoPE SSMax"):
         rows.append(bam(method, scale, label=f"{method}, 512", size="1.1B", overrides=overrides))

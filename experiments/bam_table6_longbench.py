@@ -5,7 +5,8 @@ Then:     python -m bam_jax.tables experiments/bam_table6_longbench.py --scale=t
 Paper:    appendix G; texts of at most 131k tokens.
 """
 
-from bam_jax.experiments.experiment import Evaluation, Experiment, Table, printed
+from bam_jax.evals.harness import Harness
+from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
 
 VALUES = """
@@ -36,7 +37,7 @@ NOTES = (
 def get_experiment(scale: str) -> Experiment:
     """The paper's columns as rows: a model each."""
     heads, values = printed(VALUES, transpose=True)
-    asked = {head: Evaluation("harness", (LENGTH,), tasks=(TASKS[head],), longer="skip") for head in heads}
+    asked = {head: Harness((LENGTH,), tasks=(TASKS[head],), longer="skip") for head in heads}
     columns = tuple(questions(head, evaluation, scale, shrink=SHRINK, unit=0.01) for head, evaluation in asked.items())
     rows, overrides = [], ruler_overrides(scale)
     for method in ("BAM SSMax", "RoPE SSMax"):

@@ -63,7 +63,7 @@ def get_experiment(scale: str) -> Experiment:
     for size, text in VALUES.items():
         heads, values = printed(text)
         columns = tuple(
-            Column(f"{head} ({name})", speed(measure, 512, scale, shrink=BAM_SHRINK), unit=unit)
+            Column(f"{head} ({name})", speed=speed(measure, 512, scale, shrink=BAM_SHRINK), unit=unit)
             for head, (measure, name, unit) in zip(heads, measures, strict=True)
         )
         tables.append(Table(f"Table 8: inference, {size}", columns, values, group=size))

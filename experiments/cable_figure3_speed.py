@@ -24,7 +24,7 @@ def get_experiment(scale: str) -> Experiment:
         "training, memory (GB)": here("memory", 1e9),
         "inference, time (ms)": here("inference", 1e-3),
     }
-    columns = tuple(Column(label, evaluation, unit=unit) for label, (evaluation, unit) in measured.items())
+    columns = tuple(Column(label, speed=taken, unit=unit) for label, (taken, unit) in measured.items())
     group = "GPT-2 Medium, FineWeb-Edu-10B"
     rows = [cable(method, scale, label=f"{method}, {group}", size="medium", corpus=FINEWEB_EDU) for method in METHODS]
     table = Table("Figure 3: speed and memory", columns, dict.fromkeys(METHODS, ()), group=group)

@@ -8,7 +8,8 @@ Paper:    its Figure 8 compares uniform with ALiBi-like starts at 120M parameter
 
 from pathlib import Path
 
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.evals.passkey import Passkey
+from bam_jax.experiments.experiment import Experiment, Row
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 INITS = {
@@ -34,7 +35,7 @@ def get_experiment() -> Experiment:
             f"{init}, {layers} layers, rate x{rate:g}",
             CONFIG,
             {**options, "optimizer.prior_rate": rate, "model.layers": layers},
-            evaluations=(Evaluation("passkey", LENGTHS),),
+            evaluations=(Passkey(LENGTHS),),
         )
         for layers in LAYERS
         for rate in RATES

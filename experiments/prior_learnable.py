@@ -9,7 +9,8 @@ Paper:    its Figure 9 (appendix H.2) compares shape alone, shape and scale, and
 import itertools
 from pathlib import Path
 
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.evals.passkey import Passkey
+from bam_jax.experiments.experiment import Experiment, Row
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 TRAINED = {
@@ -38,7 +39,7 @@ def get_experiment() -> Experiment:
                 f"{trained}, {ssmax}",
                 CONFIG,
                 TRAINED[trained] | SSMAX[ssmax],
-                evaluations=(Evaluation("passkey", LENGTHS),),
+                evaluations=(Passkey(LENGTHS),),
             )
             for trained, ssmax in itertools.product(TRAINED, SSMAX)
         ),

@@ -5,10 +5,13 @@ Hardware: a CPU; 11 models.
 Aimed at: BAM SSMax .9 or more on average at 64x and at 500x its context; RoPE and Sinusoidal below .1 at 4x.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
-from bam_jax.experiments.experiment import Claim, Evaluation, Experiment, Row
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Claim, Experiment, Row
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
@@ -28,10 +31,10 @@ BASELINES = {
 }
 """What BAM SSMax is compared with; experiments/quickstart_rates.py finds their peak rates."""
 
-EVALUATIONS = (Evaluation("passkey", LENGTHS), Evaluation("perplexity", LENGTHS))
+EVALUATIONS = (Passkey(LENGTHS), Perplexity(LENGTHS))
 LOCAL = tuple(
-    Evaluation(name, LENGTHS, overrides={"encoding_options.window": CONTEXT}, label="Local RoPE")
-    for name in ("passkey", "perplexity")
+    dataclasses.replace(each, overrides={"encoding_options.window": CONTEXT}, label="Local RoPE")
+    for each in EVALUATIONS
 )
 
 NOTES = (
@@ -73,7 +76,7 @@ def get_experiment() -> Experiment:
     ssmax = {"encoding": "bam", "ssmax": "on"}
     spread = {"encoding_options.init": "spread", "encoding_options.spread": 2.0}
     uniform = {"encoding_options.init": "uniform", "optimizer.prior_rate": 20.0}
-    far = (Evaluation("passkey", LENGTHS[-1:], trials=5), Evaluation("passkey", (FAR,), depths=10))
+    far = (Passkey(LENGTHS[-1:], trials=5), Passkey((FAR,), depths=10))
     rows = [
         Row("BAM SSMax", CONFIG, ssmax | spread, (0, 1, 2), (*EVALUATIONS, *far)),
         Row("BAM SSMax, paper init", CONFIG, ssmax | uniform, evaluations=EVALUATIONS),

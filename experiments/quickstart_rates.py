@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import sweep
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import results
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
@@ -28,8 +30,8 @@ SEEDS = (100, 101)
 def get_experiment() -> Experiment:
     """Every baseline with every rate, evaluated at the training context only."""
     evaluations = (
-        Evaluation("passkey", (CONTEXT,), trials=10, seed=SEEDS[0]),
-        Evaluation("perplexity", (CONTEXT,)),
+        Passkey((CONTEXT,), trials=10, seed=SEEDS[0]),
+        Perplexity((CONTEXT,)),
     )
     rows = tuple(
         Row(

@@ -12,7 +12,8 @@ real text and real vocabularies, not how good the models can get.
 
 from pathlib import Path
 
-from bam_jax.experiments.experiment import Evaluation, Experiment, Preparation, Row
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Experiment, Preparation, Row
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "wikitext2.py")
@@ -52,7 +53,7 @@ def get_experiment(source: str, runs: Path) -> Experiment:
     train_bpe = (f"--source={valid}", f"--vocab={VOCAB}", f"--out={bpe}")
     preparations = [Preparation("bam_jax.data.train_bpe", train_bpe, makes=str(bpe))]
     rows = []
-    perplexity = Evaluation("perplexity", (CONTEXT, 16 * CONTEXT), tokens=2**20)
+    perplexity = Perplexity((CONTEXT, 16 * CONTEXT), tokens=2**20)
     for name, tokenizer in (("BPE", f"bpe:{bpe}"), ("Mistral", "mistral")):
         made = {}
         for part, path in (("valid", valid), ("test", test)):

@@ -11,9 +11,13 @@ import pytest
 from hypothesis import strategies as st
 
 from bam_jax import config, render
+from bam_jax.evals.harness import Harness
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import claims, jobs, papers, queue, results, speed_jobs, tables
 from bam_jax.experiments.claims import Cells
-from bam_jax.experiments.experiment import Claim, Column, Evaluation, Row, Table, tabled
+from bam_jax.experiments.experiment import Claim, Column, Row, Speed, Table, tabled
 from bam_jax.render import page
 from bam_jax.report import experiments, folder, runs
 from bam_jax.report.standing import Standing
@@ -21,17 +25,17 @@ from bam_jax.system.errors import UserError
 
 CONFIG = str(papers.CONFIGS / "quickstart.py")
 SMALL = ("--config.encoding=rope", "--config.steps=10")
-KEYS = Evaluation("passkey", (64,), depths=2, patience=1)
-TEXT = Evaluation("perplexity", (128,))
+KEYS = Passkey((64,), depths=2, patience=1)
+TEXT = Perplexity((128,))
 COLUMNS = (
     Column("keys", KEYS),
     Column("far", dataclasses.replace(KEYS, lengths=(128,))),
     Column("start", KEYS, depth=0.0),
     Column("text", TEXT),
     Column("second", TEXT, position=128),
-    Column("needles", Evaluation("ruler", (512,), tasks=("niah_single_1",), samples=2)),
-    Column("questions", Evaluation("harness", (64,), tasks=("arc_easy",), questions=4), unit=0.01),
-    Column("speed", Evaluation("speed", (64,), measure="inference")),
+    Column("needles", Ruler((512,), tasks=("niah_single_1",), samples=2)),
+    Column("questions", Harness((64,), tasks=("arc_easy",), questions=4, data="invented"), unit=0.01),
+    Column("speed", speed=Speed("inference", 64)),
 )
 WEIRD = [
     *("null", "true", "-1", "0", "1", "2.5", "1e308", "-1e308", "5e-324", "1e999", "NaN", "-Infinity"),

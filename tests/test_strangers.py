@@ -12,8 +12,9 @@ from bam_jax import evaluate, figures
 from bam_jax import heads as heads_command
 from bam_jax.convert import __main__ as convert
 from bam_jax.data import loader, tokenizers
+from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import jobs
-from bam_jax.experiments.experiment import Evaluation, Row
+from bam_jax.experiments.experiment import Row
 from bam_jax.models import transformer
 from bam_jax.report import site
 from bam_jax.system.errors import UserError
@@ -180,7 +181,7 @@ def test_local_paths_need_no_leave(stranger):
 
 def test_a_sweep_allows_what_its_experiment_names(stranger, tmp_path):
     config = configs.from_dict({"encoding": "evilmod:Enc", "data": {"source": ADDRESS}})
-    row = Row("mine", "mine.py", (), seeds=(0,), evaluations=(Evaluation("perplexity", (64,)),))
+    row = Row("mine", "mine.py", (), seeds=(0,), evaluations=(Perplexity((64,)),))
     _, command = jobs.Job(row, 0, config, "mine-seed0").commands(tmp_path)
     assert command[-2:] == ["--allow=evilmod", f"--allow={ADDRESS}"]
 

@@ -1,16 +1,23 @@
-"""What the evaluations share: what they are given, the cells of a table, and how many rows fit into memory."""
+"""An evaluation as one object, and what all of them share: the run they are given, their plans, the rows within memory."""
 
 import dataclasses
+import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from bam_jax import config as configs
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.evals import schema
 from bam_jax.models.transformer import Decoder
-from bam_jax.system.errors import UserError
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError, nearest
+
+type Place = tuple[float | None, str]
+"""The depth and the task of a cell; None and "" where it has none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +38,13 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Cell:
-    """One number to find: the samples `first` ... `stop` - 1 of a length and a depth.
+class Samples:
+    """The samples `first` ... `stop` - 1 of a length and a depth, which one record is about.
 
     Args:
         length: tokens of a sample.
         depth: of a passkey, 0 to 1; None where there is none.
-        first, stop: numbers of the samples; those before `first` were measured earlier.
+        first, stop: their numbers; those before `first` were measured earlier.
     """
 
     length: int
@@ -47,24 +54,24 @@ class Cell:
 
     @property
     def n(self) -> int:
-        """Samples to measure."""
+        """Their number."""
         return self.stop - self.first
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Cells that are measured together.
+    """Samples that are measured together.
 
     Args:
         identity: what tells their records from others of the same evaluation, such as the seed.
-        wanted: samples by length and depth.
-        measure: yields each cell with its results as soon as it is measured, shorter ones first.
+        wanted: number of samples by length and depth.
+        measure: yields samples with their results as soon as they are measured, shorter ones first.
         patience: lengths one after another at which nothing was right, after which longer ones are not measured; 0: all are.
     """
 
     identity: Mapping[str, Any]
     wanted: Mapping[tuple[int, float | None], int]
-    measure: Callable[[Sequence[Cell]], Iterator[tuple[Cell, dict[str, Any]]]]
+    measure: Callable[[Sequence[Samples]], Iterator[tuple[Samples, dict[str, Any]]]]
     patience: int = 0
 
     def given_up(self, records: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
@@ -90,39 +97,228 @@ class Plan:
         return [], []
 
 
-def option(default: int | str | None, help: str) -> Any:
-    """A field of an evaluation's options, which is an argument of the command as well.
+def option(default: int | str | tuple[str, ...] | None, help: str) -> Any:
+    """A field of an evaluation that is an argument of the command as well.
 
     Args:
-        default: its value.
+        default: its value; None: the evaluation itself decides, or asks for it.
         help: what the command says of it.
     """
     return dataclasses.field(default=default, metadata={"help": help})
 
 
-class Options:
-    """What an evaluation can be asked besides the lengths: a base of dataclasses, whose numbers are more than 0.
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """An evaluation of a trained run: what is asked, and all that tables, pages and costs need to know about it.
 
-    Raises:
-        UserError: a number is not; 0 will do for a seed, for shots, and for the patience.
-    """
+    A kind of evaluation is a subclass in a file of its own and a line in `bam_jax.evals.table`. Its options are fields made
+    by `option`; their types, of `bam_jax.system.fields`, bound what a command or an experiment may give.
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, int | float):
-                check_number(name, value, zero=name in ("seed", "shots", "patience"))
-
-
-def check_number(name: str, value: float, *, zero: bool = False) -> None:
-    """Raise UserError where an option is not more than 0.
+    Class attributes:
+        name: the `eval` of its records.
+        sample_noun: what its samples are called, such as "prompts".
+        record: the type of its lines in results.jsonl, a `schema.Measured` with a `value`.
+        identity: besides what every record has, the fields that tell one cell from others.
+        curve: what its values by length show: "accuracy", "perplexity", or "" where no curve is drawn.
+        figure: what a picture of its records has beside the lengths: "depth" and "task" are the rows of a grid of fractions,
+            "position" the windows in `windows`; "": there is none.
+        grouped: whether a task that is asked for may stand for several, some of which may have no samples to measure.
 
     Args:
-        name: of the option.
-        value: its value.
-        zero: whether 0 will do.
+        lengths: tokens of a sample.
+        overrides: changes at evaluation only, values by dotted names.
+        label: the curve's name; "" means the row's.
+
+    Raises:
+        UserError: an option is out of its bounds.
     """
-    if not (value >= 0 if zero else value > 0):
-        raise UserError(f"--{name}={value} must be {'0 or more' if zero else 'more than 0'}")
+
+    name: ClassVar[str] = ""
+    sample_noun: ClassVar[str] = "samples"
+    record: ClassVar[Any] = schema.Other
+    identity: ClassVar[tuple[str, ...]] = ()
+    curve: ClassVar[Literal["", "accuracy", "perplexity"]] = ""
+    figure: ClassVar[Literal["", "depth", "task", "position"]] = ""
+    grouped: ClassVar[bool] = False
+
+    lengths: tuple[int, ...]
+    _: dataclasses.KW_ONLY
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        types = typing.get_type_hints(type(self), include_extras=True)
+        for field in self.options():
+            value = getattr(self, field.name)
+            value = list(value) if isinstance(value, tuple) else value
+            strict_json.check(value, types[field.name], f"--eval={self.name}", "give another", f"--{field.name}")
+
+    @classmethod
+    def options(cls) -> list[dataclasses.Field[Any]]:
+        """The fields that `option` made."""
+        return [field for field in dataclasses.fields(cls) if "help" in field.metadata]
+
+    def arguments(self) -> list[str]:
+        """The arguments behind `python -m bam_jax.evaluate --run=FOLDER` that ask for the same."""
+        given = {field.name: getattr(self, field.name) for field in self.options()}
+        words = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        options = [f"--{name}={value}" for name, value in words.items() if value is not None]
+        lengths = ",".join(map(str, self.lengths))
+        return [f"--eval={self.name}", f"--lengths={lengths}", *options, *configs.arguments(self.overrides)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The name and all fields, as experiment.json has them."""
+        return {"name": self.name} | dataclasses.asdict(self)
+
+    def plans(self, trained: Trained) -> list[Plan]:
+        """The measurements that are asked for, those that belong together in one plan.
+
+        Args:
+            trained: the run.
+
+        Raises:
+            UserError: the run or the arguments will not do.
+        """
+        raise NotImplementedError
+
+    def texts(self, length: int) -> float:
+        """The number of texts of a length that the model reads, at most.
+
+        Args:
+            length: tokens.
+        """
+        raise NotImplementedError
+
+    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
+        """The number of samples that make one depth and task of a length whole; None where only a record could say it.
+
+        Args:
+            length: tokens.
+            record: the newest that there is; None before the first.
+        """
+        raise NotImplementedError
+
+    def places(self) -> list[Place]:
+        """The depths and tasks that have cells of their own at each length."""
+        return [(None, "")]
+
+    def without_tasks(self) -> "Evaluation":
+        """The same of no task; itself where there are no tasks."""
+        return self
+
+    def joined(self, others: Sequence[Any]) -> "Evaluation":
+        """One evaluation that asks for all that several ask for.
+
+        Args:
+            others: equal to this one but for their tasks.
+        """
+        return self
+
+    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+        """The fields by which a record is known to answer this evaluation and no other of its name.
+
+        Args:
+            record: of what was measured, or left out.
+            config: the run's.
+        """
+        return {}
+
+    def asks(self, record: Mapping[str, Any], config: Config, overrides: Mapping[str, Any]) -> bool:
+        """Whether this evaluation asks for a record of results.jsonl, at whatever length, depth and task.
+
+        Args:
+            record: of what was measured, or of what was left out with its `of` as `eval`.
+            config: the run's.
+            overrides: all changes at evaluation, values by dotted names.
+        """
+        asked = {"eval": self.name, "overrides": configs.typed(overrides)} | self.expected(record, config)
+        return all(name in record and record[name] == value for name, value in asked.items())
+
+    def headings(self, record: Mapping[str, Any]) -> list[str]:
+        """The tasks that were asked for to which a record belongs; "" where there are no tasks.
+
+        Args:
+            record: of this evaluation.
+        """
+        return [""]
+
+    def gives_up(self, empty: int) -> bool:
+        """Whether longer ones are left out after so many lengths, one after another, at which nothing was right.
+
+        Args:
+            empty: number of lengths.
+        """
+        return False
+
+    @property
+    def skips_samples(self) -> bool:
+        """Whether samples that are too long are left out, so that a task may have none."""
+        return False
+
+    def why_left_out(self) -> str:
+        """The reason why a length has no records, as the command's last line says it."""
+        return "where there is nothing to measure"
+
+    @staticmethod
+    def mean(values: Sequence[float], weights: Sequence[float]) -> float:
+        """The mean of records' values.
+
+        Args:
+            values: one at least.
+            weights: of the values, such as their numbers of samples.
+        """
+        return float(np.average(values, weights=weights))
+
+    @staticmethod
+    def seconds(length: int) -> float:
+        """About how long a sample takes on one core; 0 where all samples together take little beside the training.
+
+        Args:
+            length: tokens.
+        """
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskEvaluation(Evaluation):
+    """An evaluation of one or more tasks by name, each with cells of its own.
+
+    Class attributes:
+        known: the tasks that there are.
+
+    Args:
+        tasks: some of them.
+
+    Raises:
+        UserError: another task.
+    """
+
+    known: ClassVar[Collection[str]]
+
+    tasks: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for task in self.tasks:
+            if task not in self.known:
+                raise UserError(f"unknown task {task!r}; {nearest(task, self.known)}")
+
+    def places(self) -> list[Place]:
+        """See `Evaluation`."""
+        return [(None, task) for task in self.tasks]
+
+    def without_tasks(self) -> Evaluation:
+        """See `Evaluation`."""
+        return dataclasses.replace(self, tasks=())
+
+    def joined(self, others: Sequence[Any]) -> Evaluation:
+        """See `Evaluation`."""
+        tasks = dict.fromkeys(task for each in (self, *others) for task in each.tasks)
+        return dataclasses.replace(self, tasks=tuple(tasks))
+
+    def headings(self, record: Mapping[str, Any]) -> list[str]:
+        """See `Evaluation`."""
+        return [record["task"]]
 
 
 def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool = False) -> int:

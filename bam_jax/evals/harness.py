@@ -6,107 +6,159 @@ Its tasks are read from its own files, `bam_jax.evals.lm`; the questions lie in 
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 
-from bam_jax.data.tasks.benchmarks import INVENTED, TASKS, leaves
-from bam_jax.evals import base
-from bam_jax.evals.base import Cell, Plan, option
+from bam_jax.config import Config
+from bam_jax.data.tasks.benchmarks import INVENTED, TASKS, count, leaves
+from bam_jax.evals import schema
+from bam_jax.evals.base import Place, Plan, Samples, TaskEvaluation, Trained, option
 from bam_jax.system.errors import UserError, nearest
-
-SAMPLES = "questions"
+from bam_jax.system.fields import Count, Line, Natural, Seconds
 
 LONGER = ("cut", "skip")
 ALL = 100_000
 """More questions than any of the tasks has."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(base.Options):
-    """What is asked besides the lengths, the tokens that the model reads at most.
+class HarnessRecord(schema.Measured):
+    """Questions of a task, of which there are `of`."""
+
+    value: Seconds
+    depth: NotRequired[None]
+    task: Line
+    shots: Natural
+    data: Line
+    longer: Line
+    data_hash: NotRequired[Line]
+    pages: NotRequired[Natural]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Harness(TaskEvaluation):
+    """The accuracy of answers to benchmarks' questions; lengths are the tokens that the model reads at most.
 
     Args:
-        tasks: names in `bam_jax.data.tasks.benchmarks.TASKS` with commas.
+        tasks: names in `bam_jax.data.tasks.benchmarks.TASKS`.
         questions: of each of the harness's tasks at most, the first ones.
         shots: examples before each question.
-        data: a folder that holds the data sets, or "invented".
+        data: a folder that holds the data sets, or "invented"; an evaluation without it is not carried out.
         longer: what is done with questions that are longer than that: "cut" in the middle, or "skip".
     """
 
-    tasks: str = option("mmlu,arc_easy,arc_challenge", f"with commas, of {', '.join(TASKS)}")
-    questions: int = option(ALL, "of each task at most")
-    shots: int = option(0, "examples before each question")
-    data: str | None = option(None, f"the folder of the data sets, or {INVENTED}: questions made from templates")
-    longer: str = option("cut", "what is done with questions longer than --lengths: cut in the middle, or skip")
+    name = "harness"
+    sample_noun = "questions"
+    record = HarnessRecord
+    identity = ("task", "shots", "data", "data_hash", "longer", "pages")
+    grouped = True
+    known = TASKS
+
+    tasks: tuple[Line, ...] = option(("mmlu", "arc_easy", "arc_challenge"), f"with commas, of {', '.join(TASKS)}")
+    questions: Count = option(ALL, "of each task at most")
+    shots: Natural = option(0, "examples before each question")
+    data: Line | None = option(None, f"the folder of the data sets, or {INVENTED}: questions made from templates")
+    longer: Line = option("cut", "what is done with questions longer than --lengths: cut in the middle, or skip")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for task in self.tasks.split(","):
-            if task not in TASKS:
-                raise UserError(f"unknown task {task!r}; {nearest(task, TASKS)}")
         if self.longer not in LONGER:
             raise UserError(f"unknown --longer={self.longer!r}; {nearest(self.longer, LONGER)}")
 
+    def plans(self, trained: Trained) -> list[Plan]:
+        """See `Evaluation`; each task of the harness is a plan: MMLU has 57, LongBench v2 twenty.
 
-def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> list[Plan]:
-    """What is to be measured, task by task of the harness: MMLU has 57, LongBench v2 twenty.
+        A task's identity has `task`, `shots`, `data`, `data_hash` and `longer`; that of WikiText, whose perplexity is no
+        mean, also how many `pages`.
 
-    A task's identity has `task`, `shots`, `data`, `data_hash` and `longer`; that of WikiText, whose perplexity is no mean,
-    also how many `pages`.
+        Raises:
+            UserError: no data, a file missing or unreadable, lm_eval not installed, a length that the model cannot have.
+        """
+        if self.data is None:
+            raise UserError(f"--data is missing: the folder of the data sets, or --data={INVENTED}")
+        for length in self.lengths:
+            trained.decoder.check_length(length)
+        plans = []
+        for name, task in _lm().load(leaves(self.tasks), self.data, self.shots).items():
+            numbers = {length: self._numbers(trained, task, length) for length in self.lengths}
+            identity = {"task": name, "shots": self.shots, "data": self.data, "data_hash": task.hash}
+            identity["longer"] = self.longer
+            if name == "wikitext":
+                identity["pages"] = min(self.questions, len(task.eval_docs))
+            wanted: dict[tuple[int, float | None], int] = {
+                (length, None): min(self.questions, len(numbers[length])) for length in self.lengths
+            }
+            plans.append(Plan(identity, wanted, functools.partial(measure, trained, task=task, numbers=numbers)))
+        return plans
+
+    def _numbers(self, trained: Trained, task: Any, length: int) -> list[int]:
+        """The numbers of the questions that can be asked."""
+        fit = [True] * len(task.eval_docs)
+        if self.longer == "skip" and task.OUTPUT_TYPE == "multiple_choice":
+            adapter = _adapter(trained, length)
+            task.build_all_requests()
+            for request in task.instances:
+                fit[request.doc_id] &= sum(map(len, map(adapter.tok_encode, request.args))) <= length + 1
+        return [number for number, fits in enumerate(fit) if fits]
+
+    def texts(self, length: int) -> float:
+        """See `Evaluation`: each question once for each of four answers."""
+        return 4 * count(self.tasks, self.questions)
+
+    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
+        """See `Evaluation`; only a record says how many questions there are."""
+        return None if record is None or "of" not in record else min(self.questions, record["of"])
+
+    def places(self) -> list[Place]:
+        """See `Evaluation`."""
+        return [(None, leaf) for leaf in leaves(self.tasks)]
+
+    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+        """See `Evaluation`."""
+        expected: dict[str, Any] = {"shots": self.shots, "data": self.data, "longer": self.longer}
+        if "pages" in record and "of" in record:
+            expected["pages"] = min(self.questions, record["of"])
+        return expected
+
+    def headings(self, record: Mapping[str, Any]) -> list[str]:
+        """See `Evaluation`; one of the harness's tasks may be a part of several that were asked for."""
+        return [task for task in self.tasks if record["task"] in TASKS[task]]
+
+    @property
+    def skips_samples(self) -> bool:
+        """See `Evaluation`."""
+        return self.longer == "skip"
+
+    def why_left_out(self) -> str:
+        """See `Evaluation`."""
+        return "for which every question is too long"
+
+
+def measure(
+    trained: Trained, todo: Sequence[Samples], *, task: Any, numbers: dict[int, list[int]]
+) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """Measures questions of a task, shorter ones first.
 
     Args:
         trained: the run.
-        lengths: tokens that the model reads at most.
-        options: the rest.
-
-    Raises:
-        UserError: no data, a file missing or unreadable, lm_eval not installed, a length that the model cannot have.
-    """
-    if options.data is None:
-        raise UserError(f"--data is missing: the folder of the data sets, or --data={INVENTED}")
-    for length in lengths:
-        trained.decoder.check_length(length)
-    names = leaves(options.tasks.split(","))
-    found = []
-    for name, task in _lm().load(names, options.data, options.shots).items():
-        numbers = {length: _numbers(trained, task, length, options) for length in lengths}
-        identity = {"task": name, "shots": options.shots, "data": options.data, "data_hash": task.hash}
-        identity["longer"] = options.longer
-        if name == "wikitext":
-            identity["pages"] = min(options.questions, len(task.eval_docs))
-        wanted: dict[tuple[int, float | None], int] = {
-            (length, None): min(options.questions, len(numbers[length])) for length in lengths
-        }
-        found.append(Plan(identity, wanted, functools.partial(evaluate, trained, task=task, numbers=numbers)))
-    return found
-
-
-def evaluate(
-    trained: base.Trained, cells: Sequence[Cell], *, task: Any, numbers: dict[int, list[int]]
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Measures the cells of a task, shorter ones first.
-
-    Args:
-        trained: the run.
-        cells: what to measure; depths are None.
+        todo: the questions; depths are None.
         task: as `bam_jax.evals.lm.load` gives it.
         numbers: of the task's questions that can be asked, by length.
 
     Yields:
-        Each cell with its results: `value`, the accuracy, or of WikiText the perplexity of a word; `stderr`, null where the
+        Questions with their results: `value`, the accuracy, or of WikiText the perplexity of a word; `stderr`, null where the
         harness gives none; its other metrics by their names; `chance`, the accuracy of guessing; `of`, how many questions
         there are (that are not skipped); `cut`, the share of requests that were cut; `seconds`, compilation included.
     """
     from lm_eval import evaluator  # not before it is needed: it is large
 
     name = task.config.task
-    for cell in sorted(cells):
+    for samples in sorted(todo):
         start = time.perf_counter()
-        asked = numbers[cell.length][cell.first : cell.stop]
-        adapter = _adapter(trained, cell.length)
+        asked = numbers[samples.length][samples.first : samples.stop]
+        adapter = _adapter(trained, samples.length)
         # One iteration: standard errors of means need none, others are not wanted.
         said = evaluator.evaluate(adapter, {"tasks": {name: task}}, samples={name: asked}, bootstrap_iters=1)
         metrics = {key.removesuffix(",none"): value for key, value in said["results"][name].items() if "," in key}
@@ -117,11 +169,11 @@ def evaluate(
         if main == "acc":
             result["chance"] = float(np.mean(1 / np.array(choices)))
         rest = {
-            "of": len(numbers[cell.length]),
+            "of": len(numbers[samples.length]),
             "cut": adapter.cut / sum(choices),
             "seconds": round(time.perf_counter() - start, 3),
         }
-        yield cell, result | metrics | rest
+        yield samples, result | metrics | rest
 
 
 def _lm() -> ModuleType:
@@ -132,16 +184,5 @@ def _lm() -> ModuleType:
     return lm
 
 
-def _adapter(trained: base.Trained, length: int) -> Any:
+def _adapter(trained: Trained, length: int) -> Any:
     return _lm().Adapter(trained.decoder, trained.tokenizer, budget=length, memory=trained.memory)
-
-
-def _numbers(trained: base.Trained, task: Any, length: int, options: Options) -> list[int]:
-    """Numbers of the questions that can be asked."""
-    fit = [True] * len(task.eval_docs)
-    if options.longer == "skip" and task.OUTPUT_TYPE == "multiple_choice":
-        adapter = _adapter(trained, length)
-        task.build_all_requests()
-        for request in task.instances:
-            fit[request.doc_id] &= sum(map(len, map(adapter.tok_encode, request.args))) <= length + 1
-    return [number for number, fits in enumerate(fit) if fits]

@@ -14,7 +14,7 @@ import functools
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +23,17 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.attention import EMPTY
+from bam_jax.config import Config
 from bam_jax.data.tasks import passkey
 from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
-from bam_jax.evals import base
-from bam_jax.evals.base import Cell, Plan, option, rows_within
+from bam_jax.evals import schema
+from bam_jax.evals.base import Evaluation, Place, Plan, Samples, Trained, option, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system import host
 from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.fields import Count, Line, Natural, Share
+from bam_jax.system.strict_json import Must
 
 FORCED = DIGITS - 1
 """Digits of the answer that a model is given after the prompt."""
@@ -47,32 +50,7 @@ Sample = tuple[np.ndarray, np.ndarray]
 """Tokens of a prompt, and the five tokens of its answer."""
 
 
-SAMPLES = "prompts"
 PROMPTS = ("paper", "toy")
-
-
-@dataclasses.dataclass(frozen=True)
-class Options(base.Options):
-    """What is asked besides the lengths.
-
-    Args:
-        depths: number of equally spaced depths of the key, 0 to 1.
-        trials: prompts at each depth.
-        prompt: "toy" or "paper"; None: toy for the character tokenizer, paper for others.
-        seed: of the prompts.
-        patience: lengths one after another without a key found, after which longer ones are not measured; 0: all are.
-    """
-
-    depths: int = option(20, "equally spaced places of the key")
-    trials: int = option(1, "prompts at each depth")
-    prompt: str | None = option(None, "toy (the default for the tokenizer char) or paper")
-    seed: int = option(0, "of the prompts")
-    patience: int = option(0, "lengths without any key found after which longer ones are left out; 0: none is")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.prompt is not None and self.prompt not in PROMPTS:
-            raise UserError(f"unknown prompt {self.prompt!r}; {nearest(self.prompt, PROMPTS)}")
 
 
 class Prompts(Protocol):
@@ -115,31 +93,94 @@ def paper(tokenizer: Tokenizer, seed: int) -> Prompts:
     return make
 
 
-def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> list[Plan]:
-    """What is to be measured, in one piece.
+class PasskeyRecord(schema.Measured):
+    """Prompts at one depth."""
+
+    value: Share
+    depth: Share
+    prompt: Line
+    seed: Natural
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Passkey(Evaluation):
+    """The share of prompts of each length and depth whose five digits are all found.
 
     Args:
-        trained: the run.
-        lengths: of the prompts, tokens.
-        options: the rest.
-
-    Raises:
-        UserError: the toy prompt is asked of another tokenizer.
+        depths: number of equally spaced depths of the key, 0 to 1.
+        trials: prompts at each depth.
+        prompt: "toy" or "paper"; None: toy for the character tokenizer, paper for others.
+        seed: of the prompts.
+        patience: lengths one after another without a key found, after which longer ones are not measured; 0: all are.
     """
-    tokenizer = trained.tokenizer
-    prompt = options.prompt or passkey.usual(tokenizer.name)
-    if prompt == "toy":
-        prompts = toy(trained.held_out(), tokenizer, options.seed)
-    else:
-        prompts = paper(tokenizer, options.seed)
-    return [
-        Plan(
-            {"prompt": prompt, "seed": options.seed},
-            {(length, depth): options.trials for length in lengths for depth in passkey.depths(options.depths)},
-            lambda cells: evaluate(trained.decoder, cells, prompts, memory=trained.memory),
-            options.patience,
-        )
-    ]
+
+    name = "passkey"
+    sample_noun = "prompts"
+    record = PasskeyRecord
+    identity = ("prompt", "seed", "depth")
+    curve = "accuracy"
+    figure = "depth"
+
+    depths: Annotated[int, Must(lambda n: 1 <= n <= 10_000, "from 1 to 10000")] = option(
+        20, "equally spaced places of the key"
+    )
+    trials: Count = option(1, "prompts at each depth")
+    prompt: Line | None = option(None, "toy (the default for the tokenizer char) or paper")
+    seed: Natural = option(0, "of the prompts")
+    patience: Natural = option(0, "lengths without any key found after which longer ones are left out; 0: none is")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompt is not None and self.prompt not in PROMPTS:
+            raise UserError(f"unknown prompt {self.prompt!r}; {nearest(self.prompt, PROMPTS)}")
+
+    def plans(self, trained: Trained) -> list[Plan]:
+        """See `Evaluation`; all lengths and depths are one plan.
+
+        Raises:
+            UserError: the toy prompt is asked of another tokenizer.
+        """
+        tokenizer = trained.tokenizer
+        prompt = self.prompt or passkey.usual(tokenizer.name)
+        if prompt == "toy":
+            prompts = toy(trained.held_out(), tokenizer, self.seed)
+        else:
+            prompts = paper(tokenizer, self.seed)
+        wanted: dict[tuple[int, float | None], int] = {
+            (length, depth): self.trials for length in self.lengths for depth in passkey.depths(self.depths)
+        }
+        identity = {"prompt": prompt, "seed": self.seed}
+        measured = lambda todo: measure(trained.decoder, todo, prompts, memory=trained.memory)
+        return [Plan(identity, wanted, measured, self.patience)]
+
+    def texts(self, length: int) -> float:
+        """See `Evaluation`."""
+        return self.depths * self.trials
+
+    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
+        """See `Evaluation`."""
+        return self.trials
+
+    def places(self) -> list[Place]:
+        """See `Evaluation`."""
+        return [(depth, "") for depth in passkey.depths(self.depths)]
+
+    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+        """See `Evaluation`."""
+        return {"seed": self.seed, "prompt": self.prompt or passkey.usual(config.data.tokenizer)}
+
+    def gives_up(self, empty: int) -> bool:
+        """See `Evaluation`."""
+        return 0 < self.patience <= empty
+
+    def why_left_out(self) -> str:
+        """See `Evaluation`."""
+        return f"after {self.patience} lengths without any"
+
+    @staticmethod
+    def seconds(length: int) -> float:
+        """See `Evaluation`: linear layers, then attention; of a long prompt, what those before it have not read."""
+        return length / 1e5 + length**2 / 1e9
 
 
 def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows: int) -> np.ndarray:
@@ -192,59 +233,76 @@ def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
     return padded
 
 
-def evaluate(
-    decoder: transformer.Decoder, cells: Sequence[Cell], prompts: Prompts, *, memory: float
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Measures cells, shorter prompts first; see above how they are read.
+def measure(
+    decoder: transformer.Decoder, todo: Sequence[Samples], prompts: Prompts, *, memory: float
+) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """Measures samples, shorter prompts first; see above how they are read.
 
     Args:
         decoder: the model.
-        cells: what to measure.
+        todo: the samples.
         prompts: makes them.
         memory: for activations, bytes.
 
     Yields:
-        Each cell as soon as it is measured, with its results: `value`, the fraction of prompts whose five digits are
+        Samples as soon as they are measured, with their results: `value`, the fraction of prompts whose five digits are
         all right; `digits`, the fraction of digits; `tokens`, the prompt's true length; `seconds`, compilation included;
         `peak_bytes`, the most memory that the process has held so far.
 
     Raises:
         UserError: before anything is measured, a length that the prompt or the model cannot have.
     """
-    lengths = {cell.length: len(prompts(cell.length, 0.0, 0)[0]) for cell in cells}
+    lengths = {samples.length: len(prompts(samples.length, 0.0, 0)[0]) for samples in todo}
     for tokens in lengths.values():
         decoder.check_length(tokens + FORCED)
     counts: dict[int, int] = collections.Counter()
-    for cell in cells:
-        counts[lengths[cell.length]] += cell.n
+    for samples in todo:
+        counts[lengths[samples.length]] += samples.n
     short = {length: n for length, n in counts.items() if length <= CHUNK}
     padded = {length: length for length in counts} | padding(short, transformer.count(decoder))
     most = {slots: max(n for length, n in counts.items() if padded[length] == slots) for slots in padded.values()}
-    for length, group in itertools.groupby(sorted(cells), key=lambda cell: cell.length):
+    for length, group in itertools.groupby(sorted(todo), key=lambda samples: samples.length):
         slots = padded[lengths[length]]
-        todo = [(cell, trial) for cell in group for trial in range(cell.first, cell.stop)]
-        sample = lambda cell, trial: prompts(cell.length, cell.depth or 0.0, trial)
+        asked = [(samples, trial) for samples in group for trial in range(samples.first, samples.stop)]
         if slots > CHUNK:
-            todo.sort(key=lambda each: -(each[0].depth or 0.0))
-            rows, answers = 1, _one_by_one(decoder, itertools.starmap(sample, todo), slots)
+            rows = 1
+            asked.sort(key=lambda pair: -(pair[0].depth or 0.0))  # the deepest key first: see the module's docstring
+            answers = _one_by_one(decoder, (_prompt(prompts, *pair) for pair in asked), slots)
         else:
             rows = min(most[slots], rows_within(memory, slots, decoder.config))
-            batches = (list(itertools.starmap(sample, batch)) for batch in itertools.batched(todo, rows))
+            batches = ([_prompt(prompts, *pair) for pair in batch] for batch in itertools.batched(asked, rows))
             answers = (correct(decoder, batch, slots=slots, rows=rows) for batch in batches)
-        found: dict[Cell, list[np.ndarray]] = collections.defaultdict(list)
-        seconds: dict[Cell, float] = collections.defaultdict(float)
+        for samples, result in _results(asked, rows, answers):
+            yield samples, result | {"tokens": lengths[length], "peak_bytes": host.peak_bytes()}
+
+
+def _prompt(prompts: Prompts, samples: Samples, trial: int) -> Sample:
+    return prompts(samples.length, samples.depth or 0.0, trial)
+
+
+def _results(
+    asked: Sequence[tuple[Samples, int]], rows: int, answers: Iterable[np.ndarray]
+) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """Samples with their results, as soon as the last of their prompts is answered.
+
+    Args:
+        asked: the samples and the trial of each prompt.
+        rows: prompts that are answered at once.
+        answers: for each so many prompts which of their digits are right, [rows, 5] bool.
+    """
+    found: dict[Samples, list[np.ndarray]] = collections.defaultdict(list)
+    seconds: dict[Samples, float] = collections.defaultdict(float)
+    start = time.perf_counter()
+    for batch, right in zip(itertools.batched(asked, rows), answers, strict=True):
+        share = (time.perf_counter() - start) / len(batch)
+        for (samples, _), digits in zip(batch, right, strict=True):
+            found[samples].append(digits)
+            seconds[samples] += share
+            if len(found[samples]) == samples.n:
+                whole, single = np.all(found[samples], axis=1).mean(), np.mean(found[samples])
+                result = {"value": float(whole), "digits": float(single), "unit": "accuracy"}
+                yield samples, result | {"seconds": round(seconds[samples], 3)}
         start = time.perf_counter()
-        for batch, right in zip(itertools.batched(todo, rows), answers, strict=True):
-            share = (time.perf_counter() - start) / len(batch)
-            for (cell, _), digits in zip(batch, right, strict=True):
-                found[cell].append(digits)
-                seconds[cell] += share
-                if len(found[cell]) == cell.n:
-                    all_right, each = np.all(found[cell], axis=1).mean(), np.mean(found[cell])
-                    result = {"value": float(all_right), "digits": float(each), "unit": "accuracy"}
-                    cost = {"seconds": round(seconds[cell], 3), "peak_bytes": host.peak_bytes()}
-                    yield cell, result | {"tokens": lengths[length]} | cost
-            start = time.perf_counter()
 
 
 def _rng(seed: int, length: int, depth: float, trial: int) -> np.random.Generator:

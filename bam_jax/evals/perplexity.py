@@ -5,9 +5,10 @@ Source: BAM, perplexity by position; CABLE, non-overlapping sequences of the tes
 
 import dataclasses
 import functools
+import math
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NotRequired
 
 import jax
 import jax.numpy as jnp
@@ -16,47 +17,71 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.attention import EMPTY
-from bam_jax.evals import base
-from bam_jax.evals.base import Cell, Plan, option, rows_within
+from bam_jax.evals import schema
+from bam_jax.evals.base import Evaluation, Plan, Samples, Trained, option, rows_within
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
+from bam_jax.system.fields import Count, Loss, Positive
+from bam_jax.system.strict_json import Must
 from bam_jax.training import losses
 
-SAMPLES = "sequences"
+
+class PerplexityRecord(schema.Measured):
+    """Sequences of held-out text, of which there are `of`, with the mean loss of each window of their positions."""
+
+    value: Positive
+    depth: NotRequired[None]
+    window: Count
+    windows: list[Loss]
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(base.Options):
-    """What is asked besides the lengths.
-
-    Args:
-        tokens: of text for the perplexity at each length; at least one sequence is measured.
-    """
-
-    tokens: int = option(2**15, "of text for each perplexity")
-
-
-def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> list[Plan]:
-    """What is to be measured, in one piece.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Perplexity(Evaluation):
+    """Perplexity of held-out text in sequences of each length.
 
     Args:
-        trained: the run.
-        lengths: of the sequences, tokens.
-        options: the rest.
-
-    Raises:
-        UserError: there is too little held-out text for a length.
+        tokens: of text at each length; at least one sequence is measured.
     """
-    stream = trained.held_out()
-    return [
-        Plan(
-            {},
-            {(length, None): available(stream, length, options.tokens) for length in lengths},
-            lambda cells: evaluate(
-                trained.decoder, cells, stream, window=trained.config.context, memory=trained.memory
-            ),
-        )
+
+    name = "perplexity"
+    sample_noun = "sequences"
+    record = Annotated[
+        PerplexityRecord,
+        Must(lambda cell: len(cell["windows"]) == -(-cell["length"] // cell["window"]), "a loss for each window"),
     ]
+    identity = ("window",)
+    curve = "perplexity"
+    figure = "position"
+
+    tokens: Count = option(2**15, "of text for each perplexity")
+
+    def plans(self, trained: Trained) -> list[Plan]:
+        """See `Evaluation`; all lengths are one plan.
+
+        Raises:
+            UserError: there is too little held-out text for a length.
+        """
+        stream = trained.held_out()
+        wanted: dict[tuple[int, float | None], int] = {
+            (length, None): available(stream, length, self.tokens) for length in self.lengths
+        }
+        window, memory = trained.config.context, trained.memory
+        return [Plan({}, wanted, lambda todo: measure(trained.decoder, todo, stream, window=window, memory=memory))]
+
+    def texts(self, length: int) -> float:
+        """See `Evaluation`."""
+        return max(1.0, self.tokens / length)
+
+    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
+        """See `Evaluation`; old records do not say how many sequences the text has."""
+        if record is None or "of" not in record:
+            return None
+        return min(max(1, self.tokens // length), record["of"])
+
+    @staticmethod
+    def mean(values: Sequence[float], weights: Sequence[float]) -> float:
+        """See `Evaluation`; the mean is that of the logarithms, the losses."""
+        return math.exp(np.average(np.log(values), weights=weights))
 
 
 def available(stream: np.ndarray, length: int, tokens: int) -> int:
@@ -82,10 +107,12 @@ def available(stream: np.ndarray, length: int, tokens: int) -> int:
     return max(1, min(tokens, targets) // length)
 
 
-def token_losses(decoder: transformer.Decoder, stream: np.ndarray, cell: Cell, *, row: int, rows: int) -> np.ndarray:
+def token_losses(
+    decoder: transformer.Decoder, stream: np.ndarray, samples: Samples, *, row: int, rows: int
+) -> np.ndarray:
     """Negative log-likelihood of the token after each position, in nats, [sequences, length] float32.
 
-        nll[n, t] = -log p(stream[n L + t + 1] | stream[n L ... n L + t]),   L = cell.length
+        nll[n, t] = -log p(stream[n L + t + 1] | stream[n L ... n L + t]),   L = samples.length
 
     Sequences shorter than a row stand in it end to end, as documents with positions of their own: all lengths share
     what is compiled.
@@ -93,18 +120,18 @@ def token_losses(decoder: transformer.Decoder, stream: np.ndarray, cell: Cell, *
     Args:
         decoder: the model.
         stream: [tokens] held-out token ids.
-        cell: the length, and which sequences.
+        samples: the length, and which sequences.
         row: tokens of a row, at least the length.
         rows: computed at once.
     """
-    length, each = cell.length, row // cell.length
+    length, each = samples.length, row // samples.length
     position, segment = np.full((1, row), EMPTY, np.int32), np.zeros((1, row), np.int32)
     position[0, : each * length] = np.tile(np.arange(length), each)
     segment[0, : each * length] = np.repeat(np.arange(1, each + 1), length)
     graph, state = nnx.split(decoder)
     parts = []
-    for first in range(cell.first, cell.stop, rows * each):
-        stop = min(first + rows * each, cell.stop)
+    for first in range(samples.first, samples.stop, rows * each):
+        stop = min(first + rows * each, samples.stop)
         tokens, targets = np.zeros((2, rows, row), np.int32)
         for side, shift in ((tokens, 0), (targets, 1)):
             text = np.zeros(rows * each * length, np.int32)
@@ -129,38 +156,38 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
     return [round(float(nll[:, start : start + window].mean(dtype=np.float64)), 6) for start in starts]
 
 
-def evaluate(
-    decoder: transformer.Decoder, cells: Sequence[Cell], stream: np.ndarray, *, window: int, memory: float
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Measures cells, whose samples are sequences of the stream, shorter ones first.
+def measure(
+    decoder: transformer.Decoder, todo: Sequence[Samples], stream: np.ndarray, *, window: int, memory: float
+) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """Measures samples, which are sequences of the stream, shorter ones first.
 
     Args:
         decoder: the model.
-        cells: what to measure; depths are None.
+        todo: the samples; depths are None.
         stream: [tokens] held-out token ids, long enough for them.
         window: positions, normally the training context.
         memory: for activations, bytes.
 
     Yields:
-        Each cell with its results: `value`, exp of the mean over all positions; `of`, how many sequences there are;
+        Samples with their results: `value`, exp of the mean over all positions; `of`, how many sequences there are;
         `windows`, the mean loss of each window of `window` positions, in nats; `seconds`, compilation included.
 
     Raises:
         UserError: before anything is measured, a length that the model cannot have.
     """
-    for cell in cells:
-        decoder.check_length(cell.length)
-    row = max((cell.length for cell in cells), default=0)
-    longest = max((cell.n for cell in cells if cell.length == row), default=0)
-    for cell in sorted(cells, key=lambda cell: cell.length):
+    for samples in todo:
+        decoder.check_length(samples.length)
+    row = max((samples.length for samples in todo), default=0)
+    longest = max((samples.n for samples in todo if samples.length == row), default=0)
+    for samples in sorted(todo, key=lambda samples: samples.length):
         start = time.perf_counter()
         rows = min(longest, rows_within(memory, row, decoder.config))
-        nll = token_losses(decoder, stream, cell, row=row, rows=rows)
+        nll = token_losses(decoder, stream, samples, row=row, rows=rows)
         with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
             value = float(np.exp(nll.mean(dtype=np.float64)))
-        result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // cell.length}
+        result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // samples.length}
         windows = {"window": window, "windows": by_window(nll, window)}
-        yield cell, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
+        yield samples, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -7,82 +7,99 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NotRequired
 
 import jax.numpy as jnp
 import numpy as np
 
+from bam_jax.config import Config
 from bam_jax.data.prepared.documents import STDLIB
 from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, essays
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.evals import base
-from bam_jax.evals.base import Cell, Plan, option, rows_within
+from bam_jax.evals import schema
+from bam_jax.evals.base import Plan, Samples, TaskEvaluation, Trained, option, rows_within
 from bam_jax.models import generate, transformer
-from bam_jax.system.errors import UserError, nearest
-
-SAMPLES = "samples"
+from bam_jax.system.fields import Count, Line, Natural, Share
 
 CHUNK = 1024
 """Tokens of a prompt that are read at once."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(base.Options):
-    """What is asked besides the lengths, which count the prompt and the 128 tokens that are written.
+class RulerRecord(schema.Measured):
+    """Samples of a task."""
+
+    value: Share
+    depth: NotRequired[None]
+    task: Line
+    seed: Natural
+    essays: NotRequired[Line]
+    essays_hash: NotRequired[Line]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ruler(TaskEvaluation):
+    """The share of RULER's answers that the model writes; lengths count the prompt and the 128 tokens that are written.
 
     Args:
-        tasks: names in `bam_jax.data.tasks.ruler.TASKS` with commas.
+        tasks: names in `bam_jax.data.tasks.ruler.TASKS`.
         samples: of each task and length.
         essays: a file or folder of texts for the tasks whose needles stand in essays, or "stdlib".
         seed: of the samples.
     """
 
-    tasks: str = option(",".join(TASKS), "of RULER, with commas (all eight)")
-    samples: int = option(50, "of each task and length; RULER's own number is 500")
-    essays: str = option(
+    name = "ruler"
+    sample_noun = "samples"
+    record = RulerRecord
+    identity = ("task", "seed", "essays", "essays_hash")
+    figure = "task"
+    known = TASKS
+
+    tasks: tuple[Line, ...] = option(tuple(TASKS), "of RULER, with commas (all eight)")
+    samples: Count = option(50, "of each task and length; RULER's own number is 500")
+    essays: Line = option(
         STDLIB, "a file or folder of texts in which needles are hidden, or stdlib, Python's documentation"
     )
-    seed: int = option(0, "of the samples")
+    seed: Natural = option(0, "of the samples")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for task in self.tasks.split(","):
-            if task not in TASKS:
-                raise UserError(f"unknown task {task!r}; {nearest(task, TASKS)}")
+    def plans(self, trained: Trained) -> list[Plan]:
+        """See `Evaluation`; each task is a plan.
 
+        A task's identity has `task`, `seed`, and, where its haystack is essays, their source as `essays` and `essays_hash`.
 
-def plans(trained: base.Trained, lengths: Sequence[int], options: Options) -> list[Plan]:
-    """What is to be measured, task by task.
+        Raises:
+            UserError: a tokenizer that changes text, no essays, or a length that a task or the model cannot have.
+        """
+        tasks = dict.fromkeys(self.tasks)
+        wanted: dict[tuple[int, float | None], int] = {(length, None): self.samples for length in self.lengths}
+        text = Essays(self.essays, ())
+        if any(TASKS[task].haystack == "essay" for task in tasks):
+            text = essays(self.essays)
+        make = Sampler(trained.tokenizer, text, self.seed)
+        for length in self.lengths:
+            trained.decoder.check_length(length - 1)  # the last token written is not read
+        plans = []
+        for task in tasks:
+            for length in self.lengths:
+                make.check(task, length, range(self.samples))
+            identity = {"task": task, "seed": self.seed}
+            if TASKS[task].haystack == "essay":
+                identity |= {"essays": text.source, "essays_hash": text.hash}
+            plans.append(Plan(identity, wanted, functools.partial(measure, trained, make=make, task=task)))
+        return plans
 
-    A task's identity has `task`, `seed`, and, where its haystack is essays, their source as `essays` and `essays_hash`.
+    def texts(self, length: int) -> float:
+        """See `Evaluation`."""
+        return self.samples * len(self.tasks)
 
-    Args:
-        trained: the run.
-        lengths: tokens.
-        options: the rest.
+    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
+        """See `Evaluation`."""
+        return self.samples
 
-    Raises:
-        UserError: a tokenizer that changes text, no essays, or a length that a task or the model cannot have.
-    """
-    tasks = dict.fromkeys(options.tasks.split(","))
-    wanted: dict[tuple[int, float | None], int] = {(length, None): options.samples for length in lengths}
-    text = Essays(options.essays, ())
-    if any(TASKS[task].haystack == "essay" for task in tasks):
-        text = essays(options.essays)
-    make = Sampler(trained.tokenizer, text, options.seed)
-    found = []
-    for length in lengths:
-        trained.decoder.check_length(length - 1)  # the last token written is not read
-    for task in tasks:
-        for length in lengths:
-            make.check(task, length, range(options.samples))
-        identity = {"task": task, "seed": options.seed}
-        if TASKS[task].haystack == "essay":
-            identity |= {"essays": text.source, "essays_hash": text.hash}
-        measure = functools.partial(evaluate, trained, make=make, task=task)
-        found.append(Plan(identity, wanted, measure))
-    return found
+    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+        """See `Evaluation`; only tasks in essays have records that name them."""
+        essays = {"essays": self.essays} if "essays" in record else {}
+        return {"seed": self.seed} | essays
 
 
 def string_match_all(written: str, answers: Sequence[str]) -> float:
@@ -119,37 +136,35 @@ def write(
     return [tokenizer.decode(np.array(list(row), np.int32)) for row in ended]
 
 
-def evaluate(
-    trained: base.Trained, cells: Sequence[Cell], *, make: Sampler, task: str
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Measures the cells of a task, shorter ones first.
+def measure(
+    trained: Trained, todo: Sequence[Samples], *, make: Sampler, task: str
+) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """Measures samples of a task, shorter ones first.
 
     Args:
         trained: the run.
-        cells: what to measure; depths are None.
-        make: the samples.
+        todo: the samples; depths are None.
+        make: their prompts.
         task: which.
 
     Yields:
-        Each cell with its results: `value`, the mean over samples of the fraction of answers found; `tokens`, the mean
+        Samples with their results: `value`, the mean over samples of the fraction of answers found; `tokens`, the mean
         length of the prompts; `example`, the first sample's answers and what was written; `seconds`, compilation included.
     """
-    for cell in sorted(cells):
+    for samples in sorted(todo):
         start = time.perf_counter()
-        rows = min(cell.n, rows_within(trained.memory, cell.length, trained.config.model, cached=True))
+        rows = min(samples.n, rows_within(trained.memory, samples.length, trained.config.model, cached=True))
         found: list[tuple[int, tuple[str, ...], str]] = []
-        for numbers in itertools.batched(range(cell.first, cell.stop), rows):
-            samples = [make(task, cell.length, number) for number in numbers]
-            written = write(trained.decoder, trained.tokenizer, samples, slots=cell.length - GENERATED, rows=rows)
-            found += [(len(s.tokens), s.answers, text) for s, text in zip(samples, written, strict=True)]
+        for numbers in itertools.batched(range(samples.first, samples.stop), rows):
+            prompts = [make(task, samples.length, number) for number in numbers]
+            written = write(trained.decoder, trained.tokenizer, prompts, slots=samples.length - GENERATED, rows=rows)
+            found += [(len(s.tokens), s.answers, text) for s, text in zip(prompts, written, strict=True)]
         lengths, answers, texts = zip(*found, strict=True)
-        yield (
-            cell,
-            {
-                "value": float(np.mean([*map(string_match_all, texts, answers)])),
-                "unit": "accuracy",
-                "tokens": float(np.mean(lengths)),
-                "example": {"answers": answers[0], "written": texts[0]},
-                "seconds": round(time.perf_counter() - start, 3),
-            },
-        )
+        result = {
+            "value": float(np.mean([*map(string_match_all, texts, answers)])),
+            "unit": "accuracy",
+            "tokens": float(np.mean(lengths)),
+            "example": {"answers": answers[0], "written": texts[0]},
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+        yield samples, result

@@ -1,47 +1,66 @@
-"""Evaluation: `python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]`.
-
-Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing.
-"""
+"""An evaluation of a run, carried out: what is missing of it is measured, a record for each cell is appended to results.jsonl."""
 
 import dataclasses
 import functools
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from bam_jax import config as configs
 from bam_jax.attention import Tiling
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
-from bam_jax.data.tasks import benchmarks
-from bam_jax.evals import harness, passkey, perplexity, records, ruler
-from bam_jax.evals.base import Cell, Plan, Trained, check_number
-from bam_jax.evals.records import STOPPED
+from bam_jax.evals import records
+from bam_jax.evals.base import Evaluation, Plan, Samples, Trained
+from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.system import console, host, jsonl, lock, strict_json
-from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
-EVALS: dict[str, ModuleType] = {"harness": harness, "passkey": passkey, "perplexity": perplexity, "ruler": ruler}
-"""Each has `Options`, `plans`, and `SAMPLES`, what its samples are called."""
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A plan, and what of it was measured before.
+
+    Args:
+        plan: of the evaluation.
+        identity: the fields by which its records are found among all of the run.
+        cells: the records by length and depth, each sample once.
+    """
+
+    plan: Plan
+    identity: Mapping[str, Any]
+    cells: Mapping[tuple[int, float | None], list[Cell]]
+
+    @property
+    def records(self) -> list[Cell]:
+        """All of them."""
+        return [record for records in self.cells.values() for record in records]
+
+    def missing(self) -> list[Samples]:
+        """The samples that are still to be measured."""
+        done = {at: sum(record["n"] for record in records) for at, records in self.cells.items()}
+        return [Samples(*at, done[at], n) for at, n in self.plan.wanted.items() if done[at] < n]
+
+    def tokens(self) -> int:
+        """The number of tokens of all samples that are wanted."""
+        return sum(length * n for (length, _), n in self.plan.wanted.items())
 
 
 def evaluate(
     run: str | os.PathLike,
-    name: str,
-    lengths: Sequence[int],
+    evaluation: Evaluation,
     *,
     memory: float = 2.0,
     skip: bool = True,
-    overrides: Mapping[str, Any] = {},
     allow: Collection[str] = (),
     progress: bool | None = None,
-    **options: Any,
-) -> list[dict[str, Any]]:
+) -> list[Cell]:
     """Evaluate the newest checkpoint of a run, and append to its `results.jsonl` what is not there yet.
 
     A record holds `eval`, `length`, `depth`, `value`, `unit`, `first` and `n` (it is about the prompts, sequences, samples or
@@ -55,15 +74,13 @@ def evaluate(
 
     Args:
         run: the run's folder.
-        name: "harness", "passkey", "perplexity" or "ruler".
-        lengths: tokens of a prompt or sequence; of the harness's questions, that are read at most.
+        evaluation: what is asked; its overrides are part of a cell's identity.
         memory: for activations, GiB; decides how many rows are computed at once.
         skip: whether attention leaves out what no float32 softmax would show; without, it computes every pair, and records
             have the override "skip": "off".
-        overrides: changes at evaluation time, values by dotted names; part of a cell's identity.
-        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
+        allow: addresses of text that may be fetched besides those in the evaluation's overrides, where the run's
+            configuration has them.
         progress: see `console.progress`.
-        options: of the evaluation; the fields of its `Options` (`bam_jax.evals`).
 
     Returns:
         The records of what was asked for, old and new.
@@ -72,106 +89,58 @@ def evaluate(
         UserError: the run or the arguments will not do, or another process does the same evaluation of the run; nothing
             is written then. Or a number that was found is none.
     """
-    asked = _options(name, options)
+    host.keep_freed_memory()
+    run, name = Path(run), evaluation.name
+    evaluation = dataclasses.replace(evaluation, lengths=tuple(sorted(set(evaluation.lengths))))
+    _check_arguments(evaluation, memory)
+    trained, state, source = _prepare(run, evaluation, memory=memory, skip=skip, allow=allow)
+    plans = [(plan, {"eval": name} | dict(plan.identity) | state) for plan in evaluation.plans(trained)]
+    busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
+    with lock.hold(run / f".{name}.lock", busy):
+        _check_tokenizer(run, trained.tokenizer)
+        started = [_find(run, plan, identity) for plan, identity in plans]
+        total = sum(each.tokens() for each in started)
+        missing = sum(samples.length * samples.n for each in started for samples in each.missing())
+        label = f"{run.name} {name}"
+        with console.progress(total, done=total - missing, unit="token", label=label, show=progress) as bar:
+            _measure(run, started, source, bar)
+        done = [_find(run, plan, identity) for plan, identity in plans]
+    return [record for each in done for record in each.records]
+
+
+def _check_arguments(evaluation: Evaluation, memory: float) -> None:
+    """Raise UserError where no run could be evaluated so."""
+    lengths = evaluation.lengths
     if not lengths or min(lengths) < 1:
         raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
-    check_number("memory", memory)
-    host.keep_freed_memory()
-    run = Path(run)
-    for key, value in overrides.items():
+    if not memory > 0:  # NaN is not either
+        raise UserError(f"--memory={memory} must be more than 0")
+    for key, value in evaluation.overrides.items():
         if key.startswith("mesh."):
             (override,) = configs.arguments({key: value})
             raise UserError(f"{override} says how training is cut, and an evaluation runs on one device; leave it out")
-    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
+
+
+def _prepare(
+    run: Path, evaluation: Evaluation, *, memory: float, skip: bool, allow: Collection[str]
+) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
+    """The trained run; the fields of its records that tell one state of it from others; those that say where they come from."""
+    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides)
     decoder.layers.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
-    common = {
+    source = {
         "config": configs.digest(run_folder.read_config(run)),
         "tokenizer": tokenizer.hash,
         "commit": host.commit(),
     }
-    state = {
-        "step": run_folder.latest_step(run),
-        "overrides": configs.typed(overrides) | ({} if skip else {"skip": "off"}),
-    }
+    overrides = configs.typed(evaluation.overrides) | ({} if skip else {"skip": "off"})
     if not config.model.causal:
         raise UserError(f"{run} is an encoder, and every evaluation asks for the next token; give the run of a decoder")
-    held_out = functools.partial(
-        _held_out,
-        configs.to_json(Config(data=config.data)),
-        tokenizer.spec,
-        frozenset({*allow, *configs.mentioned(overrides)}),
-    )
+    addresses = frozenset({*allow, *configs.mentioned(evaluation.overrides)})
+    held_out = functools.partial(_held_out, configs.to_json(Config(data=config.data)), tokenizer.spec, addresses)
     trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
-    plans: list[Plan] = EVALS[name].plans(trained, sorted(set(lengths)), asked)
-    identities = [{"eval": name} | dict(plan.identity) | state for plan in plans]
-
-    path = run / records.RESULTS
-    busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
-    with lock.hold(run / f".{name}.lock", busy):
-        for record in records.results(run)[0]:
-            if "tokenizer" in record:  # results from before it was written have none
-                tokenizer.check(record["tokenizer"], str(path))
-        there = [_there(run, *each) for each in zip(identities, plans, strict=True)]
-        todo: list[list[Cell]] = []
-        total = measured = 0
-        for plan, found in zip(plans, there, strict=True):
-            done = {at: sum(record["n"] for record in those) for at, those in found.items()}
-            todo.append([Cell(*at, done[at], n) for at, n in plan.wanted.items() if done[at] < n])
-            total += sum(length * n for (length, _), n in plan.wanted.items())
-            measured += sum(at[0] * min(done[at], n) for at, n in plan.wanted.items())
-        count, cells = 0, sum(map(len, todo))
-        with console.progress(total, done=measured, unit="token", label=f"{run.name} {name}", show=progress) as bar:
-            for plan, identity, found, missing in zip(plans, identities, there, todo, strict=True):
-                shown = [record for those in found.values() for record in those]
-                cells_found = iter(plan.measure(missing))
-                while not (given_up := plan.given_up(shown))[0] and (new := next(cells_found, None)) is not None:
-                    cell, result = new
-                    count += 1
-                    place = {"length": cell.length, "depth": cell.depth, "first": cell.first, "n": cell.n}
-                    record = identity | place | result | common
-                    _see(record, run)
-                    jsonl.append(path, record)
-                    shown.append(record)
-                    bar.set_postfix_str(
-                        f"cell {count} of {cells}: {cell.length} tokens, {record['value']:.3g}", refresh=False
-                    )
-                    bar.update(cell.length * cell.n)
-                if given_up[0]:
-                    stopped = identity | {"eval": STOPPED, "of": name, "lengths": given_up[0], "after": given_up[1]}
-                    if not any(stopped.items() <= record.items() for record in records.results(run)[1]):
-                        jsonl.append(path, stopped | common)
-        there = [_there(run, *each) for each in zip(identities, plans, strict=True)]
-    return [record for found in there for those in found.values() for record in those]
-
-
-def _there(run: Path, identity: Mapping[str, Any], plan: Plan) -> dict[tuple[int, float | None], list[dict[str, Any]]]:
-    """By length and depth, the records that have the samples of a plan, as far as they were measured."""
-    found: dict[tuple[int, float | None], list[dict[str, Any]]] = {at: [] for at in plan.wanted}
-    for record in records.results(run)[0]:
-        at = record["length"], record["depth"] if "depth" in record else None
-        if at in found and all(name in record and record[name] == value for name, value in identity.items()):
-            found[at].append(record)
-    return {at: records.covering(those, plan.wanted[at]) for at, those in found.items()}
-
-
-def _see(record: dict[str, Any], run: Path) -> None:
-    """Raises UserError where a record is one that could not be read again, such as the perplexity of a model that gives nan."""
-    where = f"{run}: what {record['eval']} found at {record['length']} tokens"
-    remedy = "nothing was written; train the model again, at a lower rate perhaps"
-    records.checked(strict_json.parse(json.dumps(record), where, remedy), where, remedy)
-
-
-def _options(name: str, given: Mapping[str, Any]) -> Any:
-    if name not in EVALS:
-        raise UserError(f"unknown evaluation {name!r}; {nearest(name, EVALS)}")
-    kind = EVALS[name].Options
-    known = [field.name for field in dataclasses.fields(kind)]
-    for option in given:
-        if option not in known:
-            raise UserError(f"--{option} is no option of --eval={name}; {nearest(option, known)}")
-    return kind(**given)
+    return trained, {"step": run_folder.latest_step(run), "overrides": overrides}, source
 
 
 @functools.lru_cache(maxsize=1)
@@ -180,10 +149,67 @@ def _held_out(text: str, spec: str, allow: frozenset[str]) -> np.ndarray:
     return loader.held_out(configs.from_json(text), tokenizers.tokenizer(spec), allow)
 
 
-def names(record: Mapping[str, Any], asked: str | None) -> list[str]:
-    """What a record is printed under: what was asked for, of which one of the harness's tasks may be a part."""
-    if record["eval"] == "harness":
-        return [
-            name for name in (asked or harness.Options.tasks).split(",") if record["task"] in benchmarks.TASKS[name]
-        ]
-    return [record["task"] if "task" in record else ""]
+def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
+    """Raise UserError where results come from other tokens; the oldest results do not say from which."""
+    for record in records.results(run)[0]:
+        if "tokenizer" in record:
+            tokenizer.check(record["tokenizer"], str(run / records.RESULTS))
+
+
+def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
+    """The records that have the samples of a plan, as far as they were measured."""
+    found: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
+    for record in records.results(run)[0]:
+        at = record["length"], record["depth"] if "depth" in record else None
+        if at in found and all(name in record and record[name] == value for name, value in identity.items()):
+            found[at].append(record)
+    return Started(plan, identity, {at: records.covering(cells, plan.wanted[at]) for at, cells in found.items()})
+
+
+def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: tqdm) -> None:
+    """Measure what is missing of plans, and write it down.
+
+    Args:
+        run: the folder.
+        started: the plans.
+        source: fields that every record has.
+        bar: shows the progress.
+    """
+    path = run / records.RESULTS
+    started = list(started)
+    count, total = 0, sum(len(each.missing()) for each in started)
+    for each in started:
+        known = each.records
+        measured = iter(each.plan.measure(each.missing()))
+        while not each.plan.given_up(known)[0]:
+            pair = next(measured, None)
+            if pair is None:
+                break
+            samples, result = pair
+            count += 1
+            place = {"length": samples.length, "depth": samples.depth, "first": samples.first, "n": samples.n}
+            record = {**each.identity, **place, **result, **source}
+            _check_record(record, run)
+            jsonl.append(path, record)
+            known.append(record)
+            text = f"cell {count} of {total}: {samples.length} tokens, {record['value']:.3g}"
+            bar.set_postfix_str(text, refresh=False)
+            bar.update(samples.length * samples.n)
+        _note_stop(run, each, known, source)
+
+
+def _check_record(record: Mapping[str, Any], run: Path) -> None:
+    """Raise UserError where a record could not be read again, such as the perplexity of a model that gives NaN."""
+    where = f"{run}: what {record['eval']} found at {record['length']} tokens"
+    remedy = "nothing was written; train the model again, at a lower rate perhaps"
+    records.checked(strict_json.parse(json.dumps(record), where, remedy), where, remedy)
+
+
+def _note_stop(run: Path, started: Started, known: Iterable[Cell], source: Mapping[str, Any]) -> None:
+    """Write down, once, which lengths patience leaves out."""
+    lengths, after = started.plan.given_up(known)
+    if not lengths:
+        return
+    stopped = {**started.identity, "eval": STOPPED, "of": started.identity["eval"], "lengths": lengths, "after": after}
+    if not any(stopped.items() <= record.items() for record in records.results(run)[1]):
+        jsonl.append(run / records.RESULTS, {**stopped, **source})

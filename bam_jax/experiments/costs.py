@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from bam_jax.config import Config
-from bam_jax.data.tasks import benchmarks
-from bam_jax.evals.asked import Evaluation
+from bam_jax.evals.base import Evaluation
 from bam_jax.experiments.jobs import Job
 from bam_jax.models.counts import CHIPS, UTILISATION, multiplied, parameters, training
 from bam_jax.system.errors import UserError, nearest
@@ -22,22 +21,9 @@ def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
     total, each = 0.0, multiplied(config, parameters(config))
     for evaluation in evaluations:
         for length in evaluation.lengths:
-            tokens = length * _texts(evaluation, length)
+            tokens = length * evaluation.texts(length)
             total += tokens * (2 * each + 2 * config.model.layers * config.model.width * length)
     return total
-
-
-def _texts(evaluation: Evaluation, length: int) -> float:
-    match evaluation.name:
-        case "harness":
-            return 4 * benchmarks.count(evaluation.tasks, evaluation.questions)
-        case "passkey":
-            return evaluation.depths * evaluation.trials
-        case "perplexity":
-            return max(1.0, evaluation.tokens / length)
-        case "ruler":
-            return evaluation.samples * len(evaluation.tasks)
-    raise UserError(f"what the evaluation {evaluation.name!r} costs is not known")
 
 
 def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> float:

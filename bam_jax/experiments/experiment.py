@@ -6,9 +6,9 @@ import runpy
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bam_jax.evals.asked import Evaluation
+from bam_jax.evals.base import Evaluation
 from bam_jax.system.errors import UserError, nearest
 
 SCALES = ("toy", "paper")
@@ -39,6 +39,18 @@ class Row:
     train: bool = True
 
 
+class Speed(NamedTuple):
+    """What a model with random parameters takes: no evaluation of a run (`bam_jax.bench.speed`).
+
+    Args:
+        measure: a name in `bam_jax.bench.speed.MEASURES`, such as "inference".
+        length: tokens.
+    """
+
+    measure: str
+    length: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Column:
     """A column of a paper's table: what is measured of every row.
@@ -49,8 +61,9 @@ class Column:
         depth: of a passkey; None: the mean over all depths.
         position: the window of positions that ends there, in tokens; 0: all positions of a sequence.
         quantity: instead of an evaluation, a name in `bam_jax.experiments.tables.QUANTITIES`.
+        speed: instead of an evaluation, a speed or the memory of a model that need not be trained.
         unit: what the paper counts in, in ours: 1e-3 where it has ms and we have seconds, 0.01 for percent.
-        missing: instead of both, why it cannot be measured yet.
+        missing: instead of all of them, why it cannot be measured yet.
     """
 
     label: str
@@ -58,13 +71,9 @@ class Column:
     depth: float | None = None
     position: int = 0
     quantity: str = ""
+    speed: Speed | None = None
     unit: float = 1.0
     missing: str = ""
-
-    @property
-    def timed(self) -> bool:
-        """Whether it is about speed or memory, which models that are not trained have as well."""
-        return self.evaluation is not None and self.evaluation.name == "speed"
 
 
 DASH = "—"
@@ -210,7 +219,7 @@ def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: A
             if row not in labels:
                 raise UserError(f"{table.title} has a row {row!r} and the experiment none; {nearest(row, labels)}")
             for column, value in table.cells(label):
-                if column.evaluation is None or column.timed or value == DASH:
+                if column.evaluation is None or value == DASH:
                     continue
                 rest = dataclasses.replace(column.evaluation, lengths=())
                 evaluations[row].setdefault(rest, []).extend(column.evaluation.lengths)
@@ -225,12 +234,12 @@ def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: A
 
 def _merge(asked: Mapping[Evaluation, Sequence[int]], changes: Mapping[str, Any]) -> tuple[Evaluation, ...]:
     """As few evaluations as do the same: those of one kind at the same lengths are one, with the tasks of all."""
-    tasks: dict[Evaluation, list[str]] = {}
+    groups: dict[Evaluation, list[Evaluation]] = {}
     for evaluation, lengths in asked.items():
         overrides = {**evaluation.overrides, **changes}
-        whole = dataclasses.replace(evaluation, lengths=tuple(sorted(set(lengths))), tasks=(), overrides=overrides)
-        tasks.setdefault(whole, []).extend(evaluation.tasks)
-    return tuple(dataclasses.replace(whole, tasks=tuple(dict.fromkeys(names))) for whole, names in tasks.items())
+        whole = dataclasses.replace(evaluation, lengths=tuple(sorted(set(lengths))), overrides=overrides)
+        groups.setdefault(whole.without_tasks(), []).append(whole)
+    return tuple(first.joined(others) for first, *others in groups.values())
 
 
 def load(

@@ -7,8 +7,8 @@ from pathlib import Path
 from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.data.sources.source import is_fetched
-from bam_jax.evals import records, running
-from bam_jax.experiments import summary
+from bam_jax.evals import records, running, summary
+from bam_jax.evals.table import kind_of
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.system.errors import UserError
 from bam_jax.training import session
@@ -46,13 +46,9 @@ class Job:
         run = folder / self.name
         start = str(folder / self.config.start) if self.row.start else ""
         session.train(dataclasses.replace(self.config, start=start) if start else self.config, run)
-        for asked in self.row.evaluations:
-            options = asked.options()
-            found = running.evaluate(
-                run, asked.name, asked.lengths, overrides=asked.overrides, allow=_addresses(self.config), **options
-            )
-            tasks = options["tasks"] if "tasks" in options else None
-            for line in summary.lines(run, asked.name, asked.lengths, found, tasks=tasks, patience=asked.patience):
+        for evaluation in self.row.evaluations:
+            found = running.evaluate(run, evaluation, allow=_addresses(self.config))
+            for line in summary.lines(run, evaluation, found):
                 print(line)
         for job in self.then:
             job.work(folder)
@@ -70,16 +66,16 @@ class Job:
 
     def cost(self) -> float:
         """About how many seconds all of it takes on one core."""
-        passkeys = [each for each in self.row.evaluations if each.name == "passkey"]
-        prompts = sum(each.depths * each.trials * _prompt(length) for each in passkeys for length in each.lengths)
-        return self._training(self.config.steps) + prompts + sum(job.cost() for job in self.then)
+        asked = [(each, length) for each in self.row.evaluations for length in each.lengths]
+        samples = sum(each.texts(length) * each.seconds(length) for each, length in asked)
+        return self._training(self.config.steps) + samples + sum(job.cost() for job in self.then)
 
     def spent(self, folder: Path) -> float:
         """How many of those seconds its files show as done."""
         steps = [record["step"] for record in read_metrics(folder / self.name)]
-        cells = [cell for cell in records.once(records.results(folder / self.name)[0]) if cell["eval"] == "passkey"]
-        prompts = sum(cell["n"] * _prompt(cell["length"]) for cell in cells)
-        return self._training(max(steps, default=0)) + prompts + sum(job.spent(folder) for job in self.then)
+        cells = records.once(records.results(folder / self.name)[0])
+        samples = sum(cell["n"] * kind_of(cell["eval"]).seconds(cell["length"]) for cell in cells)
+        return self._training(max(steps, default=0)) + samples + sum(job.spent(folder) for job in self.then)
 
     def status(self, folder: Path) -> str:
         """The last thing that its files show, in one line."""
@@ -106,11 +102,6 @@ def _addresses(config: Config) -> list[str]:
     """The addresses of text that an evaluation may fetch since the experiment's file names them."""
     texts = [part.held_out_source or part.source for _, part in config.data.parts().values()]
     return list(dict.fromkeys(filter(is_fetched, texts)))
-
-
-def _prompt(length: int) -> float:
-    """Seconds that a prompt takes: linear layers, then attention; of a long one, what the others have not read."""
-    return length / 1e5 + length**2 / 1e9
 
 
 def row_jobs(experiment: Experiment) -> list[Job]:

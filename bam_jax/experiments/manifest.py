@@ -1,13 +1,16 @@
 """The description that a sweep leaves in a folder of runs."""
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from bam_jax import config
-from bam_jax.data.tasks import benchmarks, ruler
-from bam_jax.evals.records import Setting
+from bam_jax.evals.base import Evaluation
+from bam_jax.evals.schema import Setting
+from bam_jax.evals.table import EVALUATIONS
 from bam_jax.system import strict_json
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural
 from bam_jax.system.strict_json import Must
 
@@ -17,38 +20,21 @@ Overrides = dict[str, Setting] | list[Line]
 """Values by dotted names; older files have arguments, "--config.a.b=value"."""
 
 
-class AskedFields(TypedDict):
-    """An `experiment.Evaluation`."""
+FLAT = frozenset(
+    """
+    name lengths depths trials seed patience tokens tasks samples essays measure questions shots data longer overrides label
+    """.split()
+)
+"""The fields that every evaluation had in a description when they all were of one class; it used few of them."""
 
-    name: Literal["harness", "passkey", "perplexity", "ruler"]
+
+class Asked(TypedDict):
+    """An evaluation of a run: its name, what all have, and its own options, which the evaluation checks."""
+
+    name: Line
     lengths: list[Count]
-    depths: Annotated[int, Must(lambda n: 1 <= n <= 10_000, "from 1 to 10000")]
-    trials: Count
-    seed: Natural
-    patience: Natural
-    tokens: Count
-    tasks: list[Line]
-    samples: Count
-    essays: Line
-    measure: Line
-    questions: Count
-    shots: Natural
-    data: Line
-    longer: Line
     overrides: Overrides
     label: Line
-
-
-_TASKS = {"harness": benchmarks.TASKS, "ruler": ruler.TASKS}
-
-
-Asked = Annotated[
-    AskedFields,
-    Must(
-        lambda asked: asked["name"] not in _TASKS or all(task in _TASKS[asked["name"]] for task in asked["tasks"]),
-        "an evaluation of known tasks",
-    ),
-]
 
 
 class Entry(TypedDict):
@@ -82,8 +68,11 @@ class Manifest(TypedDict):
     runs: Annotated[list[Entry], Must(len, "one run at least")]
 
 
+REMEDY = "run the sweep again"
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The `experiment.json` that `bam_jax.sweep` left in a folder.
+    """The `experiment.json` that `bam_jax.sweep` left in a folder, with its evaluations as objects.
 
     Args:
         folder: the sweep's --runs.
@@ -96,17 +85,44 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         text = path.read_bytes()
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {MANIFEST}; run python -m bam_jax.sweep FILE.py --runs={folder}") from error
-    remedy = "run the sweep again"
-    read = strict_json.check(strict_json.parse(text, str(path), remedy), Manifest, str(path), remedy)
-    for entry in read["runs"]:
-        entry["labels"] = [(_overrides(overrides, path), label) for overrides, label in entry["labels"]]
-        for asked in entry["evaluations"] if "evaluations" in entry else ():
-            asked["overrides"] = _overrides(asked["overrides"], path)
-    return read
+    manifest = strict_json.check(strict_json.parse(text, str(path), REMEDY), Manifest, str(path), REMEDY)
+    for entry in manifest["runs"]:
+        entry["labels"] = [(_read_overrides(overrides, path), label) for overrides, label in entry["labels"]]
+        if "evaluations" in entry:  # the oldest have none
+            entry["evaluations"] = [_read_evaluation(each, path) for each in entry["evaluations"]]
+    return manifest
 
 
-def _overrides(read: dict[str, Any] | list[str], path: Path) -> dict[str, Any]:
+def _read_overrides(read: dict[str, Any] | list[str], path: Path) -> dict[str, Any]:
     try:
         return config.typed(config.from_arguments(read) if isinstance(read, list) else read)
     except UserError as error:
-        raise UserError(f"{path}: {error}; run the sweep again") from error
+        raise UserError(f"{path}: {error}; {REMEDY}") from error
+
+
+def _read_evaluation(entry: Mapping[str, Any], path: Path) -> Evaluation:
+    """An evaluation as `Evaluation.to_dict` wrote it, or as it was when all had the fields `FLAT`.
+
+    Args:
+        entry: an `Asked`.
+        path: of the description.
+
+    Raises:
+        UserError: there is no such evaluation, or its options are others.
+    """
+    try:
+        if entry["name"] not in EVALUATIONS:
+            raise UserError(f"an unknown name, {entry['name']!r}: {nearest(entry['name'], EVALUATIONS)}")
+        kind = EVALUATIONS[entry["name"]]
+        own = {field.name for field in dataclasses.fields(kind)}
+        given = entry.keys() - {"name"}
+        if entry.keys() == FLAT:
+            own = given = own & given
+        for option in sorted(own ^ given):
+            raise UserError(f"{'another' if option in given else 'no'} option, {option!r}")
+        options: dict[str, Any] = {
+            name: tuple(entry[name]) if isinstance(entry[name], list) else entry[name] for name in given
+        }
+        return kind(**options | {"overrides": _read_overrides(entry["overrides"], path)})
+    except UserError as error:
+        raise UserError(f"{path} has an evaluation with {error}; {REMEDY}") from error

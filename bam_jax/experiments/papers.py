@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.data.tasks.benchmarks import INVENTED, TASKS
-from bam_jax.evals.asked import Evaluation
-from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Table, printed, tabled
+from bam_jax.evals.harness import Harness
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.ruler import Ruler
+from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Speed, Table, printed, tabled
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -115,13 +118,13 @@ PATIENCE = 2
 """Lengths one after another without any passkey found, after which longer ones are left out."""
 
 
-def passkey(length: int, scale: str, *, depths: int = 20) -> Evaluation:
+def passkey(length: int, scale: str, *, depths: int = 20) -> Passkey:
     """Passkeys at a length of the paper, until two lengths have none; at the toy scale at no more than 5 depths."""
     depths = min(depths, 5) if scale == "toy" else depths
-    return Evaluation("passkey", (tokens(length, scale, BAM_SHRINK),), depths=depths, patience=PATIENCE)
+    return Passkey((tokens(length, scale, BAM_SHRINK),), depths=depths, patience=PATIENCE)
 
 
-def far_passkeys(scale: str, *, depths: int = 20) -> dict[str, Evaluation]:
+def far_passkeys(scale: str, *, depths: int = 20) -> dict[str, Passkey]:
     """Passkeys within BAM's training context and at ten lengths to 512,000 tokens, by the heads of its Table 7.
 
     At the toy scale they are at 64 and to 64,000 tokens.
@@ -130,7 +133,7 @@ def far_passkeys(scale: str, *, depths: int = 20) -> dict[str, Evaluation]:
     return {label: passkey(length, scale, depths=depths) for label, length in heads.items()}
 
 
-def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budget: int = 3_932_160) -> Evaluation:
+def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budget: int = 3_932_160) -> Perplexity:
     """Perplexity at a length of the paper.
 
     Args:
@@ -142,10 +145,10 @@ def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budg
     """
     toy = scale == "toy"
     other = {"data.held_out_source": "stdlib" if toy else held_out} if held_out else {}
-    return Evaluation("perplexity", (tokens(length, scale, shrink),), tokens=2**15 if toy else budget, overrides=other)
+    return Perplexity((tokens(length, scale, shrink),), tokens=2**15 if toy else budget, overrides=other)
 
 
-def speed(measure: str, length: int, scale: str, *, shrink: int) -> Evaluation:
+def speed(measure: str, length: int, scale: str, *, shrink: int) -> Speed:
     """The speed or memory of a model with random parameters at a length of the paper.
 
     Args:
@@ -154,7 +157,7 @@ def speed(measure: str, length: int, scale: str, *, shrink: int) -> Evaluation:
         scale: "toy" or "paper".
         shrink: tokens of the paper to one of the toy scale.
     """
-    return Evaluation("speed", (tokens(length, scale, shrink),), measure=measure)
+    return Speed(measure, tokens(length, scale, shrink))
 
 
 def ruler(label: str, length: int, task: str, scale: str) -> Column:
@@ -169,11 +172,11 @@ def ruler(label: str, length: int, task: str, scale: str) -> Column:
         scale: "toy" or "paper".
     """
     if scale == "toy":
-        return Column(label, Evaluation("ruler", (1024 + (length - 1024) // BAM_SHRINK,), tasks=(task,), samples=2))
-    return Column(label, Evaluation("ruler", (length,), tasks=(task,), essays=ESSAYS))
+        return Column(label, Ruler((1024 + (length - 1024) // BAM_SHRINK,), tasks=(task,), samples=2))
+    return Column(label, Ruler((length,), tasks=(task,), essays=ESSAYS))
 
 
-def questions(label: str, evaluation: Evaluation, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0) -> Column:
+def questions(label: str, evaluation: Harness, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0) -> Column:
     """A benchmark of questions as a column; at the toy scale 64 invented ones, or four of each of many tasks, in bytes.
 
     Args:

@@ -1,7 +1,6 @@
 """What the runs of an experiment left in their folders, read back."""
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bam_jax import biases, theory
-from bam_jax import config as configs
 from bam_jax.config import Config
-from bam_jax.data.tasks import passkey
-from bam_jax.data.tasks.benchmarks import leaves
 from bam_jax.evals import records
-from bam_jax.evals.asked import Evaluation
+from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
+from bam_jax.evals.table import kind_of
 from bam_jax.experiments.manifest import read_manifest
 from bam_jax.models import transformer
 from bam_jax.render.curves import Curves, Seed
@@ -146,10 +143,9 @@ def named(run: Run, entry: Mapping[str, Any]) -> Run:
     """
     cells = run.cells
     if "evaluations" in entry:
-        asked = [Evaluation(**{name: _fixed(value) for name, value in each.items()}) for each in entry["evaluations"]]
         wanted = {
             id(cell)
-            for each in asked
+            for each in entry["evaluations"]
             for length in each.lengths
             for part in parts(run.cells, each, length, run.config or Config(), each.overrides).values()
             for cell in part.cells
@@ -159,13 +155,9 @@ def named(run: Run, entry: Mapping[str, Any]) -> Run:
     return dataclasses.replace(run, **own, cells=cells)
 
 
-def _fixed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def parts(
     measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Mapping[str, Any]
-) -> dict[tuple[float | None, str], Part]:
+) -> dict[Place, Part]:
     """What an evaluation asks for at a length, by depth and task, and what there is of it: nothing that was measured otherwise.
 
     Where the records of several cells would do (those of another `data_hash`, say), the newest is taken.
@@ -177,62 +169,20 @@ def parts(
         config: the run's.
         changes: all those of the evaluation, values by dotted names.
     """
-    found: dict[tuple[float | None, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
-    newest: dict[tuple[float | None, str], Cell] = {}
+    found: dict[Place, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    newest: dict[Place, Cell] = {}
     for cell in measured:
-        if cell["length"] == length and asks(evaluation, cell, config, changes):
-            at = cell["depth"] if evaluation.name == "passkey" else None, cell["task"] if "task" in cell else ""
-            found[at][records.identity(cell)].append(cell)
-            newest[at] = cell
-    places: list[tuple[float | None, str]] = [(None, "")]
-    if evaluation.name == "passkey":
-        places = [(depth, "") for depth in passkey.depths(evaluation.depths)]
-    if evaluation.name in ("harness", "ruler"):
-        tasks = leaves(evaluation.tasks) if evaluation.name == "harness" else evaluation.tasks
-        places = [(None, task) for task in tasks]
+        if cell["length"] == length and evaluation.asks(cell, config, changes):
+            place = cell["depth"] if "depth" in cell else None, cell["task"] if "task" in cell else ""
+            found[place][records.identity(cell)].append(cell)
+            newest[place] = cell
     made = {}
-    for at in places:
-        wanted = _wanted(evaluation, length, newest[at] if at in newest else None)
-        group = found[at][records.identity(newest[at])] if at in newest else []
-        cells = records.covering(group, wanted)
-        made[at] = Part(cells, wanted or max(1, sum(cell["n"] for cell in cells)))
+    for place in evaluation.places():
+        last = newest[place] if place in newest else None
+        wanted = evaluation.wanted(length, last)
+        cells = records.covering(found[place][records.identity(last)] if last else [], wanted)
+        made[place] = Part(cells, wanted or max(1, sum(cell["n"] for cell in cells)))
     return made
-
-
-def asks(evaluation: Evaluation, record: Mapping[str, Any], config: Config, changes: Mapping[str, Any]) -> bool:
-    """Whether an evaluation asks for a record of results.jsonl, at whatever length, depth and task.
-
-    Args:
-        evaluation: what is asked.
-        record: of what was measured, or of what was left out with its `of` as `eval`.
-        config, changes: as in `parts`.
-    """
-    asked: dict[str, Any] = {"eval": evaluation.name}
-    asked["overrides"] = configs.typed(changes)
-    if evaluation.name == "harness":
-        asked |= {name: getattr(evaluation, name) for name in ("shots", "data", "longer")}
-        if "pages" in record and "of" in record:
-            asked["pages"] = min(evaluation.questions, record["of"])
-    if evaluation.name in ("passkey", "ruler"):
-        asked["seed"] = evaluation.seed
-    if evaluation.name == "passkey":
-        asked["prompt"] = passkey.usual(config.data.tokenizer)
-    if evaluation.name == "ruler" and "essays" in record:
-        asked["essays"] = evaluation.essays
-    return all(name in record and record[name] == value for name, value in asked.items())
-
-
-def _wanted(evaluation: Evaluation, length: int, cell: Cell | None) -> int | None:
-    """Samples of a depth and task that make it whole; how many there are at most only a record knows, and None if it does not."""
-    if evaluation.name == "passkey":
-        return evaluation.trials
-    if evaluation.name == "ruler":
-        return evaluation.samples
-    if cell is None or "of" not in cell:  # those of perplexity did not say it once
-        return None
-    return min(
-        evaluation.questions if evaluation.name == "harness" else max(1, evaluation.tokens // length), cell["of"]
-    )
 
 
 def learned(run: Path) -> Heads:
@@ -283,7 +233,7 @@ def positions(runs: Iterable[Run]) -> Curves:
     for run in runs:
         cells: dict[str, list[Cell]] = defaultdict(list)
         for cell in run.cells:
-            if cell["eval"] == "perplexity":
+            if kind_of(cell["eval"]).figure == "position":
                 cells[run.curve(cell)].append(cell)
         for label, group in cells.items():
             length = max(cell["length"] for cell in group)
@@ -296,11 +246,8 @@ def positions(runs: Iterable[Run]) -> Curves:
 
 
 def mean(cells: Sequence[Cell]) -> float:
-    """The mean value of cells, every prompt or token weighing the same; of perplexities that of their logarithms, the losses."""
-    values, weights = [cell["value"] for cell in cells], [cell["n"] for cell in cells]
-    if cells[0]["eval"] == "perplexity":
-        return math.exp(np.average(np.log(values), weights=weights))
-    return float(np.average(values, weights=weights))
+    """The mean value of cells of one evaluation, every sample weighing the same."""
+    return kind_of(cells[0]["eval"]).mean([cell["value"] for cell in cells], [cell["n"] for cell in cells])
 
 
 def weights(heads: Heads, context: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from bam_jax.bench import speed
 from bam_jax.bench.records import read_speeds
 from bam_jax.config import Config
 from bam_jax.evals.records import RESULTS
-from bam_jax.experiments.experiment import Column, Experiment, Row, Table
+from bam_jax.experiments.experiment import Experiment, Row, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ def read_newest(experiment: Experiment, table: Table, folder: Path) -> dict[tupl
     for comparison in _compare(table, rows):
         for each in read_speeds(folder / comparison.name / RESULTS):
             newest[each["config"], each["measure"], each["length"]] = each
-    cells = {_cell(column) for column in table.columns if column.timed}
+    cells = {column.speed for column in table.columns if column.speed}
     found = {}
     for label in table.values:
         digest = config.digest(_load(rows[table.row(label)]))
@@ -107,7 +107,7 @@ def read_newest(experiment: Experiment, table: Table, folder: Path) -> dict[tupl
 
 def _compare(table: Table, rows: Mapping[str, Row]) -> list[Comparison]:
     """A comparison for each config file that rows of a table have in common, if the table has columns about speed."""
-    cells = tuple(dict.fromkeys(_cell(column) for column in table.columns if column.timed))
+    cells = tuple(dict.fromkeys(column.speed for column in table.columns if column.speed))
     together: dict[str, list[Row]] = {}
     for label in table.values if cells else ():
         row = rows[table.row(label)]
@@ -123,11 +123,6 @@ def _compare(table: Table, rows: Mapping[str, Row]) -> list[Comparison]:
         name = f"speed-{model.layers}x{model.width}-{configs[0].context}-{digest}"
         made.append(Comparison(name, path, tuple(contenders), cells))
     return made
-
-
-def _cell(column: Column) -> tuple[str, int]:
-    assert column.evaluation is not None
-    return column.evaluation.measure, column.evaluation.lengths[0]
 
 
 def _load(row: Row) -> Config:

@@ -138,7 +138,7 @@ class Sweep:
             "seed": job.seed,
             "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
             "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(self.folder)],
-            "evaluations": [dataclasses.asdict(each) for each in job.row.evaluations],
+            "evaluations": [each.to_dict() for each in job.row.evaluations],
         }
 
     def run(self, count: int | None = None) -> list[Job | Comparison]:

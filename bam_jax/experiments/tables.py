@@ -20,7 +20,7 @@ import numpy as np
 
 from bam_jax.config import Config
 from bam_jax.evals import records
-from bam_jax.evals.asked import Evaluation
+from bam_jax.evals.base import Evaluation
 from bam_jax.experiments import jobs, results, speed_jobs
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
@@ -130,7 +130,7 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
     for label in table.values:
         mine = [job for job in planned if job.row.label == table.row(label)]
         for column, paper in table.cells(label):
-            if column.timed:
+            if column.speed:
                 found.append(_timed(label, column, paper, timed))
             else:
                 found.append(_entry(label, column, paper, mine, read))
@@ -155,8 +155,8 @@ def reader(folder: Path) -> Callable[[Job], Shown]:
 
 
 def _timed(label: str, column: Column, paper: str, timed: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Entry:
-    assert column.evaluation is not None
-    at = label, column.evaluation.measure, column.evaluation.lengths[0]
+    assert column.speed is not None
+    at = label, *column.speed
     if at not in timed:
         return Entry(label, column.label, (), paper, MISSING)
     record, on = timed[at], timed[at]["machine"]
@@ -192,7 +192,7 @@ def _measured(column: Column, job: Job, shown: Shown) -> tuple[float | None, str
     there = {at: part for at, part in found.items() if column.depth is None or column.depth == at[0]}
     if not any(part.cells for part in there.values()):
         return None, _stopped(column.evaluation, job, shown) or MISSING
-    if column.evaluation.name == "harness":
+    if column.evaluation.grouped:
         return _answered(there, column.evaluation)
     count, wanted = sum(min(part.n, part.wanted) for part in there.values()), sum(p.wanted for p in there.values())
     if count < wanted:
@@ -243,12 +243,12 @@ def _stopped(evaluation: Evaluation, job: Job, shown: Shown) -> str:
     """
     overrides = {**evaluation.overrides, **job.row.changes}
     for record in shown.stops:
-        mine = results.asks(evaluation, {**record, "eval": record["of"]}, job.config, overrides)
+        mine = evaluation.asks({**record, "eval": record["of"]}, job.config, overrides)
         if (
             mine
             and record["step"] == job.config.steps
             and evaluation.lengths[0] in record["lengths"]
-            and 0 < evaluation.patience <= len(record["after"])
+            and evaluation.gives_up(len(record["after"]))
             and all(_empty(dataclasses.replace(evaluation, lengths=(n,)), job, shown) for n in record["after"])
         ):
             after = " and ".join(f"{length:,}" for length in record["after"])
@@ -269,7 +269,7 @@ def _answered(found: Mapping[tuple[float | None, str], Part], evaluation: Evalua
     part = f"{len(there)} of {len(found)} tasks"
     if count < wanted:
         return None, f"{count} of {wanted} questions of {part}"
-    if evaluation.longer == "skip":
+    if evaluation.skips_samples:
         return _mean(there), f"{count} questions of {part}"
     return (_mean(there), "") if len(there) == len(found) else (None, part)
 

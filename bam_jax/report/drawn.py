@@ -27,11 +27,11 @@ def curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figure | N
         entries: its cells.
         context: tokens seen in training.
     """
-    kinds = {(c.evaluation.name, c.position > 0, c.depth) for c in table.columns if c.evaluation}
+    kinds = {(c.evaluation.curve, c.position > 0, c.depth) for c in table.columns if c.evaluation}
     places = [_place(column) for column in table.columns if column.evaluation]
     if len(kinds) != 1 or len({*places}) < max(2, len(table.columns)):
         return None
-    name, by_position, depth = kinds.pop()
+    curve, by_position, depth = kinds.pop()
     found: dict[str, list[Seed]] = {}
     for start, label in zip(range(0, len(entries), len(places)), table.values, strict=True):
         seeds: dict[int, dict[int, float]] = defaultdict(dict)
@@ -40,10 +40,10 @@ def curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figure | N
                 seeds[number][place] = value
         if seeds:
             found[label] = [Seed(number, values) for number, values in sorted(seeds.items())]
-    if not found or depth is not None or name not in ("passkey", "perplexity"):
+    if not found or depth is not None or not curve:
         return None
-    draw = {"passkey": render.passkey, "perplexity": render.positions if by_position else render.perplexity}
-    return draw[name](found, context)
+    draw = {"accuracy": render.passkey, "perplexity": render.positions if by_position else render.perplexity}
+    return draw[curve](found, context)
 
 
 def passkeys(each: Standing, folder: Path) -> dict[str, Grid]:
@@ -62,7 +62,7 @@ def passkeys(each: Standing, folder: Path) -> dict[str, Grid]:
     read = tables.reader(folder)
     for table in each.made.tables:
         for column in table.columns:
-            if column.evaluation is None or column.evaluation.name != "passkey":
+            if column.evaluation is None or column.evaluation.figure != "depth":
                 continue
             columns[column.label] = None
             for label in table.values:
@@ -89,9 +89,9 @@ def ruler(each: Standing) -> dict[str, Grid]:
     columns: dict[str, None] = {}
     for table, entries in zip(each.made.tables, each.entries, strict=True):
         for column, entry in zip(table.columns * len(table.values), entries, strict=True):
-            if column.evaluation is None or column.evaluation.name != "ruler":
+            if column.evaluation is None or column.evaluation.figure != "task":
                 continue
-            task = plain(column.evaluation.tasks[0])
+            task = plain(column.evaluation.places()[0][1])
             rows[task] = columns[column.label] = None
             if entry.mean is not None:
                 found[table.row(entry.row)][task, column.label] = entry.mean

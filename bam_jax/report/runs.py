@@ -14,6 +14,7 @@ from bam_jax import config as configs
 from bam_jax import render
 from bam_jax.config import Config
 from bam_jax.evals import records
+from bam_jax.evals.table import kind_of
 from bam_jax.experiments import papers, results
 from bam_jax.experiments.results import Cell, Run
 from bam_jax.render.fractions import Grid
@@ -109,13 +110,14 @@ def _losses(run: Run) -> list[Section]:
 def _measured(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
     """An evaluation with a figure where it has one of its own, and a table in any case."""
     title, table = ", ".join(key).capitalize(), _table(cells)
-    if key[0] == "passkey":
+    kind = kind_of(key[0])
+    if kind.figure == "depth":
         grid, table = _grid(cells, lambda cell: f"{cell['depth']:.2f}"), _lengths(cells, config.context)
         figure = render.grids({"": grid}, down="depth of the passkey", across="length in tokens")
-    elif key[0] == "ruler":
+    elif kind.figure == "task":
         grid = _grid(cells, lambda cell: drawn.plain(cell["task"]))
         figure = render.grids({"": grid}, down="task", across="length in tokens")
-    elif key[0] == "perplexity" and any(len(cell["windows"]) > 1 for cell in cells):
+    elif kind.figure == "position" and any(len(cell["windows"]) > 1 for cell in cells):
         plain: Any = Run("", "perplexity", 0, [], [], None, [{**cell, "overrides": {}} for cell in cells], [], None)
         figure = render.positions(results.positions([plain]), config.context)
     else:

@@ -86,8 +86,8 @@ def check(value: Any, kind: Any, where: str, remedy: str = "mend or remove it", 
     Args:
         value: as `parse` gives it.
         kind: a TypedDict, with `NotRequired` for what may be missing (names that it does not have may be there); int, str,
-            bool, None, or float, which a whole number is as well; list[...], dict[str, ...], tuple[...], which JSON has as a
-            list, `|`, Literal; any of them in Annotated with `Must`.
+            bool, None, or float, which a whole number is as well; list[...], dict[str, ...], tuple[...] or
+            tuple[kind, ...], which JSON has as a list, `|`, Literal; any of them in Annotated with `Must`.
         where, remedy: as in `parse`.
         name: of the value within the text; "": it is the whole.
 
@@ -103,6 +103,8 @@ def check(value: Any, kind: Any, where: str, remedy: str = "mend or remove it", 
 def _wrong(value: Any, kind: Any, name: str) -> str:
     """The end of a sentence about what is wrong with a value; "" if nothing is."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and inner[1:] == (Ellipsis,):
+        origin, inner = list, inner[:1]
     if origin is typing.Annotated:
         return _wrong(value, inner[0], name) or next(
             (_differs(value, must.words, name) for must in inner[1:] if not must.holds(value)), ""

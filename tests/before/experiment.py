@@ -1,29 +1,29 @@
 """The experiment whose sweep is kept in `tests/before/sweep`."""
 
-from bam_jax.experiments.experiment import Claim, Evaluation, Experiment, Row
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Claim, Experiment, Row
 
 CONFIG = "configs/quickstart.py"
-SMALL = (
-    "--config.model.layers=1",
-    "--config.model.width=16",
-    "--config.model.heads=2",
-    "--config.model.hidden=32",
-    "--config.data.source=tests/before/prepared",
-    "--config.context=32",
-    "--config.batch=4",
-    "--config.steps=300",
-    "--config.log_every=100",
-)
+SMALL = {
+    "model.layers": 1,
+    "model.width": 16,
+    "model.heads": 2,
+    "model.hidden": 32,
+    "data.source": "tests/before/prepared",
+    "context": 32,
+    "batch": 4,
+    "steps": 300,
+    "log_every": 100,
+}
 LENGTHS = (32, 64)
 
 
 def get_experiment() -> Experiment:
     """Two rows: BAM SSMax; ALiBi, with another factor at evaluation as well."""
-    passkey = Evaluation("passkey", LENGTHS, depths=2, trials=2)
-    perplexity = Evaluation("perplexity", LENGTHS, tokens=512)
-    halved = Evaluation(
-        "perplexity", LENGTHS, tokens=512, overrides=("--config.encoding_options.factor=2.0",), label="ALiBi, factor 2"
-    )
+    passkey = Passkey(LENGTHS, depths=2, trials=2)
+    perplexity = Perplexity(LENGTHS, tokens=512)
+    halved = Perplexity(LENGTHS, tokens=512, overrides={"encoding_options.factor": 2.0}, label="ALiBi, factor 2")
     return Experiment(
         title="What a sweep left behind",
         rows=(
@@ -31,7 +31,7 @@ def get_experiment() -> Experiment:
             Row(
                 "ALiBi",
                 CONFIG,
-                (*SMALL, "--config.model.family=gpt2", "--config.encoding=alibi", "--config.ssmax=off"),
+                SMALL | {"model.family": "gpt2", "encoding": "alibi", "ssmax": "off"},
                 evaluations=(passkey, perplexity, halved),
             ),
         ),

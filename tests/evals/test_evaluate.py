@@ -1,6 +1,7 @@
 """The command, its results file, and what it refuses."""
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 
@@ -12,7 +13,10 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax import evaluate
 from bam_jax.data import loader, tokenizers
-from bam_jax.evals import running
+from bam_jax.evals import harness, passkey, perplexity, running
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.table import EVALUATIONS
 from bam_jax.models import transformer
 from bam_jax.system import errors, host, jsonl, lock
 from bam_jax.system.errors import UserError
@@ -79,25 +83,25 @@ def test_a_record_says_all_that_the_report_needs(run, capsys):
 
 
 def test_what_is_there_is_not_measured_again(run, monkeypatch):
-    running.evaluate(run, "passkey", [16], depths=2)
+    running.evaluate(run, Passkey((16,), depths=2))
     before = lines(run)
     batches = []
-    inner = running.passkey.correct
-    monkeypatch.setattr(running.passkey, "correct", lambda *a, **k: batches.append(len(a[1])) or inner(*a, **k))
-    assert len(running.evaluate(run, "passkey", [16], depths=2)) == 2
+    inner = passkey.correct
+    monkeypatch.setattr(passkey, "correct", lambda *a, **k: batches.append(len(a[1])) or inner(*a, **k))
+    assert len(running.evaluate(run, Passkey((16,), depths=2))) == 2
     assert lines(run) == before and not batches
     (run / "results.jsonl").write_text(before[0] + "\n" + before[1][:20])  # killed while it wrote the second
-    records = running.evaluate(run, "passkey", [16], depths=2)
+    records = running.evaluate(run, Passkey((16,), depths=2))
     assert batches == [1] and len(records) == 2
     assert [json.loads(line)["depth"] for line in lines(run)] == [0.0, 1.0] and lines(run)[0] == before[0]
 
 
 def test_more_trials_add_those_that_are_missing(run):
-    running.evaluate(run, "passkey", [16], depths=1, trials=2)
-    records = running.evaluate(run, "passkey", [16], depths=1, trials=4)
+    running.evaluate(run, Passkey((16,), depths=1, trials=2))
+    records = running.evaluate(run, Passkey((16,), depths=1, trials=4))
     assert [record["n"] for record in records] == [2, 2]
-    running.evaluate(run, "perplexity", [16], tokens=32)
-    records = running.evaluate(run, "perplexity", [16], tokens=64)
+    running.evaluate(run, Perplexity((16,), tokens=32))
+    records = running.evaluate(run, Perplexity((16,), tokens=64))
     assert [record["n"] for record in records] == [2, 2]
 
 
@@ -109,7 +113,7 @@ def test_two_at_once_give_the_records_of_one(run, capsys):
         said = capsys.readouterr().err
         assert "is being evaluated by another --eval=passkey" in said and said.count("\n") == 1
         assert not (run / "results.jsonl").exists()
-        running.evaluate(run, "perplexity", [16], tokens=32)
+        running.evaluate(run, Perplexity((16,), tokens=32))
     assert not command(run, *asked, "--trials=2")
     one = capsys.readouterr().out
     before = lines(run)
@@ -127,12 +131,13 @@ def test_two_at_once_give_the_records_of_one(run, capsys):
 def test_evaluations_of_a_run_in_several_threads_give_the_records_of_one(run):
     def work(name):
         try:
-            running.evaluate(run, name, [16, 24], progress=False, **({"depths": 3} if name == "passkey" else {}))
+            running.evaluate(run, asked[name], progress=False)
         except UserError as error:
             return str(error)
         return ""
 
-    names = ["passkey", "perplexity"] * 3
+    asked = {"passkey": Passkey((16, 24), depths=3), "perplexity": Perplexity((16, 24))}
+    names = [*asked] * 3
     with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
         said = [*pool.map(work, names)]
     assert all("is being evaluated by another" in each for each in said if each)
@@ -144,8 +149,8 @@ def test_evaluations_of_a_run_in_several_threads_give_the_records_of_one(run):
 
 
 def test_a_perplexity_that_is_no_number_is_not_written(run, monkeypatch, capsys):
-    inner = running.perplexity.token_losses
-    monkeypatch.setattr(running.perplexity, "token_losses", lambda *a, **k: np.nan * inner(*a, **k))
+    inner = perplexity.token_losses
+    monkeypatch.setattr(perplexity, "token_losses", lambda *a, **k: np.nan * inner(*a, **k))
     assert command(run, "--eval=perplexity", "--lengths=16", "--tokens=32") == 2
     said = capsys.readouterr().err
     assert "perplexity found at 16 tokens cannot be read (the number nan is not finite)" in said
@@ -159,7 +164,7 @@ def test_patience_ends_at_lengths_without_any_key_and_says_so(run, monkeypatch, 
         measured.append(len(samples[0][0]))
         return np.full((len(samples), 5), measured[-1] in (16, 24))
 
-    monkeypatch.setattr(running.passkey, "correct", correct)
+    monkeypatch.setattr(passkey, "correct", correct)
     asked = ["--eval=passkey", "--lengths=12,16,20,24,28,32,36,40", "--depths=2"]
     assert not command(run, *asked, "--patience=2")
     assert measured == [12, 16, 20, 24, 28, 32]
@@ -182,7 +187,7 @@ def test_patience_ends_at_lengths_without_any_key_and_says_so(run, monkeypatch, 
 
 def test_without_skipping_is_another_question_with_the_same_answer(run):
     (plain,), (whole,) = (
-        running.evaluate(run, "perplexity", [48], tokens=96, skip=skip, overrides={"encoding_options.window": 2})
+        running.evaluate(run, Perplexity((48,), tokens=96, overrides={"encoding_options.window": 2}), skip=skip)
         for skip in (True, False)
     )
     assert whole["overrides"] == plain["overrides"] | {"skip": "off"} and len(lines(run)) == 2
@@ -191,23 +196,24 @@ def test_without_skipping_is_another_question_with_the_same_answer(run):
 
 @pytest.mark.parametrize("change", [{"overrides": {"encoding_options.window": 8}}, {"seed": 1}])
 def test_another_question_is_another_cell(run, change):
-    running.evaluate(run, "passkey", [16], depths=1, trials=2)
-    (record,) = running.evaluate(run, "passkey", [16], depths=1, trials=2, **change)
+    plain = Passkey((16,), depths=1, trials=2)
+    running.evaluate(run, plain)
+    (record,) = running.evaluate(run, dataclasses.replace(plain, **change))
     assert len(lines(run)) == 2
     assert record["overrides"] == ({"encoding_options.window": 8} if "overrides" in change else {})
-    assert len(running.evaluate(run, "passkey", [16], depths=1, trials=2)) == 1 and len(lines(run)) == 2
+    assert len(running.evaluate(run, plain)) == 1 and len(lines(run)) == 2
 
 
 def test_an_override_changes_what_is_measured(run):
-    (plain,) = running.evaluate(run, "perplexity", [48], tokens=96)
-    (local,) = running.evaluate(run, "perplexity", [48], tokens=96, overrides={"encoding_options.window": 2})
+    (plain,) = running.evaluate(run, Perplexity((48,), tokens=96))
+    (local,) = running.evaluate(run, Perplexity((48,), tokens=96, overrides={"encoding_options.window": 2}))
     assert plain["value"] != local["value"] and plain["windows"][0] != local["windows"][0]
     assert len(plain["windows"]) == 2 and plain["window"] == 24
 
 
 def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
     run = untrained(tmp_path, "byte")
-    before = running.evaluate(run, "perplexity", [16], tokens=32)
+    before = running.evaluate(run, Perplexity((16,), tokens=32))
     asked = (
         "--eval=ruler",
         "--lengths=600",
@@ -227,21 +233,21 @@ def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
     assert [("essays" in r, "essays_hash" in r) for r in records[:2]] == [(False, False), (True, True)]
     written = lines(run)
     assert not command(run, *asked, "--samples=2") and lines(run) == written
-    assert running.evaluate(run, "perplexity", [16], tokens=32) == before and lines(run) == written
+    assert running.evaluate(run, Perplexity((16,), tokens=32)) == before and lines(run) == written
 
 
 def test_questions_go_on_with_the_task_that_was_interrupted(tmp_path, monkeypatch, capsys):
     run = untrained(tmp_path, "byte")
     asked = ("--eval=harness", "--lengths=32", "--data=invented", "--tasks=arc_easy,longbench2_history")
-    inner, tasks = running.harness.evaluate, []
+    inner, tasks = harness.measure, []
 
-    def interrupted(trained, cells, *, task, numbers):
-        tasks.extend([task.config.task] if cells else [])
-        if cells and len(tasks) == 2:
+    def interrupted(trained, todo, *, task, numbers):
+        tasks.extend([task.config.task] if todo else [])
+        if todo and len(tasks) == 2:
             raise KeyboardInterrupt
-        return inner(trained, cells, task=task, numbers=numbers)
+        return inner(trained, todo, task=task, numbers=numbers)
 
-    monkeypatch.setattr(running.harness, "evaluate", interrupted)
+    monkeypatch.setattr(harness, "measure", interrupted)
     assert command(run, *asked, "--questions=2") == 130 and len(lines(run)) == 1
     assert not command(run, *asked, "--questions=2") and not command(run, *asked, "--questions=2")
     names = ["arc_easy", "longbench2_agent_history", "longbench2_dialogue_history"]
@@ -320,14 +326,14 @@ def test_an_encoder_is_asked_for_nothing(tmp_path):
     run = untrained(tmp_path, "char")
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text.replace('"causal": true', '"causal": false'))
-    for name in running.EVALS:
+    for kind in EVALUATIONS.values():
         with pytest.raises(UserError, match="is an encoder"):
-            running.evaluate(run, name, [16])
+            running.evaluate(run, kind((16,)))
     assert not (run / "results.jsonl").exists()
 
 
 def test_records_are_read_by_those_who_read_results(run):
-    running.evaluate(run, "passkey", [16], depths=2)
+    running.evaluate(run, Passkey((16,), depths=2))
     assert [record["depth"] for record in jsonl.read(run / "results.jsonl")] == [0.0, 1.0]
     with pytest.raises(UserError, match="lengths"):
-        running.evaluate(run, "passkey", [])
+        running.evaluate(run, Passkey(()))

@@ -15,7 +15,8 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import harness, likelihood
-from bam_jax.evals.base import Cell, Trained
+from bam_jax.evals.base import Samples, Trained
+from bam_jax.evals.harness import Harness
 from bam_jax.models import generate, transformer
 from bam_jax.system.errors import UserError
 
@@ -81,7 +82,7 @@ def measure(task, n=12, length=300):
     stub = Stub()
     trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
     numbers = {length: list(range(len(task.eval_docs)))}
-    ((_, result),) = harness.evaluate(trained, [Cell(length, None, 0, n)], task=task, numbers=numbers)
+    ((_, result),) = harness.measure(trained, [Samples(length, None, 0, n)], task=task, numbers=numbers)
     return result
 
 
@@ -229,13 +230,13 @@ def test_questions_that_are_too_long_can_be_left_out(tasks, monkeypatch):
     monkeypatch.setattr(likelihood, "_logprobs", says(at_random))
     stub = Stub()
     trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
-    options = harness.Options(tasks="longbench2_code", data="invented", longer="skip", questions=5)
-    (plan,) = harness.plans(trained, [400, 2500], options)
+    asked = Harness((400, 2500), tasks=("longbench2_code",), data="invented", longer="skip", questions=5)
+    (plan,) = asked.plans(trained)
     prompts = [len(tasks["longbench2_code"].doc_to_text(doc)) for doc in tasks["longbench2_code"].eval_docs]
     fit = [sum(length + 2 <= budget + 1 for length in prompts) for budget in (400, 2500)]
     assert [plan.wanted[n, None] for n in (400, 2500)] == [min(5, n) for n in fit] and fit[0] < fit[1] < 64
     assert plan.identity["longer"] == "skip" and plan.identity["task"] == "longbench2_code"
-    found = dict(plan.measure([Cell(2500, None, 1, 3)]))
+    found = dict(plan.measure([Samples(2500, None, 1, 3)]))
     assert [(result["cut"], result["of"]) for result in found.values()] == [(0, fit[1])]
 
 
@@ -276,14 +277,14 @@ def test_a_group_consists_of_the_tasks_of_the_harnesss_group():
 def test_what_is_not_there_is_one_line(monkeypatch, tmp_path):
     trained = types.SimpleNamespace(decoder=Stub(), tokenizer=BYTE, memory=2.0**28)
     with pytest.raises(UserError, match="--data is missing"):
-        harness.plans(trained, [64], harness.Options())
+        Harness((64,)).plans(trained)
     with pytest.raises(UserError, match="hf download allenai/ai2_arc"):
-        harness.plans(trained, [64], harness.Options(tasks="arc_easy", data=str(tmp_path)))
-    for options, message in (({"tasks": "mmul"}, "did you mean 'mmlu'"), ({"longer": "cat"}, "did you mean 'cut'")):
+        Harness((64,), tasks=("arc_easy",), data=str(tmp_path)).plans(trained)
+    for options, message in (({"tasks": ("mmul",)}, "did you mean 'mmlu'"), ({"longer": "cat"}, "did you mean 'cut'")):
         with pytest.raises(UserError, match=message):
-            harness.Options(**options)
+            Harness((64,), **options)
     monkeypatch.delitem(sys.modules, "bam_jax.evals.lm")
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.delattr("bam_jax.evals.lm")
     with pytest.raises(UserError, match="needs the package lm_eval.*: pip install 'bam_jax.harness.'"):
-        harness.plans(trained, [64], harness.Options(data="invented"))
+        Harness((64,), data="invented").plans(trained)

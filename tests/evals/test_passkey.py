@@ -12,7 +12,7 @@ from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import passkey
-from bam_jax.evals.base import Cell
+from bam_jax.evals.base import Samples
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
@@ -47,10 +47,10 @@ class Chance(Stub):
 
 def measure(decoder, cells, *, seed=0, memory=2.0**30):
     prompts = passkey.toy(STREAM, CHAR, seed)
-    return dict(passkey.evaluate(decoder, cells, prompts, memory=memory))
+    return dict(passkey.measure(decoder, cells, prompts, memory=memory))
 
 
-CELLS = [Cell(length, depth, 0, 3) for length in (40, 16) for depth in (0.0, 0.5, 1.0)]
+CELLS = [Samples(length, depth, 0, 3) for length in (40, 16) for depth in (0.0, 0.5, 1.0)]
 
 
 def test_who_copies_the_key_finds_it_at_every_depth():
@@ -68,7 +68,7 @@ def test_who_guesses_does_not():
 
 
 def test_a_key_counts_only_whole_and_digits_count_each():
-    found = measure(Stub(wrong=[1, 4]), [Cell(40, 0.5, 0, 5)])
+    found = measure(Stub(wrong=[1, 4]), [Samples(40, 0.5, 0, 5)])
     (result,) = found.values()
     assert result["value"] == 0.0 and result["digits"] == pytest.approx(0.6)
 
@@ -121,7 +121,7 @@ def test_long_prompts_are_read_one_by_one_and_the_deepest_key_first(monkeypatch)
         asked.append(len(p)) or np.full((1, 5), n < 2) for n, (p, _) in enumerate(samples)
     )
     monkeypatch.setattr(passkey, "_one_by_one", one_by_one)
-    found = measure(Stub(), [Cell(length, depth, 0, 2) for length in (16, 40) for depth in (0.0, 0.5, 1.0)])
+    found = measure(Stub(), [Samples(length, depth, 0, 2) for length in (16, 40) for depth in (0.0, 0.5, 1.0)])
     assert [(cell.length, cell.depth) for cell in found] == [
         (16, 0.0),
         (16, 0.5),
@@ -148,8 +148,8 @@ def test_what_the_papers_prompts_have_in_common_is_read_once(monkeypatch):
     monkeypatch.setattr(passkey.generate, "Reader", Reader)
     monkeypatch.setattr(passkey, "CHUNK", 600)
     list(
-        passkey.evaluate(
-            Stub(), [Cell(900, d, 0, 1) for d in (0.0, 0.5, 1.0)], passkey.paper(ByteTokenizer(), 0), memory=1
+        passkey.measure(
+            Stub(), [Samples(900, d, 0, 1) for d in (0.0, 0.5, 1.0)], passkey.paper(ByteTokenizer(), 0), memory=1
         )
     )
     common = [int((a != b).argmax()) for a, b in itertools.pairwise(read)]
@@ -176,8 +176,8 @@ def test_shapes_are_shared_where_padding_is_cheaper_than_compiling():
 def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(length, message):
     config = Config(encoding="learned", context=64, model=ModelConfig(width=16, heads=2, hidden=16))
     decoder = nnx.eval_shape(lambda: transformer.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))
-    measured = passkey.evaluate(
-        decoder, [Cell(16, 0.5, 0, 1), Cell(length, 0.5, 0, 1)], passkey.toy(STREAM, CHAR, 0), memory=2**20
+    measured = passkey.measure(
+        decoder, [Samples(16, 0.5, 0, 1), Samples(length, 0.5, 0, 1)], passkey.toy(STREAM, CHAR, 0), memory=2**20
     )
     with pytest.raises(UserError, match=message):
         next(measured)

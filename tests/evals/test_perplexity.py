@@ -8,7 +8,7 @@ from flax import nnx
 
 from bam_jax.config import Config, ModelConfig
 from bam_jax.evals import perplexity
-from bam_jax.evals.base import Cell
+from bam_jax.evals.base import Samples
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
@@ -34,15 +34,15 @@ def direct(decoder, length, sequences):
 def test_losses_are_those_of_each_sequence_alone(encoding):
     # Rows of 23 hold three sequences of 7 and two empty places; the second batch is not full.
     made = decoder(encoding)
-    nll = perplexity.token_losses(made, STREAM, Cell(7, None, 1, 14), row=23, rows=3)
+    nll = perplexity.token_losses(made, STREAM, Samples(7, None, 1, 14), row=23, rows=3)
     assert nll.shape == (13, 7)
     np.testing.assert_allclose(nll, direct(made, 7, range(1, 14)), rtol=1e-4)
 
 
 def test_value_is_exp_of_the_mean_and_windows_average_to_the_whole():
     made = decoder("nope")
-    cells = [Cell(20, None, 0, 4), Cell(6, None, 0, 9)]
-    found = dict(perplexity.evaluate(made, cells, STREAM, window=8, memory=2**20))
+    cells = [Samples(20, None, 0, 4), Samples(6, None, 0, 9)]
+    found = dict(perplexity.measure(made, cells, STREAM, window=8, memory=2**20))
     assert [cell.length for cell in found] == [6, 20]
     expected = direct(made, 20, range(4))
     value, windows = found[cells[0]]["value"], found[cells[0]]["windows"]
@@ -64,7 +64,7 @@ def test_sequences_within_the_budget_and_the_text():
 def test_a_length_beyond_a_learned_table_is_refused():
     with pytest.raises(UserError, match="learned position table"):
         next(
-            perplexity.evaluate(
-                nnx.eval_shape(lambda: decoder("learned")), [Cell(25, None, 0, 1)], STREAM, window=8, memory=2**20
+            perplexity.measure(
+                nnx.eval_shape(lambda: decoder("learned")), [Samples(25, None, 0, 1)], STREAM, window=8, memory=2**20
             )
         )

@@ -16,7 +16,8 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tasks import ruler as data
 from bam_jax.data.tokenizers import ByteTokenizer
 from bam_jax.evals import ruler
-from bam_jax.evals.base import Cell, Trained
+from bam_jax.evals.base import Samples, Trained
+from bam_jax.evals.ruler import Ruler
 from bam_jax.system.errors import UserError
 
 BYTE = ByteTokenizer()
@@ -87,7 +88,7 @@ def measure(stub, tasks, *, samples=3, memory=2.0**30, first=0, essays="One two 
     make = data.Sampler(BYTE, text, 0)
     trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), memory)
     return {
-        task: dict(ruler.evaluate(trained, [Cell(LENGTH, None, first, first + samples)], make=make, task=task))
+        task: dict(ruler.measure(trained, [Samples(LENGTH, None, first, first + samples)], make=make, task=task))
         for task in tasks
     }
 
@@ -140,12 +141,12 @@ def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(tmp_path
     (tmp_path / "essay.txt").write_text("long" * LENGTH)
     stub = Stub(copied)
     trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**30)
-    assert len(ruler.plans(trained, [LENGTH], ruler.Options(tasks="niah_single_1,niah_multikey_3"))) == 2
+    assert len(Ruler((LENGTH,), tasks=("niah_single_1", "niah_multikey_3")).plans(trained)) == 2
     with pytest.raises(UserError, match="too short for niah_multivalue"):
-        ruler.plans(trained, [LENGTH], ruler.Options(tasks="niah_single_1,niah_multivalue", essays=str(tmp_path)))
+        Ruler((LENGTH,), tasks=("niah_single_1", "niah_multivalue"), essays=str(tmp_path)).plans(trained)
     stub.longest = LENGTH - 2
     with pytest.raises(UserError, match=f"{LENGTH - 1} tokens are too many"):
-        ruler.plans(trained, [600, LENGTH], ruler.Options(tasks="niah_single_1"))
+        Ruler((600, LENGTH), tasks=("niah_single_1",)).plans(trained)
 
 
 @given(st.lists(st.text("aAb", min_size=1, max_size=3), min_size=1, max_size=5), st.text("aAbB ", max_size=20))
@@ -159,21 +160,22 @@ def test_string_match_all_is_the_share_of_answers_found(answers, written):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tasks": "niah_singel_1"}, "did you mean 'niah_single_1'"),
+        ({"tasks": ("niah_singel_1",)}, "did you mean 'niah_single_1'"),
         ({"samples": 0}, "--samples=0"),
         ({"seed": -1}, "--seed=-1"),
     ],
 )
 def test_mistakes(options, message):
     with pytest.raises(UserError, match=message):
-        ruler.Options(**options)
+        Ruler((LENGTH,), **options)
 
 
 def test_a_task_of_essays_says_which(tmp_path):
     (tmp_path / "essay.txt").write_text("One two three. Four.")
     trained = types.SimpleNamespace(tokenizer=BYTE, decoder=Stub(copied))
-    options = ruler.Options(tasks="niah_single_1,niah_single_2", essays=str(tmp_path), seed=3, samples=9)
-    noise, essay = ruler.plans(trained, [1024, 2048], options)
+    tasks = ("niah_single_1", "niah_single_2")
+    asked = Ruler((1024, 2048), tasks=tasks, essays=str(tmp_path), seed=3, samples=9)
+    noise, essay = asked.plans(trained)
     assert noise.identity == {"task": "niah_single_1", "seed": 3}
     text = data.essays(str(tmp_path))
     assert essay.identity == {"task": "niah_single_2", "seed": 3, "essays": str(tmp_path), "essays_hash": text.hash}

@@ -6,8 +6,11 @@ import pytest
 
 from bam_jax import config
 from bam_jax.config import Config, ModelConfig
+from bam_jax.evals.harness import Harness
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import costs, jobs, papers
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
@@ -39,11 +42,11 @@ def test_a_tied_head_is_multiplied_with():
 def test_evaluating_grows_with_prompts_and_lengths():
     config = Config(encoding="nope", model=MODEL)
     cost = lambda *evaluations: costs.evaluating(config, evaluations)
-    one = cost(Evaluation("passkey", (64,), depths=1))
-    assert cost(Evaluation("passkey", (64,), depths=3, trials=2)) == 6 * one
-    assert cost(Evaluation("passkey", (64, 128), depths=1)) > 3 * one
-    assert cost(Evaluation("perplexity", (64,), tokens=640)) == 10 * one
-    questions = Evaluation("harness", (64,), tasks=("longbench2_code", "longbench2"), questions=2)
+    one = cost(Passkey((64,), depths=1))
+    assert cost(Passkey((64,), depths=3, trials=2)) == 6 * one
+    assert cost(Passkey((64, 128), depths=1)) > 3 * one
+    assert cost(Perplexity((64,), tokens=640)) == 10 * one
+    questions = Harness((64,), tasks=("longbench2_code", "longbench2"), questions=2)
     assert cost(questions) == 4 * 2 * 20 * one, "four answers to two questions of each of twenty tasks"
     assert cost() == 0
 

@@ -1,15 +1,15 @@
 """Experiment files, and the jobs they make."""
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from bam_jax.evals import running
-from bam_jax.evals.asked import OPTIONS
+from bam_jax.evals.harness import Harness
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.experiments.jobs import jobs
 from bam_jax.system.errors import UserError
 
@@ -46,20 +46,17 @@ def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):
         experiment.load(EXPERIMENTS / "quickstart.py", source="corpus")
 
 
-def test_every_evaluation_gets_the_options_that_it_has():
-    for name, module in running.EVALS.items():
-        fields = {field.name for field in dataclasses.fields(module.Options)}
-        assert set(OPTIONS[name]) == fields - {"prompt"}
-    ruler = Evaluation("ruler", (4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER").arguments()
+def test_an_evaluation_is_the_arguments_of_its_command():
+    ruler = Ruler((4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER").arguments()
     tasks = "--tasks=niah_single_1,niah_multikey_3"
     assert ruler == ["--eval=ruler", "--lengths=4096", tasks, "--samples=50", "--essays=FOLDER", "--seed=0"]
-    asked = Evaluation("harness", (512,), tasks=("mmlu",), data="FOLDER").arguments()
+    asked = Harness((512,), tasks=("mmlu",), data="FOLDER").arguments()
     assert asked == ["--eval=harness", "--lengths=512", "--tasks=mmlu", "--questions=100000", "--shots=0", *asked[5:]]
     assert asked[5:] == ["--data=FOLDER", "--longer=cut"]
 
 
 def test_a_job_is_the_commands_a_person_would_type():
-    evaluation = Evaluation("passkey", (64, 128), depths=5, overrides={"encoding_options.window": 64})
+    evaluation = Passkey((64, 128), depths=5, overrides={"encoding_options.window": 64})
     row = Row("BAM SSMax (spread)", QUICKSTART, {"steps": 3}, (7,), (evaluation,))
     (job,) = jobs(Experiment("t", (row,)))
     run = "runs/bam-ssmax-spread-seed7"
@@ -90,7 +87,7 @@ def test_the_longest_job_comes_first():
     rows = (
         Row("a", QUICKSTART, {"steps": 10}),
         Row("b", QUICKSTART, {"steps": 1000}),
-        Row("c", QUICKSTART, {"steps": 1000}, evaluations=(Evaluation("passkey", (32000,)),)),
+        Row("c", QUICKSTART, {"steps": 1000}, evaluations=(Passkey((32000,)),)),
     )
     assert [job.row.label for job in jobs(Experiment("t", rows))] == ["c", "b", "a"]
 
@@ -106,7 +103,7 @@ def test_a_wrong_override_is_found_before_anything_runs():
 
 
 def test_progress_is_read_from_the_files(tmp_path):
-    row = Row("BAM", QUICKSTART, evaluations=(Evaluation("passkey", (4096,), depths=2),))
+    row = Row("BAM", QUICKSTART, evaluations=(Passkey((4096,), depths=2),))
     (job,) = jobs(Experiment("t", (row,)))
     assert job.spent(tmp_path) == 0 and job.status(tmp_path) == "starting"
     (tmp_path / job.name).mkdir()

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import jobs
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
-NEAR, FAR = Evaluation("passkey", (64,)), Evaluation("passkey", (4096,))
+NEAR, FAR = Passkey((64,)), Passkey((4096,))
 
 
 def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():

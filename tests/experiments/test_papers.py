@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bam_jax.data.tasks import benchmarks
+from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import experiment, jobs, papers, tables
-from bam_jax.experiments.experiment import DASH, SCALES, Column, Evaluation, Row, Table, tabled
+from bam_jax.experiments.experiment import DASH, SCALES, Column, Row, Table, tabled
 from bam_jax.experiments.tables import number
 from bam_jax.system.errors import UserError
 
@@ -138,7 +139,7 @@ def test_columns_can_be_measured(name, scale):
             job = configs[table.row(label)]
             asked = {n for each in job.row.evaluations for n in each.lengths}
             for column, value in table.cells(label):
-                if column.missing or column.timed:
+                if column.missing or column.speed:
                     continue
                 if value == DASH:
                     assert column.evaluation.lengths[0] > job.config.context and not asked & set(
@@ -165,7 +166,7 @@ def test_experiments_share_their_runs():
 
 
 def test_rows_none_of_whose_columns_can_be_measured_are_not_trained():
-    columns = Column("a", Evaluation("passkey", (64,))), Column("b", missing="not yet")
+    columns = Column("a", Passkey((64,))), Column("b", missing="not yet")
     config = str(papers.CONFIGS / "quickstart.py")
     rows = [Row(label, config) for label in ("base", "yes", "no")]
     rows[1] = Row("yes", config, {"steps": 1}, start="base")

@@ -17,12 +17,13 @@ from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
 EXPERIMENT = f"""
-from bam_jax.experiments.experiment import Evaluation, Experiment, Row
+from bam_jax.evals.passkey import Passkey
+from bam_jax.experiments.experiment import Experiment, Row
 
 def get_experiment(source, runs):
     tiny = {{"steps": 2, "batch": 2, "encoding_options": {{}}}}
     rows = (
-        Row("Good", {CONFIG!r}, tiny, evaluations=(Evaluation("passkey", (64,), depths=2),)),
+        Row("Good", {CONFIG!r}, tiny, evaluations=(Passkey((64,), depths=2),)),
         Row("Bad", {CONFIG!r}, tiny | {{"encoding": "alibo"}}),
     )
     return Experiment("Two rows", rows, notes=(source,))
@@ -102,7 +103,9 @@ def test_a_folder_that_cannot_be_made_is_one_line(experiment, capsys):
 
 
 PAPER = f"""
-from bam_jax.experiments.experiment import Column, Evaluation, Preparation, Row, Table, tabled
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Column, Preparation, Row, Speed, Table, tabled
 
 def get_experiment(scale):
     steps = {{"toy": 2, "paper": 3}}[scale]
@@ -113,9 +116,9 @@ def get_experiment(scale):
         Row("Never", {CONFIG!r}, tiny | {{"seed": 1}}),
     )
     columns = (
-        Column("keys", Evaluation("passkey", (64,), depths=2)),
-        Column("end", Evaluation("perplexity", (128,), tokens=256), position=128),
-        Column("time", Evaluation("speed", (32,), measure="inference")),
+        Column("keys", Passkey((64,), depths=2)),
+        Column("end", Perplexity((128,), tokens=256), position=128),
+        Column("time", speed=Speed("inference", 32)),
     )
     missing = (Column("answers", missing="not measurable yet"),)
     tables = (
@@ -159,12 +162,14 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
 
 
 SHARED = f"""
-from bam_jax.experiments.experiment import Column, Evaluation, Preparation, Row, Table, tabled
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Column, Preparation, Row, Table, tabled
 
 def get_experiment(scale):
     tiny = {{"steps": 60, "batch": 2, "encoding_options": {{}}, "checkpoint_every": 20, "log_every": 5}}
     rows = [Row("One", {CONFIG!r}, tiny), Row("Other", {CONFIG!r}, tiny, seeds=(1,))]
-    column = Column("a", Evaluation(EVALUATION))
+    column = Column("a", EVALUATION)
     steps = (Preparation("timeit", ("-n1", "-r1", "1")), Preparation("timeit", ("-n1", "-r1", EXTRA)))
     return tabled("t", rows, [Table("T", (column,), {{label: () for label in LABELS}})], preparations=steps)
 """
@@ -173,7 +178,7 @@ def get_experiment(scale):
 @pytest.fixture
 def sharing(tmp_path):
     """Two experiments with one run in common, of which each asks something else, and one run that only the second has."""
-    passkey, text = """"passkey", (64, 128), depths=2""", """"perplexity", (64,), tokens=256"""
+    passkey, text = "Passkey((64, 128), depths=2)", "Perplexity((64,), tokens=256)"
     paths = [tmp_path / "first.py", tmp_path / "second.py"]
     for path, evaluation, labels in zip(paths, (passkey, text), (["One"], ["Other", "One"]), strict=True):
         filled = SHARED.replace("EVALUATION", evaluation).replace("LABELS", repr(labels))

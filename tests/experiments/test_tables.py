@@ -13,19 +13,23 @@ from hypothesis import strategies as st
 
 from bam_jax import config
 from bam_jax import tables as tables_command
+from bam_jax.evals.harness import Harness
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment, jobs, papers, speed_jobs, tables
-from bam_jax.experiments.experiment import DASH, Column, Evaluation, Row, Table, tabled
+from bam_jax.experiments.experiment import DASH, Column, Row, Speed, Table, tabled
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 CONFIG = str(papers.CONFIGS / "quickstart.py")
-PASSKEY, TEXT = Evaluation("passkey", (128,), depths=2, patience=2), Evaluation("perplexity", (256,))
+PASSKEY, TEXT = Passkey((128,), depths=2, patience=2), Perplexity((256,))
 COLUMNS = (
     Column("keys", PASSKEY),
     Column("at the end", PASSKEY, depth=1.0),
     Column("text", TEXT),
     Column("second window", TEXT, position=128),
-    Column("speed", Evaluation("speed", (64,), measure="inference"), unit=1e-3),
+    Column("speed", speed=Speed("inference", 64), unit=1e-3),
     Column("heads", quantity="heads"),
     Column("answers", missing="not measurable yet: no such evaluation"),
 )
@@ -154,9 +158,9 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
 
 
 def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
-    few, many = (Evaluation("passkey", (128,), depths=depths) for depths in (2, 3))
+    few, many = (Passkey((128,), depths=depths) for depths in (2, 3))
     twice = dataclasses.replace(few, trials=2)
-    short, long = (Evaluation("perplexity", (64,), tokens=tokens) for tokens in (128, 512))
+    short, long = (Perplexity((64,), tokens=tokens) for tokens in (128, 512))
     columns = [Column("few", few), Column("many", many), Column("twice", twice), Column("middle", many, depth=0.5)]
     columns += [Column("short", short), Column("long", long)]
     table = Table("T", tuple(columns), {"NoPE": ()})
@@ -267,9 +271,7 @@ def test_an_experiment_without_tables_is_one_line(capsys):
 
 
 def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
-    needle, essay = (
-        Evaluation("ruler", (1024,), tasks=(f"niah_{name}",), samples=4) for name in ("single_1", "single_2")
-    )
+    needle, essay = (Ruler((1024,), tasks=(f"niah_{name}",), samples=4) for name in ("single_1", "single_2"))
     table = Table("R", (Column("one", needle), Column("two", essay)), {"NoPE": ()})
     made = tabled("t", [Row("NoPE", CONFIG, {"steps": 10})], [table])
     (evaluation,) = made.rows[0].evaluations
@@ -308,7 +310,7 @@ AGENT, DIALOGUE = (f"longbench2_{name}_history" for name in ("agent", "dialogue"
     ],
 )
 def test_a_benchmark_is_the_mean_over_the_questions_of_all_its_tasks(tmp_path, cells, longer, ours, note):
-    evaluation = Evaluation("harness", (64,), tasks=("longbench2_history",), questions=4, longer=longer)
+    evaluation = Harness((64,), tasks=("longbench2_history",), questions=4, data="invented", longer=longer)
     table = Table("Q", (Column("one", evaluation, unit=0.01),), {"NoPE": ()})
     made = tabled("t", [Row("NoPE", CONFIG, {"steps": 10})], [table])
     run = tmp_path / jobs.row_jobs(made)[0].name

@@ -25,13 +25,14 @@ ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "quickstart.py"
 SMALL = {"encoding": "rope", "steps": 10}
 EXPERIMENT = f"""
-from bam_jax.experiments.experiment import Column, Evaluation, Row, Table, tabled
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.ruler import Ruler
+from bam_jax.experiments.experiment import Column, Row, Table, tabled
 
-KEYS = tuple(Column(f"{{n}} <tokens>", Evaluation("passkey", (n,), depths=2, patience=1)) for n in (64, 128))
-TEXT = tuple(Column(f"{{n}}", Evaluation("perplexity", (n,))) for n in (64, 128))
-NEEDLES = tuple(
-    Column(f"{{n}}", Evaluation("ruler", (n,), tasks=("niah_single_1",), samples=2)) for n in (256, 512)
-)
+KEYS = tuple(Column(f"{{n}} <tokens>", Passkey((n,), depths=2, patience=1)) for n in (64, 128))
+TEXT = tuple(Column(f"{{n}}", Perplexity((n,))) for n in (64, 128))
+NEEDLES = tuple(Column(f"{{n}}", Ruler((n,), tasks=("niah_single_1",), samples=2)) for n in (256, 512))
 
 
 def get_experiment(scale):

@@ -1,0 +1,60 @@
+"""The evaluations' options as arguments of a command, made from their fields."""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bam_jax import config as configs
+from bam_jax.evals.base import Evaluation
+from bam_jax.evals.table import EVALUATIONS
+from bam_jax.system.errors import UserError, nearest
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add --eval, --lengths, and the options of all evaluations to a command.
+
+    Args:
+        parser: of the command.
+    """
+    parser.add_argument("--eval", required=True, help=", ".join(EVALUATIONS))
+    parser.add_argument("--lengths", required=True, help="tokens of a prompt, sequence or question, as in 64,4096")
+    helps: dict[str, list[str]] = defaultdict(list)
+    readers: dict[str, Callable[[str], Any]] = {}
+    for name, kind in EVALUATIONS.items():
+        for field in kind.options():
+            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            suffix = "" if default is None else f" ({default})"
+            helps[field.name].append(f"{name}: {field.metadata['help']}{suffix}")
+            readers[field.name] = _reader(field.default)
+    for option, texts in helps.items():
+        parser.add_argument(f"--{option}", type=readers[option], help="; ".join(texts))
+
+
+def _reader(default: Any) -> Callable[[str], Any]:
+    """The function that reads an option's text."""
+    if isinstance(default, tuple):
+        return lambda text: tuple(text.split(","))
+    return str if default is None else type(default)
+
+
+def from_options(given: argparse.Namespace, overrides: Mapping[str, Any]) -> Evaluation:
+    """The evaluation that a command line asks for.
+
+    Args:
+        given: as a parser with `add_options` gives it.
+        overrides: changes at evaluation, values by dotted names.
+
+    Raises:
+        UserError: an unknown evaluation, an option of another one, or a value that will not do.
+    """
+    if given.eval not in EVALUATIONS:
+        raise UserError(f"unknown evaluation {given.eval!r}; {nearest(given.eval, EVALUATIONS)}")
+    kind = EVALUATIONS[given.eval]
+    every = {field.name for each in EVALUATIONS.values() for field in each.options()}
+    options = {name: value for name, value in vars(given).items() if name in every and value is not None}
+    known = [field.name for field in kind.options()]
+    for option in options:
+        if option not in known:
+            raise UserError(f"--{option} is no option of --eval={given.eval}; {nearest(option, known)}")
+    return kind(tuple(configs.lengths_of(given.lengths)), overrides=overrides, **options)

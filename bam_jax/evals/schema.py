@@ -1,0 +1,51 @@
+"""The fields of a line in results.jsonl that every evaluation's records have in common."""
+
+from typing import Literal, NotRequired, TypedDict
+
+from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds, Share
+
+Setting = Line | float | bool | list | dict | None
+"""A value that a field of the configuration had at evaluation; older records have its text."""
+
+
+class Named(TypedDict):
+    """Every line of results.jsonl."""
+
+    eval: Line
+
+
+class Measured(TypedDict):
+    """Every measured cell: `n` samples of a length, the first of which has the number `first`."""
+
+    eval: Line
+    length: Count
+    n: Count
+    step: Natural
+    overrides: dict[str, Setting]
+    unit: Line
+    first: NotRequired[Natural]
+    of: NotRequired[Count]
+    seconds: NotRequired[Seconds]
+    commit: NotRequired[Line | None]
+    tokenizer: NotRequired[str]
+    config: NotRequired[str]
+
+
+class Other(Measured):
+    """A cell of an evaluation whose records have no schema of their own, or that this version does not know."""
+
+    value: Finite
+    depth: NotRequired[Share | None]
+
+
+class Stopped(TypedDict):
+    """Lengths of an evaluation (`of`) that were left out, since no prompt was answered at those in `after`."""
+
+    eval: Literal["stopped"]
+    of: Line
+    lengths: list[Count]
+    after: list[Count]
+    step: Natural
+    overrides: dict[str, Setting]
+    prompt: NotRequired[Line]
+    seed: NotRequired[Natural]

@@ -1,0 +1,29 @@
+"""The results of an evaluation, in a line for each task and length."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from bam_jax.evals.base import Evaluation
+from bam_jax.evals.records import Cell
+
+
+def lines(run: str | os.PathLike, evaluation: Evaluation, records: Sequence[Cell]) -> Iterator[str]:
+    """The mean at each length, and the lengths that were left out.
+
+    Args:
+        run, evaluation: as `evals.running.evaluate` was given them.
+        records: its return value.
+    """
+    cells: dict[tuple[str, int], list[Cell]] = defaultdict(list)
+    for record in records:
+        for heading in evaluation.headings(record):
+            cells[heading, record["length"]].append(record)
+    for (heading, length), measured in sorted(cells.items()):
+        n = [record["n"] for record in measured]
+        value = evaluation.mean([record["value"] for record in measured], n)
+        what = f"{heading} {measured[0]['unit']}".strip()
+        yield f"{run}: {what} at {length} tokens: {value:.3f} ({sum(n)} {evaluation.sample_noun})"
+    left_out = sorted({*evaluation.lengths} - {length for _, length in cells})
+    if left_out:
+        yield f"{run}: not measured: {', '.join(map(str, left_out))} tokens, {evaluation.why_left_out()}"

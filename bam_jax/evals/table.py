@@ -1,0 +1,23 @@
+"""The evaluations that a command, an experiment or a record can name."""
+
+from bam_jax.evals.base import Evaluation
+from bam_jax.evals.harness import Harness
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.ruler import Ruler
+
+EVALUATIONS: dict[str, type[Evaluation]] = {
+    "harness": Harness,
+    "passkey": Passkey,
+    "perplexity": Perplexity,
+    "ruler": Ruler,
+}
+
+
+def kind_of(name: str) -> type[Evaluation]:
+    """The class of an evaluation's records; `Evaluation` itself for one that this version does not know.
+
+    Args:
+        name: the `eval` of a record.
+    """
+    return EVALUATIONS[name] if name in EVALUATIONS else Evaluation
