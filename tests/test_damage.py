@@ -74,7 +74,7 @@ def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs")
     row = Row("RoPE", CONFIG, SMALL)
     made = tabled("A paper", [row], [Table("Table 1", COLUMNS, {"RoPE": ()})])
-    (job,) = jobs.each(made)
+    (job,) = jobs.row_jobs(made)
     (comparison,) = speed_jobs.comparisons(made)
     own = dataclasses.replace(made, shared=False, claims=(Claim("RoPE", 64, 0.5),), notes=("A note.",))
     described = queue.manifest(own, ["x.py"], path)
