@@ -112,17 +112,17 @@ def _read_evaluation(entry: Mapping[str, Any], path: Path) -> Evaluation:
     """
     try:
         if entry["name"] not in EVALUATIONS:
-            raise UserError(f"an unknown name, {entry['name']!r}: {nearest(entry['name'], EVALUATIONS)}")
+            raise UserError(f"unknown evaluation {entry['name']!r}; {nearest(entry['name'], EVALUATIONS)}")
         kind = EVALUATIONS[entry["name"]]
         own = {field.name for field in dataclasses.fields(kind)}
         given = entry.keys() - {"name"}
         if entry.keys() == FLAT:
             own = given = own & given
         for option in sorted(own ^ given):
-            raise UserError(f"{'another' if option in given else 'no'} option, {option!r}")
+            raise UserError(f"{option!r} is {'unknown' if option in given else 'missing'}")
         options: dict[str, Any] = {
             name: tuple(entry[name]) if isinstance(entry[name], list) else entry[name] for name in given
         }
         return kind(**options | {"overrides": _read_overrides(entry["overrides"], path)})
     except UserError as error:
-        raise UserError(f"{path} has an evaluation with {error}; {REMEDY}") from error
+        raise UserError(f"{path} has an evaluation that cannot be read ({error}); {REMEDY}") from error

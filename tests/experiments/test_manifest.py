@@ -1,0 +1,73 @@
+"""The description that a sweep leaves in a folder of runs."""
+
+import json
+
+import pytest
+
+from bam_jax.evals.harness import Harness
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.ruler import Ruler
+from bam_jax.experiments.manifest import FLAT, read_manifest
+from bam_jax.system.errors import UserError
+
+OLD = {
+    "name": "passkey", "lengths": [64, 128], "depths": 5, "trials": 2, "seed": 1, "patience": 2, "tokens": 32768,
+    "tasks": ["niah_single_1"], "samples": 50, "essays": "stdlib", "measure": "", "questions": 100000, "shots": 0,
+    "data": "invented", "longer": "cut", "overrides": [], "label": "mine",
+}  # fmt: skip
+
+
+def written(folder, *evaluations):
+    run = {"name": "a-seed0", "label": "a", "seed": 0, "labels": [], "commands": ["c"]}
+    made = {"title": "t", "command": "c", "folder": "f", "claims": [], "notes": []}
+    text = json.dumps(made | {"runs": [run | {"evaluations": evaluations}]})
+    (folder / "experiment.json").write_text(text)
+    return read_manifest(folder)["runs"][0]["evaluations"]
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        Passkey((64, 128), depths=5, patience=2, label="mine"),
+        Perplexity((64,), tokens=100),
+        Ruler((4096,), tasks=("niah_single_1",), essays="folder"),
+        Harness((64,), tasks=("arc_easy", "mmlu"), data="invented", shots=5),
+    ],
+)
+def test_an_evaluation_is_read_as_it_was_written(tmp_path, evaluation):
+    assert written(tmp_path, json.loads(json.dumps(evaluation.to_dict()))) == [evaluation]
+
+
+def test_descriptions_from_when_all_evaluations_had_all_options_are_read(tmp_path):
+    assert FLAT == OLD.keys()
+    harness = OLD | {"name": "harness", "tasks": ["arc_easy"], "shots": 3}
+    assert written(tmp_path, OLD, OLD | {"name": "perplexity"}, OLD | {"name": "ruler"}, harness) == [
+        Passkey((64, 128), depths=5, trials=2, seed=1, patience=2, label="mine"),
+        Perplexity((64, 128), label="mine"),
+        Ruler((64, 128), tasks=("niah_single_1",), seed=1, label="mine"),
+        Harness((64, 128), tasks=("arc_easy",), shots=3, data="invented", label="mine"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": "passkee"}, "did you mean 'passkey'"),
+        ({"lengths": [0]}, r"lengths\[0\]=0, which must be from 1"),
+        ({"depths": 0}, "--depths=0, which must be from 1 to 10000"),
+        ({"trials": "2"}, "--trials='2', which must be a whole number"),
+        ({"prompt": "pape"}, "did you mean 'paper'"),
+        ({"dephts": 4}, "'dephts' is unknown"),
+    ],
+)
+def test_an_evaluation_that_none_could_carry_out_is_named(tmp_path, change, says):
+    with pytest.raises(UserError, match=f"experiment.json has .*{says}.*run the sweep again"):
+        written(tmp_path, json.loads(json.dumps(Passkey((64,)).to_dict())) | change)
+
+
+def test_an_option_that_is_not_there_is_named(tmp_path):
+    given = Perplexity((64,)).to_dict()
+    del given["tokens"]
+    with pytest.raises(UserError, match="'tokens' is missing"):
+        written(tmp_path, json.loads(json.dumps(given)))
