@@ -15,16 +15,17 @@ from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import claims, jobs, papers, queue, results, speed_jobs, tables
+from bam_jax.experiments import claims, jobs, papers, results, speed_jobs, tables
 from bam_jax.experiments.claims import Cells
 from bam_jax.experiments.experiment import Claim, Column, Row, Speed, Table, tabled
+from bam_jax.experiments.sweep import Sweep
 from bam_jax.render import page
 from bam_jax.report import experiments, folder, runs
 from bam_jax.report.standing import Standing
 from bam_jax.system.errors import UserError
 
 CONFIG = str(papers.CONFIGS / "quickstart.py")
-SMALL = ("--config.encoding=rope", "--config.steps=10")
+SMALL = {"encoding": "rope", "steps": 10}
 KEYS = Passkey((64,), depths=2, patience=1)
 TEXT = Perplexity((128,))
 COLUMNS = (
@@ -77,7 +78,7 @@ def place(tmp_path_factory):
     (job,) = jobs.row_jobs(made)
     (comparison,) = speed_jobs.comparisons(made)
     own = dataclasses.replace(made, shared=False, claims=(Claim("RoPE", 64, 0.5),), notes=("A note.",))
-    described = queue.manifest(own, ["x.py"], path)
+    described = Sweep((own,), ("x.py",), path).describe()
     described["runs"][0]["name"] = job.name
     lines = lambda each: "".join(json.dumps(one) + "\n" for one in each)
     files = {

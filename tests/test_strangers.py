@@ -181,7 +181,7 @@ def test_local_paths_need_no_leave(stranger):
 
 def test_a_sweep_allows_what_its_experiment_names(stranger, tmp_path):
     config = configs.from_dict({"encoding": "evilmod:Enc", "data": {"source": ADDRESS}})
-    row = Row("mine", "mine.py", (), seeds=(0,), evaluations=(Perplexity((64,)),))
+    row = Row("mine", "mine.py", seeds=(0,), evaluations=(Perplexity((64,)),))
     _, command = jobs.Job(row, 0, config, "mine-seed0").commands(tmp_path)
     assert command[-2:] == ["--allow=evilmod", f"--allow={ADDRESS}"]
 

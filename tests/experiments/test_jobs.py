@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bam_jax import config
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import jobs
 from bam_jax.experiments.experiment import Experiment, Row
@@ -41,6 +42,29 @@ def test_a_run_that_starts_from_another_is_done_after_it_in_one_process():
             assert f"--workdir=r/{after.name}" in commands[2] and f"--run=r/{after.name}" in commands[3]
             assert f"--config.seed={job.seed}" in commands[2] and after.name != job.name
             assert job.cost() > jobs.jobs(Experiment("t", (rows[1],)))[0].cost()
+
+
+def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
+    """What the printed commands of training read is what the job trains; evaluations may fetch what the rows name."""
+    address = "memory://nowhere/corpus"
+    asked = Evaluation("passkey", (64,), depths=2, overrides={"encoding_options.window": 32})
+    rows = (
+        Row("longer", CONFIG, {"context": 128, "steps": 7, "data.source": address}, evaluations=(asked,), start="base"),
+        Row("base", CONFIG, {"encoding": "rope", "encoding_options": {"base": 5e5}}),
+    )
+    trained, evaluated = [], []
+    monkeypatch.setattr(jobs.session, "train", lambda config, run: trained.append((config, run)))
+    monkeypatch.setattr(jobs.running, "evaluate", lambda *given, **options: evaluated.append((given, options)) or [])
+    (job,) = jobs.jobs(Experiment("t", rows, shared=True))
+    job.work(tmp_path)
+    assert len(trained) == 2 and len(evaluated) == 1
+    commands = [command for command in job.commands(tmp_path) if command[0] == "bam_jax.train"]
+    for (made, run), (_, file, *changes, workdir) in zip(trained, commands, strict=True):
+        assert made == config.load(file.removeprefix("--config="), config.from_arguments(changes))
+        assert workdir == f"--workdir={run}"
+    assert trained[1][0].start == str(trained[0][1])
+    (_, options) = evaluated[0]
+    assert list(options["allow"]) == [address] and options["overrides"] == {"encoding_options.window": 32}
 
 
 def test_the_folder_of_the_runs_does_not_change_their_names():

@@ -94,7 +94,7 @@ def test_curves_are_means_by_label_and_seed(folder):
         "BAM SSMax": [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})],
         "RoPE": [Seed(0, {128: 0.0})],
         "Local RoPE": [Seed(0, {128: 1.0})],
-        "RoPE, encoding_options.base_scale=50.0": [Seed(0, {128: 0.5})],
+        "RoPE, encoding_options.base_scale=50": [Seed(0, {128: 0.5})],
     }
     assert results.curves(runs, "perplexity") == {"RoPE": [Seed(0, pytest.approx({64: 9.0, 128: 4.0}))]}
 

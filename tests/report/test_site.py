@@ -112,7 +112,7 @@ def folder(paper):
 
 def write_folder(paper):
     folder = paper.parent / "my runs"
-    for job in jobs.each(experiment.load(paper)):
+    for job in jobs.row_jobs(experiment.load(paper)):
         if job.row.label == "RoPE":
             write_run(folder / job.name, job.config, records(job.seed))
     write_run(folder / "mine #1", config.Config(encoding="alibi", steps=100), [], step=3)
@@ -224,7 +224,7 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
 def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
     status = lambda path=paper: standing(path, folder, None).status
     assert status() == PART
-    late = next(job for job in jobs.each(experiment.load(paper)) if job.row.label == "Late")
+    late = next(job for job in jobs.row_jobs(experiment.load(paper)) if job.row.label == "Late")
     write_run(folder / late.name, late.config, records(0))
     assert status() == DONE
     path = folder / late.name / "results.jsonl"
