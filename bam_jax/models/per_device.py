@@ -16,7 +16,7 @@ from bam_jax.attention import BACKENDS, Scoring, Tiling, attention, choose, ring
 from bam_jax.biases import head_axes
 from bam_jax.biases.base import Coordinate
 from bam_jax.encodings import Encoding
-from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient, see_rowwise
+from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh, check_rowwise
 from bam_jax.system.errors import UserError
 
 
@@ -27,7 +27,7 @@ def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
         table: the model's.
         tokens: ids.
     """
-    mesh = ambient()
+    mesh = ambient_mesh()
     if mesh is None:
         return table(tokens)
     cut = table.num_embeddings % mesh.shape[TENSOR] == 0
@@ -64,10 +64,10 @@ def attend(
     Raises:
         UserError: the scoring needs whole rows of logits, or all heads of them, which the mesh cuts.
     """
-    mesh = ambient()
+    mesh = ambient_mesh()
     if mesh is None:
         return attention(q, k, v, scoring, tiling=tiling)
-    see_rowwise(scoring.rowwise, mesh)
+    check_rowwise(scoring.rowwise, mesh)
 
     def here(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         if mesh.shape[CONTEXT] == 1:
@@ -115,7 +115,7 @@ def coordinate(
     Raises:
         UserError: an encoding whose `coordinate` takes no axis of a mesh.
     """
-    mesh = ambient()
+    mesh = ambient_mesh()
     own = type(encoding).coordinate is not Encoding.coordinate
     if mesh is None or mesh.shape[CONTEXT] == 1 or before is not None or not own:
         return encoding.coordinate(x, filled, before)

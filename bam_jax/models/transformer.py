@@ -210,7 +210,7 @@ class Decoder(nnx.Module):
         x, rows = self._start(tokens, segment, position)
         layer, stacked = self._stack()
         if self.config.scan and caches is None and read is None:
-            step = lambda x, state: (sharding.text(layer(state)(x, rows)[0]), None)
+            step = lambda x, state: (sharding.shard_activations(layer(state)(x, rows)[0]), None)
             if self.config.remat:
                 step = jax.checkpoint(step)  # type: ignore[assignment]
             x, _ = jax.lax.scan(step, x, stacked)
@@ -223,7 +223,7 @@ class Decoder(nnx.Module):
                 own = self._repeating(rows, tokens) if n == 0 and cache is not None else rows
                 run = lambda state, x, cache, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
                 x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
-                x = sharding.text(x)
+                x = sharding.shard_activations(x)
                 if cache is not None:
                     updated.append(cache)
             caches = tuple(updated) or None
@@ -265,7 +265,7 @@ class Decoder(nnx.Module):
         at = Tokens(position, segment)
         rows = _Rows(at, document_count(at, self.layers.attention.mask))
         x = per_device.embed(self.embed, tokens)
-        return sharding.text(x if self.position is None else self.position(x, position)), rows
+        return sharding.shard_activations(x if self.position is None else self.position(x, position)), rows
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""

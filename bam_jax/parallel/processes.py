@@ -1,6 +1,6 @@
-"""Training in several processes, on one host or many: how they find one another, stop at one step, and end together.
+"""Training in several processes, on one host or many: they find one another, stop at one step, and end together.
 
-Of this a single process needs `stopping` alone, by which SIGTERM and Ctrl-C leave a checkpoint.
+A single process needs `stopping` alone of this, by which SIGTERM and Ctrl-C leave a checkpoint.
 """
 
 import contextlib
@@ -13,27 +13,28 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Self
 
 import jax
 import numpy as np
-from jax._src import (
-    clusters,
-    distributed,
-)  # what jax.distributed.initialize would find; the coordinator's key-value store
 from jax.experimental import multihost_utils
 
+from bam_jax.parallel import jax_private
 from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
 
 JOIN = 300
 """Seconds that a process waits for the others to start."""
 HEARTBEAT = 40
-"""Seconds after which a process that says nothing counts as lost."""
+"""Seconds after which a process that says nothing counts as lost.
+
+Where a host loses its power no connection is closed, and silence is all that the others notice. JAX's own 100 s would have an
+accelerator wait for longer than its restart takes; much less, and a busy host's pause would end a run."""
 LOST = re.compile("gloo|nccl|unavailable|heartbeat|deadline", re.IGNORECASE)
 """In what the runtime says when the other end of a connection is gone."""
-AGAIN = "start all processes again: the run goes on from its last checkpoint"
-ALONE = (
+RESTART = "start all processes again: the run goes on from its last checkpoint"
+NOT_TOGETHER = (
     "the processes of this job did not find one another; see that each is started, with no error of its own, and that "
     "the coordinator's port is free and open to all"
 )
@@ -46,7 +47,8 @@ SIGNALS = {signal.SIGTERM: ("SIGTERM", errors.AGAIN), signal.SIGINT: ("Ctrl-C", 
 End = Callable[[int, str], None]
 """Ends the process, and all others of its job, at once; it takes an exit code and a line."""
 
-_END = "bam_jax/end"
+_FOLDER = "bam_jax"  # in the coordinator's key-value store
+_END = f"{_FOLDER}/end"
 _POLL = 0.5  # seconds
 _FAREWELL = 5  # seconds for all others to hear why a process ends
 
@@ -57,8 +59,8 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
 
     They find one another by the arguments, or by what SLURM, Open MPI, TPU pods, GKE and Kubernetes tell their processes.
     An error in the block, in any process, is one line in all of them, with its exit code. A process that vanishes is
-    noticed after `HEARTBEAT` seconds at the latest, and the others exit with `errors.AGAIN`. What the block gets is a
-    function that ends all of them at once.
+    noticed after `HEARTBEAT` seconds at the latest, and the others exit with `errors.AGAIN`. The block gets a function that
+    ends all of them at once.
 
     Args:
         coordinator: host:port of process 0, where the port is free; "": as the scheduler says, if there is one.
@@ -68,36 +70,30 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
     Raises:
         UserError: a part of the three is missing, or the others do not come.
     """
-    if not _initialised(coordinator, count, index):
+    if not _initialise(coordinator, count, index):
         yield _end_alone
         return
-    together = _Together()
-    with together.watching():
-        try:
-            yield together.end
-        except errors.Stopped:  # all processes raise it
-            raise
-        except (Exception, KeyboardInterrupt) as error:
-            together.end(*_ending(error))
+    with _Together() as together:
+        yield together.end
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Whether this is the process that writes what is written once."""
     return jax.process_index() == 0
 
 
-def agreed(number: int) -> int:
-    """A number of process 0, in all of them; none goes on before all are here.
+def from_first(number: int) -> int:
+    """Send a number from process 0 to all of them; none goes on before all are here.
 
     Args:
-        number: that of this process, which does not matter elsewhere than in process 0.
+        number: what process 0 sends; those of the others do not matter.
     """
     return int(multihost_utils.broadcast_one_to_all(np.int32(number))) if jax.process_count() > 1 else number
 
 
 @contextlib.contextmanager
 def stopping(end: End) -> Iterator[Callable[[int], bool]]:
-    """A function that says after a step whether to stop there, since SIGTERM or Ctrl-C has come to any of the processes.
+    """Give a function that says after a step whether to stop there, since SIGTERM or Ctrl-C has come to any of the processes.
 
     It is asked after every step that is whole, and says yes to the same one in all processes. A signal is answered with a
     line at once. It ends the process at once as long as nothing is trained, that is, before the first question; so does one
@@ -125,8 +121,9 @@ def stopping(end: End) -> Iterator[Callable[[int], bool]]:
 class _Stop:
     """The wish to stop, the signal that said so, and a thread that answers it.
 
-    Python runs a signal's handler in the main thread, which may be in compiled code for minutes. Its number is written to
-    a pipe at once, and a thread reads that.
+    Python runs a signal's handler in the main thread, between two of its instructions: while XLA compiles, that may be
+    minutes later. What C does at once, whatever the main thread does, is to write the signal's number to the descriptor of
+    `signal.set_wakeup_fd`. A thread reads that one.
     """
 
     def __init__(self, end: End) -> None:
@@ -134,7 +131,7 @@ class _Stop:
         self._trained = False
         self._since: float | None = None
         self._tell_runtime: Callable[[int], None] | None = None
-        self.together = distributed.global_state.client is not None
+        self.together = jax.distributed.is_initialized()
         self.by: int | None = None
 
     def __call__(self, step: int) -> bool:
@@ -143,10 +140,11 @@ class _Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
+        """Answer signals in the block, and put back what answered them before."""
         reader, writer = os.pipe()
-        os.set_blocking(writer, False)  # what signal.set_wakeup_fd asks for
+        os.set_blocking(writer, False)  # set_wakeup_fd takes no other: a full pipe must not hold up the handler in C
         thread = threading.Thread(target=self._listen, args=(reader,), daemon=True)
-        before = {number: signal.signal(number, self._asked) for number in SIGNALS}
+        before = {number: signal.signal(number, self._note) for number in SIGNALS}
         pipe = signal.set_wakeup_fd(writer)
         thread.start()
         try:
@@ -155,14 +153,18 @@ class _Stop:
             signal.set_wakeup_fd(pipe)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            os.write(writer, b"\0")
+            os.write(writer, b"\0")  # no signal: it ends the thread
             thread.join()
             os.close(reader)
             os.close(writer)
 
     @contextlib.contextmanager
     def runtime(self) -> Iterator[None]:
-        """Pass SIGTERM on to jax, whose own handler is not Python's, and by which it agrees on a step with the others."""
+        """Pass SIGTERM on to jax, whose own handler is not Python's, and by which it agrees on a step with the others.
+
+        That handler hears of a SIGTERM to this process alone. It tells the coordinator, and `reached_preemption_sync_point`
+        then says yes to the same step everywhere. Python does not know it: it is fetched through the C library.
+        """
         set_handler = ctypes.CDLL(None).signal
         set_handler.argtypes, set_handler.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
         theirs = set_handler(signal.SIGTERM, int(signal.SIG_IGN))
@@ -173,7 +175,7 @@ class _Stop:
         finally:
             set_handler(signal.SIGTERM, theirs)
 
-    def _asked(self, number: int, _: FrameType | None) -> None:
+    def _note(self, number: int, _: FrameType | None) -> None:
         self.by = self.by or number
 
     def _listen(self, reader: int) -> None:
@@ -208,25 +210,15 @@ def _end_alone(status: int, line: str) -> None:
     os._exit(status)
 
 
-def _initialised(coordinator: str, count: int, index: int | None) -> bool:
-    stated = coordinator != "", count != 0, index is not None
+def _initialise(coordinator: str, count: int, index: int | None) -> bool:
+    """Join the other processes, if there are any; whether there are."""
     if (coordinator, count, index) == ("", 1, None):
         return False
-    if any(stated) and not all(stated):
-        raise UserError(
-            "--coordinator=HOST:PORT, --processes=N and --process=I belong together; give all three, or none"
-        )
-    if index is not None and not 0 <= index < count:
-        raise UserError(f"--process={index} must be from 0 to {count - 1}, one less than --processes={count}")
-    if any(stated) and not re.fullmatch(r".+:\d+", coordinator):
-        raise UserError(f"--coordinator={coordinator} must be HOST:PORT, of process 0")
-    if count == 0:
-        known = [each for each in clusters.ClusterEnv._cluster_types if not each.opt_in_only_method]
-        found = next((each for each in known if each.is_env_present()), None)
-        count = found.get_process_count() if found else 1
+    _check_arguments(coordinator, count, index)
+    count = count or jax_private.scheduled_processes()
     if count == 1:
         return False
-    _on_abort()
+    _report_aborts()
     try:
         jax.distributed.initialize(
             coordinator or None,
@@ -238,30 +230,46 @@ def _initialised(coordinator: str, count: int, index: int | None) -> bool:
             shutdown_timeout_seconds=HEARTBEAT,
         )
     except (jax.errors.JaxRuntimeError, RuntimeError) as error:
-        raise UserError(f"{ALONE} ({_short(error)})") from error
+        raise UserError(f"{NOT_TOGETHER} ({_shorten(error)})") from error
     return True
 
 
+def _check_arguments(coordinator: str, count: int, index: int | None) -> None:
+    stated = coordinator != "", count != 0, index is not None
+    if any(stated) and not all(stated):
+        raise UserError(
+            "--coordinator=HOST:PORT, --processes=N and --process=I belong together; give all three, or none"
+        )
+    if index is not None and not 0 <= index < count:
+        raise UserError(f"--process={index} must be from 0 to {count - 1}, one less than --processes={count}")
+    if any(stated) and not re.fullmatch(r".+:\d+", coordinator):
+        raise UserError(f"--coordinator={coordinator} must be HOST:PORT, of process 0")
+
+
 class _Together:
-    """What one process ends with, the others end with too."""
+    """Ends all processes of the job with what one of them ends with; a context manager.
+
+    A thread watches whether another process ends: the main thread may be waiting for that one in compiled code, for ever.
+    """
 
     def __init__(self) -> None:
-        client = distributed.global_state.client
-        assert client is not None
-        self._client = client
-        self._ending = threading.Lock()
+        self._client = jax_private.coordination_client()
+        self._leaving = threading.Lock()  # held by the thread that ends this process: one line is said, not two
         self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look whether another process ends, in a thread: this one may be waiting for it in compiled code."""
-        thread = threading.Thread(target=self._watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # `Stopped` is raised by all processes at the same step, so that each ends by itself.
+        if isinstance(error, (Exception, KeyboardInterrupt)) and not isinstance(error, errors.Stopped):
+            self.end(*_describe(error))
+        self._over.set()
+        self._thread.join()
 
     def end(self, status: int, line: str) -> None:
         """End this process and all others with a line and an exit code; does not return.
@@ -270,7 +278,7 @@ class _Together:
             status: the exit code.
             line: what to say.
         """
-        with self._ending:
+        with self._leaving:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was faster, or process 0 is gone
                 self._client.key_value_set(_END, f"{status} {line}")
             self._leave(status, line)
@@ -278,59 +286,62 @@ class _Together:
     def _watch(self) -> None:
         while not self._over.wait(_POLL):
             try:
-                said = self._client.key_value_dir_get("bam_jax")
+                said = self._client.key_value_dir_get(_FOLDER)  # a folder: to get a missing key would wait for it
             except jax.errors.JaxRuntimeError as error:
-                with self._ending:
-                    self._leave(errors.AGAIN, f"error: process 0 cannot be reached any more; {AGAIN} ({_short(error)})")
+                with self._leaving:
+                    self._leave(
+                        errors.AGAIN, f"error: process 0 cannot be reached any more; {RESTART} ({_shorten(error)})"
+                    )
             if said:
                 status, _, line = said[0][1].partition(" ")
-                with self._ending:
+                with self._leaving:
                     self._leave(int(status), line)
 
     def _leave(self, status: int, line: str) -> None:
         console.say(line)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the one that is gone does not come
             self._client.wait_at_barrier(_END, _FAREWELL * 1000)
-        if first():
+        if is_first():
             time.sleep(_POLL)  # the others' farewell goes through this process
         os._exit(status)  # an orderly exit would wait for processes that are gone
 
 
-def _ending(error: BaseException) -> tuple[int, str]:
+def _describe(error: BaseException) -> tuple[int, str]:
     """The exit code and the line for an error that ends a process."""
     here = f"process {jax.process_index()}"
     status, line = errors.ending(error) or (1, "")
     if line:
         return status, f"{'error: ' if status == 2 else ''}{line} ({here})"
     if isinstance(error, jax.errors.JaxRuntimeError) and LOST.search(str(error)):
-        return errors.AGAIN, f"error: {here} has lost the connection to another one; {AGAIN} ({_short(error)})"
+        return errors.AGAIN, f"error: {here} has lost the connection to another one; {RESTART} ({_shorten(error)})"
     traceback.print_exception(error)
-    return status, f"error: {here} ended with {type(error).__name__}: {_short(error)}"
+    return status, f"error: {here} ended with {type(error).__name__}: {_shorten(error)}"
 
 
-def _short(error: BaseException) -> str:
+def _shorten(error: BaseException) -> str:
+    """The message of an error, in one line that is not long."""
     return " ".join(str(error).split())[:160]
 
 
-def _aborted(_: int) -> None:
-    if distributed.global_state.preemption_sync_manager is None:  # what initialisation sets last
-        status, line = 2, ALONE
+def _say_why_aborted(_: int) -> None:
+    if not jax_private.have_all_joined():
+        status, line = 2, NOT_TOGETHER
     else:
         status = errors.AGAIN
         line = (
-            f"process {distributed.global_state.process_id} was ended by the runtime, which says why above: most often "
-            f"another process is gone; {AGAIN}"
+            f"process {jax_private.process_number()} was ended by the runtime, which says why above: most often "
+            f"another process is gone; {RESTART}"
         )
-    os.write(2, f"error: {line}\n".encode())
+    os.write(2, f"error: {line}\n".encode())  # no Python stream: the thread that aborts may hold its lock
     os._exit(status)
 
 
-_ABORTED = ctypes.CFUNCTYPE(None, ctypes.c_int)(_aborted)
+_ON_ABORT = ctypes.CFUNCTYPE(None, ctypes.c_int)(_say_why_aborted)  # kept: C holds no reference to it
 
 
-def _on_abort() -> None:
+def _report_aborts() -> None:
     """Have the last line be for the user when jax's runtime ends this process, as it does when another one is lost.
 
     It does so with a long report from a thread of its own and SIGABRT, which Python's own handlers would never see.
     """
-    ctypes.CDLL(None).signal(signal.SIGABRT, _ABORTED)
+    ctypes.CDLL(None).signal(signal.SIGABRT, _ON_ABORT)

@@ -1,4 +1,4 @@
-"""How devices share a training step: the mesh, and which axis of what each of its axes cuts. No other file names mesh axes.
+"""The mesh by which devices share a training step, and what each of its axes cuts. No other file names mesh axes.
 
     data      the batch
     fsdp      the batch, and parameters with the optimiser's state, which each device fetches where it needs them
@@ -10,7 +10,7 @@ In code of your own, where `jax.set_mesh` says which mesh a `jax.jit` is for:
 >>> mesh = make_mesh(MeshConfig())
 >>> with jax.set_mesh(mesh):
 ...     kernels = {"head": {"kernel": jax.numpy.ones((8, 16))}}
-...     kernels = jax.device_put(kernels, parameters(kernels, mesh))
+...     kernels = jax.device_put(kernels, parameter_shardings(kernels, mesh))
 >>> mesh.axis_names, tuple(kernels["head"]["kernel"].sharding.spec)
 (('data', 'fsdp', 'tensor', 'context'), ('fsdp', 'tensor'))
 
@@ -38,10 +38,10 @@ from bam_jax.system.errors import UserError
 AXES = DATA, FSDP, TENSOR, CONTEXT = ("data", "fsdp", "tensor", "context")
 BATCH = (DATA, FSDP)
 TEXT = P(BATCH, CONTEXT)
-"""[B, T, ...]: what the batch and the activations are cut by."""
+"""The spec of the batch and of activations, [B, T, ...]."""
 
 LARGE = 8 * 2**20
-"""Bytes of a parameter that is not left whole where an axis does not divide it."""
+"""Bytes of a parameter above which it is an error, not a note, that an axis does not divide it: each device would hold it whole."""
 
 ENCODING = "layers/attention/encoding/(.+/)?"
 RULES = (
@@ -61,7 +61,11 @@ RULES = (
     (f"{ENCODING}table", P("tensor", None)),
     (f"{ENCODING}(?!kernel$|table$)[^/]+", P()),  # a prior's numbers per head: the whole of them is small
 )
-"""Path of a parameter -> what its last axes are cut by; those before (the stack of layers) and an empty rule's are whole."""
+"""Path of a parameter -> what its last axes are cut by; those before (the stack of layers) and an empty rule's are whole.
+
+tensor cuts the outputs of maps into heads and into the MLP's width, and the inputs of those back: between the two nothing is
+sent, and one sum over devices follows the second. fsdp cuts the other axis, so that each is gathered where it is used.
+"""
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -98,7 +102,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         raise UserError(f"config.mesh with {says} does not fit the {len(present)} devices present; {remedy}")
     left = len(present) // fixed
     if free == ["data", "fsdp"]:
-        stated["fsdp"] = math.gcd(left, _near(present))
+        stated["fsdp"] = math.gcd(left, _count_near(present))
         stated["data"] = left // stated["fsdp"]
     elif free:
         stated[free[0]] = left
@@ -106,14 +110,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=present)
 
 
-def _near(devices: Sequence[jax.Device]) -> int:
-    """How many of the devices have fast links with the first one."""
+def _count_near(devices: Sequence[jax.Device]) -> int:
+    """The number of devices that the first one has fast links with, itself included."""
     where = "slice_index" if devices[0].platform == "tpu" and hasattr(devices[0], "slice_index") else "process_index"
     return sum(getattr(device, where) == getattr(devices[0], where) for device in devices)
 
 
 def check(config: Config, mesh: Mesh) -> None:
-    """See that a mesh's axes divide what they cut.
+    """Check that a mesh's axes divide what they cut.
 
     Args:
         config: the run's.
@@ -137,7 +141,7 @@ def check(config: Config, mesh: Mesh) -> None:
         )
     encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
     dims = Dims(config.model.heads, config.model.width, config.context, config.model.causal)
-    see_rowwise(jax.eval_shape(lambda: encoding.build(dims, nnx.Rngs(0)).rowwise()), mesh)
+    check_rowwise(jax.eval_shape(lambda: encoding.build(dims, nnx.Rngs(0)).rowwise()), mesh)
     if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:
         _log(
             f"the {config.context // size['context']} tokens of each device are an odd number, so that the ring's "
@@ -154,11 +158,11 @@ def check(config: Config, mesh: Mesh) -> None:
         )
 
 
-def parameters(tree: Any, mesh: Mesh) -> Any:
+def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
     """The sharding of each parameter, by the one of `RULES` that matches its path.
 
-    An axis of the mesh that does not divide an array's axis does not cut it: said once in the log or, of more than 8 MiB, an
-    error.
+    An axis of the mesh that does not divide an array's axis does not cut it. The log says so; where the array has more than
+    `LARGE` bytes, it is an error.
 
     Args:
         tree: the model's arrays, or their shapes, as nested dictionaries.
@@ -168,11 +172,11 @@ def parameters(tree: Any, mesh: Mesh) -> Any:
         UserError: a parameter that no rule matches, or two do, or a large one that an axis does not divide.
     """
 
-    def of(keys: Any, leaf: Any) -> NamedSharding:
+    def shard(keys: Any, leaf: Any) -> NamedSharding:
         name = jax.tree_util.keystr(keys, simple=True, separator="/")
-        return NamedSharding(mesh, _fitted(name, leaf, rule(name), mesh))
+        return NamedSharding(mesh, _fit_to_shape(name, leaf, rule(name), mesh))
 
-    return jax.tree.map_with_path(of, tree)
+    return jax.tree.map_with_path(shard, tree)
 
 
 def rule(name: str) -> P:
@@ -193,7 +197,8 @@ def rule(name: str) -> P:
     return found[0]
 
 
-def _fitted(name: str, leaf: Any, spec: P, mesh: Mesh) -> P:
+def _fit_to_shape(name: str, leaf: Any, spec: P, mesh: Mesh) -> P:
+    """The spec for all axes of a parameter, less those mesh axes that do not divide what they would cut."""
     if leaf.ndim < len(spec):
         raise UserError(
             f"the rule {spec} of bam_jax.parallel.sharding.RULES is for more axes than {name} {leaf.shape} has"
@@ -213,38 +218,38 @@ def _fitted(name: str, leaf: Any, spec: P, mesh: Mesh) -> P:
     return P(*kept)
 
 
-def whole(mesh: Mesh) -> NamedSharding:
-    """Of what every device has all of, such as counters and metrics."""
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of what every device has all of, such as counters."""
     return NamedSharding(mesh, P())
 
 
-def batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
-    """A batch as global arrays: rows over data and fsdp, tokens over context.
+def shard_batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
+    """Make global arrays of a batch: rows over data and fsdp, tokens over context.
 
     Args:
-        arrays: [B, T] each, with the rows of this process (`hosts`) and all their tokens.
+        arrays: [B, T] each, with the rows of this process (`host_share`) and all their tokens.
         mesh: of `make_mesh`.
     """
     sharding = NamedSharding(mesh, TEXT)
     if sharding.is_fully_addressable:
         return jax.device_put(arrays, sharding)
-    host, count = hosts(mesh)
+    host, count = host_share(mesh)
 
-    def made(x: np.ndarray) -> Array:
-        first = host * x.shape[0]
+    def globalise(x: np.ndarray) -> Array:
+        first, shape = host * x.shape[0], (count * x.shape[0], *x.shape[1:])
 
-        def part(index: Any) -> np.ndarray:
-            rows, tokens = index
-            start, stop, _ = rows.indices(count * x.shape[0])
+        def take(index: tuple[slice, ...]) -> np.ndarray:
+            rows, tokens = index  # of the global array; this process has its rows from `first` on
+            start, stop, _ = rows.indices(shape[0])
             return x[start - first : stop - first, tokens]
 
-        return jax.make_array_from_callback((count * x.shape[0], *x.shape[1:]), sharding, part)
+        return jax.make_array_from_callback(shape, sharding, take)
 
-    return {name: made(x) for name, x in arrays.items()}
+    return {name: globalise(x) for name, x in arrays.items()}
 
 
-def hosts(mesh: Mesh) -> tuple[int, int]:
-    """(host, hosts): which share of a batch's rows this process's devices hold; what `data.loader.batches` takes.
+def host_share(mesh: Mesh) -> tuple[int, int]:
+    """The share of a batch's rows that this process's devices hold: (host, hosts), as `data.loader.batches` takes them.
 
     Processes that share rows, along tensor or context, get the same numbers.
 
@@ -266,30 +271,36 @@ def hosts(mesh: Mesh) -> tuple[int, int]:
     return host, len(owners) // len(mine)
 
 
-def ambient() -> AbstractMesh | None:
+def ambient_mesh() -> AbstractMesh | None:
     """The mesh under `jax.set_mesh` if it has axes `AXES` and several devices, which are not cut by hand already."""
     mesh = jax.sharding.get_abstract_mesh()
     ours = set(AXES) <= set(mesh.axis_names) and mesh.size > 1
     return mesh if ours and not set(AXES) & set(mesh.manual_axes) else None
 
 
-def text(x: Float[Array, "B T *E"]) -> Float[Array, "B T *E"]:
-    """Activations, kept cut by rows and tokens under a mesh."""
-    return x if ambient() is None else jax.lax.with_sharding_constraint(x, TEXT)
+def shard_activations(x: Float[Array, "B T *E"]) -> Float[Array, "B T *E"]:
+    """Activations, held to rows and tokens as their cut under a mesh.
+
+    The compiler would choose a cut of its own for each layer, and move the activations in between.
+    """
+    return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, TEXT)
 
 
 def micro_batches(arrays: Any, count: int) -> Any:
-    """Each [B, T] as [count, B / count, T], where every device's rows are dealt to all micro-batches."""
+    """Each [B, T] as [count, B / count, T], where every device's rows are dealt to all micro-batches.
+
+    Were the first B / count rows the first micro-batch, they would lie on a few devices and be sent to all others.
+    """
 
     def cut(x: Array) -> Array:
         x = x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
-        return x if ambient() is None else jax.lax.with_sharding_constraint(x, P(None, *TEXT))
+        return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, P(None, *TEXT))
 
     return jax.tree.map(cut, arrays)
 
 
-def see_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:
-    """See that a mesh leaves whole what is made of whole rows of logits.
+def check_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:
+    """Check that a mesh leaves whole what is made of whole rows of logits.
 
     Args:
         rowwise: an encoding's, or None.

@@ -69,9 +69,9 @@ class Checkpoints:
         self.run = Path(run)
         self._folder = (self.run / CHECKPOINTS).absolute()
         named = zlib.crc32(str(self._folder).encode()) // 2  # 31 bits
-        if processes.agreed(named) != named:
+        if processes.from_first(named) != named:
             raise UserError(f"process 0 knows {self._folder} by another name; give all processes the same workdir")
-        if processes.first():
+        if processes.is_first():
             _remove_drafts(self._folder)
         # Orbax writes arrays in the background itself. A thread of ours waits for that, and then reads all files once more for
         # their checksums: the training goes on meanwhile. It is one thread: checkpoints are sealed one after another.
@@ -91,7 +91,7 @@ class Checkpoints:
         """
         self._wait()
         metrics = self.run / METRICS
-        so_far = metrics.read_bytes() if processes.first() and metrics.exists() else b""  # now: the file will grow
+        so_far = metrics.read_bytes() if processes.is_first() and metrics.exists() else b""  # now: the file will grow
         with _naming_what_cannot_be_written(self._folder / str(step)):
             arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, "data": data})
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
@@ -109,7 +109,7 @@ class Checkpoints:
         """
         step = latest_step(self.run)
         restored = _load(self.run, step, {**_with_shardings(state), "data": data})
-        if processes.first():
+        if processes.is_first():
             kept_records = self._folder / str(step) / METRICS
             if kept_records.exists():
                 files.write_atomically(self.run / METRICS, kept_records.read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ class Checkpoints:
         path = self._folder / str(step)
         with _naming_what_cannot_be_written(path):
             arrays.result()
-            if not processes.first():
+            if not processes.is_first():
                 return
             (_draft(path) / METRICS).write_bytes(metrics)
             _seal(path)
@@ -248,9 +248,11 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     """
     path = (run / CHECKPOINTS / str(step)).absolute()
     try:
-        if processes.first():
+        if processes.is_first():
             _verify(path, abstract)
-        processes.agreed(step)  # none reads what is not verified: orbax complains of it with a traceback for each array
+        processes.from_first(
+            step
+        )  # none reads what is not verified: orbax complains of it with a traceback for each array
         _check_shapes(path, abstract["model"], changes)
         return ocp.load_checkpointables(path, abstract)
     except UserError:

@@ -95,17 +95,17 @@ def fit(
     mesh = sharding.make_mesh(config.mesh)
     sharding.check(config, mesh)
     _check_tasks(config)
-    host, hosts = sharding.hosts(mesh)
+    host, hosts = sharding.host_share(mesh)
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
         training = _set_up(config, run, mesh, progress)
         training.tell("reading the data")
         batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts)
         data = stack.enter_context(contextlib.closing(batches))
         # The claim makes the folder. It is the last of what may refuse, so that a mistake leaves no folder behind.
-        if processes.first():
+        if processes.is_first():
             stack.enter_context(run_folder.claim(run, config, training.tokenizer))
         # Process 0 says where the run stands; the others wait for it here, and then see its files.
-        done = processes.agreed(run_folder.latest_step(run) if processes.first() else 0)
+        done = processes.from_first(run_folder.latest_step(run) if processes.is_first() else 0)
         if not (run / CONFIG).exists():
             raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
         if done < config.steps:
@@ -118,7 +118,7 @@ def fit(
 
 def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool | None) -> Training:
     """Everything that is known before data and files are looked at; says how large and how long the training will be."""
-    told = progress is not False and processes.first() and run_folder.latest_step(run) != config.steps
+    told = progress is not False and processes.is_first() and run_folder.latest_step(run) != config.steps
 
     def tell(text: str) -> None:
         if told:
@@ -130,8 +130,8 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
     shardings = state_shardings(shapes, tx, mesh)
     if told:
         known, devices = counts.counted(shapes["model"]), mesh.devices.flatten().tolist()
-        tell(outlook.size(config, known, devices))
-        for line in outlook.duration(config, known, devices, run_folder.latest_step(run)):
+        tell(outlook.describe_size(config, known, devices))
+        for line in outlook.describe_duration(config, known, devices, run_folder.latest_step(run)):
             tell(line)
     return Training(config, run, mesh, tokenizer, graph, initialise, tx, shapes, shardings, tell)
 
@@ -139,13 +139,13 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
 def _resume_or_begin(training: Training, checkpoints: Checkpoints, data: Any, done: int) -> State:
     """The state after the steps that are done; the data and the metrics are set to where they stood then."""
     run = training.run
-    if processes.first():
+    if processes.is_first():
         (run / DIVERGED).unlink(missing_ok=True)
     training.tell(f"going on from step {done:,}" if done else "making the first parameters")
     if done:
         return checkpoints.load(with_shardings(training.shapes, training.shardings), data)
     state = initial_state(training.config, training.initialise, training.shardings)
-    if processes.first():
+    if processes.is_first():
         (run / METRICS).unlink(missing_ok=True)  # of a training that was killed before its first checkpoint
     return state
 
@@ -165,7 +165,7 @@ def _train(
     training.tell("compiling the training step")
     start = time.perf_counter()
     for step in range(done + 1, config.steps + 1):
-        state, metrics = update(state, sharding.batch(next(data), training.mesh))
+        state, metrics = update(state, sharding.shard_batch(next(data), training.mesh))
         meter.take(step, metrics)
         if step == done + 1:
             training.tell(f"compiled in {outlook.span(time.perf_counter() - start)}; step {step:,} is running")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient
+from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh
 
 
 def cross_entropy(
@@ -43,11 +43,15 @@ def cross_entropy(
     flat = hidden.reshape(rows, -1), targets.reshape(rows), weights.reshape(rows).astype(_wide(hidden))
     kernel = kernel.astype(hidden.dtype)
     if rows <= chunk:
-        return _rows(kernel, *flat), flat[2].sum()
-    pad = -rows % chunk
+        return _sum_of_losses(kernel, *flat), flat[2].sum()
+    pad = -rows % chunk  # rows of weight 0
     blocks = [jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:]) for x in flat]
-    step = jax.checkpoint(lambda total, block: (total + _rows(kernel, *block), None))
-    total, _ = jax.lax.scan(step, jnp.zeros((), _wide(hidden)), blocks)
+
+    @jax.checkpoint  # without it the backward pass would keep the logits of all chunks
+    def add(total: Array, block: list[Array]) -> tuple[Array, None]:
+        return total + _sum_of_losses(kernel, *block), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros((), _wide(hidden)), blocks)
     return total, flat[2].sum()
 
 
@@ -65,15 +69,16 @@ def chunk_rows(vocab: int, elements: int = 2**25) -> int:
 
 
 def _wide(x):
+    """The dtype of sums: no narrower than float32."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-def _rows(kernel, hidden, targets, weights):
+def _sum_of_losses(kernel, hidden, targets, weights):
+    """The weighted loss of rows whose logits fit into memory."""
     logits = jnp.matmul(hidden, kernel, preferred_element_type=_wide(hidden))
     ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
-    chosen = jnp.sum(
-        jnp.where(ids == targets[:, None], logits, 0), axis=1
-    )  # no gather: devices may share the vocabulary
+    # No gather: where devices share the vocabulary, a sum needs no more than a number of each to be sent.
+    chosen = jnp.sum(jnp.where(ids == targets[:, None], logits, 0), axis=1)
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - chosen))
 
 
@@ -85,22 +90,25 @@ def sharded_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`cross_entropy` in chunks of the rows that each device has, the vocabulary cut over tensor.
 
+    Under no mesh it is `cross_entropy` in chunks of all rows.
+
     Args:
         hidden: final hidden states.
         kernel: the head's.
         targets: ids of the next tokens.
         weights: of every target in the loss.
     """
-    mesh = ambient()
+    mesh = ambient_mesh()
     if mesh is None:
         return cross_entropy(hidden, kernel, targets, weights, chunk=chunk_rows(kernel.shape[1]))
     sharing = (*BATCH, CONTEXT)
     chunk = chunk_rows(kernel.shape[1] // mesh.shape[TENSOR])
 
-    def here(*arguments: Array) -> tuple[Array, Array]:
-        # One sum over devices, after the last chunk; the kernel's gradient is summed over them once, too.
+    def sum_over_devices(*arguments: Array) -> tuple[Array, Array]:
+        # One sum over devices, after the last chunk, and one of the kernel's gradient. Were the chunks cut from rows of all
+        # devices, the compiler would send both once for each chunk.
         return jax.lax.psum(cross_entropy(*arguments, chunk=chunk), sharing)
 
     return jax.shard_map(
-        here, in_specs=(TEXT, P(), TEXT, TEXT), out_specs=P(), axis_names=set(sharing), check_vma=False
+        sum_over_devices, in_specs=(TEXT, P(), TEXT, TEXT), out_specs=P(), axis_names=set(sharing), check_vma=False
     )(hidden, kernel, targets, weights)

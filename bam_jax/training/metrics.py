@@ -156,7 +156,7 @@ class Meter:
             self._mark, self._speed = (step, now), speed
 
     def _stop(self, what: str) -> None:
-        if processes.first():
+        if processes.is_first():
             files.write_atomically(self._run / DIVERGED, f"{what}\n")
         raise UserError(f"{what}; lower config.optimizer.rate or look at the data (the last checkpoint is from before)")
 
@@ -174,7 +174,7 @@ def metering(config: Config, run: Path, *, done: int, progress: bool | None = No
     Raises:
         UserError: the metrics so far cannot be read, or TensorBoard is wanted and not installed.
     """
-    first = processes.first()
+    first = processes.is_first()
     before = read_metrics(run) if first else []
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(jsonl.Writer(run / METRICS if first else os.devnull))

@@ -1,4 +1,4 @@
-"""RAdam and AdamW with the papers' parameter groups, which go by parameter name and never by rank."""
+"""RAdam and AdamW with the papers' parameter groups, which go by a parameter's name and never by its rank."""
 
 import jax
 import optax

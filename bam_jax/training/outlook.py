@@ -21,8 +21,8 @@ _TRIAL = {"batch": 8, "context": 128, "model.layers": 2, "optimizer.accumulate":
 _UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
 
 
-def size(config: Config, known: Parameters, devices: Sequence[jax.Device]) -> str:
-    """Parameters, steps, tokens and devices, in a line.
+def describe_size(config: Config, known: Parameters, devices: Sequence[jax.Device]) -> str:
+    """Say in a line how many parameters, steps, tokens and devices a training has.
 
     Args:
         config: the run's.
@@ -37,11 +37,11 @@ def size(config: Config, known: Parameters, devices: Sequence[jax.Device]) -> st
     )
 
 
-def duration(config: Config, known: Parameters, devices: Sequence[jax.Device], done: int) -> Iterator[str]:
-    """About how long a step and the run take here, in a line, and in another what to try where that is hopeless.
+def describe_duration(config: Config, known: Parameters, devices: Sequence[jax.Device], done: int) -> Iterator[str]:
+    """Say in a line about how long a step and the run take here, and in another what to try where that is hopeless.
 
-    It is a step's operations over the speed of a matrix product, which is measured, at `budget.UTILISATION`. A small model's
-    time goes elsewhere, so that it is the least for one.
+    The time is that of a step's operations at the speed of a matrix product, which is measured, times `counts.UTILISATION`. A
+    small model spends its time elsewhere: for it this is the least.
 
     Args:
         config: the run's.
@@ -50,9 +50,9 @@ def duration(config: Config, known: Parameters, devices: Sequence[jax.Device], d
         done: steps that are done already.
     """
     cpu = devices[0].platform == "cpu"
-    # the devices of a CPU share its cores
-    parts = len({device.process_index for device in devices} if cpu else devices)
-    speed = parts * host.speed(transformer.product_dtype(config.model.dtype)) * counts.UTILISATION
+    # The devices of a CPU share its cores: those of a process are no faster than one.
+    sharing = len({device.process_index for device in devices} if cpu else devices)
+    speed = sharing * host.speed(transformer.product_dtype(config.model.dtype)) * counts.UTILISATION
     step = counts.step(config, known) / speed
     run = step * (config.steps - done)
     bound = "at least" if step < SMALL else "about"
@@ -65,13 +65,13 @@ def duration(config: Config, known: Parameters, devices: Sequence[jax.Device], d
 
 
 def span(seconds: float) -> str:
-    """A duration in the largest unit of which there are two.
+    """A duration in words, in the largest unit of which there are two.
 
     >>> span(0.0123), span(75), span(5000), span(40 * 86400), span(1e9)
     ('0.012 s', '75 s', '83 minutes', '40 days', '32 years')
 
     Args:
-        seconds: as many.
+        seconds: of the duration.
     """
     for name, length in _UNITS.items():
         if seconds >= 2 * length:
@@ -80,7 +80,7 @@ def span(seconds: float) -> str:
 
 
 def smaller(config: Config) -> dict[str, int]:
-    """The changes that make a run small enough to try it, of those sizes that are not.
+    """The changes that make a run small enough to try it, where its sizes are not.
 
     Args:
         config: the run's.

@@ -28,8 +28,8 @@ def train(
         errors.Stopped: a signal came.
     """
     with processes.joined(coordinator, count, process) as end:
-        finished = processes.first() and run_folder.latest_step(workdir) == config.steps
+        finished = processes.is_first() and run_folder.latest_step(workdir) == config.steps
         with processes.stopping(end) as stop:
             fit(config, workdir, progress=progress, stop=stop)
-        if processes.first():
+        if processes.is_first():
             print(f"{workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")

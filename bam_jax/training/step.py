@@ -81,15 +81,15 @@ def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sh
         mesh: of `sharding.make_mesh`.
 
     Raises:
-        UserError: see `sharding.parameters`.
+        UserError: see `sharding.parameter_shardings`.
     """
-    params, frozen = [sharding.parameters(state["model"][name], mesh) for name in ("params", "frozen")]
+    params, frozen = [sharding.parameter_shardings(state["model"][name], mesh) for name in ("params", "frozen")]
     moments = optax.tree.map_params(
         tx,
         lambda _, like: like,
         state["optimizer"],
         params,
-        transform_non_params=lambda _: sharding.whole(mesh),
+        transform_non_params=lambda _: sharding.replicated(mesh),
     )
     return {"model": {"params": params, "frozen": frozen}, "optimizer": moments}
 

@@ -229,7 +229,7 @@ def test_a_killed_process_ends_the_others_and_costs_the_steps_since_the_last_che
         made[victim].kill()
         codes, said = ended(path, "run", made, seconds=60)
         assert (codes[victim], codes[1 - victim]) == (-signal.SIGKILL, errors.AGAIN), said
-        assert processes.AGAIN in said[1 - victim].splitlines()[-1]
+        assert processes.RESTART in said[1 - victim].splitlines()[-1]
         # whole ones only, and none older than the last that was finished when the next began
         assert run_folder.latest_step(path / "run") > max(last, reached(path) - 40)
     assert reached(path) < 400
@@ -248,7 +248,7 @@ def test_a_process_that_falls_silent_ends_the_others_within_a_minute(path):
     finally:
         made[1].kill()
     _, said = ended(path, "run", made)
-    assert processes.AGAIN in said[0].splitlines()[-1]
+    assert processes.RESTART in said[0].splitlines()[-1]
 
 
 @pytest.mark.full

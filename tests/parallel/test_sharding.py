@@ -74,7 +74,7 @@ def test_one_rule_for_each_parameter_and_none_large_left_whole(number):
     big = ModelConfig(family=family, layers=48, width=4096, heads=32, hidden=16384)
     config = Config(encoding=list(ENCODINGS)[number], ssmax="on", shared_encoding=shared, model=big, context=4096)
     tree = shapes(config, 65536)
-    found = {name: sharding.parameters(tree[name], mesh) for name in tree}
+    found = {name: sharding.parameter_shardings(tree[name], mesh) for name in tree}
     for (path, leaf), where in zip(jax.tree.leaves_with_path(tree), jax.tree.leaves(found), strict=True):
         cut = bytes_of(leaf) / (math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize)
         assert cut in (1, 2, 4) and (cut > 1 or bytes_of(leaf) <= sharding.LARGE), path
@@ -119,10 +119,10 @@ def test_a_parameter_of_two_rules_is_refused(monkeypatch):
 def test_axes_that_divide_nothing():
     mesh = sharding.make_mesh(MeshConfig(fsdp=4, tensor=2))
     tree = {"head": {"kernel": jax.ShapeDtypeStruct((8, 97), np.float32)}}
-    assert sharding.parameters(tree, mesh)["head"]["kernel"].spec == sharding.P("fsdp", None)
+    assert sharding.parameter_shardings(tree, mesh)["head"]["kernel"].spec == sharding.P("fsdp", None)
     tree = {"head": {"kernel": jax.ShapeDtypeStruct((4096, 50257), np.float32)}}
     with pytest.raises(UserError, match="tensor=2 does not divide the 50257 of head/kernel"):
-        sharding.parameters(tree, mesh)
+        sharding.parameter_shardings(tree, mesh)
 
 
 def test_the_mesh_of_what_is_there(monkeypatch):
@@ -193,7 +193,7 @@ def stepped(config, steps, arrays, vocab=32, dtype=np.float32, first=None):
         update = make_step(config, graph, tx, cut)
         metrics, states = [], [whole(state)]
         for _ in range(steps):
-            state, found = update(state, sharding.batch(arrays, mesh))
+            state, found = update(state, sharding.shard_batch(arrays, mesh))
             metrics.append(np.asarray(found))
             states.append(whole(state))
         assert jax.tree.map(lambda x: x.sharding, state) == cut
@@ -317,7 +317,7 @@ def test_no_activations_are_gathered_where_texts_are_cut():
         cut = state_shardings(jax.eval_shape(init), tx, mesh)
         state = with_shardings(jax.eval_shape(init), cut)
         update = make_step(config, graph, tx, cut)
-        compiled = update.lower(state, sharding.batch(rows(config), mesh)).compile()
+        compiled = update.lower(state, sharding.shard_batch(rows(config), mesh)).compile()
     found, _ = collectives(compiled.as_text(), mesh.size)
     gathered = [each.bytes / each.times for each in found if each.kind in ("all-gather", "all-to-all")]
     assert gathered and max(gathered) <= config.batch * config.context * 4
@@ -398,9 +398,9 @@ def test_axes_of_the_mesh_are_named_in_one_file():
 def test_a_model_under_another_mesh_is_not_cut():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     with jax.set_mesh(mesh):
-        assert sharding.ambient() is None
+        assert sharding.ambient_mesh() is None
     with jax.set_mesh(sharding.make_mesh(MeshConfig())):
-        assert sharding.ambient() is None
+        assert sharding.ambient_mesh() is None
 
 
 @pytest.mark.full

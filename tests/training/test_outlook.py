@@ -24,7 +24,7 @@ VOCAB = {"model.vocab": 32768}
 def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, begins):
     monkeypatch.setattr(host, "speed", lambda dtype: speed)
     config = configs.load(CONFIGS / f"{name}.py", changes)
-    first, *more = outlook.duration(config, counts.parameters(config), jax.devices(), done=0)
+    first, *more = outlook.describe_duration(config, counts.parameters(config), jax.devices(), done=0)
     assert first.startswith(begins)
     assert bool(more) == (name == "lm_120m")
 
@@ -32,7 +32,9 @@ def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, b
 def test_what_is_left_counts(monkeypatch):
     monkeypatch.setattr(host, "speed", lambda dtype: 1e9)
     config = configs.load(CONFIGS / "quickstart.py")
-    whole, half = (next(outlook.duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500))
+    whole, half = (
+        next(outlook.describe_duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500)
+    )
     assert "in all" in whole and whole != half
 
 
@@ -40,7 +42,7 @@ def test_what_is_left_counts(monkeypatch):
 def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
     monkeypatch.setattr(host, "speed", lambda dtype: 1.0)
     config = configs.load(path, VOCAB)
-    _, advice = outlook.duration(config, counts.Parameters(1, 1, 1, 1), jax.devices(), done=0)
+    _, advice = outlook.describe_duration(config, counts.Parameters(1, 1, 1, 1), jax.devices(), done=0)
     smaller = outlook.smaller(config)
     small = configs.load(path, VOCAB | smaller)
     assert all(argument in advice for argument in configs.arguments(smaller)) and outlook.smaller(small) == {}
