@@ -58,7 +58,7 @@ def logits(
     """Content, position and visibility, the arguments of `theory.factors`, of one layer and one text.
 
     Args:
-        q, k, scoring: as `Decoder.scored` gives them.
+        q, k, scoring: as `Decoder.scorings` gives them.
     """
     content, position, seen = theory.logits(q, k, scoring)
     return content[0], jnp.broadcast_to(position, content.shape)[0], seen[0]
@@ -73,7 +73,7 @@ def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Sc
     """`theory.coupling` of every head and query of a layer, each term [H, T]; the tables are made in blocks of rows.
 
     Args:
-        q, k, scoring: as `Decoder.scored` gives them.
+        q, k, scoring: as `Decoder.scorings` gives them.
     """
     length, heads = q.shape[1:3]
     size = max(1, BLOCK // (heads * k.shape[1]))
@@ -87,7 +87,7 @@ def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys:
 
     Args:
         attention: the layer's.
-        q, k, scoring: of a text [1, T], as `Decoder.scored` gives them.
+        q, k, scoring: of a text [1, T], as `Decoder.scorings` gives them.
         keys: of the query, itself included. A bias of positions alone needs no text of that length.
     """
     if scoring.queries.coordinate is None and scoring.rowwise is None:
@@ -180,7 +180,7 @@ def text(config: Config, tokenizer: Tokenizer, tokens: int, allow: Collection[st
 
 
 def scored(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Scoring]]:
-    """`Decoder.scored` of one text, compiled.
+    """`Decoder.scorings` of one text, compiled.
 
     Args:
         decoder: the model.
@@ -191,7 +191,7 @@ def scored(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Sco
 
 @functools.partial(jax.jit, static_argnums=0)
 def _scored(graph: nnx.GraphDef, state: nnx.State, tokens: Array) -> list[tuple[Array, Array, Scoring]]:
-    return nnx.merge(graph, state).scored(tokens)
+    return nnx.merge(graph, state).scorings(tokens)
 
 
 def _layer(attention: Attention, q: Array, k: Array, scoring: Scoring, *, keys: Sequence[int]) -> list[dict[str, Any]]:

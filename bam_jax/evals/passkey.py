@@ -259,7 +259,7 @@ def measure(
     for samples in todo:
         counts[lengths[samples.length]] += samples.n
     short = {length: n for length, n in counts.items() if length <= CHUNK}
-    padded = {length: length for length in counts} | padding(short, transformer.count(decoder))
+    padded = {length: length for length in counts} | padding(short, transformer.parameter_count(decoder))
     most = {slots: max(n for length, n in counts.items() if padded[length] == slots) for slots in padded.values()}
     for length, group in itertools.groupby(sorted(todo), key=lambda samples: samples.length):
         slots = padded[lengths[length]]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from bam_jax.config import Config
 from bam_jax.evals.base import Evaluation
 from bam_jax.experiments.jobs import Job
-from bam_jax.models.counts import CHIPS, UTILISATION, multiplied, parameters, training
+from bam_jax.models.counts import CHIPS, UTILISATION, multiplied_parameters, parameters, training_operations
 from bam_jax.system.errors import UserError, nearest
 
 
@@ -18,7 +18,7 @@ def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
         config: the run's.
         evaluations: each of them with all its lengths.
     """
-    total, each = 0.0, multiplied(config, parameters(config))
+    total, each = 0.0, multiplied_parameters(config, parameters(config))
     for evaluation in evaluations:
         for length in evaluation.lengths:
             tokens = length * evaluation.texts(length)
@@ -62,7 +62,7 @@ def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILI
     lines, sums = [], [0.0, 0.0, 0.0]
     for job in (each for root in jobs for each in (root, *root.then)):
         tokens = job.config.steps * job.config.batch * job.config.context
-        costs = [tokens, training(job.config), evaluating(job.config, job.row.evaluations)]
+        costs = [tokens, training_operations(job.config), evaluating(job.config, job.row.evaluations)]
         sums = [total + cost for total, cost in zip(sums, costs, strict=True)]
         lines.append(
             [job.name, *(f"{cost:.2e}" for cost in costs), f"{hours(costs[1] + costs[2], chip, utilisation):.2f}"]

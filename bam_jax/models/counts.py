@@ -1,4 +1,4 @@
-"""What a run costs before it is made: parameters, tokens, floating-point operations, hours on a chip."""
+"""The parameters of a model and the floating-point operations of its training, counted before it is made."""
 
 import dataclasses
 import math
@@ -47,10 +47,10 @@ def parameters(config: Config) -> Parameters:
     """
     vocab = config.model.vocab or tokenizers.tokenizer(config.data.tokenizer).padded
     _, tree = split(nnx.eval_shape(lambda: build(config, vocab=vocab, rngs=nnx.Rngs(0))))
-    return counted(tree)
+    return parameters_of(tree)
 
 
-def counted(tree: dict[str, Any]) -> Parameters:
+def parameters_of(tree: dict[str, Any]) -> Parameters:
     """Count the parameters of a model that is made, or whose shapes are known.
 
     Args:
@@ -59,36 +59,40 @@ def counted(tree: dict[str, Any]) -> Parameters:
     counts = dict.fromkeys(("embedding", "transformer", "prior", "trained_prior"), 0)
     for kind, part in tree.items():
         for path, leaf in jax.tree.leaves_with_path(part):
-            names = [str(entry.key) for entry in path]
-            where = "prior" if "encoding" in names else "embedding" if names[0] == "embed" else "transformer"
-            size = math.prod(leaf.shape)
-            counts[where] += size
-            counts["trained_prior"] += size if where == "prior" and kind == "params" else 0
+            names, size = [str(entry.key) for entry in path], math.prod(leaf.shape)
+            if "encoding" in names:
+                counts["prior"] += size
+                counts["trained_prior"] += size if kind == "params" else 0
+            else:
+                counts["embedding" if names[0] == "embed" else "transformer"] += size
     return Parameters(**counts)
 
 
-def training(config: Config) -> float:
-    """Floating-point operations of training, those of all its steps.
+def training_operations(config: Config) -> float:
+    """Floating-point operations of all steps of a training.
 
     Args:
         config: the run's.
     """
-    return config.steps * step(config, parameters(config))
+    return config.steps * step_operations(config, parameters(config))
 
 
-def step(config: Config, known: Parameters) -> float:
+def step_operations(config: Config, known: Parameters) -> float:
     """Floating-point operations of a step: 6 N a token, and attention's 6 layers width context under a causal mask.
+
+    Each parameter multiplies and adds once forward and twice backward. So does attention, over all pairs of tokens for q.k and
+    once more for the values, of which a causal mask leaves half.
 
     Args:
         config: the run's.
         known: its model's parameters.
     """
     attention = 6 * config.model.layers * config.model.width * config.context
-    each = 6 * multiplied(config, known) + attention / (1 if config.model.causal else 0.5)
-    return float(config.batch * config.context * each)
+    token = 6 * multiplied_parameters(config, known) + attention * (1 if config.model.causal else 2)
+    return float(config.batch * config.context * token)
 
 
-def multiplied(config: Config, known: Parameters) -> int:
+def multiplied_parameters(config: Config, known: Parameters) -> int:
     """Parameters that every token is multiplied with: the embedding is only where it is the head as well."""
     return known.transformer + (known.embedding if config.model.family == "gpt2" else 0)
 

@@ -1,7 +1,8 @@
-"""Reading long texts in pieces, one or several with a common beginning, and writing greedily: all through the cache."""
+"""Long texts read in chunks, one or several with a common beginning, and greedy writing: all through the cache."""
 
 import collections
 import functools
+import math
 from collections.abc import Iterator
 
 import jax
@@ -15,7 +16,7 @@ from bam_jax.models.transformer import Caches, Decoder
 from bam_jax.system.errors import UserError
 
 
-def pieces(
+def read_in_chunks(
     model: Decoder,
     tokens: Int[Array, "B T"],
     *,
@@ -47,13 +48,14 @@ def pieces(
     if not 0 <= read <= length:
         raise UserError(f"read={read} must be from 0 to the {length} tokens of the text: each row is that of a token")
     chunk = max(chunk, read)
+    # On the left, so that the last chunk is whole and ends with the rows that are wanted.
     pad = -length % chunk
     tokens = jnp.pad(tokens, ((0, 0), (pad, 0)))
     position = jnp.arange(-pad, length, dtype=jnp.int32)[None]
     if lengths is not None:
         position = position - length + jnp.asarray(lengths, jnp.int32)[:, None]
     position = jnp.where(position < 0, EMPTY, position)
-    slots = -(-max(slots, length) // chunk) * chunk
+    slots = math.ceil(max(slots, length) / chunk) * chunk
     graph, state = nnx.split(model)
     caches = _empty(graph, state, batch, slots, lengths is None)
     for start in range(0, length + pad, chunk):
@@ -71,9 +73,10 @@ def prefill(
     read: int = 1,
     slots: int = 0,
 ) -> tuple[Float[Array, "B R V"], Caches]:
-    """Logits of a prompt's last `read` rows, and the caches filled with it; arguments as in `pieces`."""
+    """Logits of a prompt's last `read` rows, and the caches filled with it; arguments as in `read_in_chunks`."""
     chunk = min(chunk, max(slots, tokens.shape[1]))
-    (last,) = collections.deque(pieces(model, tokens, lengths=lengths, chunk=chunk, read=read, slots=slots), maxlen=1)
+    chunks = read_in_chunks(model, tokens, lengths=lengths, chunk=chunk, read=read, slots=slots)
+    (last,) = collections.deque(chunks, maxlen=1)
     return last
 
 
@@ -85,7 +88,7 @@ def greedy(
     lengths: Int[Array, "B"] | None = None,
     chunk: int = 4096,
 ) -> Int[Array, "B N"]:
-    """The `steps` most likely tokens after a prompt, one after another; arguments as in `pieces`."""
+    """The `steps` most likely tokens after a prompt, one after another; arguments as in `read_in_chunks`."""
     length = tokens.shape[1]
     model.check_length(length + steps - 1)
     chunk = max(1, min(chunk, length))
@@ -119,13 +122,12 @@ class Reader:
     def __init__(self, model: Decoder, length: int, *, chunk: int, read: int):
         model.check_length(length)
         block = min(256, chunk)
-        equal = -(-length // -(-length // chunk))
-        self.chunk, self.read = max(read, -(-equal // block) * block), read
-        self.slots = -(-length // self.chunk) * self.chunk
+        equal = math.ceil(length / math.ceil(length / chunk))
+        self.chunk, self.read = max(read, math.ceil(equal / block) * block), read
+        self.slots = math.ceil(length / self.chunk) * self.chunk
         self._graph, self._state = nnx.split(model)
-        self._last: tuple[np.ndarray, int, Caches] | None = (
-            None  # the text in its slots, those before it, and the caches
-        )
+        # The text before in its slots, the number of slots before it, and the caches.
+        self._last: tuple[np.ndarray, int, Caches] | None = None
 
     def __call__(self, tokens: Int[np.ndarray, " T"]) -> Float[Array, "R V"]:
         """Logits of the text's last rows.
@@ -135,11 +137,11 @@ class Reader:
         """
         pad = self.slots - len(tokens)
         text = np.pad(tokens, (pad, 0))
-        start = self.start(text, pad)
+        start = self.first_slot(text, pad)
         if self._last is None:
             caches = _empty(self._graph, self._state, 1, self.slots, True)
         else:
-            caches, self._last = _rewound(self._last[2], start), None
+            caches, self._last = _rewind(self._last[2], start), None  # donated: they are not to be used again
         for at in range(start, self.slots, self.chunk):
             position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
             position = np.where(position < 0, EMPTY, position)
@@ -149,16 +151,17 @@ class Reader:
         self._last = text, pad, caches
         return logits[0]
 
-    def start(self, text: Int[np.ndarray, " S"], pad: int) -> int:
+    def first_slot(self, text: Int[np.ndarray, " S"], pad: int) -> int:
         """The slot, at the beginning of a chunk, from which on a text in its slots must be read."""
         if self._last is None or self._last[1] != pad:
             return 0
-        differs = np.append(text[: self.slots - self.chunk] != self._last[0][: self.slots - self.chunk], True)
+        end = self.slots - self.chunk  # the last chunk is always read: its logits are wanted
+        differs = np.append(text[:end] != self._last[0][:end], True)
         return int(differs.argmax()) // self.chunk * self.chunk
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def _rewound(caches: Caches, length: int) -> Caches:
+def _rewind(caches: Caches, length: int) -> Caches:
     return tuple(cache.rewound(length) for cache in caches)
 
 

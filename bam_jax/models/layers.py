@@ -1,4 +1,4 @@
-"""What decoders are made of besides attention: linear maps, norms and MLPs, and which of them a family puts together."""
+"""The parts of decoders besides attention: linear maps, norms and MLPs, and which of them a family puts together."""
 
 import dataclasses
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Family:
             scale = 1.0 if residual_layers is None else (2 * residual_layers) ** -0.5
             options["kernel_init"] = nnx.initializers.normal(self.std * scale)
         return nnx.Linear(
-            inputs, outputs, use_bias=self.bias, dtype=dtype, dot_general=_rows_dot_general, rngs=rngs, **options
+            inputs, outputs, use_bias=self.bias, dtype=dtype, dot_general=_dot_general_of_rows, rngs=rngs, **options
         )
 
 
@@ -88,7 +88,7 @@ FAMILIES = {
 """By `config.model.family`: BAM's (appendix C, table 1; Touvron et al. 2023), and CABLE's (section 4; Radford et al. 2019)."""
 
 
-def _rows_dot_general(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:
+def _dot_general_of_rows(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:
     """`lax.dot_general` of [..., E] and [E, F], as one matrix product on a CPU.
 
     XLA's CPU backend computes the kernel's gradient, a contraction over two axes, four times slower than over one. (Of

@@ -32,17 +32,18 @@ def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
         return table(tokens)
     cut = table.num_embeddings % mesh.shape[TENSOR] == 0
 
-    def here(part: Array, tokens: Array) -> Array:
+    def look_up(part: Array, tokens: Array) -> Array:
         if not cut:
             return part[tokens]
         index = tokens - jax.lax.axis_index(TENSOR) * part.shape[0]
         mine = (index >= 0) & (index < part.shape[0])
-        found = part.at[index].get(mode="clip")
-        return jax.lax.psum(jnp.where(mine[..., None], found, 0), TENSOR)
+        rows = part.at[index].get(mode="clip")
+        # Each token is in one device's part, so that the sum has a single term. The compiler would gather the whole table.
+        return jax.lax.psum(jnp.where(mine[..., None], rows, 0), TENSOR)
 
     kernel = table.embedding[...].astype(table.dtype)
     rows = P(TENSOR) if cut else P()
-    return jax.shard_map(here, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
+    return jax.shard_map(look_up, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
 
 
 def attend(
@@ -56,7 +57,7 @@ def attend(
     """`attention`, and under a mesh the same on every device's share: rows, heads, and a ring of parts of each text.
 
     Kernels are not cut by the compiler, so that it is done here. Under a mesh call it inside `jax.jit`. Where the mesh's
-    axes are explicit, the operands are cut first, whatever their types say, and the result has the type of q.
+    axes are explicit, the result has the type of q.
 
     Args:
         q, k, v, scoring, tiling: as in `attention`.
@@ -69,7 +70,7 @@ def attend(
         return attention(q, k, v, scoring, tiling=tiling)
     check_rowwise(scoring.rowwise, mesh)
 
-    def here(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
+    def attend_locally(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         if mesh.shape[CONTEXT] == 1:
             return attention(q, k, v, scoring, tiling=tiling)
         around = ring(BACKENDS[choose(q, k, v, scoring)], CONTEXT)
@@ -79,14 +80,14 @@ def attend(
     specs = (heads, heads, heads, _scoring_specs(scoring))
     explicit = bool(mesh.explicit_axes)
     operands = q, k, v, scoring
-    if explicit:
+    if explicit:  # `jax.shard_map` takes operands of explicit axes only where their types name these very specs
         operands = jax.sharding.reshard(operands, specs)
-    out = jax.shard_map(here, in_specs=specs, out_specs=heads, check_vma=False)(*operands)
+    out = jax.shard_map(attend_locally, in_specs=specs, out_specs=heads, check_vma=False)(*operands)
     return jax.sharding.reshard(out, jax.typeof(q).sharding) if explicit else out
 
 
 def _scoring_specs(scoring: Scoring) -> Scoring:
-    """How a scoring is cut; what is common to all rows or heads, of length one, is whole."""
+    """The specs of a scoring; axes of length one, common to all rows or heads, are whole."""
 
     def cut(x: Array) -> P:
         rows = BATCH if x.shape[0] > 1 else None
@@ -125,10 +126,10 @@ def coordinate(
             "axis to go along; set config.mesh.context=1, or see Encoding.coordinate"
         )
     graph, state = nnx.split(encoding)
-    here = lambda state, x, filled: nnx.merge(graph, state).coordinate(x, filled, None, axis=CONTEXT)
+    coordinate_of_part = lambda state, x, filled: nnx.merge(graph, state).coordinate(x, filled, None, axis=CONTEXT)
     tokens = P(None, CONTEXT)
     return jax.shard_map(
-        here,
+        coordinate_of_part,
         in_specs=(P(), tokens, tokens),
         out_specs=P(None, None, CONTEXT),
         axis_names={CONTEXT},  # the compiler cuts rows and heads

@@ -33,17 +33,17 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
     return Decoder(config.model, encoding, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
 
 
-def count(model: nnx.Module) -> int:
-    """Parameters of a model, frozen ones included."""
+def parameter_count(model: nnx.Module) -> int:
+    """The number of a model's parameters, frozen ones included."""
     return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Variable)) if jnp.issubdtype(x.dtype, jnp.floating))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rows:
-    """What all layers know of the tokens at hand: positions, documents, visible keys."""
+class _TokenInfo:
+    """The tokens' positions and documents, which all layers share, and the number of keys that each token sees."""
 
     tokens: Tokens
-    count: Int[Array, "#B T"]
+    visible: Int[Array, "#B T"]
 
 
 class Attention(nnx.Module):
@@ -68,27 +68,30 @@ class Attention(nnx.Module):
         return Mask(causal=self.causal, window=self.encoding.window)
 
     def __call__(
-        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None, read: int | None
+        self, x: Float[Array, "B T E"], info: _TokenInfo, cache: Cache | None, read: int | None
     ) -> tuple[Float[Array, "B R E"], Cache | None]:
         """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
-        q, k, v, scoring, cache = self.inputs(x, rows, cache, read)
+        q, k, v, scoring, cache = self.inputs(x, info, cache, read)
         if read == 0:
             return x[:, :0], cache
         out = per_device.attend(q, k, v, scoring, tiling=self.tiling)
         return self.out(out.reshape(*out.shape[:2], -1)), cache
 
     def inputs(
-        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None = None, read: int | None = None
+        self, x: Float[Array, "B T E"], info: _TokenInfo, cache: Cache | None = None, read: int | None = None
     ) -> tuple[Float[Array, "B R H D"], Float[Array, "B S K D"], Float[Array, "B S K D"], Scoring, Cache | None]:
-        """What `attention` is given, q, k, v and the scoring, and the cache with these rows behind it."""
-        position = rows.tokens.position
+        """Queries, keys, values and scoring for `attention`, and the cache with these rows behind it.
+
+        Keys are made of all rows, queries of the last `read` alone.
+        """
+        position = info.tokens.position
         filled = position < EMPTY
         before = None if cache is None else cache.last_coordinate()
         i, j = per_device.coordinate(self.encoding, x, filled, before)
         split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
         k = self.encoding.rotate(split(self.key(x), self.kv_heads), position)
         v = split(self.value(x), self.kv_heads)
-        keys = dataclasses.replace(rows.tokens, coordinate=j)
+        keys = dataclasses.replace(info.tokens, coordinate=j)
         if cache is not None:
             cache = cache.append(k, v, keys)
             k, v, keys = cache.k, cache.v, cache.tokens
@@ -96,16 +99,16 @@ class Attention(nnx.Module):
         if read is not None:
             last = lambda y, axis: jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
             x, i = last(x, 1), jax.tree.map(lambda y: last(y, 2), i)
-            rows = _Rows(jax.tree.map(lambda y: last(y, 1), rows.tokens), last(rows.count, 1))
-        q = self.encoding.rotate(split(self.query(x), self.heads), rows.tokens.position)
+            info = _TokenInfo(jax.tree.map(lambda y: last(y, 1), info.tokens), last(info.visible, 1))
+        q = self.encoding.rotate(split(self.query(x), self.heads), info.tokens.position)
         temperature = None
         if self.ssmax is not None:
-            temperature = self.ssmax(rows.count)
-            if self.ssmax_prior == "outside":
+            temperature = self.ssmax(info.visible)
+            if self.ssmax_prior == "outside":  # the temperature scales q.k and leaves the prior as it is
                 q, temperature = (q * temperature.transpose(0, 2, 1)[..., None]).astype(q.dtype), None
         scoring = Scoring(
             bias=self.encoding.bias(),
-            queries=dataclasses.replace(rows.tokens, coordinate=i),
+            queries=dataclasses.replace(info.tokens, coordinate=i),
             keys=keys,
             temperature=temperature,
             mask=self.mask,
@@ -125,10 +128,10 @@ class Block(nnx.Module):
         self.mlp = family.mlp(config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, x: Float[Array, "B T E"], rows: _Rows, cache: Cache | None = None, read: int | None = None
+        self, x: Float[Array, "B T E"], info: _TokenInfo, cache: Cache | None = None, read: int | None = None
     ) -> tuple[Float[Array, "B R E"], Cache | None]:
         """The rows after this layer; only the last `read` of them, if it is given."""
-        attended, cache = self.attention(self.attention_norm(x), rows, cache, read)
+        attended, cache = self.attention(self.attention_norm(x), info, cache, read)
         x = x[:, x.shape[1] - attended.shape[1] :] + attended
         return x + self.mlp(self.mlp_norm(x)), cache
 
@@ -159,7 +162,7 @@ class Decoder(nnx.Module):
 
         self.layers = stack(rngs)
         self.shared_encoding = encoding.shared
-        if encoding.shared:  # in the place of the stacked ones, without their axis of layers
+        if encoding.shared:  # one for all layers, in the place of the stacked ones, without their axis of layers
             self.layers.attention.encoding = encoding.build(dims, rngs)
         self.norm = family.norm(config.width, dtype=dtype, rngs=rngs)
         self.head = None if family.tied else family.linear(config.width, vocab, dtype=dtype, rngs=rngs)
@@ -207,40 +210,62 @@ class Decoder(nnx.Module):
             raise UserError("segment and caches do not go together: a cache holds one text a row; give one of the two")
         if caches is not None and not self.config.causal:
             raise UserError("an encoder (config.model.causal=False) sees the whole text at once: give it no caches")
-        x, rows = self._start(tokens, segment, position)
-        layer, stacked = self._stack()
+        x, info = self._embed(tokens, segment, position)
         if self.config.scan and caches is None and read is None:
-            step = lambda x, state: (sharding.shard_activations(layer(state)(x, rows)[0]), None)
-            if self.config.remat:
-                step = jax.checkpoint(step)  # type: ignore[assignment]
-            x, _ = jax.lax.scan(step, x, stacked)
-        else:  # unrolled: the last layer computes only the rows that are read, and each cache is updated in place
-            updated: list[Cache] = []
-            for n in range(self.config.layers):
-                state = jax.tree.map(lambda s, n=n: s[n], stacked)
-                cache = None if caches is None else caches[n]
-                wanted = read if n == self.config.layers - 1 else None
-                own = self._repeating(rows, tokens) if n == 0 and cache is not None else rows
-                run = lambda state, x, cache, own=own, wanted=wanted: layer(state)(x, own, cache, wanted)
-                x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
-                x = sharding.shard_activations(x)
-                if cache is not None:
-                    updated.append(cache)
-            caches = tuple(updated) or None
+            x = self._scan(x, info)
+        else:
+            x, caches = self._unroll(x, info, tokens, caches, read)
         return self.norm(x), caches
+
+    def _scan(self, x: Array, info: _TokenInfo) -> Array:
+        """The rows after all layers, of which one is compiled and run as often as there are layers."""
+        layer, stacked = self._split_layers()
+
+        def step(x: Array, state: nnx.State) -> tuple[Array, None]:
+            return sharding.shard_activations(layer(state)(x, info)[0]), None
+
+        x, _ = jax.lax.scan(jax.checkpoint(step) if self.config.remat else step, x, stacked)
+        return x
+
+    def _unroll(
+        self, x: Array, info: _TokenInfo, tokens: Array, caches: Caches | None, read: int | None
+    ) -> tuple[Array, Caches | None]:
+        """The last `read` rows after all layers, and their caches.
+
+        A scan could do neither: here the last layer computes the rows that are read and no others, and each cache is an array of
+        its own, updated in place where a stack of them would be copied.
+        """
+        layer, stacked = self._split_layers()
+        updated: list[Cache] = []
+        for n in range(self.config.layers):
+            wanted = read if n == self.config.layers - 1 else None
+            cache = None if caches is None else caches[n]
+            own = self._with_kinds(info, tokens) if n == 0 and cache is not None else info
+
+            def run(
+                state: nnx.State, x: Array, cache: Cache | None, own: _TokenInfo = own, wanted: int | None = wanted
+            ) -> tuple[Array, Cache | None]:
+                return layer(state)(x, own, cache, wanted)
+
+            state = jax.tree.map(lambda s, n=n: s[n], stacked)
+            x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
+            x = sharding.shard_activations(x)
+            if cache is not None:
+                updated.append(cache)
+        return x, tuple(updated) or None
 
     def blocks(self) -> list[Block]:
         """The layers one by one."""
-        layer, stacked = self._stack()
+        layer, stacked = self._split_layers()
         return [layer(jax.tree.map(lambda s, n=n: s[n], stacked)) for n in range(self.config.layers)]
 
-    def _stack(self) -> tuple[Callable[[nnx.State], Block], nnx.State]:
-        """The function that makes a layer of its state, and the states of all layers, stacked."""
+    def _split_layers(self) -> tuple[Callable[[nnx.State], Block], nnx.State]:
+        """A function that makes a layer of its state, and the states of all layers, stacked."""
         shared = nnx.PathContains("encoding") if self.shared_encoding else False
         graph, common, stacked = nnx.split(self.layers, shared, ...)
         return lambda state: nnx.merge(graph, common, state), stacked
 
-    def scored(
+    def scorings(
         self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None
     ) -> list[tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Scoring]]:
         """Queries, keys and scoring of every layer: with `bam_jax.theory`, its attention weights and their factors.
@@ -249,44 +274,48 @@ class Decoder(nnx.Module):
           tokens: ids.
           segment: document numbers of packed rows; see `__call__`.
         """
-        x, rows = self._start(tokens, segment, None)
-        found = []
+        x, info = self._embed(tokens, segment, None)
+        layers = []
         for block in self.blocks():
-            q, k, _, scoring, _ = block.attention.inputs(block.attention_norm(x), rows)
-            found.append((q, k, scoring))
-            x, _ = block(x, rows)
-        return found
+            q, k, _, scoring, _ = block.attention.inputs(block.attention_norm(x), info)
+            layers.append((q, k, scoring))
+            x, _ = block(x, info)
+        return layers
 
-    def _start(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, _Rows]:
-        """The first layer's rows, and what all layers know of them."""
+    def _embed(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, _TokenInfo]:
+        """The rows before the first layer, and what all layers share about them."""
         if position is None:
             self.check_length(tokens.shape[1])
             position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         at = Tokens(position, segment)
-        rows = _Rows(at, document_count(at, self.layers.attention.mask))
+        info = _TokenInfo(at, document_count(at, self.layers.attention.mask))
         x = per_device.embed(self.embed, tokens)
-        return sharding.shard_activations(x if self.position is None else self.position(x, position)), rows
+        return sharding.shard_activations(x if self.position is None else self.position(x, position)), info
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
         x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
 
-        def of_layer(attend: Attention) -> Cache:
+        def make(attend: Attention) -> Cache:
             _, coordinate = attend.encoding.coordinate(x, jnp.ones((1, 1), bool), None)
             k = attend.key(x).reshape(batch, 1, attend.kv_heads, -1)
             position = jnp.zeros((1 if common_positions else batch, 1), jnp.int32)
             return Cache.empty(k, Tokens(position, coordinate=coordinate), slots)
 
-        first, *others = (of_layer(block.attention) for block in self.blocks())
-        tokens = self._repeating(_Rows(first.tokens, first.length), jnp.zeros((batch, slots), jnp.int32)).tokens
+        first, *others = (make(block.attention) for block in self.blocks())
+        tokens = self._with_kinds(_TokenInfo(first.tokens, first.length), jnp.zeros((batch, slots), jnp.int32)).tokens
         return (dataclasses.replace(first, tokens=tokens), *others)
 
-    def _repeating(self, rows: _Rows, ids: Array) -> _Rows:
-        """The rows as the first layer knows them: without positions in x and in k, one id has one key and one value."""
+    def _with_kinds(self, info: _TokenInfo, ids: Array) -> _TokenInfo:
+        """The info with the tokens' ids, where the first layer's keys and values go by those alone.
+
+        Without positions in x and in k, each occurrence of an id has the same key and the same value there, which attention over
+        a long cache makes use of.
+        """
         if self.position is not None or type(self.layers.attention.encoding).rotate is not Encoding.rotate:
-            return rows
+            return info
         kinds = Kinds(ids, self.embed.num_embeddings)
-        return dataclasses.replace(rows, tokens=dataclasses.replace(rows.tokens, kinds=kinds))
+        return dataclasses.replace(info, tokens=dataclasses.replace(info.tokens, kinds=kinds))
 
     def check_length(self, length: int) -> None:
         """Raise UserError where the encoding has no positions for `length` tokens."""

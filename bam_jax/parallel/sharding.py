@@ -41,7 +41,7 @@ TEXT = P(BATCH, CONTEXT)
 """The spec of the batch and of activations, [B, T, ...]."""
 
 LARGE = 8 * 2**20
-"""Bytes of a parameter above which it is an error, not a note, that an axis does not divide it: each device would hold it whole."""
+"""Bytes of a parameter above which it is an error that an axis does not divide it: every device would hold it whole."""
 
 ENCODING = "layers/attention/encoding/(.+/)?"
 RULES = (

@@ -26,7 +26,7 @@ class Model:
         state: shapes of the training state.
         item: bytes of a number in matrix products.
         tiles: whether the devices keep arrays in whole tiles, as TPUs do.
-        operations: floating-point ones of a step without remat (`bam_jax.models.counts.training`).
+        operations: floating-point ones of a step without remat (`bam_jax.models.counts.training_operations`).
     """
 
     graph: nnx.GraphDef
@@ -50,7 +50,9 @@ class Model:
             state = jax.eval_shape(init)
             decoder: Any = nnx.merge(graph, state["model"]["params"], state["model"]["frozen"])
         tiles = mesh.devices.flat[0].platform == "tpu"
-        return cls(graph, tx, state, decoder.embed.dtype.itemsize, tiles, counts.training(config) / config.steps)
+        return cls(
+            graph, tx, state, decoder.embed.dtype.itemsize, tiles, counts.training_operations(config) / config.steps
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,7 +129,7 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
     shapes = jax.eval_shape(initialise)
     shardings = state_shardings(shapes, tx, mesh)
     if told:
-        known, devices = counts.counted(shapes["model"]), mesh.devices.flatten().tolist()
+        known, devices = counts.parameters_of(shapes["model"]), mesh.devices.flatten().tolist()
         tell(outlook.describe_size(config, known, devices))
         for line in outlook.describe_duration(config, known, devices, run_folder.latest_step(run)):
             tell(line)

@@ -53,7 +53,7 @@ def describe_duration(config: Config, known: Parameters, devices: Sequence[jax.D
     # The devices of a CPU share its cores: those of a process are no faster than one.
     sharing = len({device.process_index for device in devices} if cpu else devices)
     speed = sharing * host.speed(transformer.product_dtype(config.model.dtype)) * counts.UTILISATION
-    step = counts.step(config, known) / speed
+    step = counts.step_operations(config, known) / speed
     run = step * (config.steps - done)
     bound = "at least" if step < SMALL else "about"
     yield (

@@ -28,14 +28,16 @@ def test_training_is_counted_product_by_product(encoding, causal):
         )
     tokens = 5 * 2 * 16
     products = 2 * (MATRICES + 32 * 50) + sum(2 * 2 * 32 * (16 if not causal else 8) for _ in range(3))
-    assert counts.training(config) == pytest.approx(3 * products * tokens, rel=0.15)  # forward, and twice that backward
-    assert counts.training(config) > 3 * products * tokens * 0.999
+    assert counts.training_operations(config) == pytest.approx(
+        3 * products * tokens, rel=0.15
+    )  # forward, and twice that backward
+    assert counts.training_operations(config) > 3 * products * tokens * 0.999
 
 
 def test_a_tied_head_is_multiplied_with():
     sizes = {"layers": 3, "width": 32, "heads": 4, "hidden": 48, "vocab": 5000}
-    tied = counts.training(Config(encoding="nope", model=ModelConfig(family="gpt2", **sizes)))
-    untied = counts.training(Config(encoding="nope", model=ModelConfig(**sizes)))
+    tied = counts.training_operations(Config(encoding="nope", model=ModelConfig(family="gpt2", **sizes)))
+    untied = counts.training_operations(Config(encoding="nope", model=ModelConfig(**sizes)))
     assert tied == pytest.approx(untied, rel=0.02)
 
 
@@ -91,4 +93,4 @@ def test_the_configs_say_what_a_dry_run_says(name):
     path = papers.CONFIGS / f"{name}.py"
     (said,) = re.findall(r"about (\S+) floating-point\s+operations", path.read_text())
     vocab = 32_768 if name.startswith("lm") else 50_304
-    assert f"{counts.training(config.load(path, {'model.vocab': vocab})):.1e}" == said
+    assert f"{counts.training_operations(config.load(path, {'model.vocab': vocab})):.1e}" == said

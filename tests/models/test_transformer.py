@@ -81,7 +81,7 @@ def test_parameters_of_the_papers_models(name, transformer, embedding, prior, sc
     assert size(nnx.state(attention.encoding, nnx.Param)) == 2 * prior // 3
     assert size(nnx.state(attention.encoding, Frozen)) == prior // 3
     assert size(nnx.state(attention.ssmax)) == scales
-    assert models.count(model) - embedding - prior - scales == transformer
+    assert models.parameter_count(model) - embedding - prior - scales == transformer
 
 
 @pytest.mark.parametrize(("name", "size"), [("tiny", 44_670_976), ("small", 123_689_472), ("medium", 353_822_720)])
@@ -89,7 +89,7 @@ def test_parameters_of_gpt2(name, size):
     """Without the encoding's. The paper prints 44M, 124M and 334M."""
     config = configs.load(CONFIGS / f"gpt2_{name}.py", {"encoding": "nope"})
     model = nnx.eval_shape(lambda: models.build(config, vocab=50_304, rngs=nnx.Rngs(0)))
-    assert models.count(model) == size
+    assert models.parameter_count(model) == size
 
 
 def test_gpt2_is_its_formula(tokens):
@@ -185,7 +185,7 @@ def test_attention_of_a_layer_is_the_papers_formula(ssmax, tokens, rng):
     segment = np.array([[1] * 5 + [2] * 5 + [0] * 2])
     x = rng.normal(size=(1, T, 16)).astype(np.float32)
     at = models.Tokens(jnp.arange(T)[None], jnp.asarray(segment))
-    rows = models._Rows(at, models.document_count(at, models.Mask()))
+    rows = models._TokenInfo(at, models.document_count(at, models.Mask()))
     made, _ = layer(jnp.asarray(x), rows, None, None)
 
     q, k, v = (
@@ -400,6 +400,6 @@ def test_what_is_scored_is_what_attention_is_given(encoding, scan, tokens, monke
     model(tokens, segment=segment)
     monkeypatch.undo()
     model.config = dataclasses.replace(model.config, scan=scan)
-    found = model.scored(tokens, segment=segment)
+    found = model.scorings(tokens, segment=segment)
     assert len(found) == len(given) == 2
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, given)
