@@ -25,7 +25,7 @@ from bam_jax.system import console, files
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import read_json, shortened
 
-FORMAT = "bam_jax.data.prepared.shards"
+FORMAT = "bam_jax.data.shards"  # stands in every folder that was ever prepared: it stays whatever the module is called
 VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "held_out")
