@@ -19,7 +19,7 @@ import numpy as np
 from bam_jax.config import Config, DataConfig
 from bam_jax.config.sections import PACKINGS
 from bam_jax.data import loader
-from bam_jax.data.prepared import shards
+from bam_jax.data.prepared import manifest, shards
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
@@ -45,7 +45,7 @@ def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0)
     rng = np.random.default_rng(seed)
     lengths = (rng.lognormal(6, 1.05, max(tokens // 700, 1)) + 2).astype(int).tolist()
     made = tokenizer("byte")
-    finished: tuple[shards.Shard, ...] = ()
+    finished: tuple[manifest.Shard, ...] = ()
     for number, some in enumerate(itertools.batched(lengths, documents)):
         writer = shards.ShardWriter(folder, "train", finished, number, "<u2")
         for length in some:
@@ -54,7 +54,7 @@ def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0)
     held_out = shards.ShardWriter(folder, "held_out", (), 0, "<u2").close()
     about = {"spec": "byte", "name": made.name, "hash": made.hash, "size": made.size, "eos": made.eos}
     splits = {"train": finished, "held_out": (held_out,)}
-    shards.Manifest({"source": "made up"}, ("text",), about, "<u2", splits, {}, None).write(folder)
+    manifest.Manifest({"source": "made up"}, ("text",), about, "<u2", splits, {}, None).write(folder)
 
 
 def measure(config: Config, seconds: float) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def main(argv: Sequence[str]) -> None:
         if given.source is None:
             make_up(Path(scratch), given.tokens)
         source = given.source or scratch
-        spec = shards.read_manifest(source).tokenizer["spec"]
+        spec = manifest.read_manifest(source).tokenizer["spec"]
         print(f"{'packing':>10} {'workers':>8} {'tokens/s':>12} {'of need':>8} {'fill':>6} {'first batch, s':>15}")
         for packing, workers in itertools.product(PACKINGS, counts):
             data = DataConfig(source=source, tokenizer=spec, packing=packing, workers=workers)

@@ -16,13 +16,13 @@ import numpy as np
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import loader
-from bam_jax.data.packing.lengths import octaves, packings
-from bam_jax.data.packing.rows import Batch
+from bam_jax.data.packing.base import Batch
+from bam_jax.data.packing.statistics import octaves, packings
 from bam_jax.data.packing.triplets import FIELDS
-from bam_jax.data.prepared import shards
-from bam_jax.data.prepared.documents import SPLITS, Documents, open_documents
+from bam_jax.data.prepared.documents import Documents, open_documents
+from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.data.tokenizers.kept import kept
+from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
@@ -207,11 +207,11 @@ def main(argv: Sequence[str]) -> None:
     if path is not None and path.suffix != ".png":
         raise UserError(f"--plot={path} must end with .png")
     settled = {} if given.source is None else {"data.source": given.source}
-    if given.source is not None and shards.is_prepared(given.source):
-        settled["data.tokenizer"] = shards.read_manifest(given.source).tokenizer["spec"]
+    if given.source is not None and is_prepared(given.source):
+        settled["data.tokenizer"] = read_manifest(given.source).tokenizer["spec"]
     base = configs.load(given.config) if given.config else Config(context=CONTEXT)
     config = configs.override(base, settled | overrides)
-    tokenizer = kept(config.data.source, config.data.tokenizer)
+    tokenizer = load_tokenizer(config.data.source, config.data.tokenizer)
     for piece in report(config, tokenizer, given.rows, path):
         print(piece)
 

@@ -15,13 +15,13 @@ import numpy as np
 from absl import flags
 
 from bam_jax.config import Config, DataConfig
+from bam_jax.data.packing.base import Batch, RowSource
+from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.masked import Masked
 from bam_jax.data.packing.mixture import Mixture
 from bam_jax.data.packing.planted import Planted
-from bam_jax.data.packing.rows import Batch, Rows
 from bam_jax.data.packing.shuffle import Shuffle
-from bam_jax.data.packing.stream import Concatenated
 from bam_jax.data.packing.triplets import FIELDS, Triplets
 from bam_jax.data.prepared.documents import Documents, open_documents
 from bam_jax.data.prepared.shards import Split
@@ -61,7 +61,7 @@ def batches(config: Config, tokenizer: Tokenizer, split: str = "train", *, host:
     return Batches(make_rows(config, tokenizer, split), config.batch, host, hosts, config.data.workers)
 
 
-def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> Rows:
+def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> RowSource:
     """The rows that the batches are made of, in their global order.
 
     Args:
@@ -126,7 +126,7 @@ class Batches(grain.DatasetIterator[Batch]):
         workers: processes that make batches ahead; 0: made when asked for.
     """
 
-    def __init__(self, rows: Rows, size: int, host: int = 0, hosts: int = 1, workers: int = 0) -> None:
+    def __init__(self, rows: RowSource, size: int, host: int = 0, hosts: int = 1, workers: int = 0) -> None:
         super().__init__()
         share = size // hosts
         self._make = _Make(rows, size, np.arange(host * share, (host + 1) * share))
@@ -198,7 +198,7 @@ class Batches(grain.DatasetIterator[Batch]):
 class _Make:
     """The host's rows of any batch."""
 
-    def __init__(self, rows: Rows, size: int, mine: np.ndarray) -> None:
+    def __init__(self, rows: RowSource, size: int, mine: np.ndarray) -> None:
         self._rows, self._size, self._mine = rows, size, mine
 
     def __call__(self, number: int) -> Batch:
@@ -242,7 +242,7 @@ def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
     os._exit(1)
 
 
-def _packed(documents: Documents, data: DataConfig, config: Config, shift: int = 1) -> Rows:
+def _packed(documents: Documents, data: DataConfig, config: Config, shift: int = 1) -> RowSource:
     return _PACKINGS[data.packing](
         documents,
         Shuffle(documents, config.seed, data.shuffle),
@@ -253,12 +253,12 @@ def _packed(documents: Documents, data: DataConfig, config: Config, shift: int =
     )
 
 
-def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> Rows:
+def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
     rows = _packed(documents, data, config, shift=0)
     return Masked(rows, tokenizer, fraction=data.mask_fraction, seed=config.seed)
 
 
-def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> Rows:
+def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
     return Planted(
         documents,
         tokenizer,
@@ -270,7 +270,7 @@ def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: 
     )
 
 
-def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> Rows:
+def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
     if not isinstance(documents, Split) or documents.manifest.fields != FIELDS:
         raise UserError(
             f"the task 'triplets' needs a folder prepared with the fields {', '.join(FIELDS)}, and "
@@ -280,7 +280,7 @@ def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer:
 
 
 _PACKINGS: dict[str, type[Concatenated] | type[FirstFit]] = {"concat": Concatenated, "first_fit": FirstFit}
-_TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer], Rows]] = {
+_TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer], RowSource]] = {
     "packed": lambda documents, data, config, tokenizer: _packed(documents, data, config),
     "masked": _masked,
     "passkey": _planted,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bam_jax.data.sources import corpus
+from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tokenizers import BPETokenizer
 from bam_jax.data.tokenizers.base import encodable, need
 from bam_jax.system import errors, files
@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--out={out} exists; remove it or give another file")
     if not given.characters > 0:
         raise UserError(f"--characters={given.characters:g} must be more than 0")
-    texts = _head(corpus.documents(given.source, given.text_field), given.characters)
+    texts = _head(read_texts(given.source, given.text_field), given.characters)
     out.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(out, train(texts, given.vocab, progress=given.progress))
     made = BPETokenizer(str(out))

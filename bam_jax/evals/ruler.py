@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bam_jax.config import Config
-from bam_jax.data.prepared.documents import STDLIB
+from bam_jax.data.sources.corpus import STDLIB
 from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, essays
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.evals import schema

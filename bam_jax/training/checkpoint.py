@@ -27,7 +27,7 @@ from orbax.checkpoint import v1 as ocp
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
-from bam_jax.data.tokenizers.kept import kept
+from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
 from bam_jax.parallel import processes
 from bam_jax.system import files, jsonl
@@ -202,7 +202,7 @@ def restore_model(
     """
     config = configs.override(read_config(run), overrides)
     step = trained_step(run)
-    tokenizer = kept(run, config.data.tokenizer)
+    tokenizer = load_tokenizer(run, config.data.tokenizer)
     vocab = vocabulary_size(config, tokenizer)
     build = lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))
     graph, tree = transformer.split(nnx.eval_shape(build))

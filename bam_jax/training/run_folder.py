@@ -18,7 +18,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
 from bam_jax.data.sources import corpus
-from bam_jax.data.tokenizers.kept import keep
+from bam_jax.data.tokenizers.copies import save_tokenizer
 from bam_jax.system import files, lock
 from bam_jax.system.errors import UserError
 
@@ -52,7 +52,7 @@ def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Toke
         if not (run / CONFIG).exists():
             files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
         _check_configuration(run, config)
-        keep(tokenizer, run)
+        save_tokenizer(tokenizer, run)
         yield
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bam_jax import config
 from bam_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, sections
-from bam_jax.data import TOKENIZERS
+from bam_jax.data.tokenizers import TOKENIZERS
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from bam_jax.data import tokenizer
 from bam_jax.data.prepared import shards
+from bam_jax.data.prepared.manifest import Manifest
+from bam_jax.data.tokenizers import tokenizer
 
 
 class Listed:
@@ -63,7 +64,7 @@ def prepare(folder, texts, held_out=(), *, name="byte", fields=("text",)):
                 writer.append(np.concatenate([made.encode(text), ending]).astype(np.int64))
             finished[split] = (*finished[split], writer.close())
     about = {"spec": made.spec, "name": made.name, "hash": made.hash, "size": made.size, "eos": made.eos}
-    shards.Manifest({"source": "x"}, fields, about, "<u2", finished, {}, None).write(folder)
+    Manifest({"source": "x"}, fields, about, "<u2", finished, {}, None).write(folder)
     return str(folder)
 
 

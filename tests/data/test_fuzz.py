@@ -19,9 +19,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bam_jax.data import inspect, prepare, tokenizer, train_bpe
+from bam_jax.data import inspect, prepare, train_bpe
 from bam_jax.data.prepared import shards
-from bam_jax.data.sources.corpus import documents
+from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
+from bam_jax.data.sources.texts import read_texts
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
 TEXTS = [f"Document {number} has a few words, é and 漢字.\n" * (1 + number % 5) for number in range(40)]
@@ -151,7 +153,7 @@ def ends(seconds=60):
 def use(source, spec, out):
     """All that reads a source, or a prepared folder."""
     with ends():
-        list(documents(str(source)))
+        list(read_texts(str(source)))
     with ends():
         prepare.main([f"--source={source}", f"--tokenizer={spec}", f"--out={out}", "--workers=0", "--shard-tokens=900"])
     with ends():
@@ -226,16 +228,16 @@ def test_prepared_folders(folder, whole, data):
     with folder() as place:
         shutil.copytree(made / "out", place / "out")
         if unfinished:
-            begun = shards.read_manifest(place / "out")
+            begun = read_manifest(place / "out")
             half = {split: finished[:1] for split, finished in begun.shards.items()}
-            shards.Manifest(**vars(begun) | {"shards": half, "next": (0, 20)}).write(place / "out")
+            Manifest(**vars(begun) | {"shards": half, "next": (0, 20)}).write(place / "out")
             if name == manifest:
                 contents = (place / "out" / name).read_bytes()
         changed = retyped(contents) if name.suffix == ".json" else spoilt(contents)
         (place / "out" / name).write_bytes(data.draw(changed))
         with ends():
             shards.verify(place / "out", show=False)
-        for split in shards.SPLITS:
+        for split in SPLITS:
             with ends():
                 found = shards.open_split(place / "out", split)
                 found.read(np.arange(len(found)))

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import render
-from bam_jax.data import inspect, tokenizer, train_bpe
+from bam_jax.data import inspect, train_bpe
 from bam_jax.data.prepared import shards
+from bam_jax.data.prepared.manifest import Manifest, read_manifest
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
@@ -44,7 +46,7 @@ def write(folder, made, parts):
         for text in texts:
             writer.append(np.append(made.encode(text), made.eos))
         written[split] += (writer.close(),)
-    shards.Manifest({"source": "tests"}, ("text",), made.identity(), "<u2", written, {}, None).write(folder)
+    Manifest({"source": "tests"}, ("text",), made.identity(), "<u2", written, {}, None).write(folder)
     return folder
 
 
@@ -107,7 +109,7 @@ def test_padding_and_masks_are_visible(source, capsys):
 
 def test_a_prepared_folder_names_its_tokenizer(prepared, capsys):
     said = shown(capsys, prepared, "--config.context=32", "--rows=1", "--plot=mine.png")
-    identity = shards.read_manifest(prepared).tokenizer
+    identity = read_manifest(prepared).tokenizer
     assert f"tokenizer bpe:bpe.json: {identity['size']} ids, hash {identity['hash']}" in said
     assert re.search(r"^train +30 +[\d,]+ +2 ", said, re.MULTILINE)
     assert re.search(r"^held_out +9 +[\d,]+ +1 ", said, re.MULTILINE)

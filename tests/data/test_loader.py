@@ -9,8 +9,9 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from bam_jax.config import Config, DataConfig, ModelConfig
-from bam_jax.data import batches, held_out, tokenizer
-from bam_jax.data.packing.stream import Concatenated
+from bam_jax.data.loader import batches, held_out
+from bam_jax.data.packing.concat import Concatenated
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
 TEXTS = [

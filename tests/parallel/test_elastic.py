@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bam_jax.config import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig
-from bam_jax.data import loader, tokenizer
+from bam_jax.data import loader
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.models import transformer
 from bam_jax.parallel import sharding
 from bam_jax.system import errors

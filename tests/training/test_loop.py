@@ -10,7 +10,7 @@ import pytest
 
 from bam_jax import config as configs
 from bam_jax import train
-from bam_jax.data import tokenizer
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.models import transformer
 from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError

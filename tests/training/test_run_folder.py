@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from bam_jax.config import Config, DataConfig
-from bam_jax.data import tokenizer
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
@@ -47,7 +47,7 @@ def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
     code = """if True:
         import sys, time
         from bam_jax import config
-        from bam_jax.data import tokenizer
+        from bam_jax.data.tokenizers import tokenizer
         from bam_jax.training import run_folder
         with run_folder.claim(sys.argv[1], config.Config(), tokenizer("char")):
             print("claimed", flush=True)

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from bam_jax.data.packing.rows import Batch, Kept, restarted
+from bam_jax.data.packing.base import Batch, Memo, restarted_positions
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.prepared.documents import Documents, Reader
 from bam_jax.system.errors import UserError
@@ -127,15 +127,15 @@ class FirstFit:
         self._rows = np.array([self._count(group) for group in range(len(shuffle))], np.int64)
         if not self._rows.sum():
             raise UserError("no document has a token to predict; give more text")
-        self._plan = Kept(self._make_plan, size=2)
+        self._plan = Memo(self._make_plan, size=2)
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `rows.Rows`: tokens, targets, weights, segment, and position if it is wanted."""
+        """See `RowSource`: tokens, targets, weights, segment, and position if it is wanted."""
         tokens, targets, segment = np.zeros((3, len(numbers), self._context), np.int32)
         for epoch, group, chosen, rows in self._shuffle.locate(numbers, self._rows):
             self._fill(self._plan(epoch, group), rows, chosen, tokens, targets, segment)
         batch = {"tokens": tokens, "targets": targets, "weights": (segment > 0).astype(np.float32)}
-        position = {"position": restarted(segment)} if self._restart else {}
+        position = {"position": restarted_positions(segment)} if self._restart else {}
         return batch | {"segment": segment if self._document_mask else np.minimum(segment, 1)} | position
 
     def _fill(self, plan, rows, places, tokens, targets, segment) -> None:

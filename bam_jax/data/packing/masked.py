@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bam_jax.data.packing.rows import Batch, Rows
+from bam_jax.data.packing.base import Batch, RowSource
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
 
@@ -25,7 +25,7 @@ class Masked:
         UserError: the tokenizer has no mask.
     """
 
-    def __init__(self, rows: Rows, tokenizer: Tokenizer, *, fraction: float, seed: int) -> None:
+    def __init__(self, rows: RowSource, tokenizer: Tokenizer, *, fraction: float, seed: int) -> None:
         if tokenizer.mask is None:
             raise UserError(
                 f"tokenizer '{tokenizer.name}' has no mask token for the task 'masked'; give one that has, such as bert"
@@ -37,7 +37,7 @@ class Masked:
         self._fraction, self._seed = fraction, seed
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `rows.Rows`: tokens with masks, targets as they were, weights 1 where they are to be predicted."""
+        """See `RowSource`: tokens with masks, targets as they were, weights 1 where they are to be predicted."""
         batch = self._rows.take(numbers)
         targets = batch["targets"]
         ordinary = np.flatnonzero(self._text).astype(np.int32)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from bam_jax.data.packing.rows import Batch, Rows
+from bam_jax.data.packing.base import Batch, RowSource
 from bam_jax.system.errors import UserError
 
 
@@ -53,7 +53,7 @@ class Mixture:
         UserError: the kinds do not go together.
     """
 
-    def __init__(self, parts: Mapping[str, tuple[float, Rows]]) -> None:
+    def __init__(self, parts: Mapping[str, tuple[float, RowSource]]) -> None:
         self._weights = [weight for weight, _ in parts.values()]
         self._rows = [rows for _, rows in parts.values()]
         first = {name: rows.take(np.zeros(0, np.int64)) for name, (_, rows) in parts.items()}
@@ -64,7 +64,7 @@ class Mixture:
                 raise UserError(f"config.data.mixture.{name} gives no {min(lacking)}, and another of the mixture does")
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `rows.Rows`: all that any kind has."""
+        """See `RowSource`: all that any kind has."""
         part, own = deal(numbers, self._weights)
         batch = {key: np.empty((len(numbers), *like.shape[1:]), like.dtype) for key, like in self._empty.items()}
         for index in np.unique(part).tolist():

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bam_jax.data.packing.rows import Batch, Kept
-from bam_jax.data.packing.stream import in_order, too_short
+from bam_jax.data.packing.base import Batch, Memo
+from bam_jax.data.packing.concat import in_order, too_short
 from bam_jax.data.prepared.documents import Documents
 from bam_jax.data.tasks.passkey import plant
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
@@ -45,10 +45,10 @@ class Planted:
         self._tokenizer = tokenizer
         self._context, self._size, self._seed = context, block, seed
         self._fraction, self._answer_weight = fraction, answer_weight
-        self._block = Kept(self._make, size=2)  # a batch of a mixture may begin in one and end in the next
+        self._block = Memo(self._make, size=2)  # a batch of a mixture may begin in one and end in the next
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `rows.Rows`: tokens, targets, weights."""
+        """See `RowSource`: tokens, targets, weights."""
         tokens = np.empty((len(numbers), self._context + 1), np.int32)
         weights = np.empty(tokens.shape, np.float32)
         blocks = numbers // self._size

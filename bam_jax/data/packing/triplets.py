@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bam_jax.data.packing.rows import Batch, Kept
+from bam_jax.data.packing.base import Batch, Memo
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.prepared.documents import Documents
 
@@ -24,10 +24,10 @@ class Triplets:
         self._context, self._eos = context, eos
         groups = range(len(shuffle))
         self._counts = np.array([len(shuffle.lengths(group)) // len(FIELDS) for group in groups], np.int64)
-        self._queries = Kept(self._order, size=2)
+        self._queries = Memo(self._order, size=2)
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `rows.Rows`: query, positive, negative [R, T] int32, and the tokens of each, such as query_length [R]."""
+        """See `RowSource`: query, positive, negative [R, T] int32, and the tokens of each, such as query_length [R]."""
         queries = np.empty(len(numbers), np.int64)
         for epoch, group, chosen, rows in self._shuffle.locate(numbers, self._counts):
             queries[chosen] = self._queries(epoch, group)[rows]

@@ -7,15 +7,16 @@ from typing import Protocol
 import numpy as np
 
 from bam_jax.config import DataConfig
-from bam_jax.data.prepared import shards
-from bam_jax.data.sources.corpus import STDLIB, documents, split
+from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
+from bam_jax.data.prepared.shards import open_split
+from bam_jax.data.sources.corpus import STDLIB, names_corpus
+from bam_jax.data.sources.texts import divide, read_texts
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError, nearest
 
-SPLITS = ("train", "held_out")
 IN_MEMORY = 2**28
 """Characters of a source that is not prepared, at most; each document counts some more than its own."""
-_DOCUMENT = 128  # that it takes in memory beside its text
+_DOCUMENT = 128  # what a document takes in memory beside its text, in characters
 
 
 class Documents(Protocol):
@@ -47,10 +48,10 @@ class InMemory:
 
     def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
         ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], np.int32)
-        parts = [np.concatenate([tokenizer.encode(text), ending]) for text in texts]
-        self.lengths = np.array([len(part) for part in parts], np.int32)
-        self.shards = np.array([0, len(parts)], np.int64)
-        self._stream = np.concatenate([np.zeros(0, np.int32), *parts])
+        encoded = [np.concatenate([tokenizer.encode(text), ending]) for text in texts]
+        self.lengths = np.array([len(ids) for ids in encoded], np.int32)
+        self.shards = np.array([0, len(encoded)], np.int64)
+        self._stream = np.concatenate([np.zeros(0, np.int32), *encoded])
         self._stops = np.cumsum(self.lengths, dtype=np.int64)
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
@@ -73,53 +74,53 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
     """
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
-    apart = data.held_out_source != ""
-    source = data.held_out_source if apart and split == "held_out" else data.source
-    if not shards.is_prepared(source):
-        return InMemory(_texts(data, split), tokenizer)
-    manifest = shards.read_manifest(source)
+    apart = data.held_out_source != "" and split == "held_out"
+    source = data.held_out_source if apart else data.source
+    if not is_prepared(source):
+        return InMemory(_read_split(data, split), tokenizer)
+    manifest = read_manifest(source)
     tokenizer.check(manifest.tokenizer["hash"], f"{source} (prepared with {manifest.tokenizer['spec']})")
     if (manifest.tokenizer["size"], manifest.tokenizer["eos"]) != (tokenizer.size, tokenizer.eos):
         raise UserError(
             f"{source} says another size or end of tokenizer {tokenizer.spec!r} than it has; prepare it anew"
         )
     # A folder that is there to be evaluated on may have been prepared without a hold-out.
-    whole = apart and split == "held_out" and not manifest.documents("held_out")
-    return shards.open_split(source, "train" if whole else split)
+    whole = apart and not manifest.documents("held_out")
+    return open_split(source, "train" if whole else split)
 
 
-def _texts(data: DataConfig, split: str) -> list[str]:
+def _read_split(data: DataConfig, split: str) -> list[str]:
     if data.held_out_source and split == "held_out":
-        return list(_bounded(data.held_out_source, data.text_field))
+        return list(_read_bounded(data.held_out_source, data.text_field))
     holdout = 0.0 if data.held_out_source else data.holdout
-    return _split(data.source, data.text_field, holdout)[SPLITS.index(split)]
+    if data.source == STDLIB:  # the same for the life of the process, and two seconds to read
+        divided = _divide_stdlib(holdout)
+    else:
+        divided = divide(_read_bounded(data.source, data.text_field), holdout)
+    return divided[SPLITS.index(split)]
 
 
-def _split(source: str, text_field: str, holdout: float) -> tuple[list[str], list[str]]:
-    if source == STDLIB:  # the same for the life of the process, and two seconds to read
-        return _stdlib(holdout)
-    return split(_bounded(source, text_field), holdout)
-
-
-def _bounded(source: str, text_field: str) -> Iterator[str]:
+def _read_bounded(source: str, text_field: str) -> Iterator[str]:
+    """The texts of a source, refused once they are more than memory should hold."""
     room = IN_MEMORY
-    for document in documents(source, text_field):
-        room -= len(document) + _DOCUMENT
+    for text in read_texts(source, text_field):
+        room -= len(text) + _DOCUMENT
         if room < 0:
+            option = "preset" if names_corpus(source) else "source"
             raise UserError(
                 f"data source {source} has more than {IN_MEMORY:,} characters, too many to be held in memory; prepare it: "
-                f"python -m bam_jax.data.prepare --source={source} --tokenizer=... --out=FOLDER"
+                f"python -m bam_jax.data.prepare --{option}={source} --tokenizer=... --out=FOLDER"
             )
-        yield document
+        yield text
 
 
 @functools.cache
-def _stdlib(holdout: float) -> tuple[list[str], list[str]]:
-    return split(documents(STDLIB), holdout)
+def _divide_stdlib(holdout: float) -> tuple[list[str], list[str]]:
+    return divide(read_texts(STDLIB), holdout)
 
 
 class Reader:
-    """Reads documents, and keeps the last: one that goes on in the next rows is not read again.
+    """A reader of documents that remembers the last: one that goes on in the next rows is not read again.
 
     Args:
         documents: what to read.
@@ -127,12 +128,12 @@ class Reader:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
-        self._kept: dict[int, np.ndarray] = {}
+        self._last: dict[int, np.ndarray] = {}
 
     def __call__(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
         wanted = numbers.tolist()
-        new = np.array([number for number in dict.fromkeys(wanted) if number not in self._kept], np.int64)
-        found = self._kept | dict(zip(new.tolist(), self._documents.read(new), strict=True))
-        self._kept = {number: found[number] for number in wanted[-1:]}
-        return [found[number] for number in wanted]
+        new = np.array([number for number in dict.fromkeys(wanted) if number not in self._last], np.int64)
+        documents = self._last | dict(zip(new.tolist(), self._documents.read(new), strict=True))
+        self._last = {number: documents[number] for number in wanted[-1:]}
+        return [documents[number] for number in wanted]

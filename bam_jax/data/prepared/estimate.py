@@ -1,23 +1,24 @@
-"""What preparing a source will give and take, from a sample of it."""
+"""An estimate, from a sample, of what preparing a source gives and takes."""
 
 import dataclasses
 import itertools
-import math
 import time
 
 import numpy as np
 
-from bam_jax.data.prepared.pool import Encoder, batches
-from bam_jax.data.sources.records import Part
+from bam_jax.data.prepared.tokenising import Encoder, batch_records
+from bam_jax.data.sources.fragment import Fragment
 from bam_jax.system.errors import UserError
 
-PARTS = 16
-BATCHES = 2  # of each part
+FRAGMENTS = 16
+"""Fragments that are looked into, at most."""
+BATCHES = 2
+"""Batches that are read of each."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Of the whole source, extrapolated by its stored bytes.
+    """The size of a whole source, extrapolated from a sample by its stored bytes.
 
     Args:
         documents: with tokens.
@@ -32,22 +33,22 @@ class Estimate:
     seconds: float
 
 
-def estimate(parts: list[Part], encoder: Encoder) -> Estimate:
-    """Reads the beginnings of some parts, spread over the source; all but the time is always the same.
+def estimate(fragments: list[Fragment], encoder: Encoder) -> Estimate:
+    """Reads the beginnings of some fragments, spread over the source; all but the time is always the same.
 
     Args:
-        parts: of the source.
+        fragments: of the source.
         encoder: tokenises the sample.
 
     Raises:
         UserError: there is no text in it.
     """
-    picked = sorted({round(number) for number in np.linspace(0, len(parts) - 1, min(PARTS, len(parts)))})
+    picked = sorted({round(number) for number in np.linspace(0, len(fragments) - 1, min(FRAGMENTS, len(fragments)))})
     read = documents = tokens = text = 0
     start = time.perf_counter()
     for number in picked:
         done = 0
-        for batch in itertools.islice(batches([parts[number]], (0, 0)), BATCHES):
+        for batch in itertools.islice(batch_records([fragments[number]], (0, 0)), BATCHES):
             encoded = encoder(batch.records)
             documents += int((encoded.lengths > 0).sum())
             tokens += int(encoded.lengths.sum())
@@ -57,28 +58,5 @@ def estimate(parts: list[Part], encoder: Encoder) -> Estimate:
     if not tokens:
         raise UserError("the beginnings of the source's files hold no text; name a folder or file with some")
     seconds = time.perf_counter() - start
-    scale = sum(part.size for part in parts) / max(read, 1)
+    scale = sum(fragment.size for fragment in fragments) / max(read, 1)
     return Estimate(round(documents * scale), round(tokens * scale), round(text * scale), seconds * scale)
-
-
-def threshold(holdout: int, tokens: int) -> int:
-    """Below which a record's hash reserves it for the hold-out.
-
-    Half as many again are reserved as are wanted: the estimate may be wrong, and documents differ in length.
-
-    Args:
-        holdout: tokens to hold out.
-        tokens: of the whole source, estimated.
-
-    Returns:
-        Out of 2^64.
-
-    Raises:
-        UserError: more than half of the source would be reserved.
-    """
-    if 3 * holdout > tokens:
-        raise UserError(
-            f"--holdout-tokens={holdout} is more than a third of the source's tokens (about {tokens}); "
-            "give a smaller one, or more text"
-        )
-    return math.ceil(1.5 * holdout / tokens * 2**64)

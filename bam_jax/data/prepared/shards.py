@@ -1,4 +1,4 @@
-"""A prepared folder: shards of tokenised documents that can be read in any order, and the manifest that describes them.
+"""The shards of a prepared folder: written one after another, read in any order, verified byte by byte.
 
 manifest.json                what the shards were made from, and the counts and checksums of each
 train-00000.array_record     a document a record: its token ids as little-endian uint16, or uint32 for large vocabularies
@@ -7,211 +7,25 @@ held_out-00000.array_record, held_out.lengths
 """
 
 import array
-import dataclasses
 import functools
 import hashlib
 import importlib
-import json
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from bam_jax.system import console, files
+from bam_jax.data.prepared.manifest import SPLITS, Manifest, Shard, read_manifest, shard_name
+from bam_jax.system import console
 from bam_jax.system.errors import UserError, nearest
-from bam_jax.system.files import read_json, shortened
-
-FORMAT = "bam_jax.data.shards"  # stands in every folder that was ever prepared: it stays whatever the module is called
-VERSION = 1
-MANIFEST = "manifest.json"
-SPLITS = ("train", "held_out")
 
 # A record is a chunk of its own, so that reading a document reads nothing else; ids hardly compress.
 _WRITER = "group_size:1,uncompressed"
+# Documents are read in random order: what lies behind one is not wanted next.
 _READER = "readahead_buffer_size:0,max_parallelism:0"
-_OPEN = 256  # shards that a reader keeps open
-
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """One finished shard.
-
-    Args:
-        name: of its file.
-        documents: number of records.
-        tokens: number of ids, end tokens included.
-        bytes: size of the file.
-        sha256: of the file, hexadecimal.
-        lengths_sha256: of its part of the split's lengths, hexadecimal.
-    """
-
-    name: str
-    documents: int
-    tokens: int
-    bytes: int
-    sha256: str
-    lengths_sha256: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """What stands in a prepared folder.
-
-    Args:
-        recipe: what the shards were made from, nothing of which may change while they are made: source, preset, fields,
-            hold-out and the like.
-        fields: what consecutive documents are, again and again: ("text",), or ("query", "positive", "negative").
-        tokenizer: spec, name, hash, size (number of ids) and eos (the id that ends a document, or None).
-        dtype: of the ids in the shards, "<u2" or "<u4".
-        shards: of each split, in order.
-        counts: what was read and left out, in documents.
-        next: where in the source the next shard begins: [part, record of it]; None: the folder is complete.
-    """
-
-    recipe: dict[str, Any]
-    fields: tuple[str, ...]
-    tokenizer: dict[str, Any]
-    dtype: str
-    shards: dict[str, tuple[Shard, ...]]
-    counts: dict[str, int]
-    next: tuple[int, int] | None
-
-    def documents(self, split: str) -> int:
-        """Number of documents of a split."""
-        return sum(shard.documents for shard in self.shards[split])
-
-    def tokens(self, split: str) -> int:
-        """Number of tokens of a split, end tokens included."""
-        return sum(shard.tokens for shard in self.shards[split])
-
-    def write(self, folder: Path) -> None:
-        """Write it into the folder, all at once or not at all."""
-        record = {"format": FORMAT, "version": VERSION} | dataclasses.asdict(self)
-        files.write_atomically(folder / MANIFEST, json.dumps(record, indent=1) + "\n")
-
-
-def is_prepared(path: str | os.PathLike) -> bool:
-    """Whether a path is a folder with a manifest of this format, finished or not."""
-    manifest = Path(path) / MANIFEST
-    if not manifest.is_file():
-        return False
-    with manifest.open("rb") as file:  # other programs' manifests may be large
-        return f'"{FORMAT}"'.encode() in file.read(200)
-
-
-def read_manifest(folder: str | os.PathLike) -> Manifest:
-    """The manifest of a prepared folder, every field of its kind: what it says may be anyone's.
-
-    Raises:
-        UserError: there is none, or it is broken, of another program, or of a newer version.
-    """
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
-        raise UserError(f"{folder} holds no {MANIFEST}; {_AGAIN}, or name another")
-    record = read_json(path)
-    if not isinstance(record, dict) or "format" not in record or record["format"] != FORMAT:
-        raise UserError(f"{path} is another program's, not of the format {FORMAT}; {_AGAIN}, or name another")
-    if "version" in record and type(record["version"]) is int and record["version"] != VERSION:
-        raise UserError(
-            f"{path} is of version {record['version']} of the format and this bam_jax reads version {VERSION}; "
-            f"install the bam_jax that wrote it, or {_AGAIN} anew"
-        )
-    top = _fields(
-        record,
-        {
-            "format": _TEXT,
-            "version": _COUNT,
-            "recipe": _OBJECT,
-            "fields": _NAMES,
-            "tokenizer": _OBJECT,
-            "dtype": _DTYPE,
-            "shards": _OBJECT,
-            "counts": _COUNTS,
-            "next": _PLACE,
-        },
-        str(path),
-    )
-    about = {"spec": _TEXT, "name": _TEXT, "hash": _TEXT, "size": _COUNT, "eos": _ID}
-    shards = _fields(top["shards"], dict.fromkeys(SPLITS, _LIST), f"{path}: shards")
-    return Manifest(
-        recipe=top["recipe"],
-        fields=tuple(top["fields"]),
-        tokenizer=_fields(top["tokenizer"], about, f"{path}: tokenizer"),
-        dtype=top["dtype"],
-        shards={
-            split: tuple(
-                _shard(shard, split, number, len(top["fields"]), f"{path}: shards.{split}[{number}]")
-                for number, shard in enumerate(shards[split])
-            )
-            for split in SPLITS
-        },
-        counts=top["counts"],
-        next=top["next"] and tuple(top["next"]),
-    )
-
-
-_AGAIN = "prepare the folder with python -m bam_jax.data.prepare"
-
-_Kind = tuple[str, Callable[[Any], bool]]
-_is_count = lambda value: type(value) is int and 0 <= value < 2**63
-_TEXT: _Kind = ("a text", lambda value: isinstance(value, str))
-_COUNT: _Kind = ("a whole number from 0", _is_count)
-_ID: _Kind = ("a whole number from 0 or null", lambda value: value is None or _is_count(value))
-_LIST: _Kind = ("a list", lambda value: isinstance(value, list))
-_OBJECT: _Kind = ("an object", lambda value: isinstance(value, dict))
-_COUNTS: _Kind = ("numbers by name", lambda value: isinstance(value, dict) and all(map(_is_count, value.values())))
-_DTYPE: _Kind = ("<u2 or <u4", lambda value: value in ("<u2", "<u4"))
-_NAMES: _Kind = (
-    "a list of names",
-    lambda value: isinstance(value, list) and value != [] and all(isinstance(name, str) for name in value),
-)
-_PLACE: _Kind = (
-    "two whole numbers or null",
-    lambda value: value is None or (isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))),
-)
-_DIGEST: _Kind = (
-    "a SHA-256 in hexadecimal",
-    lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None,
-)
-
-
-def _fields(record: Any, kinds: dict[str, _Kind], where: str) -> dict[str, Any]:
-    """The record, which has these fields and no other, each of its kind."""
-    anew = f"{_AGAIN} anew"
-    if not isinstance(record, dict):
-        raise UserError(f"{where} is not an object; {anew}")
-    for name, (kind, fits) in kinds.items():
-        if name not in record:
-            raise UserError(f"{where} lacks the field '{name}'; {anew}")
-        if not fits(record[name]):
-            raise UserError(f"{where}: the field '{name}' is not {kind}; {anew}")
-    if len(record) > len(kinds):
-        raise UserError(f"{where} has fields that are not known: {shortened(record.keys() - kinds.keys())}; {anew}")
-    return record
-
-
-def _shard(record: Any, split: str, number: int, fields: int, where: str) -> Shard:
-    counts = dict.fromkeys(("documents", "tokens", "bytes"), _COUNT)
-    kinds = {"name": _TEXT, **counts, "sha256": _DIGEST, "lengths_sha256": _DIGEST}
-    shard = Shard(**_fields(record, kinds, where))
-    wanted = shard_name(split, number)  # and no other place
-    if shard.name != wanted or shard.documents % fields:
-        what = f"the field 'name' is not {wanted}" if shard.name != wanted else f"its documents do not go by {fields}"
-        raise UserError(f"{where}: {what}; {_AGAIN} anew")
-    return shard
-
-
-def shard_name(split: str, number: int) -> str:
-    """The name of a shard's file.
-
-    >>> shard_name("train", 3)
-    'train-00003.array_record'
-    """
-    return f"{split}-{number:05}.array_record"
+_OPEN = 256  # shards that a reader keeps open; a process may open some 1,000 files
 
 
 class Split:
@@ -241,22 +55,22 @@ class Split:
         shards = manifest.shards[name]
         self._files = [folder / shard.name for shard in shards]
         for shard, file in zip(shards, self._files, strict=True):
-            _see_size(file, shard.bytes)
+            _check_size(file, shard.bytes)
         self.shards = np.cumsum([0, *(shard.documents for shard in shards)], dtype=np.int64)
         lengths = lengths_path(folder, name)
-        _see_size(lengths, 4 * int(self.shards[-1]))
+        _check_size(lengths, 4 * int(self.shards[-1]))
         # A file of no bytes cannot be mapped.
         self.lengths = np.memmap(lengths, "<i4", mode="r") if self.shards[-1] else np.empty(0, np.int32)
         self._dtype = np.dtype(manifest.dtype)
-        for shard, first in zip(shards, self.shards.tolist(), strict=False):
+        # Lengths decide on places in rows and on memory: wrong ones are found here, not in the midst of training.
+        for shard, first in zip(shards, self.shards[:-1].tolist(), strict=True):
             own = self.lengths[first : first + shard.documents]
-            if (
-                own.sum(dtype=np.int64) != shard.tokens
-                or own.min(initial=1) < 0
-                or shard.tokens * self._dtype.itemsize > shard.bytes
-            ):
+            negative = own.min(initial=1) < 0
+            if negative or own.sum(dtype=np.int64) != shard.tokens:
                 raise _damaged(lengths, f"its lengths are not those of {shard.name}")
-        self._readers = functools.lru_cache(maxsize=_OPEN)(_reader)
+            if shard.tokens * self._dtype.itemsize > shard.bytes:
+                raise _damaged(lengths, f"its lengths are not those of {shard.name}")
+        self._open_reader = functools.lru_cache(maxsize=_OPEN)(_open_reader)
 
     def __len__(self) -> int:
         return int(self.shards[-1])
@@ -277,23 +91,28 @@ class Split:
             UserError: a shard's bytes are not those that were written.
         """
         numbers = np.asarray(numbers, np.int64)
-        found = np.searchsorted(self.shards, numbers, side="right") - 1
+        owners = np.searchsorted(self.shards, numbers, side="right") - 1
         documents: list[np.ndarray] = [np.empty(0, np.int32)] * len(numbers)
-        for shard in np.unique(found).tolist():
-            places = np.flatnonzero(found == shard)
+        for shard in np.unique(owners).tolist():  # one call for all documents of a shard
+            places = np.flatnonzero(owners == shard)
             chosen = numbers[places]
+            file = self._files[shard]
             try:
-                records = self._readers(self._files[shard]).read((chosen - self.shards[shard]).tolist())
+                records = self._open_reader(file).read((chosen - self.shards[shard]).tolist())
             except (RuntimeError, IndexError) as error:  # what array_record raises of bytes whose hash is another
-                raise _damaged(self._files[shard], str(error)) from error
+                raise _damaged(file, str(error)) from error
             for place, record, length in zip(places.tolist(), records, self.lengths[chosen].tolist(), strict=True):
-                if len(record) != length * self._dtype.itemsize:
-                    raise _damaged(self._files[shard], f"a document of {len(record)} bytes has {length} tokens")
-                ids = np.frombuffer(record, self._dtype)
-                if ids.max(initial=0) >= self.manifest.tokenizer["size"]:
-                    raise _damaged(self._files[shard], f"it has the id {ids.max()}, which its tokenizer has not")
-                documents[place] = ids.astype(np.int32)
+                documents[place] = self._ids(record, length, file)
         return documents
+
+    def _ids(self, record: bytes, length: int, file: Path) -> np.ndarray:
+        """The ids of a record, [tokens] int32, which the lengths and the vocabulary must allow."""
+        if len(record) != length * self._dtype.itemsize:
+            raise _damaged(file, f"a document of {len(record)} bytes has {length} tokens")
+        ids = np.frombuffer(record, self._dtype)
+        if ids.max(initial=0) >= self.manifest.tokenizer["size"]:
+            raise _damaged(file, f"it has the id {ids.max()}, which its tokenizer has not")
+        return ids.astype(np.int32)
 
 
 def open_split(folder: str | os.PathLike, name: str) -> Split:
@@ -328,9 +147,9 @@ def verify(folder: str | os.PathLike, *, show: bool | None = None) -> None:
         for split, shards in manifest.shards.items():
             lengths, start = lengths_path(folder, split), 0
             # In an unfinished folder more may follow, of a shard that was never finished.
-            _see_size(lengths, 4 * manifest.documents(split), exactly=manifest.next is None)
+            _check_size(lengths, 4 * manifest.documents(split), exactly=manifest.next is None)
             for shard in shards:
-                _see_size(folder / shard.name, shard.bytes)
+                _check_size(folder / shard.name, shard.bytes)
                 if sha256(folder / shard.name) != shard.sha256:
                     raise _damaged(folder / shard.name, "its checksum is another")
                 if sha256(lengths, start, 4 * shard.documents) != shard.lengths_sha256:
@@ -364,7 +183,7 @@ class ShardWriter:
         try:
             self._writer = _array_record().ArrayRecordWriter(str(self._draft), _WRITER)
         except RuntimeError as error:
-            raise self._unwritten(error) from error
+            raise self._write_error(error) from error
 
     @property
     def documents(self) -> int:
@@ -383,7 +202,7 @@ class ShardWriter:
         try:
             self._writer.write(ids.astype(self._dtype).tobytes())
         except RuntimeError as error:
-            raise self._unwritten(error) from error
+            raise self._write_error(error) from error
         self._lengths.append(len(ids))
         self.tokens += len(ids)
 
@@ -396,10 +215,12 @@ class ShardWriter:
         lengths = np.array(self._lengths, "<i4").tobytes()
         try:
             self._writer.close()
+            # The bytes reach the disk before the name: after a power cut a shard under its name is whole. The manifest
+            # is written after both, and alone says which shards there are.
             with self._draft.open("rb") as file:
                 os.fsync(file.fileno())
             self._draft.replace(self._path)
-            # What a killed process appended beyond the finished shards goes.
+            # What a killed process appended beyond the finished shards is cut off.
             with self._lengths_path.open("r+b" if self._lengths_path.exists() else "w+b") as file:
                 file.truncate(self._start)
                 file.seek(self._start)
@@ -407,7 +228,7 @@ class ShardWriter:
                 file.flush()
                 os.fsync(file.fileno())
         except (RuntimeError, OSError) as error:
-            raise self._unwritten(error) from error
+            raise self._write_error(error) from error
         return Shard(
             name=self._path.name,
             documents=self.documents,
@@ -417,7 +238,7 @@ class ShardWriter:
             lengths_sha256=hashlib.sha256(lengths).hexdigest(),
         )
 
-    def _unwritten(self, error: Exception) -> UserError:
+    def _write_error(self, error: Exception) -> UserError:
         reason = " ".join(str(error).split())[:160]
         return UserError(f"cannot write {self._path}: {reason}; make room, then run the same command again to go on")
 
@@ -438,20 +259,25 @@ def sha256(path: Path, start: int = 0, size: int | None = None) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         file.seek(start)
-        while piece := file.read(2**20 if size is None else min(2**20, size)):
+        left = path.stat().st_size - start if size is None else size
+        while left > 0:
+            piece = file.read(min(2**20, left))
+            if not piece:  # the file is shorter than it should be
+                break
             digest.update(piece)
-            size = None if size is None else size - len(piece)
+            left -= len(piece)
     return digest.hexdigest()
 
 
-def _reader(path: Path) -> Any:
+def _open_reader(path: Path) -> Any:
     try:
         return _array_record().ArrayRecordReader(str(path), _READER)
     except RuntimeError as error:
         raise _damaged(path, str(error)) from error
 
 
-def _see_size(path: Path, size: int, *, exactly: bool = True) -> None:
+def _check_size(path: Path, size: int, *, exactly: bool = True) -> None:
+    """Raises UserError where a file is missing or of another size."""
     if not path.is_file():
         raise UserError(f"{path} is missing; prepare the folder anew")
     found = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Where text comes from: a source is a list of parts, always in the same order, each read record by record.
+"""A source of text: a list of fragments, always in the same order, each read record by record.
 
 Memory is bounded by the largest record, whatever the size of the source, and how large a record may be is bounded as well.
 """
@@ -7,20 +7,21 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from bam_jax.data.corpora import formats
+from bam_jax.data.corpora.wikitext import ARTICLES
 from bam_jax.data.sources import tfds
+from bam_jax.data.sources.fragment import Fragment, Reading, decode, pick_texts
 from bam_jax.data.sources.parquet import Columns
-from bam_jax.data.sources.records import Part, Read, chosen, decoded
-from bam_jax.data.sources.wikitext import articles
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import File, is_remote, listing, too_large
 
-SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": "wikitext", ".tokens": "wikitext"}
+SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": ARTICLES.name, ".tokens": ARTICLES.name}
 """What a file holds: a document; a record a line; records in columns; WikiText's articles."""
-PATTERNS = ("*",)
-FORMATS = ("auto", "wikitext")
+ALL_FILES = ("*",)
+BY_SUFFIX = "auto"
 ERRORS = ("strict", "replace")
 TFDS = "tfds:"
 LARGEST = 2**28
@@ -29,61 +30,86 @@ LARGEST = 2**28
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What to read and how.
+    """A source of text, and the way to read it.
 
     Args:
-        path: a file, a folder, an address such as gs://bucket/folder, or tfds:NAME[:SPLIT].
+        path: a file, a folder, an address such as gs://bucket/folder, or tfds:NAME[:SPLIT]; the name of a corpus that `make`
+            makes.
         fields: names of the fields or columns that hold a record's texts; a .txt has none.
         patterns: of the files' names below the path; those of the first that matches any.
-        format: "auto", by the files' suffixes, or "wikitext": documents begin at title lines whatever the suffix.
+        format: "auto", by the files' suffixes, or the name of a format, whatever the suffix: "wikitext".
         errors: what bytes that are not UTF-8 are: "strict", an error, or "replace", the replacement character each.
         largest: bytes of a record at most: of a .txt, a line, an article, a text in a column.
+        compose: makes one text of a record from the texts of its fields; None: each is a document.
+        make: makes the documents, where no files hold them.
+
+    Raises:
+        UserError: an unknown format or way with errors, or several fields for documents that are cut out of lines.
     """
 
     path: str
     fields: tuple[str, ...] = ("text",)
-    patterns: tuple[str, ...] = PATTERNS
-    format: str = "auto"
+    patterns: tuple[str, ...] = ALL_FILES
+    format: str = BY_SUFFIX
     errors: str = "strict"
     largest: int = LARGEST
+    compose: Callable[..., str] | None = None
+    make: Callable[[], Iterator[str]] | None = None
 
     def __post_init__(self) -> None:
-        for name, value, known in (("format", self.format, FORMATS), ("errors", self.errors, ERRORS)):
+        for name, value, known in (("format", self.format, (BY_SUFFIX, *formats())), ("errors", self.errors, ERRORS)):
             if value not in known:
                 raise UserError(f"unknown {name} {value!r}; {nearest(value, known)}")
+        if self.format != BY_SUFFIX and len(self.fields) > 1:
+            raise UserError(
+                f"--format={self.format} reads lines of one field, not of {', '.join(self.fields)}; give one"
+            )
 
-    def parts(self) -> list[Part]:
-        """Its parts, always in the same order.
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """The names of the documents that one record gives."""
+        return self.fields if self.compose is None else ("+".join(self.fields),)
+
+    def fragments(self) -> list[Fragment]:
+        """Its fragments, always in the same order.
 
         Raises:
             UserError: nothing there, no file of a known kind, or one that cannot be opened.
         """
+        if self.make is not None:
+            return [_made(self.path, self.make)]
         if self.path.startswith(TFDS):
-            return tfds.parts(self.path, self.fields, self.errors, self.largest)
+            found = tfds.fragments(self.path, self.fields, self.errors, self.largest)
+        else:
+            found = self._of_files()
+        if self.compose is None:
+            return found
+        return [dataclasses.replace(one, read=functools.partial(_read_composed, one, self.compose)) for one in found]
+
+    def _of_files(self) -> list[Fragment]:
         files = [file for file in listing(self.path, self.patterns) if file.kind in SUFFIXES]
         if not files:
             raise UserError(
                 f"data source {self.path} has no {' or '.join(SUFFIXES)} file; name one, or a folder with some "
                 "(.txt and .jsonl may be compressed: .gz, .zst)"
             )
-        kinds = [("wikitext" if self.format == "wikitext" else SUFFIXES[file.kind]) for file in files]
-        # An article may begin in one file of WikiText and end in the next.
-        wiki = tuple(file for file, kind in zip(files, kinds, strict=True) if kind == "wikitext")
-        found = [part for file, kind in zip(files, kinds, strict=True) for part in self._parts(file, kind)]
-        if wiki:
-            read = functools.partial(_wikitext, wiki, self)
-            found.append(Part(" ".join(file.name for file in wiki), sum(file.size for file in wiki), read))
+        found: list[Fragment] = []
+        in_lines: list[File] = []
+        for file in files:
+            match SUFFIXES[file.kind] if self.format == BY_SUFFIX else self.format:
+                case "text":
+                    found.append(Fragment(file.name, file.size, functools.partial(_read_text, file, self)))
+                case "jsonl":
+                    found.append(Fragment(file.name, file.size, functools.partial(_read_jsonl, file, self)))
+                case "parquet":
+                    found += _row_groups(file, self)
+                case _:
+                    in_lines.append(file)
+        if in_lines:
+            # One fragment of all: a document may begin in one file and end in the next.
+            read = functools.partial(_read_documents_in_lines, in_lines, self)
+            found.append(Fragment(" ".join(file.name for file in in_lines), sum(file.size for file in in_lines), read))
         return found
-
-    def _parts(self, file: File, kind: str) -> list[Part]:
-        match kind:
-            case "text":
-                return [Part(file.name, file.size, functools.partial(_text, file, self))]
-            case "jsonl":
-                return [Part(file.name, file.size, functools.partial(_jsonl, file, self))]
-            case "parquet":
-                return _row_groups(file, self)
-        return []
 
 
 def is_fetched(path: str) -> bool:
@@ -95,77 +121,94 @@ def is_fetched(path: str) -> bool:
     return path.startswith(TFDS) or is_remote(path)
 
 
-def digest(parts: list[Part]) -> str:
-    """Sixteen hex digits of the parts' names and sizes: another source, or another version of it, has others.
-
-    Args:
-        parts: of a source.
-    """
-    listing = json.dumps([(part.name, part.size) for part in parts])
-    return hashlib.sha256(listing.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def hash_fragments(fragments: list[Fragment]) -> str:
+    """Sixteen hex digits of the fragments' names and sizes: another source, or another version of it, has others."""
+    listed = json.dumps([(fragment.name, fragment.size) for fragment in fragments])
+    return hashlib.sha256(listed.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _text(file: File, source: Source) -> Read:
-    text = decoded(file.whole(source.largest), source.errors, file.path)
+def _made(name: str, make: Callable[[], Iterator[str]]) -> Fragment:
+    """The documents that a corpus makes, in one fragment; its size is their characters."""
+    texts = list(make())
+
+    def read() -> Reading:
+        done = 0
+        for text in texts:
+            done += len(text)
+            yield (text,), done
+
+    return Fragment(name, sum(map(len, texts)), read)
+
+
+def _read_composed(fragment: Fragment, compose: Callable[..., str]) -> Reading:
+    for texts, done in fragment.read():
+        yield (compose(*texts),), done
+
+
+def _read_text(file: File, source: Source) -> Reading:
+    text = decode(file.whole(source.largest), source.errors, file.path)
     # What Python's text files do with the ends of lines.
     yield (text.replace("\r\n", "\n").replace("\r", "\n"),), file.size
 
 
-def _jsonl(file: File, source: Source) -> Read:
+def _read_jsonl(file: File, source: Source) -> Reading:
     start = 0
-    for number, (line, read) in enumerate(file.lines(source.largest), 1):
+    for number, (line, done) in enumerate(file.lines(source.largest), 1):
         if not line.isspace():
             where = f"{file.path} line {number}"
-            record = strict_json.parse(decoded(line, source.errors, file.path, start), where, strict=False)
-            yield chosen(record, source.fields, where), read
+            record = strict_json.parse(decode(line, source.errors, file.path, start), where, strict=False)
+            yield pick_texts(record, source.fields, where), done
         start += len(line)
 
 
-def _row_groups(file: File, source: Source) -> list[Part]:
-    """A part for each row group: reading goes on at any of them without reading those before."""
+def _row_groups(file: File, source: Source) -> list[Fragment]:
+    """A fragment for each row group: reading goes on at any of them without reading those before."""
     columns = Columns(file, source.fields, source.largest)
     return [
-        Part(f"{file.name}#{number}", size, functools.partial(_rows, file, source, columns, number, size, rows))
-        for number, (size, rows) in enumerate(columns.groups())
+        Fragment(f"{file.name}#{group}", size, functools.partial(_read_rows, file, source, columns, group, size, rows))
+        for group, (size, rows) in enumerate(columns.groups())
     ]
 
 
-def _rows(file: File, source: Source, columns: Columns, group: int, size: int, rows: int) -> Read:
+def _read_rows(file: File, source: Source, columns: Columns, group: int, size: int, rows: int) -> Reading:
     for number, texts in enumerate(columns.rows(group), 1):
         where = f"{file.path} row {number} of group {group}"
-        yield tuple(decoded(text, source.errors, where) for text in texts), size * number // rows
+        yield tuple(decode(text, source.errors, where) for text in texts), size * number // rows
 
 
-def _wikitext(files: tuple[File, ...], source: Source) -> Read:
-    done = article = 0
+def _read_documents_in_lines(files: list[File], source: Source) -> Reading:
+    cut = (ARTICLES if source.format == BY_SUFFIX else formats()[source.format]).cut
+    done = size = 0  # bytes of the files that are read; bytes of the document that goes on
 
     def lines() -> Iterator[str]:
-        nonlocal done, article
+        nonlocal done, size
         for file in files:
             before = done
-            for number, (line, read) in enumerate(_wiki_lines(file, source), 1):
+            for number, (line, read) in enumerate(_read_lines(file, source), 1):
                 done = before + read
-                article += len(line)
-                if article > source.largest:
+                size += len(line)
+                # A file without a title would be one document, as large as it likes.
+                if size > source.largest:
                     raise too_large(f"the article that goes on in {file.path} at line {number}", source.largest)
                 yield line
             done = before + file.size
 
-    for text in articles(lines()):
-        article = 0
+    for text in cut(lines()):
+        size = 0
         yield (text,), done
 
 
-def _wiki_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
+def _read_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
+    """The lines of a file, each with the bytes that are read; those of a parquet file are its rows."""
     if file.kind == ".parquet":
         columns = Columns(file, source.fields, source.largest)
         groups = columns.groups()
         for number, (_, rows) in enumerate(groups):
             for row, (text,) in enumerate(columns.rows(number), 1):
                 where = f"{file.path} row {row} of group {number}"
-                yield decoded(text, source.errors, where), file.size * (number * rows + row) // (len(groups) * rows)
+                yield decode(text, source.errors, where), file.size * (number * rows + row) // (len(groups) * rows)
         return
     start = 0
     for line, read in file.lines(source.largest):
-        yield decoded(line, source.errors, file.path, start), read
+        yield decode(line, source.errors, file.path, start), read
         start += len(line)

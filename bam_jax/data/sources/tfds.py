@@ -4,17 +4,17 @@ import functools
 import re
 from typing import Any
 
-from bam_jax.data.sources.records import Part, Read, decoded
+from bam_jax.data.sources.fragment import Fragment, Reading, decode
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import need, shortened, too_large
 
 _PATH = re.compile(r"tfds:(?P<hub>huggingface:)?(?P<name>[^:]+)(?P<version>:[\d*][\d.*]*)?(:(?P<split>[^:]+))?")
-_RECORDS = 2**14  # of a part
+_RECORDS = 2**14  # of a fragment
 _READ = 64  # at a time
 
 
-def parts(path: str, fields: tuple[str, ...], errors: str, largest: int) -> list[Part]:
-    """The parts of a prepared dataset: ranges of its records.
+def fragments(path: str, fields: tuple[str, ...], errors: str, largest: int) -> list[Fragment]:
+    """The fragments of a prepared dataset: ranges of its records.
 
     Args:
         path: tfds:NAME[:SPLIT], of the split "train" if none is given; NAME as tensorflow_datasets has it
@@ -47,18 +47,18 @@ def parts(path: str, fields: tuple[str, ...], errors: str, largest: int) -> list
                 f"{path} has no feature '{field}' (its features: {shortened(features)}); name another with --text-field"
             )
     info, total = builder.info.splits[split], len(source)
-    parts = []
+    found = []
     for start in range(0, total, _RECORDS):
         stop = min(start + _RECORDS, total)
         size = info.num_bytes * stop // total - info.num_bytes * start // total
         read = functools.partial(_read, source, path, fields, errors, largest, start, stop, size)
-        parts.append(Part(f"{builder.info.full_name}:{split}[{start}:{stop}]", size, read))
-    return parts
+        found.append(Fragment(f"{builder.info.full_name}:{split}[{start}:{stop}]", size, read))
+    return found
 
 
 def _read(
     source: Any, path: str, fields: tuple[str, ...], errors: str, largest: int, start: int, stop: int, size: int
-) -> Read:
+) -> Reading:
     for first in range(start, stop, _READ):
         numbers = range(first, min(first + _READ, stop))
         try:
@@ -74,7 +74,7 @@ def _read(
                 )
             if max(map(len, texts)) > largest:
                 raise too_large(where, largest)
-            yield tuple(decoded(text, errors, where) for text in texts), size * (number + 1 - start) // (stop - start)
+            yield tuple(decode(text, errors, where) for text in texts), size * (number + 1 - start) // (stop - start)
 
 
 def _builder(path: str, parsed: re.Match[str]) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.data.sources.records import decoded
+from bam_jax.data.sources.fragment import decode
 from bam_jax.data.tasks import invented
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
@@ -215,13 +215,13 @@ def _one(path: Path) -> list[Any]:
                 records += batch.to_pylist()
         return records
     if path.suffix == ".json":
-        found = strict_json.parse(decoded(file.whole(LARGEST), "strict", file.path), file.path, strict=False)
+        found = strict_json.parse(decode(file.whole(LARGEST), "strict", file.path), file.path, strict=False)
         if not isinstance(found, list):
             raise UserError(f"{path} is not a list of records; fetch it again")
         return found
     lines = enumerate((line for line, _ in file.lines(LARGEST)), 1)
     return [
-        strict_json.parse(decoded(line, "strict", file.path), f"{path} line {number}", strict=False)
+        strict_json.parse(decode(line, "strict", file.path), f"{path} line {number}", strict=False)
         for number, line in lines
         if not line.isspace()
     ]

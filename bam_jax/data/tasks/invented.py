@@ -10,7 +10,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bam_jax.data.sources.corpus import STDLIB, documents
+from bam_jax.data.sources.corpus import STDLIB
+from bam_jax.data.sources.texts import read_texts
 
 RECORDS = 64
 """In every split of every subset."""
@@ -136,7 +137,7 @@ MAKE: Mapping[str, Callable[[random.Random], list[Record]]] = {
 
 @functools.cache
 def _words() -> list[str]:
-    return list(itertools.chain.from_iterable(text.split() for text in documents(STDLIB)))
+    return list(itertools.chain.from_iterable(text.split() for text in read_texts(STDLIB)))
 
 
 def _passage(rng: random.Random, size: int) -> str:

@@ -25,7 +25,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bam_jax.data.sources.corpus import STDLIB, documents
+from bam_jax.data.sources.corpus import STDLIB
+from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tasks.passkey import FILLER
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
@@ -135,7 +136,7 @@ def essays(source: str = STDLIB) -> Essays:
     Raises:
         UserError: no or unreadable text.
     """
-    words = (word[0] for document in documents(source) for word in re.finditer(r"\S+", document))
+    words = (word[0] for document in read_texts(source) for word in re.finditer(r"\S+", document))
     return Essays(source, tuple(itertools.islice(words, MOST)))
 
 

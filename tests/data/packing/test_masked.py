@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bam_jax.data import tokenizer
 from bam_jax.data.packing.masked import Masked
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
 BYTE = tokenizer("byte")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bam_jax.config import Config, DataConfig
-from bam_jax.data import batches, held_out, tokenizer
+from bam_jax.data.loader import batches, held_out
 from bam_jax.data.prepared.documents import InMemory, Reader, open_documents
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
 BYTE = tokenizer("byte")

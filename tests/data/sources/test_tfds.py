@@ -50,7 +50,7 @@ def there(prepared, monkeypatch):
 
 
 def read(path, *fields):
-    return [record for part in Source(path, fields or ("text",)).parts() for record, _ in part.read()]
+    return [record for part in Source(path, fields or ("text",)).fragments() for record, _ in part.read()]
 
 
 def test_splits_and_configurations(there, monkeypatch):
@@ -58,7 +58,7 @@ def test_splits_and_configurations(there, monkeypatch):
     records = read("tfds:small__texts/en", "text", "title")
     assert sorted(records) == sorted((f"text {n} é", f"en {n}") for n in range(300))
     assert records == read("tfds:small__texts/en:train", "text", "title")
-    parts = Source("tfds:small__texts/en").parts()
+    parts = Source("tfds:small__texts/en").fragments()
     assert [part.name for part in parts] == [
         f"small__texts/en/1.0.0:train[{a}]" for a in ("0:128", "128:256", "256:300")
     ]

@@ -1,4 +1,4 @@
-"""Every preset reads a small file in exactly the schema of its corpus, and says how to fetch the corpus."""
+"""Every corpus is read from a small file in exactly its schema, and says how it is fetched."""
 
 import json
 import re
@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bam_jax.data import prepare
+from bam_jax.data.corpora import CORPORA
 from bam_jax.data.prepared import shards
-from bam_jax.data.sources.presets import PRESETS
+from bam_jax.data.prepared.manifest import SPLITS, read_manifest
 from bam_jax.system.errors import UserError
 
 TEXTS = [f"Document {number} has so many words: {'word ' * (number % 13)}and ends.\n" for number in range(400)]
@@ -66,14 +67,17 @@ HUB = {
 }
 
 
+FETCHED = [name for name, corpus in CORPORA.items() if corpus.make is None]
+
+
 def run(name, *options):
     prepare.main([f"--preset={name}", "--tokenizer=byte", "--out=out", "--workers=0", *options])
     texts = {}
-    for split in shards.SPLITS:
+    for split in SPLITS:
         documents = shards.open_split("out", split)
         ids = documents.read(np.arange(len(documents)))
         texts[split] = [bytes(each[:-1].astype(np.uint8)).decode() for each in ids]
-    return texts, shards.read_manifest("out")
+    return texts, read_manifest("out")
 
 
 @pytest.mark.parametrize("name", HUB)
@@ -86,8 +90,8 @@ def test_files_of_the_hub(tmp_path, monkeypatch, name):
         pq.write_table(table(schema, TEXTS[200 * number :][:200]), file, row_group_size=60)
         readme = Path("corpora") / name / "README.md"
         readme.write_text("no text of the corpus")
-    holdout = ["--holdout-tokens=2000"] if PRESETS[name].holdout_tokens else []
-    holdout += ["--holdout-records=40"] if PRESETS[name].holdout_records else []
+    holdout = ["--holdout-tokens=2000"] if CORPORA[name].holdout_tokens else []
+    holdout += ["--holdout-records=40"] if CORPORA[name].holdout_records else []
     texts, manifest = run(name, *holdout)
     assert manifest.recipe["preset"] == name
     if schema is TRIPLETS:
@@ -135,7 +139,7 @@ def test_triplets_as_lines(tmp_path, monkeypatch):
     rows = [{"query": f"q{n // 23}", "positive": f"p{n}", "negative": f"n{n}"} for n in range(100 * 23)]
     Path("corpora/ms-marco/triplets.jsonl").write_text("\n".join(map(json.dumps, rows)))
     texts, _ = run("ms-marco", "--sample-records=230", "--holdout-records=10")
-    triplets = [list(zip(*[iter(texts[split])] * 3, strict=True)) for split in shards.SPLITS]
+    triplets = [list(zip(*[iter(texts[split])] * 3, strict=True)) for split in SPLITS]
     assert list(map(len, triplets)) == [230, 10] and {*triplets[0], *triplets[1]} <= {
         tuple(row.values()) for row in rows
     }
@@ -143,7 +147,7 @@ def test_triplets_as_lines(tmp_path, monkeypatch):
     assert len({query for query, _, _ in triplets[0]}) > 80
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", FETCHED)
 def test_what_is_not_there_is_fetched_by_the_command_that_is_said(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as error:
@@ -151,16 +155,16 @@ def test_what_is_not_there_is_fetched_by_the_command_that_is_said(tmp_path, monk
     assert "\n" not in str(error.value)
     command = re.search(r"(hf download .*)  \(or name", str(error.value))[1]
     hf, download, repository, *options = shlex.split(command)
-    assert (hf, download, repository) == ("hf", "download", PRESETS[name].repository)
-    assert options == ["--repo-type", "dataset", "--include", PRESETS[name].include, "--local-dir", f"corpora/{name}"]
+    assert (hf, download, repository) == ("hf", "download", CORPORA[name].repository)
+    assert options == ["--repo-type", "dataset", "--include", CORPORA[name].include, "--local-dir", f"corpora/{name}"]
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_fetched_is_what_is_read():
     """The first pattern of each split lies in what the command fetches."""
-    for name, preset in PRESETS.items():
-        for patterns in preset.patterns.values():
-            assert patterns[0].split("/")[:-1] == preset.include.split("/")[:-1], name
+    for name in FETCHED:
+        for patterns in CORPORA[name].splits.values():
+            assert patterns[0].split("/")[:-1] == CORPORA[name].include.split("/")[:-1], name
 
 
 def test_broken_files_are_not_taken_for_missing(tmp_path, monkeypatch):

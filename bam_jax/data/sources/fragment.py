@@ -1,4 +1,4 @@
-"""Records of a corpus, and the parts of it that they are read from."""
+"""Fragments: the pieces of a source that can be read by themselves, and the records that they give."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -9,12 +9,12 @@ from bam_jax.system.files import shortened
 
 Record = tuple[str, ...]
 """The text of a document, or texts that belong together: a query, a passage that answers it, one that does not."""
-Read = Iterator[tuple[Record, int]]
-"""Records, each with the bytes of the part, as stored, that have been read when it comes."""
+Reading = Iterator[tuple[Record, int]]
+"""Records, each with the bytes of the fragment, as stored, that have been read when it comes."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Fragment:
     """A piece of a source that can be read by itself: a file, a row group of it, or some files end to end.
 
     Args:
@@ -25,32 +25,32 @@ class Part:
 
     name: str
     size: int
-    read: Callable[[], Read]
+    read: Callable[[], Reading]
 
 
-def chosen(record: Any, fields: tuple[str, ...], where: str) -> Record:
-    """The texts of a record's fields.
+def pick_texts(record: Any, fields: tuple[str, ...], where: str) -> Record:
+    """Picks the texts of some fields out of a record.
 
     Args:
         record: from JSON or a column store: names to values.
-        fields: their names.
+        fields: the names of the fields.
         where: what an error names.
 
     Raises:
         UserError: a field is missing or holds no text.
     """
-    found = record if isinstance(record, dict) else {}
+    values = record if isinstance(record, dict) else {}
     for field in fields:
-        if field not in found or not isinstance(found[field], str):
+        if field not in values or not isinstance(values[field], str):
             raise UserError(
-                f"{where} has no text in the field '{field}' (its fields: {shortened(found)}); name another "
+                f"{where} has no text in the field '{field}' (its fields: {shortened(values)}); name another "
                 "with --config.data.text_field or, of prepare, --text-field"
             )
-    return tuple(found[field] for field in fields)
+    return tuple(values[field] for field in fields)
 
 
-def decoded(text: bytes | bytearray, errors: str, where: str, start: int = 0) -> str:
-    """A text's characters.
+def decode(text: bytes | bytearray, errors: str, where: str, start: int = 0) -> str:
+    """Decodes a text.
 
     Args:
         text: bytes of UTF-8.

@@ -7,13 +7,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax.data.packing.rows import Kept, restarted, stretches
+from bam_jax.data.packing.base import Memo, consecutive_runs, restarted_positions
 
 
 class Squares:
     def __init__(self):
         self.asked = []
-        self.kept = Kept(self.square, size=2)
+        self.kept = Memo(self.square, size=2)
 
     def square(self, number, power):
         self.asked.append(number)
@@ -36,7 +36,7 @@ def test_kept_values_do_not_travel():
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1))))
 def test_stretches(pairs):
     numbers, other = (np.array([pair[place] for pair in pairs], int) for place in (0, 1))
-    parts = stretches(numbers, other)
+    parts = consecutive_runs(numbers, other)
     assert [number for part in parts for number in numbers[part]] == numbers.tolist()
     for part in parts:
         assert (np.diff(numbers[part]) == 1).all() and len(set(other[part])) == 1
@@ -47,7 +47,7 @@ def test_stretches(pairs):
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), min_size=1))
 def test_positions_restart_with_every_segment(rows):
-    found = restarted(np.array(rows))
+    found = restarted_positions(np.array(rows))
     for row, positions in zip(rows, found, strict=True):
         slow = []
         for place, segment in enumerate(row):

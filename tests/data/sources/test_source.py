@@ -15,16 +15,16 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bam_jax.data.corpora.wikitext import articles
 from bam_jax.data.sources import source
 from bam_jax.data.sources.source import Source
-from bam_jax.data.sources.wikitext import articles
 from bam_jax.system.errors import UserError
 
 TEXTS = ["one\ntwo", "é漢字 \U0001f600", "", " \n", "no end of line", "x" * 70_000]
 
 
 def read(path, *fields, **options):
-    parts = Source(str(path), fields or ("text",), **options).parts()
+    parts = Source(str(path), fields or ("text",), **options).fragments()
     return [record for part in parts for record, _ in part.read()]
 
 
@@ -61,7 +61,7 @@ def test_parquet(tmp_path, kind):
     )
     write_parquet(tmp_path / "b.parquet", [None, "last"])
     assert read(tmp_path) == [*((text,) for text in TEXTS), ("",), ("last",)]
-    assert [part.name for part in Source(str(tmp_path)).parts()] == [
+    assert [part.name for part in Source(str(tmp_path)).fragments()] == [
         *(f"a.parquet#{n}" for n in range(3)),
         "b.parquet#0",
     ]
@@ -89,7 +89,7 @@ def test_parts_say_how_much_of_them_is_read(tmp_path):
     (tmp_path / "c.txt").write_text("text")
     (tmp_path / "w.tokens").write_text(" = A = \n\n text\n\n = B = \n\n text\n")
     write_parquet(tmp_path / "b.parquet", TEXTS)
-    parts = Source(str(tmp_path)).parts()
+    parts = Source(str(tmp_path)).fragments()
     assert [part.name for part in parts] == ["a.jsonl.gz", *(f"b.parquet#{n}" for n in range(3)), "c.txt", "w.tokens"]
     for part in parts:
         done = [size for _, size in part.read()]
@@ -115,7 +115,7 @@ def test_addresses_are_read_as_folders_are(tmp_path):
         memory.pipe(f"/bucket/corpus/{path.relative_to(tmp_path).as_posix()}", path.read_bytes())
     here, there = Source(str(tmp_path)), Source("memory://bucket/corpus")
     assert read(there.path) == read(here.path) == read(f"file://{tmp_path}")
-    assert source.digest(there.parts()) == source.digest(here.parts())
+    assert source.hash_fragments(there.fragments()) == source.hash_fragments(here.fragments())
     assert read("memory://bucket/corpus/sub/b.txt") == [("text é",)]
     with pytest.raises(UserError, match="memory://bucket/none does not exist"):
         read("memory://bucket/none")
@@ -226,7 +226,7 @@ def test_a_long_text_that_parquet_holds_once_is_decoded_few_times(tmp_path):
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 2**20]))
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", store_schema=False)
     assert (tmp_path / "a.parquet").stat().st_size < 2**20
-    (part,) = Source(str(tmp_path)).parts()
+    (part,) = Source(str(tmp_path)).fragments()
     assert peak(lambda: next(iter(part.read()))) < 2**27
 
 

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from bam_jax.data.sources.records import Part, Record
+from bam_jax.data.sources.fragment import Fragment, Record
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
 
@@ -21,18 +21,18 @@ BATCH = 2**18
 """Characters after which a batch is full; a longer record is one by itself."""
 RECORD = 16
 """Characters that a record counts beside its text: of empty ones as well only so many are in a batch."""
-ALL = 2**64
+ALL_HASHES = 2**64
 """The bound that every hash of a record is below."""
 _AHEAD = 4  # batches for each worker that wait for one or to be taken
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class RecordBatch:
     """Consecutive records of a source.
 
     Args:
         records: their texts.
-        ends: of each record, the place in the source after it: [part, record of it].
+        ends: of each record, the place in the source after it: [fragment, record of it].
         read: bytes of the source, as stored, up to its end.
     """
 
@@ -42,8 +42,8 @@ class Batch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokens:
-    """A batch's ids.
+class EncodedBatch:
+    """The ids of a batch of records.
 
     Args:
         ids: of all texts end to end, [tokens], each text with its end token if there is one.
@@ -58,29 +58,29 @@ class Tokens:
     bytes: np.ndarray
 
 
-def batches(parts: list[Part], start: tuple[int, int]) -> Iterator[Batch]:
+def batch_records(fragments: list[Fragment], start: tuple[int, int]) -> Iterator[RecordBatch]:
     """The records of a source in batches, from a place on.
 
     Args:
-        parts: of the source.
-        start: [part, record of it].
+        fragments: of the source.
+        start: [fragment, record of it].
     """
     records: list[Record] = []
     ends: list[tuple[int, int]] = []
-    size, before = 0, sum(part.size for part in parts[: start[0]])
-    for number, part in enumerate(parts[start[0] :], start[0]):
+    size, before = 0, sum(fragment.size for fragment in fragments[: start[0]])
+    for number, fragment in enumerate(fragments[start[0] :], start[0]):
         first = start[1] if number == start[0] else 0
-        for index, (record, read) in enumerate(itertools.islice(part.read(), first, None), first + 1):
-            length = _weight(record)
+        for index, (record, read) in enumerate(itertools.islice(fragment.read(), first, None), first + 1):
+            length = _weigh(record)
             if records and size + length > BATCH:
-                yield Batch(tuple(records), tuple(ends), before + read)
+                yield RecordBatch(tuple(records), tuple(ends), before + read)
                 records, ends, size = [], [], 0
             records.append(record)
             ends.append((number, index))
             size += length
-        before += part.size
+        before += fragment.size
     if records:
-        yield Batch(tuple(records), tuple(ends), before)
+        yield RecordBatch(tuple(records), tuple(ends), before)
 
 
 class Encoder:
@@ -92,36 +92,31 @@ class Encoder:
         below: records of other hashes are not tokenised.
     """
 
-    def __init__(self, tokenizer: Tokenizer, seed: int, below: int = ALL) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: int, below: int = ALL_HASHES) -> None:
         self.dtype = "<u2" if tokenizer.size <= 2**16 else "<u4"
         self._tokenizer = tokenizer
         self._ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], self.dtype)
         self._below = below
         self._key = seed.to_bytes(8, "little", signed=True)
 
-    def __call__(self, records: tuple[Record, ...]) -> Tokens:
+    def __call__(self, records: tuple[Record, ...]) -> EncodedBatch:
         """The ids of the records."""
-        raw = [_bytes(record) for record in records]
+        raw = [_to_bytes(record) for record in records]
         hashes = [self._hash(texts) for texts in raw]
-        wanted = [digest < self._below for digest in hashes]
-        texts = self._tokenizer.encode_batch(
-            [
-                text if here and text.strip() else ""
-                for record, here in zip(records, wanted, strict=True)
-                for text in record
-            ]
-        )
+        texts: list[str] = []
+        for record, digest in zip(records, hashes, strict=True):
+            # A text that is not wanted is tokenised as an empty one, so that texts stay in their places.
+            texts += [text if digest < self._below and text.strip() else "" for text in record]
+        encoded = self._tokenizer.encode_batch(texts)
         fields = len(records[0])
-        lengths = np.array([len(text) for text in texts], np.int64).reshape(-1, fields)
+        lengths = np.array([len(ids) for ids in encoded], np.int64).reshape(-1, fields)
         full = np.all(lengths > 0, axis=1)
-        pieces = [
-            piece
-            for text, kept in zip(texts, np.repeat(full, fields).tolist(), strict=True)
-            if kept
-            for piece in (text.astype(self.dtype), self._ending)
-        ]
-        return Tokens(
-            ids=np.concatenate([np.empty(0, self.dtype), *pieces]),
+        pieces = [np.empty(0, self.dtype)]
+        for ids, has_all in zip(encoded, np.repeat(full, fields).tolist(), strict=True):
+            if has_all:
+                pieces += [ids.astype(self.dtype), self._ending]
+        return EncodedBatch(
+            ids=np.concatenate(pieces),
             lengths=(lengths + len(self._ending)) * full[:, None],
             hashes=np.array(hashes, np.uint64),
             bytes=np.array([sum(map(len, texts)) for texts in raw], np.int64),
@@ -129,25 +124,24 @@ class Encoder:
 
     def hash(self, record: Record) -> int:
         """The hash of a record, below 2^64: that of its texts and the seed alone."""
-        return self._hash(_bytes(record))
+        return self._hash(_to_bytes(record))
 
     def _hash(self, texts: list[bytes]) -> int:
         digest = hashlib.blake2b(key=self._key, digest_size=8)
         for text in texts:
+            # The length parts the texts: ("ab", "c") and ("a", "bc") are other records.
             digest.update(len(text).to_bytes(8, "little"))
             digest.update(text)
         return int.from_bytes(digest.digest(), "little")
 
 
-def _bytes(record: Record) -> list[bytes]:
-    return [text.encode("utf-8", "surrogatepass") for text in record]
-
-
-def tokenised(work: Iterator[Batch], encoder: Encoder, workers: int) -> Generator[tuple[Batch, Tokens]]:
+def tokenise(
+    batches: Iterator[RecordBatch], encoder: Encoder, workers: int
+) -> Generator[tuple[RecordBatch, EncodedBatch]]:
     """Batches with their ids, in order.
 
     Args:
-        work: the batches.
+        batches: of records.
         encoder: what tokenises them, here or in the workers.
         workers: processes; 0 tokenises in this one.
 
@@ -155,21 +149,23 @@ def tokenised(work: Iterator[Batch], encoder: Encoder, workers: int) -> Generato
         UserError: a worker was killed.
     """
     if workers == 0:
-        yield from ((batch, encoder(batch.records)) for batch in work)
+        for batch in batches:
+            yield batch, encoder(batch.records)
         return
-    waiting: collections.deque[tuple[Batch, int, concurrent.futures.Future[Tokens]]] = collections.deque()
+    waiting: collections.deque[tuple[RecordBatch, int, concurrent.futures.Future[EncodedBatch]]] = collections.deque()
+    # The reader is faster than the workers: without a bound the whole source would wait in memory.
     room = _AHEAD * workers * BATCH  # characters; a longer record waits until it is alone
     context = multiprocessing.get_context("spawn")  # forked processes would inherit locks that threads hold
-    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin, (encoder,))
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _begin_worker, (encoder,))
     try:
-        _start(pool, workers)
-        for batch in work:
-            size = sum(map(_weight, batch.records))
+        _start_workers(pool, workers)
+        for batch in batches:
+            size = sum(map(_weigh, batch.records))
             while waiting and room < size:
                 done, freed, future = waiting.popleft()
                 room += freed
                 yield done, future.result()
-            waiting.append((batch, size, pool.submit(_work, batch.records)))
+            waiting.append((batch, size, pool.submit(_encode, batch.records)))
             room -= size
         while waiting:
             done, _, future = waiting.popleft()
@@ -182,14 +178,19 @@ def tokenised(work: Iterator[Batch], encoder: Encoder, workers: int) -> Generato
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _weight(record: Record) -> int:
+def _weigh(record: Record) -> int:
+    """The characters that a record counts in a batch."""
     return sum(map(len, record), RECORD)
 
 
-_WORKER: dict[str, Encoder] = {}  # a worker's own, made once
+def _to_bytes(record: Record) -> list[bytes]:
+    return [text.encode("utf-8", "surrogatepass") for text in record]
 
 
-def _start(pool: concurrent.futures.ProcessPoolExecutor, workers: int) -> None:
+_WORKER: dict[str, Encoder] = {}  # a worker's own, made once: pickled with every batch it would cost more than the text
+
+
+def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, workers: int) -> None:
     """Starts the workers deaf to Ctrl-C, which reaches the whole group: the parent ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # children inherit it
     try:
@@ -199,17 +200,17 @@ def _start(pool: concurrent.futures.ProcessPoolExecutor, workers: int) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(encoder: Encoder) -> None:
+def _begin_worker(encoder: Encoder) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _WORKER["encoder"] = encoder
 
 
-def _work(records: tuple[Record, ...]) -> Tokens:
+def _encode(records: tuple[Record, ...]) -> EncodedBatch:
     return _WORKER["encoder"](records)
 
 
 def _end_with_parent() -> None:
-    """A killed parent leaves its workers waiting for work for ever."""
+    """Ends a worker whose parent is killed: it would wait for work for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

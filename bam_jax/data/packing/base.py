@@ -1,4 +1,4 @@
-"""Rows: what a batch is made of, each a pure function of its number."""
+"""Row sources: endless rows to make batches of, each a pure function of its number; and what they share."""
 
 import itertools
 from collections.abc import Callable, Hashable
@@ -9,7 +9,7 @@ import numpy as np
 Batch = dict[str, np.ndarray]
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Endless rows in one global order, of which any can be made at any time: those of an epoch, then of the next."""
 
     def take(self, numbers: np.ndarray) -> Batch:
@@ -23,14 +23,14 @@ class Rows(Protocol):
         """
 
 
-class Kept[*Key, Value]:
+class Memo[*Key, Value]:
     """A function of which the last few values are kept. Pickled, it forgets them (`functools.lru_cache` cannot be).
 
     Args:
         make: the function, of hashable arguments.
         size: number of values.
 
-    >>> double = Kept(lambda number: 2 * number, size=1)
+    >>> double = Memo(lambda number: 2 * number, size=1)
     >>> double(2), double(2)
     (4, 4)
     """
@@ -47,17 +47,17 @@ class Kept[*Key, Value]:
         return value
 
     def __reduce__(self) -> tuple:
-        return Kept, (self._make, self._size)
+        return Memo, (self._make, self._size)
 
 
-def stretches(numbers: np.ndarray, *same: np.ndarray) -> list[slice]:
+def consecutive_runs(numbers: np.ndarray, *same: np.ndarray) -> list[slice]:
     """Where consecutive numbers stand one after the other, as slices.
 
     Args:
         numbers: [R] integers.
         same: [R] arrays that must not change within a slice.
 
-    >>> stretches(np.array([7, 8, 9, 3]))
+    >>> consecutive_runs(np.array([7, 8, 9, 3]))
     [slice(0, 3, None), slice(3, 4, None)]
     """
     breaks = np.diff(numbers) != 1
@@ -67,7 +67,7 @@ def stretches(numbers: np.ndarray, *same: np.ndarray) -> list[slice]:
     return [slice(first, last) for first, last in itertools.pairwise(ends) if first < last]
 
 
-def restarted(segment: np.ndarray) -> np.ndarray:
+def restarted_positions(segment: np.ndarray) -> np.ndarray:
     """Positions that start again from 0 with every segment of a row.
 
     Args:
@@ -76,7 +76,7 @@ def restarted(segment: np.ndarray) -> np.ndarray:
     Returns:
         [R, T] int32.
 
-    >>> restarted(np.array([[1, 1, 2, 2, 2, 0]]))
+    >>> restarted_positions(np.array([[1, 1, 2, 2, 2, 0]]))
     array([[0, 1, 0, 1, 2, 0]], dtype=int32)
     """
     index = np.arange(segment.shape[1], dtype=np.int32)

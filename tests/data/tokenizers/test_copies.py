@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from bam_jax import config as configs
-from bam_jax.data import tokenizer, train_bpe
-from bam_jax.data.tokenizers.kept import keep, kept
+from bam_jax.data.tokenizers import tokenizer, train_bpe
+from bam_jax.data.tokenizers.copies import load_tokenizer, save_tokenizer
 from bam_jax.evals import running
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.system.errors import UserError
@@ -116,17 +116,17 @@ def test_a_torn_copy_is_made_again(tmp_path, trained):
     made = tokenizer(f"bpe:{trained[0] / 'bpe.json'}")
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")  # killed before who it is was written
-    keep(made, tmp_path)
-    assert kept(tmp_path, made.spec).hash == made.hash
+    save_tokenizer(made, tmp_path)
+    assert load_tokenizer(tmp_path, made.spec).hash == made.hash
 
 
 def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
-    keep(tokenizer("byte"), tmp_path)
-    assert kept(tmp_path, "byte").name == "byte" and [p.name for p in (tmp_path / "tokenizer").iterdir()] == [
+    save_tokenizer(tokenizer("byte"), tmp_path)
+    assert load_tokenizer(tmp_path, "byte").name == "byte" and [p.name for p in (tmp_path / "tokenizer").iterdir()] == [
         "identity.json"
     ]
     with pytest.raises(UserError, match="'char' has hash"):
-        kept(tmp_path, "char")
+        load_tokenizer(tmp_path, "char")
 
 
 @pytest.mark.parametrize(
@@ -149,4 +149,4 @@ def test_a_strangers_files_are_data(tmp_path, name, files, says):
     for each, text in ({"identity.json": json.dumps(identity)} | files).items():
         (tmp_path / "tokenizer" / each).write_text(text)
     with pytest.raises(UserError, match=re.escape(says)):
-        kept(tmp_path, "bpe:x")
+        load_tokenizer(tmp_path, "bpe:x")

@@ -1,21 +1,25 @@
-"""Documents into shards: the loop of `prepare`, which can be killed at any moment."""
+"""The loop of `prepare` that writes documents into shards, and can be killed at any moment."""
 
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from bam_jax.data.prepared.pool import Encoder, batches, tokenised
-from bam_jax.data.prepared.shards import MANIFEST, SPLITS, Manifest, Shard, ShardWriter, lengths_path
-from bam_jax.data.sources.records import Part
+from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, Shard
+from bam_jax.data.prepared.shards import ShardWriter, lengths_path
+from bam_jax.data.prepared.tokenising import EncodedBatch, Encoder, batch_records, tokenise
+from bam_jax.data.sources.fragment import Fragment
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
 
 
-def fill(folder: Path, manifest: Manifest, parts: list[Part], encoder: Encoder, workers: int) -> Manifest:
+def write_shards(
+    folder: Path, manifest: Manifest, fragments: list[Fragment], encoder: Encoder, workers: int
+) -> Manifest:
     """Writes the shards that are missing.
 
     A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
@@ -26,7 +30,7 @@ def fill(folder: Path, manifest: Manifest, parts: list[Part], encoder: Encoder, 
     Args:
         folder: the prepared folder.
         manifest: as far as it is; its `next` says where to go on.
-        parts: of the source.
+        fragments: of the source.
         encoder: tokenises.
         workers: processes.
 
@@ -38,19 +42,11 @@ def fill(folder: Path, manifest: Manifest, parts: list[Part], encoder: Encoder, 
     """
     assert manifest.next is not None
     section = _Section(folder, manifest)
-    work = tokenised(batches(parts, manifest.next), encoder, workers)
-    with contextlib.closing(work) as results, _progress(manifest, parts) as bar:
+    batches = tokenise(batch_records(fragments, manifest.next), encoder, workers)
+    with contextlib.closing(batches), _progress(manifest, fragments) as bar:
         counter = _Counter(section)
-        for batch, tokens in results:
-            start = 0
-            records = zip(
-                batch.ends, tokens.lengths.tolist(), tokens.hashes.tolist(), tokens.bytes.tolist(), strict=True
-            )
-            for end, lengths, digest, size in records:
-                texts = []
-                for length in lengths:
-                    texts.append(tokens.ids[start : start + length])
-                    start += length
+        for batch, encoded in batches:
+            for end, (texts, digest, size) in zip(batch.ends, _divide(encoded), strict=True):
                 section.add(texts, digest, size)
                 if section.enough:
                     bar.update(bar.total - bar.n)
@@ -59,6 +55,18 @@ def fill(folder: Path, manifest: Manifest, parts: list[Part], encoder: Encoder, 
                     section.close(end)
             counter.show(bar, batch.read)
     return section.finish()
+
+
+def _divide(encoded: EncodedBatch) -> Iterator[tuple[list[np.ndarray], int, int]]:
+    """Each record of a batch: the ids of its texts, [tokens] each, its hash, and its bytes."""
+    start = 0
+    columns = (encoded.lengths.tolist(), encoded.hashes.tolist(), encoded.bytes.tolist())
+    for lengths, digest, size in zip(*columns, strict=True):
+        texts = []
+        for length in lengths:
+            texts.append(encoded.ids[start : start + length])
+            start += length
+        yield texts, digest, size
 
 
 class _Section:
@@ -85,7 +93,13 @@ class _Section:
         return (tokens is not None and self.tokens("train") >= tokens) or self.counts["records"] == records
 
     def add(self, texts: list[np.ndarray], digest: int, size: int) -> None:
-        """A record's texts, each [tokens], its hash, and its bytes."""
+        """Adds a record to its split, or leaves it out.
+
+        Args:
+            texts: the ids of its texts, [tokens] each.
+            digest: its hash.
+            size: its bytes.
+        """
         self.counts["records"] += 1
         self.counts["bytes"] += size
         if digest >= self._recipe["sample_threshold"]:
@@ -95,7 +109,7 @@ class _Section:
             self.counts["empty"] += 1
             return
         split = "held_out" if digest < self._recipe["threshold"] else "train"
-        if self._done(split):
+        if self._is_complete(split):
             self.counts["left_out"] += 1
             return
         if split not in self._writers:
@@ -104,7 +118,7 @@ class _Section:
         for text in texts:
             self._writers[split].append(text)
 
-    def _done(self, split: str) -> bool:
+    def _is_complete(self, split: str) -> bool:
         """True once a split has all that it is to have: equal records may be more than were to be drawn."""
         wanted = self._recipe["holdout_records" if split == "held_out" else "sample_records"]
         if wanted:
@@ -115,15 +129,20 @@ class _Section:
         return self._manifest.documents(split) + (self._writers[split].documents if split in self._writers else 0)
 
     def close(self, end: tuple[int, int] | None) -> Manifest:
-        """Finish its shards; the next section begins there, or nowhere: None."""
-        made = {split: (*shards, *self._closed(split)) for split, shards in self._manifest.shards.items()}
-        self._manifest = dataclasses.replace(self._manifest, shards=made, counts=dict(self.counts), next=end)
+        """Finishes the shards and writes the manifest.
+
+        Args:
+            end: the place in the source where the next section begins; None: there is none.
+        """
+        shards = {split: (*finished, *self._close_writer(split)) for split, finished in self._manifest.shards.items()}
+        # After the shards, never before: what the manifest names is whole, and what it does not name is written again.
+        self._manifest = dataclasses.replace(self._manifest, shards=shards, counts=dict(self.counts), next=end)
         self._writers = {}
         self._manifest.write(self._folder)
         return self._manifest
 
     def finish(self) -> Manifest:
-        """Finish the folder."""
+        """Finishes the folder."""
         if not self.tokens("train"):
             raise UserError(f"the source {self._recipe['source']} holds no text to train on; name another")
         for split in SPLITS:
@@ -133,12 +152,12 @@ class _Section:
             draft.unlink()
         return manifest
 
-    def _closed(self, split: str) -> list[Shard]:
+    def _close_writer(self, split: str) -> list[Shard]:
         return [self._writers[split].close()] if split in self._writers else []
 
 
 class _Counter:
-    """What the progress bar says beside the bytes of the source."""
+    """The line that the progress bar shows beside the bytes of the source."""
 
     def __init__(self, section: _Section) -> None:
         self._section, self._start, self._bytes = section, time.perf_counter(), section.counts["bytes"]
@@ -154,9 +173,9 @@ class _Counter:
         bar.update(read - bar.n)
 
 
-def _progress(manifest: Manifest, parts: list[Part]) -> tqdm:
+def _progress(manifest: Manifest, fragments: list[Fragment]) -> tqdm:
     assert manifest.next is not None
-    sizes = [part.size for part in parts]
+    sizes = [fragment.size for fragment in fragments]
     bar = console.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")
     bar.unit_scale = True
     return bar

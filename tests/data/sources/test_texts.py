@@ -7,23 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax.data.sources.corpus import documents, split
+from bam_jax.data.sources.texts import divide, read_texts
 from bam_jax.system.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def stdlib():
-    return list(documents("stdlib"))
+    return list(read_texts("stdlib"))
 
 
 def test_stdlib_is_large_and_always_the_same(stdlib):
     assert sum(map(len, stdlib)) > 1_500_000
-    assert stdlib[:3] == [text for text, _ in zip(documents("stdlib"), range(3), strict=False)]
+    assert stdlib[:3] == [text for text, _ in zip(read_texts("stdlib"), range(3), strict=False)]
 
 
 def test_no_paragraph_of_stdlib_is_trained_on_and_held_out(stdlib):
     train, held_out = (
-        {" ".join(p.split()) for text in part for p in re.split(r"\n\s*\n", text)} - {""} for part in split(stdlib, 0.1)
+        {" ".join(p.split()) for text in part for p in re.split(r"\n\s*\n", text)} - {""}
+        for part in divide(stdlib, 0.1)
     )
     assert len(held_out) > 1000
     # The one document that is cut may be cut within a paragraph; that too shares no text.
@@ -36,8 +37,8 @@ def test_folder(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in ("one", " ", "two")) + "\n\n")
     (tmp_path / "ignored.md").write_text("no")
     (tmp_path / "empty.txt").write_text("")
-    assert list(documents(str(tmp_path), "body")) == ["one", "two", "second é"]
-    assert list(documents(str(tmp_path / "sub" / "b.txt"))) == ["second é"]
+    assert list(read_texts(str(tmp_path), "body")) == ["one", "two", "second é"]
+    assert list(read_texts(str(tmp_path / "sub" / "b.txt"))) == ["second é"]
 
 
 @pytest.mark.parametrize(
@@ -57,32 +58,32 @@ def test_bad_files(tmp_path, name, content, says):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(says)) as error:
-        list(documents(str(path)))
+        list(read_texts(str(path)))
     assert "\n" not in str(error.value)
 
 
 def test_empty_and_unreadable_folders(tmp_path):
     with pytest.raises(UserError, match=r"has no \.txt or \.jsonl"):
-        list(documents(str(tmp_path)))
+        list(read_texts(str(tmp_path)))
     (tmp_path / "folder.txt").mkdir()  # is looked through
     (tmp_path / "a.txt").symlink_to("nowhere")
     with pytest.raises(UserError, match="cannot read .*a.txt"):
-        list(documents(str(tmp_path)))
+        list(read_texts(str(tmp_path)))
 
 
 @given(st.lists(st.text(min_size=1)), st.floats(0, 0.99))
 def test_split_keeps_every_character_once_at_the_very_fraction(texts, holdout):
     unique = list(dict.fromkeys(texts))
-    train, held_out = split(texts, holdout)
+    train, held_out = divide(texts, holdout)
     assert sorted("".join(train + held_out)) == sorted("".join(unique))
     assert sum(map(len, held_out)) == round(holdout * sum(map(len, unique)))
     assert len(train) + len(held_out) <= len(unique) + 1  # one document is cut, at most
 
 
 def test_a_single_document_is_split_by_position():
-    assert split(["abcdefghij"], 0.2) == (["abcdefgh"], ["ij"])
+    assert divide(["abcdefghij"], 0.2) == (["abcdefgh"], ["ij"])
 
 
 def test_split_goes_by_hash_not_by_place():
     texts = [f"document {number:03}" for number in range(200)]
-    assert set(split(texts, 0.1)[1]) == set(split(texts[::-1], 0.1)[1]) != set(texts[-20:])
+    assert set(divide(texts, 0.1)[1]) == set(divide(texts[::-1], 0.1)[1]) != set(texts[-20:])

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
-from bam_jax.data.packing.lengths import octaves, packings
 from bam_jax.data.packing.shuffle import Shuffle
-from bam_jax.data.packing.stream import Concatenated
+from bam_jax.data.packing.statistics import octaves, packings
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=2, max_size=30)
 

@@ -22,12 +22,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bam_jax.data import prepare, train_bpe
-from bam_jax.data.prepared import filling, pool, shards
-from bam_jax.data.prepared.pool import Encoder, batches, tokenised
-from bam_jax.data.prepared.sampling import draw
-from bam_jax.data.sources.records import Part
+from bam_jax.data.prepared import shards, tokenising, writing
+from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
+from bam_jax.data.prepared.thresholds import draw
+from bam_jax.data.prepared.tokenising import Encoder, batch_records, tokenise
+from bam_jax.data.sources.fragment import Fragment
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.kept import kept
+from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.system import lock
 from bam_jax.system.errors import UserError
 
@@ -86,11 +87,11 @@ def prepared(folder, split="train"):
 def test_every_document_once_and_in_order(tmp_path_factory, texts, shard, batch):
     folder = tmp_path_factory.mktemp("prepare")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "BATCH", batch)
+        patch.setattr(tokenising, "BATCH", batch)
         run(corpus(folder / "in", texts), folder / "out", f"--shard-tokens={shard}")
     full = [text for text in texts if text.strip()]
     assert prepared(folder / "out") == full
-    manifest = shards.read_manifest(folder / "out")
+    manifest = read_manifest(folder / "out")
     assert manifest.counts == {
         "records": len(texts),
         "empty": len(texts) - len(full),
@@ -105,12 +106,12 @@ def test_every_document_once_and_in_order(tmp_path_factory, texts, shard, batch)
 
 @pytest.mark.parametrize("options", [["--holdout-tokens=3000"], ["--sample-records=80", "--holdout-records=9"]])
 def test_workers_change_nothing(tmp_path, monkeypatch, options):
-    monkeypatch.setattr(pool, "BATCH", 1000)
+    monkeypatch.setattr(tokenising, "BATCH", 1000)
     source = corpus(tmp_path / "in", words(150))
     for workers in (0, 2):
         run(source, tmp_path / str(workers), "--shard-tokens=3000", *options, workers=workers)
     assert contents(tmp_path / "0") == contents(tmp_path / "2")
-    assert len(shards.read_manifest(tmp_path / "0").shards["train"]) > 3
+    assert len(read_manifest(tmp_path / "0").shards["train"]) > 3
 
 
 class Stopped(Exception):
@@ -120,14 +121,12 @@ class Stopped(Exception):
 @pytest.mark.parametrize("place", ["append", "close", "write", "replace"])
 def test_stopped_anywhere_it_goes_on_to_the_same_bytes(tmp_path, monkeypatch, place):
     """Stopped before every n-th call of what changes the folder, again and again until it comes through."""
-    monkeypatch.setattr(pool, "BATCH", 500)
+    monkeypatch.setattr(tokenising, "BATCH", 500)
     source = corpus(tmp_path / "in", words(60))
     drawn = ("--sample-records=40", "--holdout-records=9")
     options = ("--shard-tokens=2000", *(drawn if place in ("close", "write") else ["--holdout-tokens=1500"]))
     run(source, tmp_path / "whole", *options)
-    owner = {"append": shards.ShardWriter, "close": shards.ShardWriter, "write": shards.Manifest, "replace": Path}[
-        place
-    ]
+    owner = {"append": shards.ShardWriter, "close": shards.ShardWriter, "write": Manifest, "replace": Path}[place]
     real, calls, left = getattr(owner, place), 0, 0
 
     def stopping(*arguments):
@@ -226,7 +225,7 @@ def test_the_folder_keeps_its_tokenizer(tmp_path):
     made = tokenizer(f"bpe:{path}")
     prepare.main([f"--source={source}", f"--out={tmp_path / 'out'}", f"--tokenizer={made.spec}", "--workers=0"])
     path.unlink()
-    own = kept(tmp_path / "out", made.spec)
+    own = load_tokenizer(tmp_path / "out", made.spec)
     documents = shards.open_split(tmp_path / "out", "train")
     texts = [own.decode(ids[:-1]) for ids in documents.read(np.arange(len(documents)))]
     assert texts == [text for text in words(20) if text.strip()] and own.hash == documents.manifest.tokenizer["hash"]
@@ -302,7 +301,7 @@ def test_the_holdout_is_of_whole_documents_and_of_the_size_asked_for(tmp_path):
     texts = words(800)
     run(corpus(tmp_path / "in", texts), tmp_path / "out", "--holdout-tokens=20000", "--shard-tokens=30000")
     train, held_out = prepared(tmp_path / "out"), prepared(tmp_path / "out", "held_out")
-    manifest = shards.read_manifest(tmp_path / "out")
+    manifest = read_manifest(tmp_path / "out")
     assert 20_000 <= manifest.tokens("held_out") < 20_000 + 410
     assert not set(train) & set(held_out) and set(train) | set(held_out) < set(texts)
     assert len(train) + len(held_out) + manifest.counts["left_out"] == len(texts)
@@ -368,14 +367,14 @@ def test_a_sample_is_of_the_very_size_and_no_text_is_on_both_sides(tmp_path):
         assert len(split[0]) == min(train or 1000, 300 - -(-held_out // 5) * 5)
         places = [[texts.index(text) for text in dict.fromkeys(each)] for each in split]
         assert all(each == sorted(each) for each in places), "in the order of the source"
-        counts = shards.read_manifest(out).counts
+        counts = read_manifest(out).counts
         assert counts["records"] == 302 and counts["left_out"] + counts["empty"] == 302 - sum(map(len, split))
 
 
 def test_every_place_of_the_source_is_as_likely_as_any_other():
     places, seeds = 200, 150
     records = [(f"record {number}",) for number in range(places)]
-    part = Part("x", places, lambda: iter((record, 1) for record in records))
+    part = Fragment("x", places, lambda: iter((record, 1) for record in records))
     taken = np.zeros((2, places))
     for seed in range(seeds):
         encoder = Encoder(tokenizer("byte"), seed)
@@ -417,7 +416,7 @@ def test_samples_that_cannot_be_drawn(tmp_path, options, says):
 def test_limits(tmp_path):
     texts = words(200)
     run(corpus(tmp_path / "in", texts), tmp_path / "tokens", "--max-tokens=5_000", "--shard-tokens=2000")
-    manifest = shards.read_manifest(tmp_path / "tokens")
+    manifest = read_manifest(tmp_path / "tokens")
     assert 5000 <= manifest.tokens("train") < 5410
     assert prepared(tmp_path / "tokens") == texts[: manifest.documents("train")]
     run(tmp_path / "in", tmp_path / "records", "--max-records=7")
@@ -426,7 +425,7 @@ def test_limits(tmp_path):
         run(tmp_path / "in", tmp_path / "small", "--max-record-bytes=100")
     run(tmp_path / "in", tmp_path / "small")
     run(tmp_path / "in", tmp_path / "both", "--max-tokens=5000", "--holdout-tokens=1000")
-    both = shards.read_manifest(tmp_path / "both")
+    both = read_manifest(tmp_path / "both")
     assert 5000 <= both.tokens("train") < 5410 and 1000 <= both.tokens("held_out") < 1410
 
 
@@ -439,11 +438,11 @@ def test_triplets_stay_together(tmp_path):
         tmp_path / "in", tmp_path / "out",
         "--text-field=query,positive,negative", "--shard-tokens=500", "--holdout-tokens=700", "--max-records=250",
     )  # fmt: skip
-    manifest = shards.read_manifest(tmp_path / "out")
+    manifest = read_manifest(tmp_path / "out")
     assert manifest.fields == ("query", "positive", "negative") and manifest.counts["empty"] == 1
-    assert all(each.documents % 3 == 0 for split in shards.SPLITS for each in manifest.shards[split])
+    assert all(each.documents % 3 == 0 for split in SPLITS for each in manifest.shards[split])
     found = []
-    for split in shards.SPLITS:
+    for split in SPLITS:
         texts = prepared(tmp_path / "out", split)
         assert texts
         found += list(zip(*[iter(texts)] * 3, strict=True))
@@ -493,9 +492,9 @@ def test_a_source_that_breaks_off_can_be_mended(tmp_path):
 
 
 def test_a_killed_worker_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "BATCH", 50)
-    part = Part("x", 1, lambda: iter([(("text " * 20,), 1)] * 400))
-    results = tokenised(batches([part], (0, 0)), Encoder(tokenizer("byte"), 0), 1)
+    monkeypatch.setattr(tokenising, "BATCH", 50)
+    part = Fragment("x", 1, lambda: iter([(("text " * 20,), 1)] * 400))
+    results = tokenise(batch_records([part], (0, 0)), Encoder(tokenizer("byte"), 0), 1)
     next(results)
     for child in multiprocessing.active_children():
         child.kill()
@@ -505,7 +504,7 @@ def test_a_killed_worker_is_said(tmp_path, monkeypatch):
 
 def test_memory_holds_few_batches(monkeypatch):
     """However long the source: it is read only as far as the workers need."""
-    monkeypatch.setattr(pool, "BATCH", 1000)
+    monkeypatch.setattr(tokenising, "BATCH", 1000)
     read = 0
 
     def endless():
@@ -513,7 +512,7 @@ def test_memory_holds_few_batches(monkeypatch):
         for read in range(1, 10**9):
             yield ("x" * (100 if read % 50 else 5000),), 0
 
-    results = tokenised(batches([Part("x", 1, endless)], (0, 0)), Encoder(tokenizer("byte"), 0), 2)
+    results = tokenise(batch_records([Fragment("x", 1, endless)], (0, 0)), Encoder(tokenizer("byte"), 0), 2)
     taken = 0
     for _ in range(60):
         batch, _ = next(results)
@@ -525,8 +524,8 @@ def test_memory_holds_few_batches(monkeypatch):
 
 def test_empty_records_take_room_in_a_batch():
     """A small file inflates to any number of them."""
-    part = Part("x", 1, lambda: iter([(("",), 1)] * 10**5))
-    assert max(len(batch.records) for batch in batches([part], (0, 0))) < 20_000
+    part = Fragment("x", 1, lambda: iter([(("",), 1)] * 10**5))
+    assert max(len(batch.records) for batch in batch_records([part], (0, 0))) < 20_000
 
 
 @pytest.mark.full
@@ -563,7 +562,7 @@ def test_dry_run_foretells_and_writes_nothing(tmp_path, capsys):
     said = capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     run(source, tmp_path / "out")
-    manifest = shards.read_manifest(tmp_path / "out")
+    manifest = read_manifest(tmp_path / "out")
     size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     for pattern, truth in [
         (r"tokens +about ([\d,]+)", manifest.tokens("train")),
@@ -610,9 +609,9 @@ def test_out_is_needed(tmp_path):
 
 
 def test_progress_says_documents_tokens_and_rate(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pool, "BATCH", 500)
-    real = filling.console.progress
-    monkeypatch.setattr(filling.console, "progress", lambda *args, **options: real(*args, **options, show=True))
+    monkeypatch.setattr(tokenising, "BATCH", 500)
+    real = writing.console.progress
+    monkeypatch.setattr(writing.console, "progress", lambda *args, **options: real(*args, **options, show=True))
     run(corpus(tmp_path / "in", words(300)), tmp_path / "out")
     last = re.split("[\r\n]", capsys.readouterr().err.strip())[-1]
     assert re.search(r"preparing: 100%.*300 documents, 0\.\dM tokens, [\d.]+ MB/s of text", last)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bam_jax.data.packing.rows import Batch, Kept, restarted, stretches
+from bam_jax.data.packing.base import Batch, Memo, consecutive_runs, restarted_positions
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.prepared.documents import Documents, Reader
 from bam_jax.system.errors import UserError
@@ -30,7 +30,7 @@ class Stream:
         self._read = read
         self._ends = np.cumsum(tokens, dtype=np.int64)
         self._order = order
-        self._group = Kept(self._look, size=2)
+        self._group = Memo(self._look, size=2)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -123,15 +123,15 @@ class Concatenated:
         self._rows = (total - shift) // context
         if self._rows < 1:
             raise too_short(total, context)
-        self._stream = Kept(self._epoch, size=2)  # a batch may begin in one epoch and end in the next
+        self._stream = Memo(self._epoch, size=2)  # a batch may begin in one epoch and end in the next
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `rows.Rows`: tokens, targets, weights, and segment and position if they are wanted."""
+        """See `RowSource`: tokens, targets, weights, and segment and position if they are wanted."""
         epochs, rows = numbers // self._rows, numbers % self._rows
         wide = self._context + self._shift
         tokens = np.empty((len(numbers), wide), np.int32)
         slots = np.empty_like(tokens)
-        for part in stretches(rows, epochs):
+        for part in consecutive_runs(rows, epochs):
             first = int(rows[part][0]) * self._context
             last = int(rows[part][-1]) * self._context + wide
             documents = self._stream(int(epochs[part][0])).cut(first, last)
@@ -146,7 +146,7 @@ class Concatenated:
             batch |= {"weights": (slots[:, here] == slots[:, there]).astype(np.float32), "segment": segment}
         else:
             batch |= {"weights": np.ones(segment.shape, np.float32)}
-        return batch | ({"position": restarted(segment)} if self._restart else {})
+        return batch | ({"position": restarted_positions(segment)} if self._restart else {})
 
     def _epoch(self, epoch: int) -> Stream:
         groups = self._shuffle.groups(epoch)

@@ -1,4 +1,4 @@
-"""A tokenizer kept beside what was made with it, so that no other can be taken for it."""
+"""Copies of a tokenizer beside what was made with it, so that no other can be taken for it."""
 
 import json
 import os
@@ -14,8 +14,8 @@ FOLDER = "tokenizer"
 IDENTITY = "identity.json"
 
 
-def keep(made: Tokenizer, run: str | os.PathLike) -> None:
-    """Copy a tokenizer's files, and who it is, into a folder; if they are there, see that it is the same.
+def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
+    """Copies a tokenizer's files, and its identity, into a folder; if they are there, checks that it is the same.
 
     Args:
         made: the tokenizer.
@@ -31,15 +31,16 @@ def keep(made: Tokenizer, run: str | os.PathLike) -> None:
     folder.mkdir(exist_ok=True)
     for name, path in made.files.items():
         shutil.copyfile(path, folder / name)
-    # last: without it nothing is kept
-    files.write_atomically(folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n")
+    files.write_atomically(
+        folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n"
+    )  # last: without it the copy does not count
 
 
-def kept(run: str | os.PathLike, spec: str) -> Tokenizer:
-    """The tokenizer of a folder, from its own copy of the files: theirs may have moved since.
+def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
+    """The tokenizer of a folder, from its own copy of the files: the first ones may have moved since.
 
     Args:
-        run: a run or a prepared folder; one from before tokenizers were kept has none, and gets what the name means now.
+        run: a run or a prepared folder; one from before tokenizers were copied has none, and gets what the name means now.
         spec: the one that the configuration names.
 
     Raises:

@@ -1,0 +1,63 @@
+"""A corpus as data: where its text lies, how a record becomes text, and how the papers divide it."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A way to cut lines of text into documents.
+
+    Args:
+        name: its name for `--format` and in a manifest.
+        cut: takes the lines of all files end to end, each with its newline, and yields the documents.
+    """
+
+    name: str
+    cut: Callable[[Iterable[str]], Iterator[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """One corpus. Its files lie in a folder that the user fetches, or `make` makes its documents.
+
+    Args:
+        paper: the paper and section that use it.
+        licence: the terms under which its text is given.
+        splits: the patterns of the files' names for each split ("train", "test"). The first pattern that any file matches
+            holds; the patterns fit the folders of the hub, and the files alone.
+        repository: its data set on the Hugging Face hub.
+        include: the pattern of the files to fetch from the repository.
+        fields: the fields or columns of a record that hold its texts.
+        compose: makes one text of a record, from the texts of its fields in their order. None: each field is a document,
+            and the documents of a record stay together.
+        format: cuts the lines of the files into documents. None: the suffix of a file says what it holds.
+        make: makes the documents of a corpus without files, always the same and in the same order.
+        tokenizer: the paper's tokenizer; None: it needs a path, which only the user knows.
+        holdout_tokens: tokens to hold out of the split "train".
+        max_tokens: tokens to train on, at most.
+        holdout_records: records to hold out of the split "train", drawn at random.
+        sample_records: records to train on at most, drawn at random from all.
+    """
+
+    paper: str
+    licence: str
+    splits: Mapping[str, tuple[str, ...]]
+    repository: str = ""
+    include: str = ""
+    fields: tuple[str, ...] = ("text",)
+    compose: Callable[..., str] | None = None
+    format: Format | None = None
+    make: Callable[[], Iterator[str]] | None = None
+    tokenizer: str | None = "mistral"
+    holdout_tokens: int = 0
+    max_tokens: int | None = None
+    holdout_records: int = 0
+    sample_records: int | None = None
+
+    def download(self, folder: str) -> str:
+        """The command that fetches the corpus into a folder."""
+        return (
+            f"pip install huggingface_hub && hf download {self.repository} --repo-type dataset "
+            f"--include '{self.include}' --local-dir {folder}"
+        )

@@ -1,0 +1,196 @@
+"""The manifest of a prepared folder: what its shards were made from, and the counts and checksums of each.
+
+What a manifest says may be anyone's: every field is held against its type before it is used.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+from bam_jax.system import files, strict_json
+from bam_jax.system.errors import UserError
+from bam_jax.system.files import read_json, shortened
+from bam_jax.system.strict_json import Must
+
+FORMAT = "bam_jax.data.shards"
+"""It stands in every folder that was ever prepared, and stays whatever this module is called."""
+VERSION = 1
+MANIFEST = "manifest.json"
+SPLITS = ("train", "held_out")
+
+_REMEDY = "prepare the folder with python -m bam_jax.data.prepare"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One finished shard.
+
+    Args:
+        name: of its file.
+        documents: number of records.
+        tokens: number of ids, end tokens included.
+        bytes: size of the file.
+        sha256: of the file, hexadecimal.
+        lengths_sha256: of its part of the split's lengths, hexadecimal.
+    """
+
+    name: str
+    documents: int
+    tokens: int
+    bytes: int
+    sha256: str
+    lengths_sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What stands in a prepared folder.
+
+    Args:
+        recipe: what the shards were made from, nothing of which may change while they are made: source, preset, fields,
+            hold-out and the like.
+        fields: what consecutive documents are, again and again: ("text",), or ("query", "positive", "negative").
+        tokenizer: spec, name, hash, size (number of ids) and eos (the id that ends a document, or None).
+        dtype: of the ids in the shards, "<u2" or "<u4".
+        shards: of each split, in order.
+        counts: what was read and left out, in documents.
+        next: where in the source the next shard begins: [fragment, record of it]; None: the folder is complete.
+    """
+
+    recipe: dict[str, Any]
+    fields: tuple[str, ...]
+    tokenizer: dict[str, Any]
+    dtype: str
+    shards: dict[str, tuple[Shard, ...]]
+    counts: dict[str, int]
+    next: tuple[int, int] | None
+
+    def documents(self, split: str) -> int:
+        """Number of documents of a split."""
+        return sum(shard.documents for shard in self.shards[split])
+
+    def tokens(self, split: str) -> int:
+        """Number of tokens of a split, end tokens included."""
+        return sum(shard.tokens for shard in self.shards[split])
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder, all at once or not at all."""
+        record = {"format": FORMAT, "version": VERSION} | dataclasses.asdict(self)
+        files.write_atomically(folder / MANIFEST, json.dumps(record, indent=1) + "\n")
+
+
+_Count = Annotated[int, Must(lambda n: 0 <= n < 2**63, f"from 0 to {2**63 - 1}")]
+_Digest = Annotated[str, Must(lambda text: re.fullmatch("[0-9a-f]{64}", text), "a SHA-256 in hexadecimal")]
+_Names = Annotated[list[str], Must(lambda names: names != [], "a list with a name")]
+
+
+class _Tokenizer(TypedDict):
+    spec: str
+    name: str
+    hash: str
+    size: _Count
+    eos: _Count | None
+
+
+class _Shard(TypedDict):
+    name: str
+    documents: _Count
+    tokens: _Count
+    bytes: _Count
+    sha256: _Digest
+    lengths_sha256: _Digest
+
+
+class _Shards(TypedDict):
+    train: list[_Shard]
+    held_out: list[_Shard]
+
+
+class _Record(TypedDict):
+    """The JSON of a manifest; what is in its recipe is checked where it is used."""
+
+    format: str
+    version: _Count
+    recipe: dict
+    fields: _Names
+    tokenizer: _Tokenizer
+    dtype: Literal["<u2", "<u4"]
+    shards: _Shards
+    counts: dict[str, _Count]
+    next: tuple[_Count, _Count] | None
+
+
+def is_prepared(path: str | os.PathLike) -> bool:
+    """Whether a path is a folder with a manifest of this format, finished or not."""
+    manifest = Path(path) / MANIFEST
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:  # other programs' manifests may be large
+        return f'"{FORMAT}"'.encode() in file.read(200)
+
+
+def read_manifest(folder: str | os.PathLike) -> Manifest:
+    """Reads the manifest of a prepared folder.
+
+    Raises:
+        UserError: there is none, or it is broken, of another program, or of a newer version.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise UserError(f"{folder} holds no {MANIFEST}; {_REMEDY}, or name another")
+    record = read_json(path)
+    if not isinstance(record, dict) or "format" not in record or record["format"] != FORMAT:
+        raise UserError(f"{path} is another program's, not of the format {FORMAT}; {_REMEDY}, or name another")
+    if "version" in record and type(record["version"]) is int and record["version"] != VERSION:
+        raise UserError(
+            f"{path} is of version {record['version']} of the format and this bam_jax reads version {VERSION}; "
+            f"install the bam_jax that wrote it, or {_REMEDY} anew"
+        )
+    strict_json.check(record, _Record, str(path), f"{_REMEDY} anew")
+    _refuse_others(record, _Record, str(path))
+    _refuse_others(record["tokenizer"], _Tokenizer, f"{path}: tokenizer")
+    _refuse_others(record["shards"], _Shards, f"{path}: shards")
+    shards: dict[str, tuple[Shard, ...]] = {}
+    for split in SPLITS:
+        shards[split] = tuple(
+            _make_shard(shard, shard_name(split, number), len(record["fields"]), f"{path}: shards.{split}[{number}]")
+            for number, shard in enumerate(record["shards"][split])
+        )
+    return Manifest(
+        recipe=record["recipe"],
+        fields=tuple(record["fields"]),
+        tokenizer=record["tokenizer"],
+        dtype=record["dtype"],
+        shards=shards,
+        counts=record["counts"],
+        next=None if record["next"] is None else tuple(record["next"]),
+    )
+
+
+def shard_name(split: str, number: int) -> str:
+    """The name of a shard's file.
+
+    >>> shard_name("train", 3)
+    'train-00003.array_record'
+    """
+    return f"{split}-{number:05}.array_record"
+
+
+def _make_shard(record: dict[str, Any], name: str, fields: int, where: str) -> Shard:
+    _refuse_others(record, _Shard, where)
+    shard = Shard(**record)
+    if shard.name != name:  # a name may lead to any file of the machine
+        raise UserError(f"{where}: the field 'name' is not {name}; {_REMEDY} anew")
+    if shard.documents % fields:
+        raise UserError(f"{where}: its documents do not go by {fields}; {_REMEDY} anew")
+    return shard
+
+
+def _refuse_others(record: dict[str, Any], kind: Any, where: str) -> None:
+    """Refuses fields that a kind of record does not have: another version's, whose meaning is not known."""
+    others = record.keys() - kind.__annotations__.keys()
+    if others:
+        raise UserError(f"{where} has fields that are not known: {shortened(others)}; {_REMEDY} anew")

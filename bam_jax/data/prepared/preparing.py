@@ -1,0 +1,185 @@
+"""A corpus into a prepared folder; killed at any moment, the same request goes on to the same bytes."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bam_jax.data.prepared.estimate import Estimate, estimate
+from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, read_manifest
+from bam_jax.data.prepared.request import Request
+from bam_jax.data.prepared.thresholds import draw, reserve
+from bam_jax.data.prepared.tokenising import ALL_HASHES, Encoder
+from bam_jax.data.prepared.writing import write_shards
+from bam_jax.data.sources.fragment import Fragment
+from bam_jax.data.sources.source import hash_fragments
+from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
+from bam_jax.system.errors import UserError
+from bam_jax.system.files import shortened
+
+DOCUMENT_BYTES = 66
+"""Bytes that a document takes beside its ids: its chunk's header, its place in the index, its length."""
+
+_THRESHOLDS = ("threshold", "sample_threshold")  # the entries of a recipe that reading the source decides
+_NOTHING_READ = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
+_FREE = ("source", "preset", "parts")  # entries that may change: where the source lies, and how it is named
+
+
+def prepare(folder: Path, request: Request, fragments: list[Fragment]) -> str:
+    """Makes a prepared folder, or goes on with one that was begun with the same request.
+
+    Args:
+        folder: it exists, and no other process writes into it.
+        request: what to prepare and how.
+        fragments: of the request's source.
+
+    Returns:
+        What is in the folder, as one line.
+
+    Raises:
+        UserError: the folder holds something else, the source cannot be read, or there is no room on the disk.
+    """
+    manifest = _begin(folder, request, fragments)
+    save_tokenizer(request.tokenizer, folder)  # so that the folder can be read where the tokenizer's files are not
+    if manifest.next is None:
+        return f"{folder} is complete already: {_summarise(manifest)}"
+    encoder = Encoder(request.tokenizer, request.seed, manifest.recipe["sample_threshold"])
+    return _summarise(write_shards(folder, manifest, fragments, encoder, request.workers))
+
+
+def forecast(request: Request, fragments: list[Fragment]) -> str:
+    """What preparing would give and take, from a sample, as a table.
+
+    Args:
+        request: what to prepare and how.
+        fragments: of the request's source.
+    """
+    encoder = Encoder(request.tokenizer, request.seed)
+    whole = estimate(fragments, encoder)
+    share = _share(whole, request)
+    tokens, documents = whole.tokens * share, whole.documents * share
+    size = tokens * int(encoder.dtype[-1]) + documents * DOCUMENT_BYTES
+    time = _clock(whole.seconds * share / max(request.workers, 1))
+    return "\n".join(
+        [
+            f"source      {len(fragments):,} parts, {sum(fragment.size for fragment in fragments) / 1e9:.3f} GB as stored",
+            f"documents   about {documents:,.0f}, {whole.bytes * share / 1e9:.3f} GB of text",
+            f"tokens      about {tokens:,.0f}",
+            f"shards      about {size / 1e9:.3f} GB",
+            f"time        about {time} with {request.workers} workers "
+            f"({whole.tokens / whole.seconds / 1e6:.2f} M tokens/s each)",
+        ]
+    )
+
+
+def _share(whole: Estimate, request: Request) -> float:
+    """The part of the source that the request takes, estimated."""
+    records = whole.documents / len(request.source.documents)
+    shares = [
+        (request.max_tokens or whole.tokens) / whole.tokens + request.holdout_tokens / whole.tokens,
+        (request.max_records or records) / records,
+        (request.sample_records or records) / records + request.holdout_records / records,
+    ]
+    return min(1.0, *shares)
+
+
+def _begin(folder: Path, request: Request, fragments: list[Fragment]) -> Manifest:
+    """The manifest of the folder, if it was begun in the same way; otherwise a new one."""
+    source = request.source
+    recipe = {
+        "source": source.path,
+        "preset": request.preset,
+        "parts": len(fragments),
+        "parts_hash": hash_fragments(fragments),
+        "format": source.format,
+        "errors": source.errors,
+        "seed": request.seed,
+        "holdout_tokens": request.holdout_tokens,
+        "max_tokens": request.max_tokens,
+        "max_records": request.max_records,
+        "holdout_records": request.holdout_records,
+        "sample_records": request.sample_records,
+        "shard_tokens": request.shard_tokens,
+    }
+    begun = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    if begun is not None and any(begun.shards.values()):
+        _check_begun(folder, begun, recipe, request)
+        return begun
+    if begun is not None:  # without a finished shard nothing is lost by beginning anew
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    elif any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
+    encoder = Encoder(request.tokenizer, request.seed)
+    recipe |= dict(zip(_THRESHOLDS, _thresholds(request, fragments, encoder), strict=True))
+    fresh = Manifest(
+        recipe=recipe,
+        fields=source.documents,
+        tokenizer=request.tokenizer.identity(),
+        dtype=encoder.dtype,
+        shards=dict.fromkeys(SPLITS, ()),
+        counts=_NOTHING_READ,
+        next=(0, 0),
+    )
+    # Before the first shard: the thresholds are decided once, and a process that goes on finds the same.
+    fresh.write(folder)
+    return fresh
+
+
+def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request: Request) -> None:
+    """Refuses to go on with a folder that was begun by another version, or with another request."""
+    for name, entries, wanted in (
+        ("recipe", begun.recipe, {*recipe, *_THRESHOLDS}),
+        ("counts", begun.counts, set(_NOTHING_READ)),
+    ):
+        if entries.keys() != wanted:
+            other = shortened(sorted(entries.keys() ^ wanted))
+            raise UserError(f"{folder} was begun by another version of bam_jax ({name}: {other}); give another --out")
+    for name in _THRESHOLDS:
+        if type(begun.recipe[name]) is not int or not 0 <= begun.recipe[name] <= ALL_HASHES:
+            raise UserError(f"{folder}: the field 'recipe.{name}' of its manifest is not a hash; give another --out")
+    _check_same(folder, "tokenizer", begun.tokenizer["hash"], request.tokenizer.hash)
+    _check_same(folder, "text-field", ",".join(begun.fields), ",".join(request.source.documents))
+    for name, value in recipe.items():
+        if name not in _FREE:
+            _check_same(folder, name, begun.recipe[name], value)
+
+
+def _thresholds(request: Request, fragments: list[Fragment], encoder: Encoder) -> tuple[int, int]:
+    """The hash below which a record is held out, and that from which on it is left out."""
+    if request.sample_records or request.holdout_records:
+        return draw(fragments, encoder, request.holdout_records, request.sample_records)
+    if not request.holdout_tokens:
+        return 0, ALL_HASHES
+    whole = estimate(fragments, encoder)
+    return reserve(request.holdout_tokens, round(whole.tokens * _share(whole, request))), ALL_HASHES
+
+
+def _check_same(folder: Path, name: str, begun: Any, given: Any) -> None:
+    if begun != given:
+        what = "the files of the source" if name == "parts_hash" else f"--{name.replace('_', '-')}"
+        raise UserError(
+            f"{folder} was begun with another value of {what} ({begun}, not {given}); "
+            "give the same, or another --out, or remove that folder to begin anew"
+        )
+
+
+def _summarise(manifest: Manifest) -> str:
+    lines = []
+    for split in SPLITS:
+        lines.append(
+            f"{split} {manifest.tokens(split):,} tokens in {manifest.documents(split):,} documents, "
+            f"{len(manifest.shards[split])} shards"
+        )
+    counts = manifest.counts
+    lines.append(f"{counts['records']:,} records read, {counts['empty']:,} of them empty")
+    short = manifest.recipe["holdout_tokens"] - manifest.tokens("held_out")
+    if short > 0:
+        lines.append(
+            f"{short:,} tokens fewer held out than asked for, as the reserved documents were short: "
+            "another --seed chooses others"
+        )
+    return "; ".join(lines)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

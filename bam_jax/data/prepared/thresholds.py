@@ -1,0 +1,83 @@
+"""Thresholds on the hashes of records: below the first a record is held out, from the second on it is left out.
+
+A hash decides, and not a place or a list: it is the same however often the command is killed, whatever the number of workers,
+and equal records are on the same side.
+"""
+
+import array
+import math
+
+import numpy as np
+
+from bam_jax.data.prepared.tokenising import ALL_HASHES, Encoder
+from bam_jax.data.sources.fragment import Fragment
+from bam_jax.system import console
+from bam_jax.system.errors import UserError
+
+
+def reserve(holdout: int, tokens: int) -> int:
+    """The hash below which a record is reserved for a hold-out of so many tokens.
+
+    Half as many again are reserved as are wanted: the estimate may be wrong, and documents differ in length.
+
+    Args:
+        holdout: tokens to hold out.
+        tokens: of the whole source, estimated.
+
+    Returns:
+        Out of 2^64.
+
+    Raises:
+        UserError: more than half of the source would be reserved.
+    """
+    if 3 * holdout > tokens:
+        raise UserError(
+            f"--holdout-tokens={holdout} is more than a third of the source's tokens (about {tokens}); "
+            "give a smaller one, or more text"
+        )
+    return math.ceil(1.5 * holdout / tokens * 2**64)
+
+
+def draw(fragments: list[Fragment], encoder: Encoder, held_out: int, train: int | None) -> tuple[int, int]:
+    """Draws the records to hold out and to train on from the whole of a source, which it reads for that.
+
+    The records of the smallest hashes are held out, those that follow are trained on: a sample without replacement in
+    which each record is as likely as any other. Equal records have equal hashes, and are on the same side. Memory is
+    eight bytes for each record of the source, and the largest record.
+
+    Args:
+        fragments: of the source.
+        encoder: its hashes, whose seed decides on the draw.
+        held_out: records to hold out.
+        train: records to train on, or all that there are if these are fewer; None: all.
+
+    Returns:
+        The hash below which a record is held out, and that from which on it is left out.
+
+    Raises:
+        UserError: the source cannot be read, or more than a third of it would be held out.
+    """
+    collected = array.array("Q")  # eight bytes each, where a list of integers takes forty
+    with console.progress(sum(fragment.size for fragment in fragments), unit="B", label="drawing") as bar:
+        bar.unit_scale = True
+        before = 0
+        for fragment in fragments:
+            for record, read in fragment.read():
+                if all(text.strip() for text in record):
+                    collected.append(encoder.hash(record))
+                bar.update(before + read - bar.n)
+            before += fragment.size
+    hashes = np.frombuffer(collected, np.uint64) if collected else np.empty(0, np.uint64)
+    hashes.sort()
+    if 3 * held_out > len(hashes):
+        raise UserError(
+            f"--holdout-records={held_out} is more than a third of the source's {len(hashes)} records; "
+            "give a smaller one, or more text"
+        )
+    if held_out:
+        last = hashes[held_out - 1]
+        threshold = int(last) + 1
+        rest = hashes[np.searchsorted(hashes, last, side="right") :]  # copies of the last record are not trained on
+    else:
+        threshold, rest = 0, hashes
+    return threshold, ALL_HASHES if train is None or train >= len(rest) else int(rest[train - 1]) + 1
