@@ -1,1 +1,12 @@
-"""The authors' weights into runs, and runs into the authors' layout."""
+"""The authors' weights into runs, and runs into the authors' layouts; a new layout is a file here and a line of `LAYOUTS`.
+
+Source: the public code of both papers.
+"""
+
+from bam_jax.convert.bam import BAM
+from bam_jax.convert.base import Layout
+from bam_jax.convert.cable import CABLE
+
+__all__ = ["LAYOUTS", "Layout"]
+
+LAYOUTS: dict[str, Layout] = {"bam": BAM, "cable": CABLE}

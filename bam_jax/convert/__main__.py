@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
-from bam_jax.convert.author_layouts import LAYOUTS
+from bam_jax.convert import LAYOUTS
 from bam_jax.convert.runs import describe, export, read, to_run
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest

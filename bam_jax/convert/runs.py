@@ -1,13 +1,4 @@
-"""The authors' weights into a run, and a run's weights into the authors' layout.
-
-    python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
-    python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
-    python -m bam_jax.convert --layout=bam --run=runs/mine --export=FOLDER
-
-SOURCE is a folder with model.safetensors or model.pt and, of BAM, args.json; or one such file. A .pt file needs torch, and is
-read as weights only. `--config.a.b=value` sets what the weights do not say (the tokenizer, for one). What is exported is
-model.safetensors and, of BAM, args.json, for the authors' own code.
-"""
+"""Runs made from an author's weights, and weights in an author's layout made from a run."""
 
 import importlib
 import json
@@ -22,8 +13,7 @@ from flax import nnx, traverse_util
 
 from bam_jax import config as configs
 from bam_jax.config import Config
-from bam_jax.convert import author_layouts
-from bam_jax.convert.author_layouts import Arrays, Layout
+from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
 from bam_jax.data import tokenizers
 from bam_jax.models import transformer
 from bam_jax.system import strict_json
@@ -93,12 +83,12 @@ def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
     _, tree = transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))))
     kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
     shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
-    made = author_layouts.to_ours(layout, weights, config, shapes)
-    placed = {
+    made = to_ours(layout, weights, config, shapes)
+    tree_of_ours = {
         kind: traverse_util.unflatten_dict({name: jax.numpy.asarray(made[name]) for name in leaves}, sep="/")
         for kind, leaves in kinds.items()
     }
-    checkpoint.write_model(run, config, tokenizer, placed)
+    checkpoint.write_model(run, config, tokenizer, tree_of_ours)
 
 
 def export(layout: Layout, run: Path, folder: Path) -> None:
@@ -120,8 +110,8 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
     for leaves in tree.values():
         flat = traverse_util.flatten_dict(leaves, sep="/")
         arrays |= {name: np.asarray(value, np.float32) for name, value in flat.items()}
-    theirs = author_layouts.to_theirs(layout, arrays, config)
-    write = _package("safetensors.numpy").save_file
+    theirs = to_theirs(layout, arrays, config)
+    write = _import("safetensors.numpy").save_file
     folder.mkdir(parents=True, exist_ok=True)
     if layout.args is not None:
         described = layout.args(config, decoder.embed.num_embeddings)
@@ -130,16 +120,16 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
 
 
 def _safetensors(path: Path) -> Arrays:
-    flax = _package("safetensors.flax")  # numpy has no bfloat16
+    flax = _import("safetensors.flax")  # numpy has no bfloat16
     try:
         loaded = flax.load_file(path)
-    except (OSError, _package("safetensors").SafetensorError) as error:
+    except (OSError, _import("safetensors").SafetensorError) as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}); fetch it again") from error
     return {name: np.asarray(value, np.float32) for name, value in loaded.items()}
 
 
 def _torch(path: Path) -> Arrays:
-    torch = _package("torch")
+    torch = _import("torch")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
@@ -150,7 +140,7 @@ def _torch(path: Path) -> Arrays:
     return {name: value.float().numpy() for name, value in loaded.items()}
 
 
-def _package(name: str) -> Any:
+def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

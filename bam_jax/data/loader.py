@@ -1,21 +1,12 @@
 """Batches: a pure function of the configuration and a number, so that any of them can be made again."""
 
-import asyncio
-import json
-import multiprocessing
-import os
-import signal
-import sys
-import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
-import grain
 import numpy as np
-from absl import flags
 
 from bam_jax.config import Config, DataConfig
-from bam_jax.data.packing.base import Batch, RowSource
+from bam_jax.data.iterator import Batches
+from bam_jax.data.packing.base import RowSource
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.masked import Masked
@@ -27,14 +18,10 @@ from bam_jax.data.prepared.documents import Documents, open_documents
 from bam_jax.data.prepared.shards import Split
 from bam_jax.data.sources.source import is_fetched
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, shown
 
-STATE = "process_0-of-1.json"
-"""The iterator's file in a checkpoint, for any number of hosts. (Checkpoints of grain's own iterators have it too.)"""
 
-
-def batches(config: Config, tokenizer: Tokenizer, split: str = "train", *, host: int = 0, hosts: int = 1) -> "Batches":
+def batches(config: Config, tokenizer: Tokenizer, split: str = "train", *, host: int = 0, hosts: int = 1) -> Batches:
     """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
 
     Args:
@@ -72,10 +59,10 @@ def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> Row
     Raises:
         UserError: unknown split, no or unreadable text, or less of it than a row.
     """
-    parts = {
-        name: (weight, _TASKS[part.task](open_documents(part, tokenizer, split), part, config, tokenizer))
-        for name, (weight, part) in config.data.parts().items()
-    }
+    parts = {}
+    for name, (weight, part) in config.data.parts().items():
+        documents = open_documents(part, tokenizer, split)
+        parts[name] = (weight, _TASKS[part.task](documents, part, config, tokenizer))
     return Mixture(parts) if config.data.mixture else parts[""][1]
 
 
@@ -101,7 +88,7 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
                 f"the held-out text is at {shown(source)}, and what a run names is fetched only on your word: "
                 f"add --allow={shown(source)}, or name other text with --config.data.source"
             )
-    ids = [text for part in sources.values() for text in _texts(open_documents(part, tokenizer, "held_out"))]
+    ids = [text for part in sources.values() for text in _read_all(open_documents(part, tokenizer, "held_out"))]
     if not ids:
         first = next(iter(sources.values()))
         raise UserError(
@@ -112,137 +99,7 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
     return np.concatenate([text[:-1] if ending else text for text in ids])
 
 
-class Batches(grain.DatasetIterator[Batch]):
-    """Batch after batch of some rows; its state is the number of the next one, nothing else.
-
-    So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are
-    started by the first batch and stopped by `close`, or when the state is set.
-
-    Args:
-        rows: what batches are made of.
-        size: rows of a batch of all hosts together.
-        host: which of the hosts this is.
-        hosts: how many there are.
-        workers: processes that make batches ahead; 0: made when asked for.
-    """
-
-    def __init__(self, rows: RowSource, size: int, host: int = 0, hosts: int = 1, workers: int = 0) -> None:
-        super().__init__()
-        share = size // hosts
-        self._make = _Make(rows, size, np.arange(host * share, (host + 1) * share))
-        self._first_host = host == 0
-        self._workers = workers
-        self._number = 0
-        self._ahead: grain.DatasetIterator[Batch] | None = None
-        self._done = False
-
-    def __next__(self) -> Batch:
-        if self._done:
-            raise ValueError("these batches are closed; open them again")
-        if self._workers and self._ahead is None:
-            self._ahead = _ahead(_From(self._make, self._number), self._workers)
-        batch = self._make(self._number) if self._ahead is None else next(self._ahead)
-        self._number += 1
-        return batch
-
-    def get_state(self) -> dict[str, Any]:
-        """The number of the next batch."""
-        return {"next_index": self._number}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go to where an iterator stood, of any number of hosts and workers.
-
-        Args:
-            state: what its `get_state` gave.
-
-        Raises:
-            UserError: it is something else.
-        """
-        number = state["next_index"] if isinstance(state, dict) and state.keys() == {"next_index"} else None
-        if type(number) is not int or number < 0:
-            raise UserError(
-                "the state of the loader is not the number of its next batch; resume from another checkpoint"
-            )
-        self._stop()
-        self._number = number
-
-    async def save(self, directory: Any) -> Awaitable[None]:
-        """What orbax calls to save the state; it is the same on all hosts, and the first writes it."""
-        return self._write(directory, json.dumps(self.get_state()))
-
-    async def load(self, directory: Any) -> Awaitable[None]:
-        """What orbax calls to set the state to a saved one."""
-        return self._read(directory)
-
-    def close(self) -> None:
-        """Stop the worker processes; there are no more batches."""
-        self._stop()
-        self._done = True
-        super().close()
-
-    async def _write(self, directory: Any, state: str) -> None:
-        folder = await directory.await_creation()
-        if self._first_host:
-            await asyncio.to_thread((folder / STATE).write_text, state)
-
-    async def _read(self, directory: Any) -> None:
-        path = directory / STATE
-        self.set_state(strict_json.parse(await asyncio.to_thread(path.read_bytes), str(path)))
-
-    def _stop(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
-
-
-class _Make:
-    """The host's rows of any batch."""
-
-    def __init__(self, rows: RowSource, size: int, mine: np.ndarray) -> None:
-        self._rows, self._size, self._mine = rows, size, mine
-
-    def __call__(self, number: int) -> Batch:
-        return self._rows.take(number * self._size + self._mine)
-
-
-class _From:
-    """The batches from a number on, as grain wants a source: by index."""
-
-    def __init__(self, make: _Make, first: int) -> None:
-        self._make, self._first = make, first
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> Batch:
-        return self._make(self._first + index)
-
-
-def _ahead(source: _From, workers: int) -> grain.DatasetIterator[Batch]:
-    """The batches made ahead by worker processes."""
-    if not flags.FLAGS.is_parsed():  # grain reads its own options there; a program of absl's has parsed them
-        flags.FLAGS.mark_as_parsed()
-    here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # a worker has nothing to wait for
-    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
-    # Through pipes: arrays in shared memory last only as long as their files, and leave those behind when killed.
-    piped = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
-    dataset = grain.experimental.WithOptionsIterDataset(grain.MapDataset.source(source).to_iter_dataset(here), piped)
-    return iter(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
-
-
-def _end_with_parent(worker: int, workers: int) -> None:
-    """In a worker: end it with the process that started it, also when that is killed; signals are that one's to answer."""
-    for each in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to all processes
-        signal.signal(each, signal.SIG_IGN)
-    threading.Thread(target=_wait_and_end, args=(multiprocessing.parent_process(),), daemon=True).start()
-
-
-def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
-
-
-def _packed(documents: Documents, data: DataConfig, config: Config, shift: int = 1) -> RowSource:
+def _packed(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, shift: int = 1) -> RowSource:
     return _PACKINGS[data.packing](
         documents,
         Shuffle(documents, config.seed, data.shuffle),
@@ -254,7 +111,7 @@ def _packed(documents: Documents, data: DataConfig, config: Config, shift: int =
 
 
 def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
-    rows = _packed(documents, data, config, shift=0)
+    rows = _packed(documents, data, config, tokenizer, shift=0)
     return Masked(rows, tokenizer, fraction=data.mask_fraction, seed=config.seed)
 
 
@@ -281,14 +138,15 @@ def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer:
 
 _PACKINGS: dict[str, type[Concatenated] | type[FirstFit]] = {"concat": Concatenated, "first_fit": FirstFit}
 _TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer], RowSource]] = {
-    "packed": lambda documents, data, config, tokenizer: _packed(documents, data, config),
+    "packed": _packed,
     "masked": _masked,
     "passkey": _planted,
     "triplets": _triplets,
 }
 
 
-def _texts(documents: Documents) -> Iterator[np.ndarray]:
+def _read_all(documents: Documents) -> Iterator[np.ndarray]:
+    """The documents one after another, [tokens] each, some at a time."""
     total = int(documents.shards[-1])
     for first in range(0, total, 1024):
         yield from documents.read(np.arange(first, min(first + 1024, total)))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bam_jax.config import override
+from bam_jax.convert import LAYOUTS, runs
 from bam_jax.convert import __main__ as convert
-from bam_jax.convert import author_layouts, runs
+from bam_jax.convert.base import to_ours, to_theirs
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
@@ -215,7 +216,7 @@ def test_bams_weights_give_their_logits_and_come_back_the_same(encoding, changes
     for name, value in weights.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
     assert described["args"]["position_encoding"] == encoding
-    again = runs.describe(author_layouts.LAYOUTS["bam"], back, described, {"data.tokenizer": "byte"})
+    again = runs.describe(LAYOUTS["bam"], back, described, {"data.tokenizer": "byte"})
     config = run_folder.read_config(tmp_path / "run")
     assert (again.model, again.encoding, again.ssmax) == (config.model, config.encoding, config.ssmax)
     assert again.encoding_options | config.encoding_options == again.encoding_options
@@ -242,28 +243,28 @@ def test_one_prior_for_all_layers_stays_one(layers, rng, tokens, tmp_path, monke
 @pytest.mark.parametrize("layers", [L, H])
 def test_one_prior_may_become_that_of_each_layer(layers, rng, monkeypatch):
     monkeypatch.setitem(globals(), "L", layers)
-    layout, weights = author_layouts.LAYOUTS["bam"], bam_weights(rng, "bam", shared=True)
+    layout, weights = LAYOUTS["bam"], bam_weights(rng, "bam", shared=True)
     config = runs.describe(layout, weights, bam_args("bam"), {"data.tokenizer": "byte", "shared_encoding": False})
-    rows = layout.rows(config, True)
-    shapes = {row.ours: row.form.ours(weights[row.names(config)[0]], config).shape for row in rows}
+    entries = layout.entries(config, True)
+    shapes = {entry.ours: entry.form.ours(weights[entry.names(config)[0]], config).shape for entry in entries}
     shapes = {name: (layers, *shape) if name.startswith("layers/") else shape for name, shape in shapes.items()}
-    back = author_layouts.to_theirs(layout, author_layouts.to_ours(layout, weights, config, shapes), config)
+    back = to_theirs(layout, to_ours(layout, weights, config, shapes), config)
     for n in range(layers):
         for name in ("shape", "scale", "loc"):
             np.testing.assert_array_equal(back[f"layers.{n}.attention.prior.{name}"], weights[f"prior.{name}"])
 
 
 def test_one_encoding_is_written_for_each_layer_where_theirs_has_no_place_for_one(rng):
-    layout, weights = author_layouts.LAYOUTS["cable"], cable_weights(rng)
+    layout, weights = LAYOUTS["cable"], cable_weights(rng)
     config = runs.describe(layout, weights, {}, {"data.tokenizer": "byte"})
-    rows = layout.rows(config, False)
+    entries = layout.entries(config, False)
     ours = {}
-    for row in rows:
-        first, *_ = row.names(config)
-        part = row.form.ours(np.split(weights[first], row.parts)[row.part], config)
-        stacked = row.ours.startswith("layers/") and "encoding" not in row.ours
-        ours[row.ours] = np.stack([part] * L) if stacked else part
-    back = author_layouts.to_theirs(layout, ours, dataclasses.replace(config, shared_encoding=True))
+    for entry in entries:
+        first, *_ = entry.names(config)
+        part = entry.form.ours(np.split(weights[first], entry.parts)[entry.part], config)
+        stacked = entry.ours.startswith("layers/") and "encoding" not in entry.ours
+        ours[entry.ours] = np.stack([part] * L) if stacked else part
+    back = to_theirs(layout, ours, dataclasses.replace(config, shared_encoding=True))
     for n in range(L):
         for name in ("attn.h_attn.weight", "attn.h_attn.bias"):
             np.testing.assert_array_equal(back[f"transformer.h.{n}.{name}"], weights[f"transformer.h.0.{name}"])
@@ -361,6 +362,6 @@ def test_a_finished_run_is_not_overwritten(rng, tmp_path):
 
 def test_an_encoding_without_a_place_in_their_layout_is_named(tmp_path):
     config = override({}, {"encoding": "fire", "data.tokenizer": "byte", "model.width": 8, "model.heads": 2})
-    layout = author_layouts.LAYOUTS["bam"]
+    layout = LAYOUTS["bam"]
     with pytest.raises(UserError, match="no place for 'layers/attention/encoding"):
-        author_layouts.to_theirs(layout, {"layers/attention/encoding/c": np.ones(2)}, config)
+        to_theirs(layout, {"layers/attention/encoding/c": np.ones(2)}, config)

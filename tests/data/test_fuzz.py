@@ -19,11 +19,12 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bam_jax.data import inspect, prepare, train_bpe
+from bam_jax.data import inspect, prepare
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
 from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.system.errors import UserError
 
 TEXTS = [f"Document {number} has a few words, é and 漢字.\n" * (1 + number % 5) for number in range(40)]
@@ -73,7 +74,7 @@ def vocabularies():
     symbols = [chr(byte) for byte in byte_of] + [chr(256 + number) for number in range(256 - len(byte_of))]
     ids = {symbol: number for number, symbol in enumerate([*symbols, "ab", "abc", "<|endoftext|>"])}
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"0123456789abcdefghij", "##a", "word"]
-    bpe = train_bpe.train(TEXTS, 300, progress=False)
+    bpe = train_bpe(TEXTS, 300, progress=False)
     return {
         "bpe": {"tokenizer.json": bpe.encode()},
         "bert": {"vocab.txt": "\n".join(pieces).encode()},

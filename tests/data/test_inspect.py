@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import render
-from bam_jax.data import inspect, train_bpe
+from bam_jax.data import inspect
+from bam_jax.data.overview import render_ids
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import Manifest, read_manifest
 from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
@@ -32,7 +34,7 @@ def source(tmp_path, monkeypatch):
 def prepared(tmp_path, monkeypatch):
     """A folder with two shards to train on and one held out, made with a BPE of its own."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bpe.json").write_text(train_bpe.train(TEXTS, 280))
+    (tmp_path / "bpe.json").write_text(train_bpe(TEXTS, 280))
     parts = (("train", TEXTS[:20]), ("train", TEXTS[20:30]), ("held_out", TEXTS[30:]))
     return write(tmp_path / "prepared", tokenizer("bpe:bpe.json"), parts)
 
@@ -90,13 +92,13 @@ def test_special_ids_are_visible_and_lines_stay_lines(parts):
     ids = [np.array([part]) if isinstance(part, int) else made.encode(part) for part in parts]
     names = {255: "⟨mask⟩", 256: "⟨end⟩"}
     text = "".join(names[part] if isinstance(part, int) else part.replace("\n", "⏎") for part in parts)
-    assert inspect.rendered(np.concatenate([np.zeros(0, np.int32), *ids]), made) == text
+    assert render_ids(np.concatenate([np.zeros(0, np.int32), *ids]), made) == text
 
 
 def test_special_ids_without_a_name_show_their_number(tmp_path):
     char, mistral = tokenizer("char"), tokenizer("mistral")
-    assert inspect.rendered(np.array([char.key, char.digits[7], char.end]), char) == "<KEY>7<END>"
-    assert inspect.rendered(np.array([1, *mistral.encode("a b"), 2]), mistral) == "⟨1⟩a b⟨end⟩"
+    assert render_ids(np.array([char.key, char.digits[7], char.end]), char) == "<KEY>7<END>"
+    assert render_ids(np.array([1, *mistral.encode("a b"), 2]), mistral) == "⟨1⟩a b⟨end⟩"
 
 
 def test_padding_and_masks_are_visible(source, capsys):

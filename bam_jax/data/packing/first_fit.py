@@ -12,24 +12,83 @@ from bam_jax.system.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Bins:
-    """What first-fit decreasing makes of pieces, told in runs of neighbouring bins that take equally many.
+    """The bins that first-fit decreasing fills, told in runs of neighbouring bins that take equally many pieces.
 
     Args:
         count: number of bins.
         first: [runs] the first bin of each run, in the order in which pieces are given out, longest first.
         bins: [runs] how many bins a run has.
-        each: [runs] how many pieces each of them takes.
+        pieces: [runs] how many pieces each of them takes.
     """
 
     count: int
     first: np.ndarray
     bins: np.ndarray
-    each: np.ndarray
+    pieces: np.ndarray
 
     def of_pieces(self) -> np.ndarray:
         """The bin of each piece, longest piece first: [pieces] int64."""
         bins = np.repeat(self.first - (np.cumsum(self.bins) - self.bins), self.bins) + np.arange(self.bins.sum())
-        return np.repeat(bins, np.repeat(self.each, self.bins))
+        return np.repeat(bins, np.repeat(self.pieces, self.bins))
+
+
+class _OpenRuns:
+    """The runs of neighbouring bins with equal room, in the order of their bins; full bins are forgotten.
+
+    Args:
+        size: the room of an empty bin.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.made = 0  # bins so far
+        self._first, self._bins, self._room = np.zeros((3, 0), np.int64)
+
+    def take(self, length: int, count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Gives pieces of one length to the first bins with room for them, and to new ones.
+
+        Args:
+            length: of each piece.
+            count: number of pieces.
+
+        Returns:
+            Runs that take some: the first bin, the number of bins, the pieces of each, [runs] all.
+        """
+        most = self._room // length  # that each bin of a run can take
+        given = np.cumsum(most * self._bins)
+        filled = int(np.searchsorted(given, count, side="right"))  # runs of which each bin takes what it can
+        left = count - (int(given[filled - 1]) if filled else 0)
+        taking = np.flatnonzero(most[:filled])
+        taken = [(self._first[taking], self._bins[taking], most[taking])]
+        self._room[:filled] -= most[:filled] * length
+        if left:
+            if filled == len(self._bins):
+                self._open_bins(-(-left // (self._size // length)))
+            taken.append(self._divide_run(filled, length, left))
+        still = self._room > 0
+        self._first, self._bins, self._room = self._first[still], self._bins[still], self._room[still]
+        return taken
+
+    def _open_bins(self, count: int) -> None:
+        self._first = np.append(self._first, self.made)
+        self._bins = np.append(self._bins, count)
+        self._room = np.append(self._room, self._size)
+        self.made += count
+
+    def _divide_run(self, run: int, length: int, left: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Divides a run: bins that take all they can, one that takes what is left, bins that take nothing."""
+        most = int(self._room[run]) // length
+        whole, rest = divmod(left, most)
+        partial = min(rest, 1)
+        divided = [(whole, most), (partial, rest), (int(self._bins[run]) - whole - partial, 0)]
+        bins, pieces = np.array([(count, each) for count, each in divided if count], np.int64).T
+        first = self._first[run] + np.cumsum(bins) - bins
+        room = self._room[run] - pieces * length
+        self._first = np.concatenate([self._first[:run], first, self._first[run + 1 :]])
+        self._bins = np.concatenate([self._bins[:run], bins, self._bins[run + 1 :]])
+        self._room = np.concatenate([self._room[:run], room, self._room[run + 1 :]])
+        taking = np.flatnonzero(pieces)
+        return first[taking], bins[taking], pieces[taking]
 
 
 def first_fit_decreasing(counts: np.ndarray) -> Bins:
@@ -44,47 +103,18 @@ def first_fit_decreasing(counts: np.ndarray) -> Bins:
     >>> first_fit_decreasing(np.array([0, 2, 0, 1, 0, 1])).of_pieces()  # lengths 5, 3, 1, 1
     array([0, 1, 1, 1])
     """
-    size = len(counts) - 1
-    made = 0
-    runs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    first, bins, room = np.zeros((3, 0), np.int64)  # of the runs that have room
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        if length == 0:
-            break
-        left = int(counts[length])
-        each = room // length
-        taken = np.cumsum(each * bins)
-        full = int(np.searchsorted(taken, left, side="right"))  # runs of which each bin takes what it can
-        left -= int(taken[full - 1]) if full else 0
-        taking = np.flatnonzero(each[:full])
-        runs.append((first[taking], bins[taking], each[taking]))
-        room[:full] -= each[:full] * length
-        if left:
-            if full == len(bins):  # new bins, of which the last may not be filled
-                new = -(-left // (size // length))
-                first, bins, room = np.append(first, made), np.append(bins, new), np.append(room, size)
-                made += new
-            most = int(room[full]) // length
-            whole, rest = divmod(left, most)
-            # The run comes apart: bins that take all they can, one that takes what is left, bins that take nothing.
-            parts = [(whole, most), (min(rest, 1), rest), (int(bins[full]) - whole - min(rest, 1), 0)]
-            many, takes = np.array([part for part in parts if part[0]], np.int64).T
-            places = first[full] + np.cumsum(many) - many
-            taking = np.flatnonzero(takes)
-            runs.append((places[taking], many[taking], takes[taking]))
-            first, bins, room = (
-                np.concatenate([old[:full], new, old[full + 1 :]])
-                for old, new in ((first, places), (bins, many), (room, room[full] - takes * length))
-            )
-        open_ = room > 0
-        first, bins, room = first[open_], bins[open_], room[open_]
-    columns = zip(*runs, strict=True) if runs else ([np.zeros(0, np.int64)],) * 3
-    return Bins(made, *(np.concatenate(column) for column in columns))
+    open_runs = _OpenRuns(len(counts) - 1)
+    taken = [(np.zeros(0, np.int64),) * 3]
+    for length in range(len(counts) - 1, 0, -1):
+        if counts[length]:
+            taken += open_runs.take(length, int(counts[length]))
+    first, bins, pieces = (np.concatenate(column) for column in zip(*taken, strict=True))
+    return Bins(open_runs.made, first, bins, pieces)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-    """The pieces of a group's rows, row by row."""
+class _Pieces:
+    """The pieces of documents that fill a group's rows, row by row."""
 
     document: np.ndarray  # [pieces]
     start: np.ndarray  # [pieces] place of its first token in the document
@@ -124,41 +154,51 @@ class FirstFit:
         self._shuffle = shuffle
         self._context, self._shift = context, shift
         self._document_mask, self._restart = document_mask, restart
-        self._rows = np.array([self._count(group) for group in range(len(shuffle))], np.int64)
+        self._rows = np.array([self._count_rows(group) for group in range(len(shuffle))], np.int64)
         if not self._rows.sum():
             raise UserError("no document has a token to predict; give more text")
-        self._plan = Memo(self._make_plan, size=2)
+        # Two: a batch may begin in one group and end in the next.
+        self._pieces = Memo(self._arrange, size=2)
 
     def take(self, numbers: np.ndarray) -> Batch:
         """See `RowSource`: tokens, targets, weights, segment, and position if it is wanted."""
         tokens, targets, segment = np.zeros((3, len(numbers), self._context), np.int32)
         for epoch, group, chosen, rows in self._shuffle.locate(numbers, self._rows):
-            self._fill(self._plan(epoch, group), rows, chosen, tokens, targets, segment)
+            self._fill(self._pieces(epoch, group), rows, chosen, tokens, targets, segment)
         batch = {"tokens": tokens, "targets": targets, "weights": (segment > 0).astype(np.float32)}
         position = {"position": restarted_positions(segment)} if self._restart else {}
         return batch | {"segment": segment if self._document_mask else np.minimum(segment, 1)} | position
 
-    def _fill(self, plan, rows, places, tokens, targets, segment) -> None:
-        """Writes rows of a plan into places of the arrays."""
-        firsts, lasts = plan.first[rows], plan.first[rows + 1]
-        pieces = np.concatenate([np.arange(first, last) for first, last in zip(firsts, lasts, strict=True)])
-        found = iter(self._read(plan.document[pieces]))
-        starts, sizes = iter(plan.start[pieces].tolist()), iter(plan.size[pieces].tolist())
+    def _fill(
+        self,
+        pieces: _Pieces,
+        rows: np.ndarray,
+        places: np.ndarray,
+        tokens: np.ndarray,
+        targets: np.ndarray,
+        segment: np.ndarray,
+    ) -> None:
+        """Writes rows of a group, [r], into places of the arrays, [r]."""
+        firsts, lasts = pieces.first[rows], pieces.first[rows + 1]
+        wanted = np.concatenate([np.arange(first, last) for first, last in zip(firsts, lasts, strict=True)])
+        documents = iter(self._read(pieces.document[wanted]))  # all at once: the reader groups them by shard
+        starts, sizes = iter(pieces.start[wanted].tolist()), iter(pieces.size[wanted].tolist())
         for row, count in zip(places.tolist(), (lasts - firsts).tolist(), strict=True):
             at = 0
             for number in range(1, count + 1):
-                ids, start, size = next(found), next(starts), next(sizes)
+                ids, start, size = next(documents), next(starts), next(sizes)
                 tokens[row, at : at + size] = ids[start : start + size]
                 targets[row, at : at + size] = ids[start + self._shift : start + self._shift + size]
                 segment[row, at : at + size] = number
                 at += size
 
-    def _count(self, group: int) -> int:
+    def _count_rows(self, group: int) -> int:
         slots = np.maximum(self._shuffle.lengths(group) - self._shift, 0)
         rests = np.bincount(slots % self._context, minlength=self._context + 1)
         return int((slots // self._context).sum(dtype=np.int64)) + first_fit_decreasing(rests).count
 
-    def _make_plan(self, epoch: int, group: int) -> _Plan:
+    def _arrange(self, epoch: int, group: int) -> _Pieces:
+        """The pieces of a group's rows in an epoch: first-fit decides what shares a row, chance the order of the rows."""
         context = self._context
         numbers, lengths = self._shuffle.order(epoch, group)
         slots = np.maximum(lengths - self._shift, 0)
@@ -168,18 +208,18 @@ class FirstFit:
         index = np.arange(len(whole)) - np.repeat(np.cumsum(full) - full, full)
         partial = np.argsort(-rest, kind="stable")[: np.count_nonzero(rest)]  # longest first, as they are given out
         bins = first_fit_decreasing(np.bincount(rest, minlength=context + 1))
-        bin_ = bins.of_pieces()
+        bin_of = bins.of_pieces()
         opener = np.empty(bins.count, np.int64)
-        opener[bin_[::-1]] = partial[::-1]
+        opener[bin_of[::-1]] = partial[::-1]  # backwards: of several writes into a bin the last stays, its first piece
         # Bins favour the first of equally long pieces: rows, and pieces in them, go by another order of the documents.
         # Rows go by the document that opened them: those that a long one fills stand together.
         key = self._shuffle.rng(epoch, group, purpose=1).permutation(len(slots))
         row = np.empty(len(whole) + bins.count, np.int64)
         row[np.argsort(key[np.concatenate([whole, opener])], kind="stable")] = np.arange(len(row))
         place = np.concatenate([whole, partial])
-        rows = np.concatenate([row[: len(whole)], row[len(whole) :][bin_]])
+        rows = np.concatenate([row[: len(whole)], row[len(whole) :][bin_of]])
         start = np.concatenate([index * context, full[partial].astype(np.int64) * context])
         size = np.concatenate([np.full(len(whole), context), rest[partial]])
         order = np.lexsort((key[place], rows))
         first = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(row)))])
-        return _Plan(numbers[place[order]], start[order], size[order].astype(np.int32), first)
+        return _Pieces(numbers[place[order]], start[order], size[order].astype(np.int32), first)

@@ -21,13 +21,14 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bam_jax.data import prepare, train_bpe
+from bam_jax.data import prepare
 from bam_jax.data.prepared import shards, tokenising, writing
 from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
 from bam_jax.data.prepared.thresholds import draw
 from bam_jax.data.prepared.tokenising import Encoder, batch_records, tokenise
 from bam_jax.data.sources.fragment import Fragment
 from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.system import lock
 from bam_jax.system.errors import UserError
@@ -221,7 +222,7 @@ def test_a_complete_folder_is_left_alone(tmp_path, capsys):
 def test_the_folder_keeps_its_tokenizer(tmp_path):
     source = corpus(tmp_path / "in", words(20))
     path = tmp_path / "bpe.json"
-    path.write_text(train_bpe.train(words(20), 300))
+    path.write_text(train_bpe(words(20), 300))
     made = tokenizer(f"bpe:{path}")
     prepare.main([f"--source={source}", f"--out={tmp_path / 'out'}", f"--tokenizer={made.spec}", "--workers=0"])
     path.unlink()

@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from bam_jax import config as configs
-from bam_jax.data.tokenizers import tokenizer, train_bpe
+from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer, save_tokenizer
 from bam_jax.evals import running
 from bam_jax.evals.perplexity import Perplexity
@@ -22,7 +23,7 @@ def trained(tmp_path_factory):
     """A folder with a text, a BPE of it, and a run of one step that names the BPE by a relative path."""
     folder = tmp_path_factory.mktemp("kept")
     (folder / "text.txt").write_text(TALE * 100)
-    (folder / "bpe.json").write_text(train_bpe.train([TALE * 2], 280))
+    (folder / "bpe.json").write_text(train_bpe([TALE * 2], 280))
     config = configs.from_dict(
         {
             "encoding": "nope",
@@ -54,7 +55,7 @@ def test_a_run_is_evaluated_with_its_own_copy(trained, run):
 
 
 def test_a_run_is_not_resumed_with_another_tokenizer(trained, run):
-    (run.parents[1] / "bpe.json").write_text(train_bpe.train([TALE * 2], 270))
+    (run.parents[1] / "bpe.json").write_text(train_bpe([TALE * 2], 270))
     hashes = tokenizer(f"bpe:{trained[0] / 'bpe.json'}").hash, tokenizer("bpe:bpe.json").hash
     with pytest.raises(UserError) as error:
         loop.fit(trained[1], run)
@@ -89,7 +90,7 @@ RECORD = {
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("tokenizer/tokenizer.json", train_bpe.train([TALE], 270), "was made with a tokenizer of hash"),
+        ("tokenizer/tokenizer.json", train_bpe([TALE], 270), "was made with a tokenizer of hash"),
         ("tokenizer/identity.json", "{", "identity.json is not JSON"),
         ("tokenizer/identity.json", '{"name": "bpe"}', "identity.json has no text in the field 'spec'"),
         ("results.jsonl", json.dumps(RECORD) + "\n", "results.jsonl was made with"),

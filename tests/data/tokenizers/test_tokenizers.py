@@ -15,9 +15,9 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax.data import train_bpe
 from bam_jax.data.tasks.passkey import paper_prompt
 from bam_jax.data.tokenizers import TOKENIZERS, ByteTokenizer, CharTokenizer, gpt2, tokenizer
+from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.system.errors import UserError
 
 TALE = "The cat sat on the mat; the cats' mats aren't the rats', it's 1984 again and again, naïve and naïver. " * 3
@@ -119,7 +119,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabularies")
     gpt2_files(path)
     (path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
-    (path / "tokenizer.json").write_text(train_bpe.train([TALE], 300), encoding="utf-8")
+    (path / "tokenizer.json").write_text(train_bpe([TALE], 300), encoding="utf-8")
     return path
 
 
@@ -221,9 +221,9 @@ def test_another_process_gets_the_same_tokenizer(every, name):
 
 def test_another_process_refuses_a_file_that_changed(tmp_path):
     path = tmp_path / "tokenizer.json"
-    path.write_text(train_bpe.train([TALE], 300))
+    path.write_text(train_bpe([TALE], 300))
     sent = pickle.dumps(tokenizer(f"bpe:{path}"))
-    path.write_text(train_bpe.train([TALE], 290))
+    path.write_text(train_bpe([TALE], 290))
     with pytest.raises(UserError, match=r"was made with a tokenizer of hash \w+, but tokenizer 'bpe:.*' has hash"):
         pickle.loads(sent)
 

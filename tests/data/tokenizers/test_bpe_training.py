@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from bam_jax.data import train_bpe
+from bam_jax.data import train_bpe as command
 from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.system.errors import UserError
 
 TALE = "it was the best of times, it was the worst of times, in 1984 and 1985, it was <eos> the age of wisdom. "
@@ -23,17 +24,17 @@ def test_the_same_text_gives_the_same_file(tmp_path):
     """In another process too, whose hashes of strings differ, and however its documents are parted into words' order."""
     texts = words(0)
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    made = train_bpe.train(texts, 400)
+    made = train_bpe(texts, 400)
     arguments = ["--vocab=400", f"--out={tmp_path / 'bpe.json'}", "--text-field=body"]
     command = [sys.executable, "-m", "bam_jax.data.train_bpe", f"--source={tmp_path / 'text.jsonl'}", *arguments]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert (tmp_path / "bpe.json").read_text() == made == train_bpe.train(texts[::-1], 400)
+    assert (tmp_path / "bpe.json").read_text() == made == train_bpe(texts[::-1], 400)
     assert "bpe.json: 400 ids, hash " + tokenizer(f"bpe:{tmp_path / 'bpe.json'}").hash in said
-    assert made != train_bpe.train(words(1), 400)
+    assert made != train_bpe(words(1), 400)
 
 
 def test_it_joins_what_stands_together_most_often(tmp_path):
-    (tmp_path / "tokenizer.json").write_text(train_bpe.train([TALE], 270))
+    (tmp_path / "tokenizer.json").write_text(train_bpe([TALE], 270))
     made = tokenizer(f"bpe:{tmp_path}")
     assert made.size == 270 and (made.eos, made.mask) == (0, 1)
     assert made.decode(made.encode(" was")[:1]) == " was" and len(made.encode(TALE)) < 0.8 * len(TALE)
@@ -57,7 +58,7 @@ def test_what_is_refused(tmp_path, monkeypatch, arguments, says):
     (tmp_path / "there.json").write_text("precious")
     (tmp_path / "text.txt").write_text(TALE)
     with pytest.raises(UserError, match=says):
-        train_bpe.main(["--source=text.txt", "--out=bpe.json", *arguments])
+        command.main(["--source=text.txt", "--out=bpe.json", *arguments])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "there.json"]
     assert (tmp_path / "there.json").read_text() == "precious"
 
@@ -66,6 +67,6 @@ def test_a_part_of_the_text_and_too_little_of_it(tmp_path, capsys):
     lines = [json.dumps({"text": text}) for text in (TALE, "z z z z zz zz")]
     (tmp_path / "text.jsonl").write_text("\n".join(lines))
     arguments = [f"--source={tmp_path / 'text.jsonl'}", "--vocab=4096", f"--characters={len(TALE)}"]
-    train_bpe.main([*arguments, f"--out={tmp_path / 'new' / 'part.json'}"])
-    assert (tmp_path / "new" / "part.json").read_text() == train_bpe.train([TALE], 4096)
+    command.main([*arguments, f"--out={tmp_path / 'new' / 'part.json'}"])
+    assert (tmp_path / "new" / "part.json").read_text() == train_bpe([TALE], 4096)
     assert "instead of 4096" in capsys.readouterr().out

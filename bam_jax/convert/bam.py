@@ -1,0 +1,151 @@
+"""BAM's layout: that of the public code's training models. A plain-BAM inference file computes another prior."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from bam_jax.config import Config
+from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, Arrays, Entry, Layout
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.strict_json import Must
+
+_SHARED = "prior.shape"  # where one prior serves all layers
+_ENCODINGS = {"bam": "bam", "alibi": "alibi", "nope": "nope", "rotary": "rope", "sinusoidal": "sinusoidal"}
+Count = Annotated[int, Must(lambda n: 1 <= n < 2**31, "from 1 to 2147483647")]
+
+
+class _ModelArgs(TypedDict):
+    dim: Count
+    n_heads: Count
+    n_layers: Count
+    vocab_size: Count
+    max_seq_len: Count
+    n_kv_heads: NotRequired[Count | None]
+    norm_eps: NotRequired[float]
+    multiple_of: NotRequired[int]
+    ffn_dim_multiplier: NotRequired[Annotated[float, Must(lambda x: 0 < x <= 2**10, "from 0 to 1024")] | None]
+    rope_theta: NotRequired[float]
+    train_shape: NotRequired[bool | int]
+    train_scale: NotRequired[bool | int]
+    train_loc: NotRequired[bool | int]
+    ssmax_prior: NotRequired[bool | int]
+
+
+class _Args(TypedDict):
+    position_encoding: str
+
+
+class _Described(TypedDict):
+    """BAM's args.json, as far as it is read."""
+
+    args: _Args
+    model_args: _ModelArgs
+
+
+def _entries(config: Config, shared: bool) -> list[Entry]:
+    layer = "layers.{n}."
+    turned = ROTARY if config.encoding == "rope" else LINEAR
+    entries = [
+        Entry("embed/embedding", "tok_embeddings.weight", SAME),
+        Entry("layers/attention_norm/scale", layer + "attention_norm.weight", SAME),
+        Entry("layers/attention/query/kernel", layer + "attention.wq.weight", turned),
+        Entry("layers/attention/key/kernel", layer + "attention.wk.weight", turned),
+        Entry("layers/attention/value/kernel", layer + "attention.wv.weight", LINEAR),
+        Entry("layers/attention/out/kernel", layer + "attention.wo.weight", LINEAR),
+        Entry("layers/mlp_norm/scale", layer + "ffn_norm.weight", SAME),
+        Entry("layers/mlp/gate/kernel", layer + "feed_forward.w1.weight", LINEAR),
+        Entry("layers/mlp/down/kernel", layer + "feed_forward.w2.weight", LINEAR),
+        Entry("layers/mlp/up/kernel", layer + "feed_forward.w3.weight", LINEAR),
+        Entry("norm/scale", "norm.weight", SAME),
+        Entry("head/kernel", "output.weight", LINEAR),
+    ]
+    if config.encoding == "bam":
+        prior = "prior." if shared else layer + "attention.prior."
+        for ours, theirs in (("shape", "shape"), ("log_scale", "scale"), ("loc", "loc")):
+            entries.append(Entry(ENCODING + ours, prior + theirs, HEADS))
+    if config.ssmax != "off":
+        entries.append(Entry("layers/attention/ssmax/scale", layer + "attention.seq_scale", HEADS))
+    return entries
+
+
+def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration, from the 'args' and 'model_args' of their args.json."""
+    strict_json.check(described, _Described, "args.json", "BAM's has 'args' and 'model_args'; fetch it again")
+    model, encoding = described["model_args"], described["args"]["position_encoding"]
+    width, heads, layers = model["dim"], model["n_heads"], model["n_layers"]
+    vocab, context = model["vocab_size"], model["max_seq_len"]
+    name, _, ssmax = encoding.partition("_")
+    if name not in _ENCODINGS or ssmax not in ("", "ssmax"):
+        known = nearest(name, _ENCODINGS)
+        raise UserError(f"args.json has position_encoding={encoding!r}; {known}, each also with _ssmax")
+    for key, value in (("norm_eps", 1e-5), ("multiple_of", 1)):
+        if key in model and model[key] != value:
+            raise UserError(f"args.json has {key}={model[key]}; only {value} can be converted")
+    hidden = width
+    if "ffn_dim_multiplier" in model and model["ffn_dim_multiplier"] is not None:
+        hidden = int(model["ffn_dim_multiplier"] * width)
+    options: dict[str, Any] = {}
+    if name == "bam":
+        options = {name: bool(model[name]) for name in ("train_shape", "train_scale", "train_loc") if name in model}
+    elif name == "rotary":
+        options = {"base": float(model["rope_theta"])} if "rope_theta" in model else {"base": 500_000.0}
+    elif name == "sinusoidal":
+        options = {"odd_cosines": True}
+    outside = "ssmax_prior" in model and not model["ssmax_prior"]
+    groups = model["n_kv_heads"] if "n_kv_heads" in model else None
+    return {
+        "encoding": _ENCODINGS[name],
+        "encoding_options": options,
+        "ssmax": "off" if not ssmax else "outside" if outside else "on",
+        "shared_encoding": _SHARED in weights,
+        "model": {
+            "family": "llama",
+            "layers": layers,
+            "width": width,
+            "heads": heads,
+            "kv_heads": 0 if groups in (None, heads) else groups,
+            "hidden": hidden,
+            "vocab": vocab,
+        },
+        "context": context,
+    }
+
+
+def _args(config: Config, vocab: int) -> dict[str, Any]:
+    """An args.json that `_config` reads, and the authors' code."""
+    theirs = {ours: name for name, ours in _ENCODINGS.items()}[config.encoding]
+    size, options = config.model, config.encoding_options
+    ratio = size.hidden / size.width
+    model: dict[str, Any] = {
+        "dim": size.width,
+        "n_layers": size.layers,
+        "n_heads": size.heads,
+        "n_kv_heads": size.kv_heads or size.heads,
+        "vocab_size": vocab,
+        "multiple_of": 1,
+        # They round its product with the width down.
+        "ffn_dim_multiplier": ratio if int(ratio * size.width) == size.hidden else (size.hidden + 0.5) / size.width,
+        "norm_eps": 1e-5,
+        "max_seq_len": config.context,
+    }
+    if config.encoding == "bam":
+        trained = {"train_shape": True, "train_scale": True, "train_loc": False}
+        model |= {name: options[name] if name in options else value for name, value in trained.items()}
+        model |= {"global_positional_encoding": config.shared_encoding, "ssmax_prior": config.ssmax in ("on", "inside")}
+    if config.encoding == "rope":
+        model["rope_theta"] = options["base"] if "base" in options else 10_000.0
+    return {
+        "args": {"position_encoding": theirs + ("" if config.ssmax == "off" else "_ssmax")},
+        "model_args": model,
+    }
+
+
+BAM = Layout(
+    entries=_entries,
+    config=_config,
+    args=_args,
+    holds=", ".join(_ENCODINGS.values()),
+    tokenizer="mistral",
+    document_mask=True,
+    shared=_SHARED,
+)

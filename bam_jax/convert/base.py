@@ -1,0 +1,197 @@
+"""A layout of weights: an author's arrays entry by entry beside ours, and the way of arrays between them."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bam_jax.config import Config
+from bam_jax.system.errors import UserError, nearest
+
+Arrays = dict[str, np.ndarray]
+ENCODING = "layers/attention/encoding/"
+"""The path of an encoding's parameters in ours."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The form of one array there and here.
+
+    Args:
+        ours: (theirs, config) -> the array as it is here.
+        theirs: (ours, config) -> the array as it is there.
+    """
+
+    ours: Callable[[np.ndarray, Config], np.ndarray]
+    theirs: Callable[[np.ndarray, Config], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One array of ours and where it is in theirs.
+
+    Args:
+        ours: its path in the parameters, the layers stacked in front.
+        theirs: its name, {n} being the layer. A name without it gives every layer of ours the same.
+        form: how it is laid out.
+        part, parts: which of how many equal parts of theirs, along the first axis.
+    """
+
+    ours: str
+    theirs: str
+    form: Form
+    part: int = 0
+    parts: int = 1
+
+    def names(self, config: Config) -> list[str]:
+        """The names in theirs: one of each layer, or the only one."""
+        return [self.theirs.format(n=n) for n in range(config.model.layers)] if "{n}" in self.theirs else [self.theirs]
+
+
+def _same(x: np.ndarray, config: Config) -> np.ndarray:
+    return x
+
+
+def _transposed(x: np.ndarray, config: Config) -> np.ndarray:
+    return x.T
+
+
+def _pairs(config: Config) -> np.ndarray:
+    """The places of their outputs of a head in our order: they turn neighbours together, we the two halves."""
+    width = config.model.width // config.model.heads
+    return np.arange(width).reshape(-1, 2).T.ravel()
+
+
+def _reorder_heads(x: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The columns of a kernel, head by head in another order."""
+    return x.reshape(x.shape[0], -1, len(order))[..., order].reshape(x.shape)
+
+
+def _scale(config: Config) -> float:
+    """The factor by which our scores are divided and theirs are not."""
+    return math.sqrt(config.model.width // config.model.heads)
+
+
+SAME = Form(_same, _same)
+LINEAR = Form(_transposed, _transposed)
+HEADS = Form(lambda x, config: x.reshape(-1), lambda x, config: x.reshape(1, -1, 1, 1))
+ROTARY = Form(
+    lambda x, config: _reorder_heads(x.T, _pairs(config)),
+    lambda x, config: _reorder_heads(x, np.argsort(_pairs(config))).T,
+)
+QUERY = Form(lambda x, config: x.T * _scale(config), lambda x, config: x.T / _scale(config))
+QUERY_BIAS = Form(lambda x, config: x * _scale(config), lambda x, config: x / _scale(config))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """One way to lay out weights.
+
+    Args:
+        entries: (config, whether one prior serves all layers) -> an entry of every array.
+        config: (weights, what stands beside them) -> the configuration, as nested dictionaries.
+        holds: the encodings of ours that it has a place for.
+        tokenizer: of the published models.
+        document_mask: whether those were trained within documents.
+        args: (config, size of the vocabulary) -> what stands in args.json; None: there is none.
+        shared: the name of an array that is there where one prior serves all layers; "": there is none.
+    """
+
+    entries: Callable[[Config, bool], Sequence[Entry]]
+    config: Callable[[Arrays, Mapping[str, Any]], dict[str, Any]]
+    holds: str
+    tokenizer: str
+    document_mask: bool
+    args: Callable[[Config, int], dict[str, Any]] | None = None
+    shared: str = ""
+
+
+def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """Our arrays from theirs; every one of both is used.
+
+    Args:
+        layout: theirs.
+        weights: by their names, of any real dtype.
+        config: of the model.
+        shapes: of ours by their paths, layers stacked.
+
+    Returns:
+        Float32 arrays by our paths.
+
+    Raises:
+        UserError: a name is missing, unknown, or has another shape; two arrays that should be one differ.
+    """
+    entries = layout.entries(config, layout.shared in weights)
+    known = {name for entry in entries for name in entry.names(config)}
+    for name in weights:
+        if name not in known:
+            raise UserError(f"the weights hold {name!r}, which this layout does not know; {nearest(name, known)}")
+    made: Arrays = {}
+    for entry in entries:
+        names = entry.names(config)
+        missing = [name for name in names if name not in weights]
+        if missing and entry.ours in made:  # a tied weight that is written once
+            continue
+        if missing:
+            raise UserError(f"the weights lack {missing[0]!r} ({len(weights)} arrays are there)")
+        if entry.ours not in shapes:
+            raise UserError(
+                f"the model has no {entry.ours!r} for {names[0]!r}; give the encoding that it was trained with"
+            )
+        arrays = [_take_part(entry, weights[name], config) for name in names]
+        if "{n}" in entry.theirs:
+            array = np.stack(arrays)
+        elif entry.ours.startswith("layers/") and not config.shared_encoding:
+            array = np.stack(arrays * config.model.layers)
+        else:
+            (array,) = arrays
+        if array.shape != shapes[entry.ours]:
+            raise UserError(f"{names[0]!r} makes {entry.ours!r} {array.shape}, and the model's is {shapes[entry.ours]}")
+        if entry.ours in made and not np.array_equal(made[entry.ours], array):
+            raise UserError(f"{names[0]!r} should be the same as another array for {entry.ours!r}, and is not")
+        made[entry.ours] = array
+    for name in shapes:
+        if name not in made:
+            raise UserError(
+                f"the weights have nothing for the model's {name!r}; give the encoding that they were trained with"
+            )
+    return made
+
+
+def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
+    """Their arrays from ours, by their names.
+
+    Args:
+        layout: theirs.
+        arrays: float32, by our paths, layers stacked.
+        config: of the model.
+
+    Raises:
+        UserError: an array that theirs cannot hold.
+    """
+    entries = layout.entries(config, config.shared_encoding)
+    known = {entry.ours for entry in entries}
+    for name in arrays:
+        if name not in known:
+            raise UserError(
+                f"this layout has no place for {name!r} of the encoding {config.encoding!r}; it holds {layout.holds}"
+            )
+    parts: dict[str, list[np.ndarray]] = {name: [] for entry in entries for name in entry.names(config)}
+    for entry in entries:
+        if entry.ours not in arrays:
+            raise UserError(f"the model has no {entry.ours!r} for {entry.theirs!r}; it cannot be laid out so")
+        ours, names = arrays[entry.ours], entry.names(config)
+        one_for_all = config.shared_encoding and entry.ours.startswith(ENCODING)
+        layers = ours if entry.ours.startswith("layers/") and not one_for_all else [ours] * len(names)
+        for name, array in zip(names, layers, strict=True):
+            parts[name].append(entry.form.theirs(array, config))
+    return {name: np.ascontiguousarray(np.concatenate(own)) for name, own in parts.items()}
+
+
+def _take_part(entry: Entry, whole: np.ndarray, config: Config) -> np.ndarray:
+    whole = np.asarray(whole, np.float32)
+    if len(whole) % entry.parts:
+        raise UserError(f"{entry.theirs!r} {whole.shape} does not divide into {entry.parts} parts")
+    return entry.form.ours(np.split(whole, entry.parts)[entry.part], config)

@@ -1,0 +1,152 @@
+"""An iterator over batches whose state is one number, and the worker processes that make batches ahead."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable
+from typing import Any
+
+import grain
+import numpy as np
+from absl import flags
+
+from bam_jax.data.packing.base import Batch, RowSource
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError
+
+STATE = "process_0-of-1.json"
+"""The iterator's file in a checkpoint, for any number of hosts. (Checkpoints of grain's own iterators have it too.)"""
+
+
+class Batches(grain.DatasetIterator[Batch]):
+    """Batch after batch of some rows; its state is the number of the next one, nothing else.
+
+    So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are
+    started by the first batch and stopped by `close`, or when the state is set.
+
+    Args:
+        rows: what batches are made of.
+        size: rows of a batch of all hosts together.
+        host: which of the hosts this is.
+        hosts: how many there are.
+        workers: processes that make batches ahead; 0: made when asked for.
+    """
+
+    def __init__(self, rows: RowSource, size: int, host: int = 0, hosts: int = 1, workers: int = 0) -> None:
+        super().__init__()
+        share = size // hosts
+        self._make = _MakeBatch(rows, size, np.arange(host * share, (host + 1) * share))
+        self._first_host = host == 0
+        self._workers = workers
+        self._number = 0
+        self._ahead: grain.DatasetIterator[Batch] | None = None
+        self._done = False
+
+    def __next__(self) -> Batch:
+        if self._done:
+            raise ValueError("these batches are closed; open them again")
+        if self._workers and self._ahead is None:
+            self._ahead = _make_ahead(_BatchesFrom(self._make, self._number), self._workers)
+        batch = self._make(self._number) if self._ahead is None else next(self._ahead)
+        self._number += 1
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """The number of the next batch."""
+        return {"next_index": self._number}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go to where an iterator stood, of any number of hosts and workers.
+
+        Args:
+            state: what its `get_state` gave.
+
+        Raises:
+            UserError: it is something else.
+        """
+        number = state["next_index"] if isinstance(state, dict) and state.keys() == {"next_index"} else None
+        if type(number) is not int or number < 0:
+            raise UserError(
+                "the state of the loader is not the number of its next batch; resume from another checkpoint"
+            )
+        self._stop_workers()
+        self._number = number
+
+    async def save(self, directory: Any) -> Awaitable[None]:
+        """Saves the state, as orbax asks; it is the same on all hosts, and the first writes it."""
+        return self._write(directory, json.dumps(self.get_state()))
+
+    async def load(self, directory: Any) -> Awaitable[None]:
+        """Sets the state to a saved one, as orbax asks."""
+        return self._read(directory)
+
+    def close(self) -> None:
+        """Stop the worker processes; there are no more batches."""
+        self._stop_workers()
+        self._done = True
+        super().close()
+
+    async def _write(self, directory: Any, state: str) -> None:
+        folder = await directory.await_creation()
+        if self._first_host:
+            await asyncio.to_thread((folder / STATE).write_text, state)
+
+    async def _read(self, directory: Any) -> None:
+        path = directory / STATE
+        self.set_state(strict_json.parse(await asyncio.to_thread(path.read_bytes), str(path)))
+
+    def _stop_workers(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+
+class _MakeBatch:
+    """A function of a batch's number that gives the host's rows of it; it travels to worker processes."""
+
+    def __init__(self, rows: RowSource, size: int, mine: np.ndarray) -> None:
+        self._rows, self._size, self._mine = rows, size, mine
+
+    def __call__(self, number: int) -> Batch:
+        return self._rows.take(number * self._size + self._mine)
+
+
+class _BatchesFrom:
+    """The batches from a number on, as grain wants a source: by index."""
+
+    def __init__(self, make: _MakeBatch, first: int) -> None:
+        self._make, self._first = make, first
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> Batch:
+        return self._make(self._first + index)
+
+
+def _make_ahead(source: _BatchesFrom, workers: int) -> grain.DatasetIterator[Batch]:
+    """The batches, made ahead by worker processes."""
+    if not flags.FLAGS.is_parsed():  # grain reads its own options there; a program of absl's has parsed them
+        flags.FLAGS.mark_as_parsed()
+    here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # a worker has nothing to wait for
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
+    # Through pipes: arrays in shared memory last only as long as their files, and leave those behind when killed.
+    piped = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+    dataset = grain.experimental.WithOptionsIterDataset(grain.MapDataset.source(source).to_iter_dataset(here), piped)
+    return iter(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
+
+
+def _end_with_parent(worker: int, workers: int) -> None:
+    """Ends a worker with the process that started it, also when that is killed; signals are that one's to answer."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to all processes
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_wait_and_end, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
