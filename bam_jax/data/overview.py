@@ -12,7 +12,7 @@ import numpy as np
 from bam_jax.config import Config
 from bam_jax.data import loader
 from bam_jax.data.packing.base import Batch
-from bam_jax.data.packing.statistics import octaves, packings
+from bam_jax.data.packing.statistics import octaves, packing_statistics
 from bam_jax.data.packing.triplets import FIELDS
 from bam_jax.data.prepared.documents import Documents, open_documents
 from bam_jax.data.prepared.manifest import SPLITS
@@ -165,7 +165,7 @@ def compare_packings(lengths: np.ndarray, context: int) -> str:
     """
     rows = [
         [name, f"{made.rows:,}", f"{made.filled:.1%}", f"{made.predicted:.1%}", f"{made.whole:.1%}"]
-        for name, made in packings(lengths, context).items()
+        for name, made in packing_statistics(lengths, context).items()
     ]
     return table([f"packed at {context}", "rows", "filled", "predicted", "documents in one row"], rows)
 

@@ -255,7 +255,7 @@ def test_every_task_is_the_harnesss_own_and_its_questions_are_found():
     names = benchmarks.leaves(benchmarks.TASKS)
     found = lm.load(names, "invented", 0)
     assert tuple(found) == names
-    for part in benchmarks._PARTS:
+    for part in benchmarks._KINDS:
         assert found[f"longbench2_{part.task}"].config.dataset_name == part.subset
 
 

@@ -24,7 +24,7 @@ class RowSource(Protocol):
 
 
 class Memo[*Key, Value]:
-    """A function of which the last few values are kept. Pickled, it forgets them (`functools.lru_cache` cannot be).
+    """A function that remembers its last few values. Pickled, it forgets them (`functools.lru_cache` cannot be pickled).
 
     Args:
         make: the function, of hashable arguments.
@@ -51,7 +51,7 @@ class Memo[*Key, Value]:
 
 
 def consecutive_runs(numbers: np.ndarray, *same: np.ndarray) -> list[slice]:
-    """Where consecutive numbers stand one after the other, as slices.
+    """Slices in which consecutive numbers stand one after the other.
 
     Args:
         numbers: [R] integers.

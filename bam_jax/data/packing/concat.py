@@ -30,28 +30,31 @@ class Stream:
         self._read = read
         self._ends = np.cumsum(tokens, dtype=np.int64)
         self._order = order
-        self._group = Memo(self._look, size=2)
+        self._group = Memo(self._place, size=2)  # a row may begin in one group and end in the next
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def cut(self, first: int, last: int) -> list[np.ndarray]:
-        """The tokens from one place up to another, in as many parts as there are documents: [tokens] int32 each."""
-        parts: list[np.ndarray] = []
+        """The tokens from one place up to another, in as many pieces as there are documents: [tokens] int32 each."""
+        pieces: list[np.ndarray] = []
         while first < last:
             group = int(self._ends.searchsorted(first, side="right"))
             numbers, stops = self._group(group)
-            start = int(self._ends[group]) - int(stops[-1])
+            start = int(self._ends[group]) - int(stops[-1])  # of the group, in the stream
             stop = min(last, int(self._ends[group]))
+            # The documents in which the first and the last token lie.
             low, high = stops.searchsorted([first - start, stop - 1 - start], side="right").tolist()
-            found = self._read(numbers[low : high + 1])
-            found[-1] = found[-1][: stop - start - (int(stops[high]) - len(found[-1]))]
-            found[0] = found[0][first - start - (int(stops[low - 1]) if low else 0) :]
-            parts += [part for part in found if len(part)]
+            texts = self._read(numbers[low : high + 1])
+            # The last is cut before the first: where they are one, its start must still be in place.
+            texts[-1] = texts[-1][: stop - start - (int(stops[high]) - len(texts[-1]))]
+            texts[0] = texts[0][first - start - (int(stops[low - 1]) if low else 0) :]
+            pieces += [text for text in texts if len(text)]
             first = stop
-        return parts
+        return pieces
 
-    def _look(self, group: int) -> tuple[np.ndarray, np.ndarray]:
+    def _place(self, group: int) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of a group's documents, and the place in the group where each ends."""
         numbers, lengths = self._order(group)
         return numbers, np.cumsum(lengths, dtype=np.int64)
 

@@ -7,7 +7,7 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
 
 HIDDEN, REPLACED = 0.8, 0.1
-"""Of the tokens to predict: how many the mask stands for, and how many another token; the rest stays."""
+"""Shares of the tokens to predict that the mask stands for, and that another token stands for; the rest stays."""
 
 
 class Masked:
@@ -42,6 +42,7 @@ class Masked:
         targets = batch["targets"]
         ordinary = np.flatnonzero(self._text).astype(np.int32)
         chance, other = np.empty(targets.shape), np.empty_like(targets)
+        # A row's own random numbers: it is the same in any batch, on any host.
         for row, number in enumerate(numbers.tolist()):
             rng = np.random.default_rng([self._seed, number])
             chance[row] = rng.random(targets.shape[1])

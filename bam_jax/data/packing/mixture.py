@@ -10,7 +10,7 @@ from bam_jax.system.errors import UserError
 
 
 def deal(numbers: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Which part each row of a mixture is from, and which row of that part it is.
+    """Deals the rows of a mixture out to its parts, and numbers them within each part.
 
     Parts are split off one after the other: of the first n rows that are left, floor(n w / W) are the next part's,
     spread as evenly as whole numbers can be; W is the sum of the weights that are left. So of any n rows a part has
@@ -79,4 +79,4 @@ FILLED: dict[str, Callable[[int], np.ndarray]] = {
     "segment": lambda context: np.ones(context, np.int32),
     "position": lambda context: np.arange(context, dtype=np.int32),
 }
-"""What rows without them mean."""
+"""The values that rows without them have."""

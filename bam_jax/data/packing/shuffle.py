@@ -29,6 +29,7 @@ class Shuffle:
         counts = np.diff(documents.shards)
         if not len(counts):
             raise UserError("there is no document to make rows of; name a source, or prepare a folder, with some")
+        # Shards are dealt out at random: neighbours of a source, which are alike, come into different groups.
         dealt = np.random.default_rng([seed]).permutation(len(counts))
         groups = (np.cumsum(counts[dealt]) - counts[dealt]) // size
         self._groups = [np.sort(shards) for shards in np.split(dealt, np.flatnonzero(np.diff(groups)) + 1)]
@@ -56,7 +57,7 @@ class Shuffle:
         return np.random.default_rng([self._seed, epoch, group, purpose])
 
     def locate(self, numbers: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-        """Where rows come from, if a group gives equally many in every epoch.
+        """Yields the groups that rows come from, if a group gives equally many in every epoch.
 
         Args:
             numbers: [R] int64, rows from 0, epoch after epoch.

@@ -1,4 +1,4 @@
-"""What the lengths of a corpus's documents say about it, and about the rows packed from them."""
+"""Statistics of the lengths of a corpus's documents, and of the rows packed from them."""
 
 import dataclasses
 
@@ -8,8 +8,8 @@ from bam_jax.data.packing.first_fit import first_fit_decreasing
 
 
 @dataclasses.dataclass(frozen=True)
-class Packing:
-    """What a packing makes of a corpus in an epoch.
+class PackingStatistics:
+    """The rows that a packing makes of a corpus in an epoch.
 
     Args:
         rows: number of them.
@@ -24,8 +24,8 @@ class Packing:
     whole: float
 
 
-def packings(lengths: np.ndarray, context: int) -> dict[str, Packing]:
-    """Both packings, from lengths alone; what stands in a row and what is predicted is as the loader has it.
+def packing_statistics(lengths: np.ndarray, context: int) -> dict[str, PackingStatistics]:
+    """The statistics of both packings, from lengths alone; what stands in a row and what is predicted is as the loader has it.
 
     Concatenated documents are cut wherever a row ends: a document of n tokens by chance (n - 1) / context. First-fit
     is that of all documents together; the loader's, group by group of a large corpus, has a row or two more a group.
@@ -34,12 +34,12 @@ def packings(lengths: np.ndarray, context: int) -> dict[str, Packing]:
         lengths: [documents] integers, tokens of each, end tokens included.
         context: tokens of a row.
 
-    >>> packings(np.array([5, 3, 3]), 4)["first_fit"]
-    Packing(rows=2, filled=1.0, predicted=1.0, whole=1.0)
+    >>> packing_statistics(np.array([5, 3, 3]), 4)["first_fit"]
+    PackingStatistics(rows=2, filled=1.0, predicted=1.0, whole=1.0)
     """
     tokens, documents = int(lengths.sum(dtype=np.int64)), len(lengths)
     slots = np.maximum(lengths - 1, 0)  # of a token and the one that follows it
-    concat = Packing(
+    concat = PackingStatistics(
         rows=max(tokens - 1, 0) // context,
         filled=1.0,
         predicted=float(slots.sum(dtype=np.int64) / max(tokens, 1)),
@@ -49,7 +49,7 @@ def packings(lengths: np.ndarray, context: int) -> dict[str, Packing]:
     rows = int((slots // context).sum(dtype=np.int64)) + rests
     filled = float(slots.sum(dtype=np.int64) / max(rows * context, 1))
     whole = float((slots <= context).mean()) if documents else 1.0
-    return {"concat": concat, "first_fit": Packing(rows, filled, filled, whole)}
+    return {"concat": concat, "first_fit": PackingStatistics(rows, filled, filled, whole)}
 
 
 def octaves(lengths: np.ndarray) -> dict[range, tuple[int, int]]:

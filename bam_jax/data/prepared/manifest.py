@@ -47,7 +47,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What stands in a prepared folder.
+    """The contents of a prepared folder.
 
     Args:
         recipe: what the shards were made from, nothing of which may change while they are made: source, preset, fields,
@@ -124,7 +124,7 @@ class _Record(TypedDict):
 
 
 def is_prepared(path: str | os.PathLike) -> bool:
-    """Whether a path is a folder with a manifest of this format, finished or not."""
+    """True of a folder with a manifest of this format, finished or not."""
     manifest = Path(path) / MANIFEST
     if not manifest.is_file():
         return False

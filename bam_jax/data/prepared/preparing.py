@@ -47,7 +47,7 @@ def prepare(folder: Path, request: Request, fragments: list[Fragment]) -> str:
 
 
 def forecast(request: Request, fragments: list[Fragment]) -> str:
-    """What preparing would give and take, from a sample, as a table.
+    """Estimates from a sample what preparing gives and takes, as a table.
 
     Args:
         request: what to prepare and how.

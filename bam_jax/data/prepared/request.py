@@ -14,7 +14,7 @@ _LIMITS = ("holdout_tokens", "holdout_records", "max_tokens", "max_records", "sa
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to prepare and how.
+    """A corpus to prepare, and the way to do it.
 
     Args:
         source: what is read.

@@ -78,17 +78,17 @@ class _Section:
         self._writers: dict[str, ShardWriter] = {}
 
     def tokens(self, split: str) -> int:
-        """Of the split, in the finished shards and the one that is being written."""
+        """The tokens of a split, in the finished shards and the one that is being written."""
         return self._manifest.tokens(split) + (self._writers[split].tokens if split in self._writers else 0)
 
     @property
     def full(self) -> bool:
-        """Whether its shards have their size."""
+        """True once its shards have their size."""
         return sum(writer.tokens for writer in self._writers.values()) >= self._recipe["shard_tokens"]
 
     @property
     def enough(self) -> bool:
-        """Whether a limit of the whole is reached."""
+        """True once a limit of the whole is reached."""
         tokens, records = self._recipe["max_tokens"], self._recipe["max_records"]
         return (tokens is not None and self.tokens("train") >= tokens) or self.counts["records"] == records
 
@@ -163,7 +163,7 @@ class _Counter:
         self._section, self._start, self._bytes = section, time.perf_counter(), section.counts["bytes"]
 
     def show(self, bar: tqdm, read: int) -> None:
-        """After `read` bytes of the source as stored."""
+        """Shows the state after `read` bytes of the source as stored."""
         counts, tokens = self._section.counts, self._section.tokens("train") + self._section.tokens("held_out")
         rate = (counts["bytes"] - self._bytes) / (time.perf_counter() - self._start)
         bar.set_postfix_str(

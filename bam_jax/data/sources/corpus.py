@@ -12,7 +12,7 @@ STDLIB = "stdlib"
 
 
 def names_corpus(source: str) -> bool:
-    """Whether a source is the name of a corpus; a file or folder of that name goes before one that is read from files."""
+    """True of the name of a corpus. A file or folder of that name goes before a corpus that is read from files."""
     return source in CORPORA and (CORPORA[source].make is not None or not Path(source).exists())
 
 

@@ -19,7 +19,7 @@ from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import File, is_remote, listing, too_large
 
 SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": ARTICLES.name, ".tokens": ARTICLES.name}
-"""What a file holds: a document; a record a line; records in columns; WikiText's articles."""
+"""The contents of a file by its suffix: a document; a record a line; records in columns; WikiText's articles."""
 ALL_FILES = ("*",)
 BY_SUFFIX = "auto"
 ERRORS = ("strict", "replace")
@@ -87,7 +87,9 @@ class Source:
         return [dataclasses.replace(one, read=functools.partial(_read_composed, one, self.compose)) for one in found]
 
     def _of_files(self) -> list[Fragment]:
-        files = [file for file in listing(self.path, self.patterns) if file.kind in SUFFIXES]
+        # A folder may hold anything: its texts have a known suffix. A corpus with a format names its files by patterns.
+        named = self.format != BY_SUFFIX and self.patterns != ALL_FILES
+        files = [file for file in listing(self.path, self.patterns) if named or file.kind in SUFFIXES]
         if not files:
             raise UserError(
                 f"data source {self.path} has no {' or '.join(SUFFIXES)} file; name one, or a folder with some "
@@ -113,7 +115,7 @@ class Source:
 
 
 def is_fetched(path: str) -> bool:
-    """Whether a source is read from elsewhere than a path of this machine: an address for fsspec, or a dataset by its name.
+    """True of a source that is no path of this machine: an address for fsspec, or a dataset by its name.
 
     >>> is_fetched("s3://bucket/corpus"), is_fetched("tfds:wiki40b/en"), is_fetched("corpora/fineweb")
     (True, True, False)

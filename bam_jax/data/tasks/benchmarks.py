@@ -10,7 +10,7 @@ Parquet files and .jsonl files of the same records will do. Instead of a folder 
 import dataclasses
 import functools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ longbench2_structured | graph            | graph_reasoning          | Knowledge 
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _Kind:
     """A kind of questions of LongBench v2: its group, the harness's names of the task and its data, and the data's own."""
 
     group: str
@@ -78,8 +78,12 @@ class _Part:
     sub_domain: str
 
 
-_PARTS = [_Part(*(cell.strip() for cell in line.split("|"))) for line in _LONGBENCH.strip().splitlines()]
-_long = lambda groups: tuple(f"longbench2_{part.task}" for part in _PARTS if part.group in groups)
+_KINDS = [_Kind(*map(str.strip, line.split("|"))) for line in _LONGBENCH.strip().splitlines()]
+
+
+def _tasks_of(groups: Collection[str]) -> tuple[str, ...]:
+    return tuple(f"longbench2_{kind.task}" for kind in _KINDS if kind.group in groups)
+
 
 TASKS: Mapping[str, tuple[str, ...]] = {
     "mmlu": tuple(f"mmlu_{subject}" for subject in _MMLU.split()),
@@ -87,10 +91,10 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "arc_challenge": ("arc_challenge",),
     "hellaswag": ("hellaswag",),
     "wikitext": ("wikitext",),
-    "longbench2": _long(_DOMAINS),
-    **{group: _long([group]) for group in _DOMAINS},
+    "longbench2": _tasks_of(_DOMAINS),
+    **{group: _tasks_of([group]) for group in _DOMAINS},
 }
-"""What can be asked for, and the harness's tasks that it consists of."""
+"""The names that can be asked for, and the harness's tasks that each consists of."""
 
 SIZES: Mapping[str, int] = {
     "mmlu": 14_042,
@@ -134,7 +138,7 @@ def leaves(tasks: Sequence[str]) -> tuple[str, ...]:
 
 
 def count(tasks: Sequence[str], questions: int) -> int:
-    """How many questions the published benchmarks have, each counted once.
+    """The number of questions of the published benchmarks, each counted once.
 
     Args:
         tasks: keys of `TASKS`.
@@ -166,10 +170,10 @@ def read(data: str, dataset: str, subset: str | None, split: str) -> list[dict[s
     if own == LONGBENCH:
         assert subset is not None
         return _long_questions(_longbench(folder), subset)
-    return _records(_files(folder, subset or "data", split, own), own)
+    return _read_files(_find_files(folder, subset or "data", split, own), own)
 
 
-def _files(folder: Path, subset: str, split: str, dataset: str) -> tuple[Path, ...]:
+def _find_files(folder: Path, subset: str, split: str, dataset: str) -> tuple[Path, ...]:
     place = folder / subset
     for pattern in (f"{split}-*.parquet", f"{split}.parquet", f"{split}.jsonl"):
         if found := sorted(place.glob(pattern)):
@@ -184,8 +188,8 @@ def _missing(file: str, dataset: str, folder: Path) -> UserError:
     )
 
 
-def _records(paths: Sequence[Path], dataset: str) -> list[dict[str, Any]]:
-    records = [record for path in paths for record in _one(path)]
+def _read_files(paths: Sequence[Path], dataset: str) -> list[dict[str, Any]]:
+    records = [record for path in paths for record in _read_file(path)]
     if not records:
         raise UserError(f"{paths[0]} holds no record; fetch it again")
     for number, record in enumerate(records, 1):
@@ -198,7 +202,7 @@ def _records(paths: Sequence[Path], dataset: str) -> list[dict[str, Any]]:
     return [{column: record[column] for column in COLUMNS[dataset]} for record in records]
 
 
-def _one(path: Path) -> list[Any]:
+def _read_file(path: Path) -> list[Any]:
     file = File(str(path), path.name, path.stat().st_size)
     if file.size > LARGEST:
         raise _too_large(path)
@@ -215,10 +219,10 @@ def _one(path: Path) -> list[Any]:
                 records += batch.to_pylist()
         return records
     if path.suffix == ".json":
-        found = strict_json.parse(decode(file.whole(LARGEST), "strict", file.path), file.path, strict=False)
-        if not isinstance(found, list):
+        listed = strict_json.parse(decode(file.whole(LARGEST), "strict", file.path), file.path, strict=False)
+        if not isinstance(listed, list):
             raise UserError(f"{path} is not a list of records; fetch it again")
-        return found
+        return listed
     lines = enumerate((line for line, _ in file.lines(LARGEST)), 1)
     return [
         strict_json.parse(decode(line, "strict", file.path), f"{path} line {number}", strict=False)
@@ -233,19 +237,19 @@ def _too_large(path: Path) -> UserError:
 
 @functools.lru_cache(maxsize=1)
 def _longbench(folder: Path) -> list[dict[str, Any]]:
-    """All 503 questions, kept: each of twenty tasks takes its own of them."""
+    """All 503 questions, read once: each of twenty tasks takes its own of them."""
     path = folder / "data.json"
     if not path.exists():
         raise _missing(str(path), LONGBENCH, folder)
-    return _records([path], LONGBENCH)
+    return _read_files([path], LONGBENCH)
 
 
 def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[dict[str, Any]]:
-    (part,) = [part for part in _PARTS if part.subset == subset]
+    (kind,) = [kind for kind in _KINDS if kind.subset == subset]
     for number, record in enumerate(records, 1):
         if record["answer"] not in list("ABCD"):
             raise UserError(f"{LONGBENCH}/data.json record {number}: the answer is not A, B, C or D; fetch it again")
-    found = [
+    questions = [
         {
             "context": record["context"],
             "question": record["question"],
@@ -253,10 +257,10 @@ def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[d
             "answer": "ABCD".index(record["answer"]),
         }
         for record in records
-        if (record["domain"], record["sub_domain"]) == (_DOMAINS[part.group], part.sub_domain)
+        if (record["domain"], record["sub_domain"]) == (_DOMAINS[kind.group], kind.sub_domain)
     ]
-    if not found:
+    if not questions:
         raise UserError(
-            f"{LONGBENCH}/data.json has no question of {_DOMAINS[part.group]}, {part.sub_domain}; fetch the data set again"
+            f"{LONGBENCH}/data.json has no question of {_DOMAINS[kind.group]}, {kind.sub_domain}; fetch the data set again"
         )
-    return found
+    return questions

@@ -14,9 +14,9 @@ from bam_jax.data.sources.corpus import STDLIB
 from bam_jax.data.sources.texts import read_texts
 
 RECORDS = 64
-"""In every split of every subset."""
+"""Records in every split of every subset."""
 PAGES = 8
-"""Of WikiText."""
+"""Pages of WikiText in every split."""
 COLOURS = ("amber", "black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "white", "yellow")
 LONG = (20, 600)
 """Words around a fact of a long context."""
@@ -46,7 +46,7 @@ def sums(rng: random.Random) -> list[Record]:
 
 
 def next_words(rng: random.Random) -> list[Record]:
-    """Which word follows in a passage, as questions of ARC.
+    """Questions after the word that follows in a passage, in the form of ARC.
 
     Args:
         rng: draws them.
@@ -72,7 +72,7 @@ def next_words(rng: random.Random) -> list[Record]:
 
 
 def endings(rng: random.Random) -> list[Record]:
-    """How a passage ends, as records of HellaSwag.
+    """Passages with four endings, in the form of HellaSwag.
 
     Args:
         rng: draws them.
@@ -132,7 +132,7 @@ MAKE: Mapping[str, Callable[[random.Random], list[Record]]] = {
     "EleutherAI/wikitext_document_level": pages,
     "THUDM/LongBench-v2": long_contexts,
 }
-"""By data set, what makes the records of a split."""
+"""The function that makes the records of a split, by data set."""
 
 
 @functools.cache

@@ -45,7 +45,7 @@ GENERATED = 128
 """Tokens that a model may write; they count towards the length."""
 
 DEPTHS = tuple(round(100 * n / 39) for n in range(40))
-"""Where in essays a needle may stand, per cent of their sentences."""
+"""The places in essays where a needle may stand, per cent of their sentences."""
 
 MOST = 2**20
 """Words of essays that are read at most; where a haystack is longer, they are repeated."""

@@ -30,7 +30,7 @@ TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
     "mistral": MistralTokenizer,
 }
 BUILT_IN = ("byte", "char", "mistral")
-"""Those that take no path."""
+"""The tokenizers that take no path."""
 
 
 def tokenizer(spec: str) -> Tokenizer:

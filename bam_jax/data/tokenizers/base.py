@@ -1,4 +1,4 @@
-"""What every tokenizer is to the rest of the package."""
+"""The base of every tokenizer, as the rest of the package knows it."""
 
 import abc
 import hashlib
@@ -39,7 +39,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def spec(self) -> str:
-        """What names it in a configuration: its name, and after a colon its path if it has one."""
+        """The tokenizer as a configuration names it: its name, and after a colon its path if it has one."""
         return f"{self.name}:{self.path}" if self.path else self.name
 
     @property
@@ -60,7 +60,7 @@ class Tokenizer(abc.ABC):
         """The text of ids, [tokens]."""
 
     def identity(self) -> dict[str, str | int | None]:
-        """What travels with everything made with it: spec, name, hash, size and eos, as JSON values."""
+        """The identity that travels with everything made with it: spec, name, hash, size and eos, as JSON values."""
         return {"spec": self.spec, "name": self.name, "hash": self.hash, "size": self.size, "eos": self.eos}
 
     def check(self, wanted: str, owner: str) -> Self:
@@ -81,10 +81,10 @@ class Tokenizer(abc.ABC):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., "Tokenizer"], tuple[Any, ...]]:
-        return _again, (type(self), self.path, self.hash)
+        return _remake, (type(self), self.path, self.hash)
 
 
-def _again(kind: Callable[..., Tokenizer], path: str, wanted: str) -> Tokenizer:
+def _remake(kind: Callable[..., Tokenizer], path: str, wanted: str) -> Tokenizer:
     made = kind(path) if path else kind()
     return made.check(wanted, "what this process was given")
 

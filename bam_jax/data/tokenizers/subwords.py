@@ -18,7 +18,7 @@ MASKS = ("<mask>", "[MASK]")
 
 
 class _Subwords(Tokenizer):
-    """What both kinds share.
+    """The base of both kinds.
 
     Args:
         path: a file, or a folder with the file under its usual name.
@@ -44,7 +44,7 @@ class _Subwords(Tokenizer):
         try:
             text = contents.decode()
             if is_json:
-                self._see(json.loads(text)["model"])
+                self._check_model(json.loads(text)["model"])
             self._library = library.Tokenizer.from_str(text) if is_json else self._from_txt(text)
         except Exception as error:  # the library raises nothing narrower
             reason = " ".join(str(error).split())[:160]
@@ -71,7 +71,7 @@ class _Subwords(Tokenizer):
         self.special = tuple(sorted(self._special(vocabulary) - {unknown}))
         self.hash = digest(contents)
 
-    def _see(self, model: Any) -> None:
+    def _check_model(self, model: Any) -> None:
         """Raises: ValueError, KeyError, TypeError: not a model of this kind."""
         if model["type"] != self.model:
             raise ValueError(f"its model is {model['type']}, not {self.model}")
@@ -154,8 +154,8 @@ class BPETokenizer(_Subwords):
     model = "BPE"
     usual = (JSON,)
 
-    def _see(self, model: Any) -> None:
-        super()._see(model)
+    def _check_model(self, model: Any) -> None:
+        super()._check_model(model)
         # The library does not refuse these, it panics.
         if model.get("continuing_subword_prefix"):
             raise ValueError("its pieces have a prefix, those of bytes have none")

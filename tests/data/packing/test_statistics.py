@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.shuffle import Shuffle
-from bam_jax.data.packing.statistics import octaves, packings
+from bam_jax.data.packing.statistics import octaves, packing_statistics
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=2, max_size=30)
 
@@ -15,7 +15,7 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=2, max_size=30)
 @given(LENGTHS, st.integers(1, 12))
 def test_first_fit_is_as_the_loader_has_it(listed, lengths, context):
     lengths = [*lengths, 2]
-    made = packings(np.array(lengths), context)["first_fit"]
+    made = packing_statistics(np.array(lengths), context)["first_fit"]
     documents = listed([lengths])
     batch = FirstFit(documents, Shuffle(documents, 0, 1000), context).take(np.arange(made.rows))
     predicted = batch["targets"][batch["weights"] > 0]
@@ -32,7 +32,7 @@ def test_first_fit_is_as_the_loader_has_it(listed, lengths, context):
 @given(LENGTHS, st.integers(1, 12))
 def test_concatenation_is_as_the_loader_has_it(listed, lengths, context):
     lengths = [*lengths, context]
-    made = packings(np.array(lengths), context)["concat"]
+    made = packing_statistics(np.array(lengths), context)["concat"]
     documents = listed([lengths])
     rows = Concatenated(documents, Shuffle(documents, 0, 1000), context)
     batch = rows.take(np.arange(made.rows + 1))
@@ -47,15 +47,15 @@ def test_a_documents_chance_to_stand_in_one_row():
     context, length = 8, 6
     begins = np.arange(context)
     inside = begins + length - 1 <= context  # its targets are its tokens from the second on
-    made = packings(np.full(50, length), context)
+    made = packing_statistics(np.full(50, length), context)
     assert (
         made["concat"].whole == 1 - (length - 1) / context and abs(inside.mean() - made["concat"].whole) <= 1 / context
     )
-    assert packings(np.array([3 * context]), context)["concat"].whole == 0
+    assert packing_statistics(np.array([3 * context]), context)["concat"].whole == 0
 
 
 def test_nothing_to_pack():
-    for made in packings(np.array([], np.int32), 4).values():
+    for made in packing_statistics(np.array([], np.int32), 4).values():
         assert made.rows == 0 and 0 <= made.predicted <= made.filled <= 1
 
 

@@ -78,13 +78,13 @@ def question(part, number):
 def test_questions_of_longbench_go_to_their_tasks(tmp_path):
     folder = tmp_path / LONGBENCH
     folder.mkdir(parents=True)
-    records = [question(part, number) for number, part in enumerate(benchmarks._PARTS * 2)]
+    records = [question(part, number) for number, part in enumerate(benchmarks._KINDS * 2)]
     (folder / "data.json").write_text(json.dumps(records))
-    for number, part in enumerate(benchmarks._PARTS):
+    for number, part in enumerate(benchmarks._KINDS):
         first, second = read(str(tmp_path), "recursal/longbench-v2", part.subset, "train")
         assert first["question"] == second["question"] == f"{part.task}?"
         assert first["choices"] == [f"{letter}{number}" for letter in "ABCD"] and first["answer"] == number % 4
-    names = [part.sub_domain for part in benchmarks._PARTS if part.group == "longbench2_multi"]
+    names = [part.sub_domain for part in benchmarks._KINDS if part.group == "longbench2_multi"]
     assert names == ["Academic", "Legal", "Financial", "Governmental", "Multi-news"]
 
 
