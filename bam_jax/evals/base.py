@@ -1,100 +1,21 @@
-"""An evaluation as one object, and what all of them share: the run they are given, their plans, the rows within memory."""
+"""An evaluation as one object: its options, its records, its cells, its cost, and what a page draws of it."""
 
 import dataclasses
 import typing
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax.config import Config, ModelConfig
-from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.config import Config
 from bam_jax.evals import schema
-from bam_jax.models.transformer import Decoder
+from bam_jax.evals.plan import Plan, Trained
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest
 
 type Place = tuple[float | None, str]
 """The depth and the task of a cell; None and "" where it has none."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """A trained run, as an evaluation needs it.
-
-    Args:
-        decoder, tokenizer, config: its.
-        held_out: gives the held-out text, [tokens] int32.
-        memory: for activations, bytes.
-    """
-
-    decoder: Decoder
-    tokenizer: Tokenizer
-    config: Config
-    held_out: Callable[[], np.ndarray]
-    memory: float
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Samples:
-    """The samples `first` ... `stop` - 1 of a length and a depth, which one record is about.
-
-    Args:
-        length: tokens of a sample.
-        depth: of a passkey, 0 to 1; None where there is none.
-        first, stop: their numbers; those before `first` were measured earlier.
-    """
-
-    length: int
-    depth: float | None
-    first: int
-    stop: int
-
-    @property
-    def n(self) -> int:
-        """Their number."""
-        return self.stop - self.first
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """Samples that are measured together.
-
-    Args:
-        identity: what tells their records from others of the same evaluation, such as the seed.
-        wanted: number of samples by length and depth.
-        measure: yields samples with their results as soon as they are measured, shorter ones first.
-        patience: lengths one after another at which nothing was right, after which longer ones are not measured; 0: all are.
-    """
-
-    identity: Mapping[str, Any]
-    wanted: Mapping[tuple[int, float | None], int]
-    measure: Callable[[Sequence[Samples]], Iterator[tuple[Samples, dict[str, Any]]]]
-    patience: int = 0
-
-    def given_up(self, records: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
-        """Lengths that are not to be measured any more, and the empty ones before them: what patience says of records.
-
-        It is a function of what was measured and of what is wanted alone, so that it holds for a command that was killed, too.
-
-        Args:
-            records: of this plan, with their `length`, `n` and `value`.
-        """
-        wanted, found, right = Counter[int](), Counter[int](), Counter[int]()
-        for (length, _), n in self.wanted.items():
-            wanted[length] += n
-        for record in records:
-            found[record["length"]] += record["n"]
-            right[record["length"]] += record["n"] * record["value"]
-        empty: list[int] = []
-        lengths = sorted(wanted)
-        for length in lengths:
-            empty = [*empty, length] if found[length] >= wanted[length] and not right[length] else []
-            if self.patience and len(empty) == self.patience:
-                return [each for each in lengths if each > length and found[each] < wanted[each]], empty
-        return [], []
 
 
 def option(default: int | str | tuple[str, ...] | None, help: str) -> Any:
@@ -214,8 +135,8 @@ class Evaluation:
         """
         return self
 
-    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """The fields by which a record is known to answer this evaluation and no other of its name.
+    def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+        """The fields that a record must have to answer this evaluation and no other of its name.
 
         Args:
             record: of what was measured, or left out.
@@ -231,7 +152,7 @@ class Evaluation:
             config: the run's.
             overrides: all changes at evaluation, values by dotted names.
         """
-        asked = {"eval": self.name, "overrides": configs.typed(overrides)} | self.expected(record, config)
+        asked = {"eval": self.name, "overrides": configs.typed(overrides)} | self.required(record, config)
         return all(name in record and record[name] == value for name, value in asked.items())
 
     def headings(self, record: Mapping[str, Any]) -> list[str]:
@@ -319,26 +240,3 @@ class TaskEvaluation(Evaluation):
     def headings(self, record: Mapping[str, Any]) -> list[str]:
         """See `Evaluation`."""
         return [record["task"]]
-
-
-def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool = False) -> int:
-    """How many rows of a length are computed at once, one at least.
-
-    A forward pass keeps one layer's activations: about 8 vectors of the width and 3 of the hidden width for each
-    token, in float32, whatever the number of layers. A cache keeps a key and a value of each layer as well.
-
-    Args:
-        memory: for activations, bytes.
-        length: tokens of a row.
-        config: the model's sizes.
-        cached: whether there is a cache.
-
-    >>> rows_within(2**31, 32_000, ModelConfig(width=64, hidden=128))
-    18
-    >>> rows_within(2**31, 32_000, ModelConfig(layers=12, width=64, heads=4, hidden=128), cached=True)
-    6
-    """
-    floats = 8 * config.width + 3 * config.hidden
-    if cached:
-        floats += 2 * config.layers * config.width * (config.kv_heads or config.heads) // config.heads
-    return max(1, int(memory // (4 * length * floats)))

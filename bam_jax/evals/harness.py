@@ -15,7 +15,8 @@ import numpy as np
 from bam_jax.config import Config
 from bam_jax.data.tasks.benchmarks import INVENTED, TASKS, count, leaves
 from bam_jax.evals import schema
-from bam_jax.evals.base import Place, Plan, Samples, TaskEvaluation, Trained, option
+from bam_jax.evals.base import Place, TaskEvaluation, option
+from bam_jax.evals.plan import Plan, Samples, Trained
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Natural, Seconds
 
@@ -115,12 +116,12 @@ class Harness(TaskEvaluation):
         """See `Evaluation`."""
         return [(None, leaf) for leaf in leaves(self.tasks)]
 
-    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
         """See `Evaluation`."""
-        expected: dict[str, Any] = {"shots": self.shots, "data": self.data, "longer": self.longer}
+        required: dict[str, Any] = {"shots": self.shots, "data": self.data, "longer": self.longer}
         if "pages" in record and "of" in record:
-            expected["pages"] = min(self.questions, record["of"])
-        return expected
+            required["pages"] = min(self.questions, record["of"])
+        return required
 
     def headings(self, record: Mapping[str, Any]) -> list[str]:
         """See `Evaluation`; one of the harness's tasks may be a part of several that were asked for."""

@@ -1,4 +1,4 @@
-"""How likely a model finds continuations of contexts: few compiled shapes, and contexts of any length.
+"""The likelihood of continuations after contexts: few compiled shapes, and contexts of any length.
 
 Source: the requests of the LM Evaluation Harness; truncation in the middle as in LongBench (Bai et al. 2023).
 """
@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.evals.base import rows_within
+from bam_jax.evals.plan import rows_within
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.training import losses
@@ -76,7 +76,7 @@ def fitting(request: Request, budget: int) -> Request:
 
 
 def padded(length: int, budget: int) -> int:
-    """What a length is padded to: a power of two or three quarters of one, at most the budget.
+    """The length that a text is padded to: a power of two or three quarters of one, at most the budget.
 
     Args:
         length: tokens, at most the budget.
@@ -93,7 +93,7 @@ def padded(length: int, budget: int) -> int:
 def batches(
     lengths: Sequence[int], budget: int, rows_of: Callable[[int], int]
 ) -> Iterator[tuple[int, list[tuple[list[int], int]]]]:
-    """Which of some texts are computed together: those that are padded to one length, the longest first.
+    """The texts that are computed together: those that are padded to one length, the longest first.
 
     Args:
         lengths: of each text, tokens.
@@ -174,9 +174,10 @@ class _Row:
 
     def ask(self, places: np.ndarray, targets: np.ndarray, owner: np.ndarray) -> None:
         """Write where each is, what it is, and of which request."""
-        start = 0
+        stop = 0
         for number, continuation in self.continuations:
-            here = slice(start, start := start + len(continuation))
+            start, stop = stop, stop + len(continuation)
+            here = slice(start, stop)
             first = len(self.tokens) - len(continuation)
             places[here] = np.arange(first, len(self.tokens))
             targets[here], owner[here] = continuation, number

@@ -24,8 +24,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.evals.base import rows_within
 from bam_jax.evals.likelihood import Request, batches, middle, score
+from bam_jax.evals.plan import rows_within
 from bam_jax.models import generate
 from bam_jax.models.transformer import Decoder
 from bam_jax.system.errors import UserError
@@ -45,7 +45,7 @@ class Adapter(TemplateLM):
 
     Args:
         decoder: the model.
-        tokenizer: its.
+        tokenizer: the one that it was trained with.
         budget: tokens that it reads at most.
         memory: for activations, bytes.
     """
@@ -132,14 +132,15 @@ def stopped(ids: Sequence[int], tokenizer: Tokenizer, until: str | Sequence[str]
 
     Args:
         ids: [tokens], as written.
-        tokenizer: its.
+        tokenizer: the model's.
         until: strings that are not written any more; "" stops nothing.
     """
     ids = list(ids)
     end = ids.index(tokenizer.eos) if tokenizer.eos in ids else len(ids)
     text = tokenizer.decode(np.array(ids[:end], np.int32))
     stops = [until] if isinstance(until, str) else until
-    return text[: min((place for stop in stops if stop and (place := text.find(stop)) >= 0), default=len(text))]
+    places = [text.find(stop) for stop in stops if stop]
+    return text[: min((place for place in places if place >= 0), default=len(text))]
 
 
 def _steps(options: Mapping[str, Any], budget: int) -> int:

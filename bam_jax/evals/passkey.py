@@ -28,7 +28,8 @@ from bam_jax.data.tasks import passkey
 from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.evals import schema
-from bam_jax.evals.base import Evaluation, Place, Plan, Samples, Trained, option, rows_within
+from bam_jax.evals.base import Evaluation, Place, option
+from bam_jax.evals.plan import Plan, Samples, Trained, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system import host
 from bam_jax.system.errors import UserError, nearest
@@ -165,7 +166,7 @@ class Passkey(Evaluation):
         """See `Evaluation`."""
         return [(depth, "") for depth in passkey.depths(self.depths)]
 
-    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
         """See `Evaluation`."""
         return {"seed": self.seed, "prompt": self.prompt or passkey.usual(config.data.tokenizer)}
 

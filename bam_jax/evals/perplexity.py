@@ -18,7 +18,8 @@ from jaxtyping import Array
 
 from bam_jax.attention import EMPTY
 from bam_jax.evals import schema
-from bam_jax.evals.base import Evaluation, Plan, Samples, Trained, option, rows_within
+from bam_jax.evals.base import Evaluation, option
+from bam_jax.evals.plan import Plan, Samples, Trained, rows_within
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Loss, Positive

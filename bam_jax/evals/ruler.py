@@ -18,7 +18,8 @@ from bam_jax.data.sources.corpus import STDLIB
 from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, essays
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.evals import schema
-from bam_jax.evals.base import Plan, Samples, TaskEvaluation, Trained, option, rows_within
+from bam_jax.evals.base import TaskEvaluation, option
+from bam_jax.evals.plan import Plan, Samples, Trained, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
 
@@ -96,7 +97,7 @@ class Ruler(TaskEvaluation):
         """See `Evaluation`."""
         return self.samples
 
-    def expected(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
         """See `Evaluation`; only tasks in essays have records that name them."""
         essays = {"essays": self.essays} if "essays" in record else {}
         return {"seed": self.seed} | essays
@@ -122,7 +123,7 @@ def write(
 
     Args:
         decoder: the model.
-        tokenizer: its.
+        tokenizer: the one that it was trained with.
         samples: at most `rows`.
         slots: tokens that each prompt is padded to.
         rows: that the batch is padded to.

@@ -16,7 +16,8 @@ from bam_jax.attention import Tiling
 from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import records
-from bam_jax.evals.base import Evaluation, Plan, Samples, Trained
+from bam_jax.evals.base import Evaluation
+from bam_jax.evals.plan import Plan, Samples, Trained
 from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.system import console, host, jsonl, lock, strict_json
 from bam_jax.system.errors import UserError
@@ -124,7 +125,11 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
 def _prepare(
     run: Path, evaluation: Evaluation, *, memory: float, skip: bool, allow: Collection[str]
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
-    """The trained run; the fields of its records that tell one state of it from others; those that say where they come from."""
+    """The run, ready to be measured.
+
+    Returns:
+        (the run; the fields that tell records of this state of it from others; the fields that say where records come from).
+    """
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides)
     decoder.layers.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
@@ -181,7 +186,7 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
     for each in started:
         known = each.records
         measured = iter(each.plan.measure(each.missing()))
-        while not each.plan.given_up(known)[0]:
+        while not each.plan.left_out(known)[0]:
             pair = next(measured, None)
             if pair is None:
                 break
@@ -206,8 +211,8 @@ def _check_record(record: Mapping[str, Any], run: Path) -> None:
 
 
 def _note_stop(run: Path, started: Started, known: Iterable[Cell], source: Mapping[str, Any]) -> None:
-    """Write down, once, which lengths patience leaves out."""
-    lengths, after = started.plan.given_up(known)
+    """Write down, once, the lengths that patience leaves out."""
+    lengths, after = started.plan.left_out(known)
     if not lengths:
         return
     stopped = {**started.identity, "eval": STOPPED, "of": started.identity["eval"], "lengths": lengths, "after": after}

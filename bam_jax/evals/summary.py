@@ -9,11 +9,12 @@ from bam_jax.evals.records import Cell
 
 
 def lines(run: str | os.PathLike, evaluation: Evaluation, records: Sequence[Cell]) -> Iterator[str]:
-    """The mean at each length, and the lengths that were left out.
+    """The mean of each task and length, and the lengths that were left out.
 
     Args:
-        run, evaluation: as `evals.running.evaluate` was given them.
-        records: its return value.
+        run: the folder that was evaluated.
+        evaluation: what was asked.
+        records: as `running.evaluate` returned them.
     """
     cells: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     for record in records:
@@ -22,8 +23,9 @@ def lines(run: str | os.PathLike, evaluation: Evaluation, records: Sequence[Cell
     for (heading, length), measured in sorted(cells.items()):
         n = [record["n"] for record in measured]
         value = evaluation.mean([record["value"] for record in measured], n)
-        what = f"{heading} {measured[0]['unit']}".strip()
-        yield f"{run}: {what} at {length} tokens: {value:.3f} ({sum(n)} {evaluation.sample_noun})"
+        name = f"{heading} {measured[0]['unit']}".strip()
+        yield f"{run}: {name} at {length} tokens: {value:.3f} ({sum(n)} {evaluation.sample_noun})"
     left_out = sorted({*evaluation.lengths} - {length for _, length in cells})
     if left_out:
-        yield f"{run}: not measured: {', '.join(map(str, left_out))} tokens, {evaluation.why_left_out()}"
+        lengths = ", ".join(map(str, left_out))
+        yield f"{run}: not measured: {lengths} tokens, {evaluation.why_left_out()}"

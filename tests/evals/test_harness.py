@@ -15,8 +15,8 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import harness, likelihood
-from bam_jax.evals.base import Samples, Trained
 from bam_jax.evals.harness import Harness
+from bam_jax.evals.plan import Samples, Trained
 from bam_jax.models import generate, transformer
 from bam_jax.system.errors import UserError
 

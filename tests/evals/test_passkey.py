@@ -12,7 +12,7 @@ from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import passkey
-from bam_jax.evals.base import Samples
+from bam_jax.evals.plan import Samples
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 

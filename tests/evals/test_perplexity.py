@@ -8,7 +8,7 @@ from flax import nnx
 
 from bam_jax.config import Config, ModelConfig
 from bam_jax.evals import perplexity
-from bam_jax.evals.base import Samples
+from bam_jax.evals.plan import Samples
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 

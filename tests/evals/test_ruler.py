@@ -16,7 +16,7 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tasks import ruler as data
 from bam_jax.data.tokenizers import ByteTokenizer
 from bam_jax.evals import ruler
-from bam_jax.evals.base import Samples, Trained
+from bam_jax.evals.plan import Samples, Trained
 from bam_jax.evals.ruler import Ruler
 from bam_jax.system.errors import UserError
 

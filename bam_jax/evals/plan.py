@@ -1,0 +1,118 @@
+"""The measurements of an evaluation: the run they are given, the samples they are about, and the rows that fit into memory."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bam_jax.config import Config, ModelConfig
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.models.transformer import Decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A trained run, as an evaluation needs it.
+
+    Args:
+        decoder: the model.
+        tokenizer: the one that it was trained with.
+        config: of the run, with the overrides of the evaluation.
+        held_out: gives the held-out text, [tokens] int32.
+        memory: for activations, bytes.
+    """
+
+    decoder: Decoder
+    tokenizer: Tokenizer
+    config: Config
+    held_out: Callable[[], np.ndarray]
+    memory: float
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Samples:
+    """The samples `first` ... `stop` - 1 of a length and a depth, which one record is about.
+
+    Args:
+        length: tokens of a sample.
+        depth: of a passkey, 0 to 1; None where there is none.
+        first, stop: their numbers; those before `first` were measured earlier.
+    """
+
+    length: int
+    depth: float | None
+    first: int
+    stop: int
+
+    @property
+    def n(self) -> int:
+        """The number of samples."""
+        return self.stop - self.first
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Samples that are measured together.
+
+    Args:
+        identity: the fields that tell their records from others of the same evaluation, such as the seed.
+        wanted: number of samples by length and depth.
+        measure: yields samples with their results as soon as they are measured, shorter ones first.
+        patience: lengths one after another at which nothing was right, after which longer ones are not measured; 0: all are.
+    """
+
+    identity: Mapping[str, Any]
+    wanted: Mapping[tuple[int, float | None], int]
+    measure: Callable[[Sequence[Samples]], Iterator[tuple[Samples, dict[str, Any]]]]
+    patience: int = 0
+
+    def left_out(self, records: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
+        """The lengths that patience leaves out, and the empty ones before them.
+
+        They follow from what was measured and from what is wanted alone, so that a command that was killed goes on with them.
+
+        Args:
+            records: of this plan, with their `length`, `n` and `value`.
+        """
+        wanted, measured, right = Counter[int](), Counter[int](), Counter[int]()
+        for (length, _), n in self.wanted.items():
+            wanted[length] += n
+        for record in records:
+            measured[record["length"]] += record["n"]
+            right[record["length"]] += record["n"] * record["value"]
+        empty: list[int] = []
+        lengths = sorted(wanted)
+        for length in lengths:
+            if measured[length] >= wanted[length] and not right[length]:
+                empty.append(length)
+            else:
+                empty = []
+            if self.patience and len(empty) == self.patience:
+                longer = [other for other in lengths if other > length and measured[other] < wanted[other]]
+                return longer, empty
+        return [], []
+
+
+def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool = False) -> int:
+    """How many rows of a length are computed at once, one at least.
+
+    A forward pass keeps one layer's activations: about 8 vectors of the width and 3 of the hidden width for each
+    token, in float32, whatever the number of layers. A cache keeps a key and a value of each layer as well.
+
+    Args:
+        memory: for activations, bytes.
+        length: tokens of a row.
+        config: the model's sizes.
+        cached: whether there is a cache.
+
+    >>> rows_within(2**31, 32_000, ModelConfig(width=64, hidden=128))
+    18
+    >>> rows_within(2**31, 32_000, ModelConfig(layers=12, width=64, heads=4, hidden=128), cached=True)
+    6
+    """
+    floats = 8 * config.width + 3 * config.hidden
+    if cached:
+        floats += 2 * config.layers * config.width * (config.kv_heads or config.heads) // config.heads
+    return max(1, int(memory // (4 * length * floats)))
