@@ -1,7 +1,6 @@
 """An evaluation of one's own: a class and a line in the table, and the command, the records and the tables know it."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, option
 from bam_jax.evals.plan import Plan, Samples, Trained
 from bam_jax.evals.table import EVALUATIONS
-from bam_jax.experiments import costs, experiment, jobs, papers, queue, results, tables
+from bam_jax.experiments import costs, experiment, jobs, papers, results, tables
 from bam_jax.experiments.experiment import Column, Row, Table
 from bam_jax.models import transformer
 from bam_jax.system import errors
@@ -96,9 +95,8 @@ def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys):
     assert not command(*arguments[:2], "--lengths=16", "--sequences=6")
     assert [(each["first"], each["n"]) for each in records.results(run)[0]] == [(0, 4), (4, 2)]
 
-    described = queue.manifest(dataclasses.replace(made, shared=True), ["mine.py"], tmp_path)
-    (tmp_path / "experiment.json").write_text(json.dumps(described))
-    _, (shown,) = results.read(tmp_path)
+    entry = {"name": job.name, "label": "RoPE", "seed": 0, "labels": [], "commands": []}
+    shown = results.named(results.run(run), entry | {"evaluations": job.row.evaluations})
     assert [cell["value"] for cell in shown.cells] == [record["value"]]
 
 
