@@ -10,10 +10,11 @@
 """
 
 from bam_jax.attention.cache import Cache
-from bam_jax.attention.logits.scoring import EMPTY, Kinds, Mask, Scoring, Tokens, document_count
+from bam_jax.attention.logits.mask import Mask, document_count
+from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.tokens import EMPTY, Kinds, Tokens
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention, choose
-from bam_jax.attention.ring import ring, zigzag
 
 __all__ = [
     "BACKENDS",
@@ -29,6 +30,4 @@ __all__ = [
     "attention",
     "choose",
     "document_count",
-    "ring",
-    "zigzag",
 ]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention.logits.scoring import EMPTY, Tokens
+from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases.base import Coordinate
 
 

@@ -13,7 +13,9 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import reference, rows
 from bam_jax.attention.cpu import chunked
-from bam_jax.attention.logits.scoring import Mask, Scoring, split
+from bam_jax.attention.logits.mask import Mask
+from bam_jax.attention.logits.residuals import Gradients, Residuals
+from bam_jax.attention.logits.scoring import Differentiable, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.biases import Bias
 from bam_jax.biases.base import head_axes
@@ -33,9 +35,7 @@ class Backend:
       forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
         what rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
         nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.sealed`.
-      backward: (q, k, v, scoring, tiling, wanted, out, lse, d_out) -> (dq, dk, dv, d_scoring), the cotangent of scoring having
-        None for each array of integers. `wanted` says of each leaf of `scoring.split` whether anybody will look at its
-        cotangent, which may be anything if not.
+      backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
       refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
       rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them.
     """
@@ -57,21 +57,49 @@ def _nothing_refused(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     return None
 
 
+def _imported(module: str, name: str) -> Callable:
+    """A function of a module that is imported at its first use, since the compiler it writes for is slow to import."""
+    return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
+
+
 def _kernels(module: str) -> Backend:
-    """The backend of a module that is imported at its first use, since the compiler it writes for is slow to import."""
+    """The backend of a module of kernels."""
+    return Backend(_imported(module, "forward"), _imported(module, "backward"), _imported(module, "refuses"))
 
-    def function(name: str) -> Callable:
-        return lambda *arguments: getattr(importlib.import_module(module), name)(*arguments)
 
-    return Backend(function("forward"), function("backward"), function("refuses"))
+def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
+    """Kernels where `fits(q, scoring)` says so, which may be an array [] known only as it runs, and else another backend."""
 
+    def either(fit: bool | Array, first: Callable, second: Callable, *operands: Any) -> Any:
+        if isinstance(fit, bool):
+            return (first if fit else second)(*operands)
+        return jax.lax.cond(fit, first, second, *operands)
+
+    def forward(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
+        first = lambda *operands: kernels.forward(*operands, tiling)
+
+        def second(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+            out, lse = other.forward(q, k, v, scoring, tiling)
+            return out.astype(q.dtype), lse  # as the kernels give it
+
+        return either(fits(q, scoring), first, second, q, k, v, scoring)
+
+    def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
+        first, second = (lambda *operands, run=run: run.backward(*operands, tiling) for run in (kernels, other))
+        return either(fits(residuals.q, residuals.scoring), first, second, residuals, d_out)
+
+    return Backend(forward, backward, kernels.refuses)
+
+
+_TPU, _GPU = "bam_jax.attention.pallas.tpu", "bam_jax.attention.pallas.gpu"
+_EVERYWHERE = Backend(chunked.forward, chunked.backward, _nothing_refused)
 
 BACKENDS: dict[str, Backend] = {
     "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True),
     "rows": Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True),
-    "chunked": Backend(chunked.forward, chunked.backward, _nothing_refused),
-    "pallas_tpu": _kernels("bam_jax.attention.pallas.tpu"),
-    "pallas_gpu": _kernels("bam_jax.attention.pallas.gpu"),
+    "chunked": _EVERYWHERE,
+    "pallas_tpu": _or_else(_kernels(_TPU), _imported(_TPU, "fits"), _EVERYWHERE),
+    "pallas_gpu": _kernels(_GPU),
 }
 
 DEFAULT = Tiling()
@@ -136,18 +164,17 @@ def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, s
     return varying(backend.forward(q, k, v, scoring, tiling), q)[0].astype(q.dtype)
 
 
-def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[Array, tuple]:
+def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[Array, Residuals]:
     q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
-    wanted = tuple(x.perturbed for x in jax.tree.leaves(split(arguments[3])[0]))
+    wanted = Differentiable.of(arguments[3]).flags(lambda x: x.perturbed)
     out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
-    return out.astype(q.dtype), (q, k, v, scoring, _Static(wanted), out, lse)
+    return out.astype(q.dtype), Residuals(q, k, v, scoring, out, lse, wanted)
 
 
-def _backward(backend: Backend, tiling: Tiling, residuals: tuple, d_out: Any) -> tuple:
-    q, k, v, scoring, wanted, out, lse = residuals
+def _backward(backend: Backend, tiling: Tiling, residuals: Residuals, d_out: Any) -> tuple:
     if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
-        d_out = jnp.zeros_like(q)
-    return varying(backend.backward(q, k, v, scoring, tiling, wanted.value, out, lse, d_out), q)
+        d_out = jnp.zeros_like(residuals.q)
+    return tuple(varying(backend.backward(residuals, d_out, tiling), residuals.q))
 
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)
@@ -155,14 +182,6 @@ _attention.defvjp(_forward, _backward, symbolic_zeros=True)
 # A call outside of jit is compiled once, where its loops would be compiled anew each time; one inside is as it was. And jax
 # differentiates `_attention` inside a shard_map that is not jitted only where it is jitted itself.
 _compiled = jax.jit(_attention, static_argnums=(0, 1), inline=True)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Static:
-    """What passes from forward to backward and is no array."""
-
-    value: tuple[bool, ...] = dataclasses.field(metadata={"static": True})
 
 
 def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring) -> str:

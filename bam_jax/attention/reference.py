@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention.logits.scoring import HIDDEN, Scoring, bias_table, cotangent, sealed, split, visible
+from bam_jax.attention.logits.mask import visible
+from bam_jax.attention.logits.residuals import Gradients, Residuals
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, bias_table, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.biases import Rows
 
@@ -37,22 +39,13 @@ def forward(
     return out.astype(q.dtype), jnp.where(seen.any(-1), lse, HIDDEN)
 
 
-def backward(
-    q: Array,
-    k: Array,
-    v: Array,
-    scoring: Scoring,
-    tiling: Tiling,
-    wanted: tuple[bool, ...],
-    out: Array,
-    lse: Array,
-    d_out: Array,
-) -> tuple[Array, Array, Array, Scoring]:
+def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Gradients by differentiating `forward`; see `Backend.backward`."""
-    parts, join = split(scoring)
-    found, vjp = jax.vjp(lambda q, k, v, parts: forward(q, k, v, join(parts), tiling), q, k, v, parts)
-    dq, dk, dv, d_parts = vjp(cotangents(*found, out, lse, d_out))
-    return dq, dk, dv, cotangent(scoring, d_parts)
+    scoring = residuals.scoring
+    again = lambda q, k, v, parts: forward(q, k, v, parts.within(scoring), tiling)
+    results, vjp = jax.vjp(again, residuals.q, residuals.k, residuals.v, Differentiable.of(scoring))
+    dq, dk, dv, d_parts = vjp(cotangents(*results, residuals.out, residuals.lse, d_out))
+    return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
 
 
 def cotangents(

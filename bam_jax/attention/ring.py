@@ -10,8 +10,10 @@ from jaxtyping import Array
 
 from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.merge import merge
-from bam_jax.attention.logits.scoring import HIDDEN, Scoring, Tokens, cotangent, sealed, split
+from bam_jax.attention.logits.residuals import Gradients, Residuals
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.attention.op import Backend
 
 
@@ -70,24 +72,19 @@ def zigzag(backend: Backend, axis: str) -> Backend:
         out, lse = backend.forward(q, k, v, scoring, tiling)
         return _back(out, axis, 1), _back(lse, axis, 2)
 
-    def backward(
-        q: Array,
-        k: Array,
-        v: Array,
-        scoring: Scoring,
-        tiling: Tiling,
-        wanted: tuple[bool, ...],
-        out: Array,
-        lse: Array,
-        d_out: Array,
-    ) -> tuple[Array, Array, Array, Scoring]:
-        if not _balances(q, k, scoring):
-            return backend.backward(q, k, v, scoring, tiling, wanted, out, lse, d_out)
-        q, k, v, out, d_out = _out((q, k, v, out, d_out), axis, 1)
-        lse, scoring = _out(lse, axis, 2), _scoring_out(scoring, axis)
-        dq, dk, dv, d_scoring = backend.backward(q, k, v, scoring, tiling, wanted, out, lse, d_out)
-        (d_bias, *d_tokens), _ = split(d_scoring)
-        return *_back((dq, dk, dv), axis, 1), cotangent(scoring, (d_bias, *_back(d_tokens, axis, 2)))
+    def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
+        if not _balances(residuals.q, residuals.k, residuals.scoring):
+            return backend.backward(residuals, d_out, tiling)
+        whole = (residuals.q, residuals.k, residuals.v, residuals.out, d_out)
+        q, k, v, out, d_out = _out(whole, axis, 1)
+        lse, scoring = _out(residuals.lse, axis, 2), _scoring_out(residuals.scoring, axis)
+        pieces = Residuals(q, k, v, scoring, out, lse, residuals.wanted)
+        dq, dk, dv, d_scoring = backend.backward(pieces, d_out, tiling)
+        d_parts = Differentiable.of(d_scoring)
+        of_tokens = d_parts._replace(bias=None)  # the bias belongs to no part of the text
+        d_parts = _back(of_tokens, axis, 2)._replace(bias=d_parts.bias)
+        dq, dk, dv = _back((dq, dk, dv), axis, 1)
+        return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
 
     return Backend(forward, backward, backend.refuses)
 
@@ -159,44 +156,32 @@ def _forward(
     return out.swapaxes(1, 2), lse
 
 
-def _backward(
-    backend: Backend,
-    axis: str,
-    q: Array,
-    k: Array,
-    v: Array,
-    scoring: Scoring,
-    tiling: Tiling,
-    wanted: tuple[bool, ...],
-    out: Array,
-    lse: Array,
-    d_out: Array,
-) -> tuple[Array, Array, Array, Scoring]:
+def _backward(backend: Backend, axis: str, residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
+    q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
     wide = functools.partial(jax.tree.map, lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
     def here(k: Array, v: Array, keys: Tokens) -> tuple[tuple, tuple]:
         """Gradients of what stays here, and of what travels."""
-        part = dataclasses.replace(scoring, keys=keys)
-        dq, dk, dv, d_scoring = backend.backward(q, k, v, part, tiling, wanted, out, lse, d_out)
-        (d_bias, d_temperature, d_i, d_j), _ = split(d_scoring)
-        return wide((dq, d_bias, d_temperature, d_i)), wide((dk, dv, d_j))
+        part = dataclasses.replace(residuals, k=k, v=v, scoring=dataclasses.replace(scoring, keys=keys))
+        dq, dk, dv, d_scoring = backend.backward(part, d_out, tiling)
+        d_parts = Differentiable.of(d_scoring)
+        return wide((dq, d_parts._replace(key_coordinate=None))), wide((dk, dv, d_parts.key_coordinate))
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         block, stays, travels = carry
         block, travels = _on((block, travels), axis)
         nothing = lambda *_: jax.tree.map(jnp.zeros_like, (stays, travels))
-        needed = _needed(q, block[0], scoring, block[2], lse, tiling, axis)
+        needed = _needed(q, block[0], scoring, block[2], residuals.lse, tiling, axis)
         more = jax.lax.cond(needed, here, nothing, *block)
         stays, travels = jax.tree.map(jnp.add, (stays, travels), more)
         return (block, stays, travels), None
 
     first = ((k, v, scoring.keys), *here(k, v, scoring.keys))
     (_, stays, travels), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
-    (dq, *d_queries), (dk, dv, d_j) = stays, _on(travels, axis)
+    (dq, d_parts), (dk, dv, d_j) = stays, _on(travels, axis)
     narrow = lambda x, like: x.astype(like.dtype)
-    parts, _ = split(scoring)
-    d_parts = jax.tree.map(narrow, (*d_queries, d_j), parts)
-    return narrow(dq, q), narrow(dk, k), narrow(dv, v), cotangent(scoring, d_parts)
+    d_parts = jax.tree.map(narrow, d_parts._replace(key_coordinate=d_j), Differentiable.of(scoring))
+    return Gradients(narrow(dq, q), narrow(dk, k), narrow(dv, v), d_parts.cotangent(scoring))
 
 
 def _on(tree: Any, axis: str) -> Any:

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention import reference
 from bam_jax.attention.logits import skipping
-from bam_jax.attention.logits.scoring import Scoring, cotangent, split
+from bam_jax.attention.logits.residuals import Gradients, Residuals
+from bam_jax.attention.logits.scoring import Differentiable, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.axes import varying
 
@@ -35,41 +36,34 @@ def forward(
     return blocks.joined(out, 1), blocks.joined(lse, 2)
 
 
-def backward(
-    q: Array,
-    k: Array,
-    v: Array,
-    scoring: Scoring,
-    tiling: Tiling,
-    wanted: tuple[bool, ...],
-    out: Array,
-    lse: Array,
-    d_out: Array,
-) -> tuple[Array, Array, Array, Scoring]:
+def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Gradients, block by block, by differentiating the reference; see `Backend.backward`."""
-    blocks = _Blocks.of(q, k, scoring, tiling)
-    q, out, d_out = (blocks.filled(x) for x in (q, out, d_out))
-    lse = skipping.pad(lse, blocks.size)
+    scoring, k, v = residuals.scoring, residuals.k, residuals.v
+    blocks = _Blocks.of(residuals.q, k, scoring, tiling)
+    q, out, d_out = (blocks.filled(x) for x in (residuals.q, residuals.out, d_out))
+    lse = skipping.pad(residuals.lse, blocks.size)
 
     def one(total: tuple, n: Array) -> tuple[tuple, tuple]:
-        parts, join = split(blocks.scoring(n))
-        of_block = lambda q, k, v, parts: reference.forward(q, k, v, join(parts), tiling)
-        found, vjp = jax.vjp(of_block, blocks.take(q, 1, n), k, v, parts)
+        of_block = blocks.scoring(n)
+        again = lambda q, k, v, parts: reference.forward(q, k, v, parts.within(of_block), tiling)
+        results, vjp = jax.vjp(again, blocks.take(q, 1, n), k, v, Differentiable.of(of_block))
         whole = blocks.take(out, 1, n), blocks.take(lse, 2, n), blocks.take(d_out, 1, n)
-        dq, dk, dv, (d_bias, d_temperature, d_i, d_j, *d_rowwise) = vjp(reference.cotangents(*found, *whole))
-        return jax.tree.map(jnp.add, total, (dk, dv, d_bias, d_j, d_rowwise)), (dq, d_temperature, d_i)
+        dq, dk, dv, d_parts = vjp(reference.cotangents(*results, *whole))
+        d_common = (dk, dv, d_parts._replace(temperature=None, query_coordinate=None))
+        return jax.tree.map(jnp.add, total, d_common), (dq, d_parts.temperature, d_parts.query_coordinate)
 
-    (bias, _, _, j, *rowwise), _ = split(scoring)
-    common = (k, v, bias, j, rowwise)
+    # All queries share the keys, the bias and what is rowwise: their gradients are summed over the blocks.
+    common = (k, v, Differentiable.of(scoring)._replace(temperature=None, query_coordinate=None))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), common)
     if blocks.count == 1:
-        total, found = one(zeros, jnp.int32(0))
-        dq, *of_queries = jax.tree.map(lambda x: x[None], found)
+        total, of_queries = one(zeros, jnp.int32(0))
+        dq, d_temperature, d_i = jax.tree.map(lambda x: x[None], of_queries)
     else:
-        total, (dq, *of_queries) = jax.lax.scan(one, varying(zeros, q), jnp.arange(blocks.count))
-    dk, dv, d_bias, d_j, d_rowwise = jax.tree.map(lambda x, like: x.astype(like.dtype), total, common)
-    d_temperature, d_i = jax.tree.map(lambda x: blocks.joined(x, 2), of_queries)
-    return blocks.joined(dq, 1), dk, dv, cotangent(scoring, (d_bias, d_temperature, d_i, d_j, *d_rowwise))
+        total, (dq, d_temperature, d_i) = jax.lax.scan(one, varying(zeros, q), jnp.arange(blocks.count))
+    dk, dv, d_parts = jax.tree.map(lambda x, like: x.astype(like.dtype), total, common)
+    d_temperature, d_i = jax.tree.map(lambda x: blocks.joined(x, 2), (d_temperature, d_i))
+    d_parts = d_parts._replace(temperature=d_temperature, query_coordinate=d_i)
+    return Gradients(blocks.joined(dq, 1), dk, dv, d_parts.cotangent(scoring))
 
 
 @dataclasses.dataclass(frozen=True)

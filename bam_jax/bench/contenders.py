@@ -14,7 +14,8 @@ from jaxtyping import Array
 
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, Scoring, Tiling, Tokens, attention
-from bam_jax.attention.logits.scoring import HIDDEN, bias_table, visible
+from bam_jax.attention.logits.mask import visible
+from bam_jax.attention.logits.scoring import HIDDEN, bias_table
 
 PASSES = ("forward", "forward+backward")
 OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "chunked"), "cpu": ("chunked",)}

@@ -23,7 +23,8 @@ from jax.experimental import topologies
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens
-from bam_jax.attention.logits.scoring import split
+from bam_jax.attention.logits.residuals import Residuals
+from bam_jax.attention.logits.scoring import Differentiable
 from bam_jax.attention.pallas import gpu
 from bam_jax.system import errors
 
@@ -128,24 +129,25 @@ def operands(name: str, width: int, *, length: int = LENGTH, dtype: str = "bfloa
 def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callable, tuple]]:
     """Each kernel alone: its name, a function that runs no other, and shapes of that function's arguments."""
     tiling = Tiling()
-    wanted = (True,) * len(jax.tree.leaves(split(scoring)[0]))
-    rows = (_number(*q.shape), _number(q.shape[0], q.shape[2], q.shape[1]), q)
+    out, lse, d_out = _number(*q.shape), _number(q.shape[0], q.shape[2], q.shape[1]), q
+    wanted = Differentiable.of(scoring).flags(lambda _: True)
+    residuals = Residuals(q, k, v, scoring, out, lse, wanted)
 
     def forward(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple:
         return gpu.forward(q, k, v, scoring, tiling)
 
-    def of_queries(q: Any, k: Any, v: Any, scoring: Scoring, *rest: Any) -> tuple:
-        dq, _, _, d_scoring = gpu.backward(q, k, v, scoring, tiling, wanted, *rest)
+    def of_queries(residuals: Residuals, d_out: Any) -> tuple:
+        dq, _, _, d_scoring = gpu.backward(residuals, d_out, tiling)
         return dq, d_scoring.bias, d_scoring.temperature, d_scoring.queries.coordinate
 
-    def of_keys(q: Any, k: Any, v: Any, scoring: Scoring, *rest: Any) -> tuple:
-        _, dk, dv, d_scoring = gpu.backward(q, k, v, scoring, tiling, wanted, *rest)
+    def of_keys(residuals: Residuals, d_out: Any) -> tuple:
+        _, dk, dv, d_scoring = gpu.backward(residuals, d_out, tiling)
         return dk, dv, d_scoring.keys.coordinate
 
     return {
         "forward": (forward, (q, k, v, scoring)),
-        "query_gradients": (of_queries, (q, k, v, scoring, *rows)),
-        "key_gradients": (of_keys, (q, k, v, scoring, *rows)),
+        "query_gradients": (of_queries, (residuals, d_out)),
+        "key_gradients": (of_keys, (residuals, d_out)),
     }
 
 

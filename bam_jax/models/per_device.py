@@ -12,7 +12,8 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention import BACKENDS, Scoring, Tiling, attention, choose, ring, zigzag
+from bam_jax.attention import BACKENDS, Scoring, Tiling, attention, choose
+from bam_jax.attention.ring import ring, zigzag
 from bam_jax.biases import head_axes
 from bam_jax.biases.base import Coordinate
 from bam_jax.encodings import Encoding

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention.logits.scoring import Scoring, bias_table, visible
+from bam_jax.attention.logits.mask import visible
+from bam_jax.attention.logits.scoring import Scoring, bias_table
 from bam_jax.biases import Rows
 
 

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention.logits.scoring import Mask, Scoring, Tokens, bias_table, visible
+from bam_jax.attention.logits.mask import Mask, visible
+from bam_jax.attention.logits.scoring import Scoring, bias_table
+from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases import Bias
 
 CAUSAL = Mask()

@@ -12,7 +12,8 @@ from flax import nnx
 from bam_jax import biases, encodings
 from bam_jax.adapters import PriorAttention, attention_fn
 from bam_jax.attention import Mask, Scoring, Tokens, Unsupported
-from bam_jax.attention.logits.scoring import HIDDEN, bias_table, visible
+from bam_jax.attention.logits.mask import visible
+from bam_jax.attention.logits.scoring import HIDDEN, bias_table
 
 B, T, H, E = 2, 7, 4, 24
 CAUSAL, BOTH, WINDOW = Mask(causal=True), Mask(causal=False), Mask(causal=True, window=3)

@@ -10,8 +10,9 @@ import pytest
 
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY, Kinds, Scoring, Tiling, Tokens, attention
+from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.merge import merge
-from bam_jax.attention.logits.scoring import HIDDEN, visible
+from bam_jax.attention.logits.scoring import HIDDEN
 from bam_jax.attention.pallas import gpu
 
 B, T, H, K, D = 2, 24, 4, 2, 4

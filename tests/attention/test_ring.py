@@ -11,8 +11,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention, ring, zigzag
-from bam_jax.attention.ring import _back, _out
+from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention.ring import _back, _out, ring, zigzag
 
 B, T, H, K, D = 2, 48, 4, 2, 8
 AXIS = "context"

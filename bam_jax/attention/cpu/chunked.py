@@ -18,19 +18,20 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention.cpu import one_head, repeated
 from bam_jax.attention.cpu.repeated import Counted
-from bam_jax.attention.logits import skipping, tile, toeplitz
+from bam_jax.attention.logits import skipping, toeplitz
+from bam_jax.attention.logits.mask import visible
+from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import (
     FLOOR,
     HIDDEN,
+    Differentiable,
     Scoring,
-    Tokens,
     bias_table,
     coordinate,
-    cotangent,
     sealed,
-    visible,
 )
 from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
 
@@ -51,21 +52,11 @@ def forward(
     return one_head.forward(run, q, k, v, scoring) if _many_tiles(q, k) else run(q, k, v, scoring)
 
 
-def backward(
-    q: Array,
-    k: Array,
-    v: Array,
-    scoring: Scoring,
-    tiling: Tiling,
-    wanted: tuple[bool, ...],
-    out: Array,
-    lse: Array,
-    d_out: Array,
-) -> tuple[Array, Array, Array, Scoring]:
+def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
-    arguments = (q, k, v, scoring, out, lse, d_out)
     run = functools.partial(_backward, tiling)
-    return one_head.backward(run, *arguments) if _many_tiles(q, k) else run(*arguments)
+    many = _many_tiles(residuals.q, residuals.k)
+    return one_head.backward(run, residuals, d_out) if many else run(residuals, d_out)
 
 
 def _many_tiles(q: Array, k: Array) -> bool:
@@ -104,12 +95,11 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
     return cut.rows(out), cut.row_scalars(lse)
 
 
-def _backward(
-    tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
-) -> tuple[Array, Array, Array, Scoring]:
+def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
+    q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
     cut = _Cut.of(q, k, v, scoring, tiling)
     bias, temperature = scoring.bias, scoring.temperature
-    lse, delta = (skipping.pad(x, cut.block_q) for x in tile.residuals(out, lse, d_out))
+    lse, delta = (skipping.pad(x, cut.block_q) for x in residuals.row_terms(d_out))
     d_out = _pad(d_out, cut.block_q)
     scale = 1 / math.sqrt(q.shape[-1])
     zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))
@@ -146,14 +136,14 @@ def _backward(
 
     narrow = lambda x, like: x.astype(like.dtype)
     own_i, own_j = scoring.queries.coordinate, scoring.keys.coordinate
-    parts = (
+    parts = Differentiable(
         jax.tree.map(narrow, d_bias, bias),
         None if temperature is None else _sum_to(cut.row_scalars(d_temperature), temperature),
         None if own_i is None else jax.tree.map(lambda x, like: narrow(cut.join(x), like), d_i, own_i),
         None if own_j is None else jax.tree.map(lambda x, like: narrow(x[..., : k.shape[1]], like), d_j, own_j),
     )
     dk, dv = dk[:, : k.shape[1]], dv[:, : k.shape[1]]
-    return narrow(cut.rows(dq), q), narrow(dk, k), narrow(dv, v), cotangent(scoring, parts)
+    return Gradients(narrow(cut.rows(dq), q), narrow(dk, k), narrow(dv, v), parts.cotangent(scoring))
 
 
 @dataclasses.dataclass(frozen=True)

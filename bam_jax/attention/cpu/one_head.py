@@ -4,69 +4,74 @@ Operands are read and results written in place, a head at a time: a transposed c
 tiles do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bam_jax.attention.logits.scoring import Scoring, cotangent, split
+from bam_jax.attention.logits.residuals import Gradients, Residuals
+from bam_jax.attention.logits.scoring import Differentiable, Scoring
 from bam_jax.biases.base import head_axes
 from bam_jax.system.axes import varying
 
 
 def forward(run: Callable, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
     """`run(q, k, v, scoring) -> (out, lse)` for each key head and its group of query heads."""
-    parts = _Parts(scoring, k.shape[2])
-    one = lambda n: run(*parts.take((q, k, v), (2, 2, 2), n), parts.scoring(n))
-    out, lse = parts.over_heads(one, (2, 1))
+    heads = _Heads(scoring, k.shape[2])
+
+    def one(n: Array) -> list[Array]:
+        of_head = heads.take([q, k, v], [2, 2, 2], n)
+        return list(run(*of_head, heads.scoring(n)))
+
+    out, lse = heads.map(one, [2, 1])
     return out, lse
 
 
-def backward(
-    run: Callable, q: Array, k: Array, v: Array, scoring: Scoring, out: Array, lse: Array, d_out: Array
-) -> tuple[Array, Array, Array, Scoring]:
-    """`run(q, k, v, scoring, out, lse, d_out) -> (dq, dk, dv, d_scoring)` for each key head and its group."""
-    parts = _Parts(scoring, k.shape[2])
+def backward(run: Callable, residuals: Residuals, d_out: Array) -> Gradients:
+    """`run(residuals, d_out) -> Gradients` for each key head and its group."""
+    scoring = residuals.scoring
+    heads = _Heads(scoring, residuals.k.shape[2])
 
     def one(n: Array) -> list[Array]:
-        rows = parts.take((q, k, v), (2, 2, 2), n)
-        dq, dk, dv, d_scoring = run(*rows, parts.scoring(n), *parts.take((out, lse, d_out), (2, 1, 2), n))
-        return [dq, dk, dv, *jax.tree.leaves(split(d_scoring)[0])]
+        whole = [residuals.q, residuals.k, residuals.v, residuals.out, residuals.lse, d_out]
+        q, k, v, out, lse, d_out_of_head = heads.take(whole, [2, 2, 2, 2, 1, 2], n)
+        of_head = Residuals(q, k, v, heads.scoring(n), out, lse, residuals.wanted)
+        dq, dk, dv, d_scoring = run(of_head, d_out_of_head)
+        return [dq, dk, dv, *jax.tree.leaves(Differentiable.of(d_scoring))]
 
-    dq, dk, dv, *leaves = parts.over_heads(one, (2, 2, 2, *parts.axes))
-    return dq, dk, dv, parts.cotangent(leaves)
+    dq, dk, dv, *leaves = heads.map(one, [2, 2, 2, *heads.axes])
+    return Gradients(dq, dk, dv, heads.parts(leaves).cotangent(scoring))
 
 
-class _Parts:
-    """The differentiable parts of a scoring, and which axis of each belongs to the heads (None: common to all)."""
+class _Heads:
+    """The key heads of a scoring one by one: which axis of each differentiable part belongs to them (None: shared)."""
 
-    def __init__(self, scoring: Scoring, heads: int):
-        self.heads, self.whole = heads, scoring
-        parts, self._put_back = split(scoring)
-        bias, *rest = parts
-        axes = jax.tree.leaves(head_axes(bias), is_leaf=lambda x: x is None)
-        axes += [1 if x.shape[1] > 1 else None for x in jax.tree.leaves(rest)]
-        self._leaves, self._tree = jax.tree.flatten(parts)
-        self.axes: list[int | None] = axes
+    def __init__(self, scoring: Scoring, count: int):
+        self.whole, self.count = scoring, count
+        whole = Differentiable.of(scoring)
+        self._leaves, self._structure = jax.tree.flatten(whole)
+        of_bias = jax.tree.leaves(head_axes(whole.bias), is_leaf=lambda x: x is None)
+        of_rest = [1 if x.shape[1] > 1 else None for x in self._leaves[len(of_bias) :]]
+        self.axes: list[int | None] = [*of_bias, *of_rest]
 
-    def take(self, arrays: Sequence[Array], axes: Sequence[int | None], n: Array) -> list[Array]:
-        """What belongs to key head n and its group."""
+    def take(self, arrays: list[Array], axes: list[int | None], n: Array) -> list[Array]:
+        """What belongs to key head n and its group; an array without an axis of heads is whole."""
 
-        def of(x: Array, axis: int | None) -> Array:
+        def slice_of(x: Array, axis: int | None) -> Array:
             if axis is None:
                 return x
-            size = x.shape[axis] // self.heads
+            size = x.shape[axis] // self.count
             return jax.lax.dynamic_slice_in_dim(x, n * size, size, axis)
 
-        return [of(x, axis) for x, axis in zip(arrays, axes, strict=True)]
+        return [slice_of(x, axis) for x, axis in zip(arrays, axes, strict=True)]
 
-    def over_heads(self, one: Callable, axes: Sequence[int | None]) -> list[Array]:
+    def map(self, one: Callable, axes: list[int | None]) -> list[Array]:
         """The results of `one(n)` of every key head side by side along their axes; summed where there is none."""
 
         def zeros(x: Any, axis: int | None) -> Array:
-            shape = [size * (self.heads if at == axis else 1) for at, size in enumerate(x.shape)]
+            shape = [size * (self.count if at == axis else 1) for at, size in enumerate(x.shape)]
             return jnp.zeros(shape, x.dtype)
 
         def add(total: Array, part: Array, axis: int | None, n: Array) -> Array:
@@ -75,15 +80,15 @@ class _Parts:
             return jax.lax.dynamic_update_slice_in_dim(total, part, n * part.shape[axis], axis)
 
         def body(n: Array, totals: list[Array]) -> list[Array]:
-            return [add(*each, n) for each in zip(totals, one(n), axes, strict=True)]
+            return [add(total, part, axis, n) for total, part, axis in zip(totals, one(n), axes, strict=True)]
 
         start = [zeros(x, axis) for x, axis in zip(jax.eval_shape(one, jnp.int32(0)), axes, strict=True)]
-        return jax.lax.fori_loop(0, self.heads, body, varying(start, self.whole))
+        return jax.lax.fori_loop(0, self.count, body, varying(start, self.whole))
+
+    def parts(self, leaves: list[Array]) -> Differentiable:
+        """The differentiable parts from their leaves."""
+        return jax.tree.unflatten(self._structure, leaves)
 
     def scoring(self, n: Array) -> Scoring:
         """The scoring of the group of key head n."""
-        return self._put_back(jax.tree.unflatten(self._tree, self.take(self._leaves, self.axes, n)))
-
-    def cotangent(self, leaves: list[Array]) -> Scoring:
-        """The whole scoring's cotangent from the results of `over_heads`."""
-        return cotangent(self.whole, jax.tree.unflatten(self._tree, leaves))
+        return self.parts(self.take(self._leaves, self.axes, n)).within(self.whole)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention.logits import skipping
-from bam_jax.attention.logits.scoring import EMPTY, Scoring, sealed
+from bam_jax.attention.logits.scoring import Scoring, sealed
+from bam_jax.attention.logits.tokens import EMPTY
 
 LEAST = 64
 """Queries from which on counting keys by kind costs less than it saves."""

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention.logits.scoring import EMPTY, Mask, Scoring, Tokens, coordinate
+from bam_jax.attention.logits.mask import Mask
+from bam_jax.attention.logits.scoring import Scoring, coordinate
+from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases.base import head_axes
 
 

@@ -12,7 +12,9 @@ import jax.extend
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention.logits.scoring import EMPTY, FLOOR, HIDDEN, Scoring, cotangent, split
+from bam_jax.attention.logits.mask import Limits
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring
+from bam_jax.attention.logits.tokens import EMPTY
 from bam_jax.biases import Bias, Uniform
 from bam_jax.biases.base import Coordinate, head_axes, sum_to
 
@@ -23,15 +25,13 @@ class Queries:
     """What a tile must know of its queries.
 
     Args:
-      last: largest position that each may see, -1 if none.
-      first: smallest position that each may see; None: no limit.
+      limits: the positions that each sees.
       segment: number of the document, -1 if none; None: one document.
-      coordinate: of the bias; None: `last` as a number.
+      coordinate: what the bias compares; None: the highest position of the limits as a number.
       temperature: None for 1.
     """
 
-    last: Array
-    first: Array | None
+    limits: Limits
     segment: Array | None
     coordinate: Coordinate
     temperature: Array | None
@@ -54,22 +54,18 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     segment_i, segment_j = queries.segment, keys.segment
     if segment_i is None or segment_j is None:
         segment_i = segment_j = None
-    else:
+    else:  # a pad sees nothing: no key's document has the number -1
         segment_i, segment_j = vector(jnp.where(segment_i > 0, segment_i, -1)), vector(segment_j)
     numbers = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32)[:, :, None, :], tree)
-    filled = queries.position < EMPTY
-    reach = 0 if mask.window is None else mask.window - 1
-    near = jnp.where(filled, queries.position, 0)
-    last = near if mask.causal else near + reach
-    if not mask.causal and mask.window is None:
-        last = jnp.full_like(near, EMPTY - 1)
     own = queries.coordinate
-    if own is None and not mask.causal:
-        own = near[:, None].astype(jnp.float32)
+    filled = queries.position < EMPTY
+    if own is None and not mask.causal:  # the highest position of a causal query's limits is its own
+        own = jnp.where(filled, queries.position, 0)[:, None]
+    limits = mask.limits(queries.position)
+    limits = limits._replace(highest=jnp.where(filled, limits.highest, -1))  # an empty slot sees nothing
     return (
         Queries(
-            vector(jnp.where(filled, last, -1)),
-            None if mask.window is None else vector(near - reach),
+            jax.tree.map(vector, limits),
             segment_i,
             numbers(own),
             None if scoring.temperature is None else numbers(scoring.temperature),
@@ -79,10 +75,8 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
 
 
 def visible(queries: Queries, keys: Keys) -> Bool[Array, "..."]:
-    """Which keys of the tile each query sees; see `scoring.visible`."""
-    seen = keys.position <= queries.last
-    if queries.first is not None:
-        seen = seen & (keys.position >= queries.first)
+    """Which keys of the tile each query sees; see `mask.visible`."""
+    seen = queries.limits.contain(keys.position)
     if queries.segment is not None:
         seen = seen & (keys.segment == queries.segment)
     return seen
@@ -91,7 +85,7 @@ def visible(queries: Queries, keys: Keys) -> Bool[Array, "..."]:
 def coordinates(queries: Queries, keys: Keys) -> tuple[Coordinate, Coordinate]:
     """The two coordinates that the bias compares."""
     own = lambda coordinate, position: position.astype(jnp.float32) if coordinate is None else coordinate
-    return own(queries.coordinate, queries.last), own(keys.coordinate, keys.position)
+    return own(queries.coordinate, queries.limits.highest), own(keys.coordinate, keys.position)
 
 
 def logits(product: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:
@@ -99,15 +93,6 @@ def logits(product: Float[Array, "..."], bias: Bias, queries: Queries, keys: Key
     raw = product if isinstance(bias, Uniform) else product + bias(*coordinates(queries, keys))
     scores = raw if queries.temperature is None else raw * queries.temperature
     return jnp.where(visible(queries, keys), scores, HIDDEN), raw
-
-
-def residuals(
-    out: Float[Array, "B T H D"], lse: Float[Array, "B H T"], d_out: Float[Array, "B T H D"]
-) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
-    """The log-normaliser of each row, 0 if it sees nothing, and the sum over D of out times d_out."""
-    # A row that sees nothing has no normaliser: any finite one gives it zero weights.
-    delta = jnp.einsum("bthd,bthd->bht", out, d_out, preferred_element_type=lse.dtype)
-    return jnp.where(lse <= FLOOR, 0, lse), delta
 
 
 @jax.tree_util.register_pytree_node_class
@@ -189,7 +174,7 @@ class Parameters:
 
 
 @dataclasses.dataclass(frozen=True)
-class Slopes:
+class ScoringSums:
     """What backward kernels sum beside dq, dk and dv, and the cotangent of a scoring made of it.
 
     Args:
@@ -203,24 +188,24 @@ class Slopes:
     of_keys: list[bool]
 
     @classmethod
-    def of(cls, scoring: Scoring, parameters: Parameters, wanted: tuple[bool, ...]) -> "Slopes":
-        """From the flags of `Backend.backward`, one for each leaf of `scoring.split`."""
-        sizes = [*parameters.sizes, *[1] * (len(wanted) - len(parameters.sizes))]
-        flags = [flag for flag, size in zip(wanted, sizes, strict=True) for _ in range(size)]
-        cut = len(flags) - len(jax.tree.leaves(scoring.keys.coordinate))
-        return cls(scoring, parameters, flags[:cut], flags[cut:])
+    def of(cls, scoring: Scoring, parameters: Parameters, wanted: Differentiable) -> "ScoringSums":
+        """From the flags of `Residuals.wanted`, one for each leaf of the scoring's differentiable parts."""
+        of_bias = [flag for flag, size in zip(wanted.bias, parameters.sizes, strict=True) for _ in range(size)]
+        of_queries = [*of_bias, *wanted.temperature, *wanted.query_coordinate]
+        return cls(scoring, parameters, of_queries, list(wanted.key_coordinate))
 
     def cotangent(
         self, of_queries: Sequence[Float[Array, "B H T"]], of_keys: Sequence[Float[Array, "B H S"]], heads: int
     ) -> Scoring:
         """From the sums [B, H, T or more] and [B, H, S or more] of what is wanted, in its order."""
         rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
-        (bias, temperature, own_i, own_j), _ = split(self.scoring)
+        parts = Differentiable.of(self.scoring)
         number, none = sum(self.parameters.sizes), jnp.zeros((heads,), jnp.float32)
         table = [none if x is None else x.sum((0, 2)) for x in rows[:number]]
-        d_bias = self.parameters.cotangent(jnp.stack(table, 1), bias) if number else bias
-        d_temperature, d_i = _refolded((temperature, own_i), rows[number:])
-        return cotangent(self.scoring, (d_bias, d_temperature, d_i, _refolded(own_j, columns)))
+        d_bias = self.parameters.cotangent(jnp.stack(table, 1), parts.bias) if number else parts.bias
+        d_temperature, d_i = _refolded((parts.temperature, parts.query_coordinate), rows[number:])
+        d_j = _refolded(parts.key_coordinate, columns)
+        return Differentiable(d_bias, d_temperature, d_i, d_j).cotangent(self.scoring)
 
 
 def _unstacked(parts: Sequence[Array], flags: list[bool]) -> list[Array | None]:

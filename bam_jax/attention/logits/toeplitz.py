@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax import biases
-from bam_jax.attention.logits.scoring import EMPTY, Scoring
+from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.tokens import EMPTY
 from bam_jax.biases import Bias, Relative, Uniform
 
 

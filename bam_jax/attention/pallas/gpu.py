@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.merge import merge, parts
+from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_pipeline import (
@@ -74,36 +75,27 @@ def _decode(plan: Plan, kernel: Kernel, q: Array) -> tuple[Array, Array]:
     return out[:, None, :, : q.shape[3]], lse[..., None]
 
 
-def backward(
-    q: Array,
-    k: Array,
-    v: Array,
-    scoring: Scoring,
-    tiling: Tiling,
-    wanted: tuple[bool, ...],
-    out: Array,
-    lse: Array,
-    d_out: Array,
-) -> tuple[Array, Array, Array, Scoring]:
+def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
     plan = Plan.of(q, k, v, scoring, tiling)
     matrices = (plan.q, pad(d_out.astype(q.dtype), plan.block_q))
-    vectors = (plan.queries, *(skipping.pad(x[:, :, None], plan.block_q) for x in tile.residuals(out, lse, d_out)))
+    vectors = (plan.queries, *(skipping.pad(x[:, :, None], plan.block_q) for x in residuals.row_terms(d_out)))
 
-    slopes = tile.Slopes.of(scoring, plan.parameters, wanted)
-    rows, columns = sum(slopes.of_queries), sum(slopes.of_keys)
+    sums = tile.ScoringSums.of(scoring, plan.parameters, residuals.wanted)
+    rows, columns = sum(sums.of_queries), sum(sums.of_keys)
     scale = 1 / math.sqrt(q.shape[-1])
     of_queries = Kernel(
         "query_gradients",
         functools.partial(_gradient_start, 1, rows),
-        functools.partial(_query_step, slopes.of_queries),
+        functools.partial(_query_step, sums.of_queries),
         functools.partial(_gradient_finish, (scale,)),
         width=64,
     )
     of_keys = Kernel(
         "key_gradients",
         functools.partial(_gradient_start, 2, columns),
-        functools.partial(_key_step, slopes.of_keys),
+        functools.partial(_key_step, sums.of_keys),
         functools.partial(_gradient_finish, (scale, 1.0)),
         width=64,
     )
@@ -111,9 +103,9 @@ def backward(
     of_head, d_columns = plan.over_queries(of_keys, matrices, vectors, matrices=2, vectors=columns)
     dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_head)
 
-    d_scoring = slopes.cotangent(d_rows, d_columns, q.shape[2])
+    d_scoring = sums.cotangent(d_rows, d_columns, q.shape[2])
     narrow = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
-    return narrow(dq, q), narrow(dk, k), narrow(dv, v), d_scoring
+    return Gradients(narrow(dq, q), narrow(dk, k), narrow(dv, v), d_scoring)
 
 
 def _forward_start(width: int) -> tuple:

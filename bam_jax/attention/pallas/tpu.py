@@ -4,23 +4,22 @@ A kernel holds one block of queries (forward, and the gradients of the query sid
 in the lanes and walks over the blocks of the other side, which lie in the sublanes. Its running sums are then rows of lanes,
 reductions run over sublanes, and everything in HBM has the sequence as its last axis: no head width is padded to 128 lanes.
 Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own. A relative bias that a kernel cannot
-compute is given to it in strips, where offsets are those of slots, and is left to the backend for every machine where not.
+compute is given to it in strips, where offsets are those of slots, and `fits` says where they are not.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.merge import merge, parts
+from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import tpu_strips
@@ -48,34 +47,28 @@ def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
     return None
 
 
+def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]:
+    """Whether the kernels can do what is not refused; an array where only the positions say it.
+
+    A bias that a kernel cannot compute comes in strips: for more than one query, where offsets are those of slots.
+    """
+    if tile.unsupported(scoring) is None:
+        return True
+    return tpu_strips.shift(scoring)[0] if q.shape[1] > 1 else False
+
+
+def _shift(scoring: Scoring) -> Array | None:
+    """How far apart the slots of both sides are, for a bias in strips; None: it is a formula."""
+    return None if tile.unsupported(scoring) is None else tpu_strips.shift(scoring)[1]
+
+
 def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
-    if tile.unsupported(scoring) is not None:
-
-        def other(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-            out, lse = chunked.forward(q, k, v, scoring, tiling)
-            return out.astype(q.dtype), lse
-
-        return _by_strips(functools.partial(_forward, tiling), other, q, k, v, scoring)
     if q.shape[1] == 1:
         return _decode(q, k, v, scoring, tiling)
-    return _forward(tiling, None, q, k, v, scoring)
-
-
-def _by_strips(kernels: Callable, other: Callable, q: Array, k: Array, v: Array, scoring: Scoring, *rest: Array) -> Any:
-    """`kernels(shift, ...)` where offsets are those of slots; else, and for one query, `other(...)`."""
-    if q.shape[1] == 1:
-        return other(q, k, v, scoring, *rest)
-    fits, shift = tpu_strips.shift(scoring)
-    return jax.lax.cond(fits, kernels, lambda _, *operands: other(*operands), shift, q, k, v, scoring, *rest)
-
-
-def _forward(
-    tiling: Tiling, shift: Array | None, q: Array, k: Array, v: Array, scoring: Scoring
-) -> tuple[Array, Array]:
-    plan = Plan.of(q, k, v, scoring, tiling, shift)
+    plan = Plan.of(q, k, v, scoring, tiling, _shift(scoring))
     column = lambda n: (n, plan.block_q)
     out, lse = plan.over_keys(
         _forward_kernel, plan.q, (_like(plan.q), plan.rows(1)), [column(1), column(1), column(q.shape[-1])]
@@ -119,65 +112,36 @@ def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> t
     return out.astype(q.dtype).reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
 
 
-def backward(
-    q: Array,
-    k: Array,
-    v: Array,
-    scoring: Scoring,
-    tiling: Tiling,
-    wanted: tuple[bool, ...],
-    out: Array,
-    lse: Array,
-    d_out: Array,
-) -> tuple[Array, Array, Array, Scoring]:
+def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
-    kernels = functools.partial(_backward, tiling, wanted)
-    if tile.unsupported(scoring) is None:
-        return kernels(None, q, k, v, scoring, out, lse, d_out)
-    other = lambda q, k, v, scoring, *rest: chunked.backward(q, k, v, scoring, tiling, wanted, *rest)
-    return _by_strips(kernels, other, q, k, v, scoring, out, lse, d_out)
-
-
-def _backward(
-    tiling: Tiling,
-    wanted: tuple[bool, ...],
-    shift: Array | None,
-    q: Array,
-    k: Array,
-    v: Array,
-    scoring: Scoring,
-    out: Array,
-    lse: Array,
-    d_out: Array,
-) -> tuple[Array, Array, Array, Scoring]:
-    plan = Plan.of(q, k, v, scoring, tiling, shift)
-    lse, delta = (skipping.pad(x[:, :, None], plan.block_q) for x in tile.residuals(out, lse, d_out))
+    q, k, v, scoring, wanted = residuals.q, residuals.k, residuals.v, residuals.scoring, residuals.wanted
+    plan = Plan.of(q, k, v, scoring, tiling, _shift(scoring))
+    lse, delta = (skipping.pad(x[:, :, None], plan.block_q) for x in residuals.row_terms(d_out))
     rows = _Rows(plan.q, inside(d_out, plan.block_q), lse, delta)
 
     bias, of_bias = scoring.bias, False
     if plan.strips is not None:
-        number = len(jax.tree.leaves(bias))
-        of_bias, wanted = any(wanted[:number]), wanted[number:]
+        of_bias, wanted = any(wanted.bias), wanted._replace(bias=())
         scoring = dataclasses.replace(scoring, bias=Uniform())
-    slopes = tile.Slopes.of(scoring, plan.parameters, wanted)
+    sums = tile.ScoringSums.of(scoring, plan.parameters, wanted)
     dq, d_rows, d_strips = plan.over_keys(
-        functools.partial(_query_kernel, slopes.of_queries),
+        functools.partial(_query_kernel, sums.of_queries),
         rows,
-        (_like(plan.q), plan.rows(sum(slopes.of_queries))),
+        (_like(plan.q), plan.rows(sum(sums.of_queries))),
         [(q.shape[-1], plan.block_q)],
         (plan.diagonals() if of_bias else None,),
     )
     dk, dv, d_columns = plan.over_queries(
-        functools.partial(_key_kernel, slopes.of_keys),
+        functools.partial(_key_kernel, sums.of_keys),
         rows,
-        (_like(plan.k), _like(plan.v), plan.columns(sum(slopes.of_keys))),
+        (_like(plan.k), _like(plan.v), plan.columns(sum(sums.of_keys))),
         [(q.shape[-1], plan.block_k)] * 2,
     )
-    d_scoring = slopes.cotangent(_each(d_rows), _each(d_columns), q.shape[2])
+    d_scoring = sums.cotangent(_each(d_rows), _each(d_columns), q.shape[2])
     if plan.strips is not None:
         d_bias = jax.tree.map(jnp.zeros_like, bias) if d_strips is None else plan.strips.cotangent(d_strips.sum(0))
         d_scoring = dataclasses.replace(d_scoring, bias=d_bias)
-    return _outside(dq, q.shape[1]), _outside(dk, k.shape[1]), _outside(dv, k.shape[1]), d_scoring
+    return Gradients(_outside(dq, q.shape[1]), _outside(dk, k.shape[1]), _outside(dv, k.shape[1]), d_scoring)
 
 
 @jax.tree_util.register_dataclass

@@ -15,7 +15,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention.logits import toeplitz
-from bam_jax.attention.logits.scoring import EMPTY, Scoring, Tokens
+from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases import Bias
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.logits import skipping
-from bam_jax.attention.logits.scoring import bias_table, visible
+from bam_jax.attention.logits.mask import visible
+from bam_jax.attention.logits.scoring import bias_table
 from bam_jax.biases.base import bias
 
 B, T, H, D = 2, 48, 2, 4

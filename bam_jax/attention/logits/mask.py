@@ -1,0 +1,105 @@
+"""Which keys a query sees: those of its own document whose positions lie within the limits of the mask."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from bam_jax.attention.logits.tokens import EMPTY, Tokens
+
+
+class Limits(NamedTuple):
+    """The lowest and the highest position that a query sees, both included.
+
+    Args:
+      lowest: of any shape; None: no limit.
+      highest: of the same shape.
+    """
+
+    lowest: Int[Array, "..."] | None
+    highest: Int[Array, "..."]
+
+    def contain(self, position: Int[Array, "..."]) -> Bool[Array, "..."]:
+        """Tell whether a key at this position is seen."""
+        return self.meet(position, position)
+
+    def meet(self, first: Int[Array, "..."], last: Int[Array, "..."]) -> Bool[Array, "..."]:
+        """Tell whether a key between two positions may be seen."""
+        seen = first <= self.highest
+        return seen if self.lowest is None else seen & (last >= self.lowest)
+
+    def enclose(self, first: Int[Array, "..."], last: Int[Array, "..."]) -> Bool[Array, "..."]:
+        """Tell whether all keys between two positions are seen."""
+        seen = last <= self.highest
+        return seen if self.lowest is None else seen & (first >= self.lowest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """Which keys a query may see, besides those of its own document: a static description, never an array.
+
+    Args:
+      causal: no key after the query.
+      window: only keys fewer than this many tokens away, the query itself included; None: no limit.
+    """
+
+    causal: bool = True
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.causal) is not bool:
+            raise ValueError(f"a mask is causal or not: got causal={self.causal!r}")
+        if self.window is not None and (type(self.window) is not int or self.window < 1):
+            raise ValueError(f"a window is a number of tokens, at least the token itself: got window={self.window!r}")
+
+    def limits(self, position: Int[Array, "..."]) -> Limits:
+        """The limits of queries at some positions, none of them `EMPTY`. All that asks who sees whom asks here.
+
+        Both limits rise with the position, so that those of a block's first and last query bound the block's.
+        """
+        farthest = EMPTY - 1
+        reach = farthest if self.window is None else min(self.window - 1, farthest)
+        # The minimum stands inside, since the sum would overflow.
+        highest = position if self.causal else jnp.minimum(position, farthest - reach) + reach
+        return Limits(None if self.window is None else position - reach, highest)
+
+
+def visible(queries: Tokens, keys: Tokens, mask: Mask) -> Bool[Array, "#B T S"]:
+    """Which keys each query sees."""
+    i, j = queries.position[:, :, None], keys.position[:, None, :]
+    seen = (i < EMPTY) & (j < EMPTY) & mask.limits(i).contain(j)
+    if queries.segment is not None and keys.segment is not None:
+        own, other = queries.segment[:, :, None], keys.segment[:, None, :]
+        seen = seen & (own == other) & (other > 0)
+    return seen
+
+
+def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
+    """Number of keys that each token of a packed row sees, itself included: SSMax's n_i.
+
+        causal: n_i = position_i - position of its document's first token + 1;   else the document's length;
+        at most the window's. Empty slots and padding count 1.
+
+    Source: BAM section 2.5 (the input vector's size), and the authors' code, which counts the mask's row.
+    """
+    position = tokens.position
+    filled = position < EMPTY
+    if tokens.segment is None:
+        first = jnp.zeros_like(position)
+        last = jnp.max(jnp.where(filled, position, 0), axis=1, keepdims=True)
+    else:
+        segment = tokens.segment
+        filled = filled & (segment > 0)
+        change = segment[:, 1:] != segment[:, :-1]
+        edge = jnp.ones_like(filled[:, :1])
+        starts = jnp.concatenate([edge, change], axis=1)
+        ends = jnp.concatenate([change, edge], axis=1)
+        first = jax.lax.cummax(jnp.where(starts & filled, position, 0), axis=1)
+        last = jax.lax.cummin(jnp.where(ends, position, EMPTY), axis=1, reverse=True)
+    limits = mask.limits(position)
+    last = position if mask.causal else jnp.minimum(last, limits.highest)
+    if limits.lowest is not None:
+        first = jnp.maximum(first, limits.lowest)
+    return jnp.where(filled, last - first + 1, 1)

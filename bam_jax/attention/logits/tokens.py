@@ -1,0 +1,44 @@
+"""The tokens on either side of attention: positions, documents, coordinates, kinds."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int
+
+from bam_jax.biases.base import Coordinate
+
+EMPTY = np.iinfo(np.int32).max
+"""The position of a slot that holds no token: it sees nothing and is seen by nothing."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Kinds:
+    """Which tokens have the same key and the same value: those of one kind, whatever their positions.
+
+    Args:
+      of: [#B, T], the kind of each token, from 0.
+      count: number of kinds.
+    """
+
+    of: Int[Array, "#B T"]
+    count: int = dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """What attention must know of the tokens on one side besides q, k and v; it is packed, sharded and cached with them.
+
+    Args:
+      position: [#B, T], index of the token in its row or document, from 0, ascending within a document; `EMPTY`: no token.
+      segment: [#B, T] or None, number of the token's document from 1, ascending; 0 pads. None: one document a row.
+      coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: the position itself.
+      kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
+    """
+
+    position: Int[Array, "#B T"]
+    segment: Int[Array, "#B T"] | None = None
+    coordinate: Coordinate = None
+    kinds: Kinds | None = None
