@@ -266,3 +266,20 @@ def test_only_those_who_draw_need_matplotlib():
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(name.split(".")[0] == "matplotlib" for name in names), path
+
+
+def test_no_name_of_a_package_hides_one_of_its_modules():
+    """After `import a.b.c` the name `a.b.c` is the module, whatever `a.b` takes from it."""
+    for path in PACKAGE.rglob("__init__.py"):
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        bound = set()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module != package:
+                bound |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                bound.add(node.name)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                bound |= {target.id for target in targets if isinstance(target, ast.Name)}
+        hidden = {name for name in bound if is_module(f"{package}.{name}")}
+        assert not hidden, f"{package} hides its modules {hidden}"

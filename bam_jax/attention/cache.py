@@ -58,7 +58,7 @@ class Cache:
         return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32))
 
     def last_coordinate(self) -> Coordinate:
-        """The coordinate of the token written last, [B, #H, 1]; zero in an empty cache. A running sum goes on from it."""
+        """The coordinate of the token written last, [B, #H, 1]; zero in an empty cache. Running sums go on from it."""
         at = jnp.maximum(self.length - 1, 0)
         last = lambda x: jnp.where(self.length > 0, jax.lax.dynamic_slice_in_dim(x, at, 1, 2), 0)
         return jax.tree.map(last, self.tokens.coordinate)

@@ -1,4 +1,20 @@
-"""The one public operation: checks, padding of batch axes, the choice of a backend, and the only custom gradient."""
+"""The one public operation: checks, the choice of a backend, and the only custom gradient.
+
+Where a prior's gradient is summed. A parameter of a prior takes part in the logit of every pair of tokens, so that its
+gradient is one sum over all of them. It is summed in this order, each part in one place:
+
+1. A tile: over its pairs, by `Bias.cotangents` in kernels and `Blocks.bias_cotangents` on CPUs. Kernels leave a number for
+   each row of the tile, or for each diagonal where a bias comes in strips (`tpu_strips.sums`).
+2. The tiles of a row: where the backend walks over them, in float32 (the carry of `chunked`, the scratch of kernels, the
+   blocks of `rows`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
+3. Rows and the batch: `ScoringSums.cotangent` for kernels; on CPUs the batch is part of the tile (`sum_leading`).
+4. Heads, for parameters that they share: `Parameters.cotangent` for kernels, `one_head` where heads come one by one.
+5. The parts of a text that is cut: the ring adds what each step finds, on the device whose queries those are.
+6. Devices: `system.axes.varying` makes parameters vary over the mesh, and the transpose of that is the sum; where
+   `jax.shard_map` does not check types, its own transpose is.
+
+Coordinates and the temperature go the same way as far as their axes say: what has an axis is not summed over it.
+"""
 
 import dataclasses
 import functools
@@ -46,7 +62,7 @@ class Backend:
     rowwise: bool = False
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
-        """Why this backend cannot do it, or None."""
+        """The reason why this backend cannot do it, or None."""
         if scoring.rowwise is not None and not self.rowwise:
             whole = " or ".join(repr(name) for name, backend in BACKENDS.items() if backend.rowwise)
             return f"{type(scoring.rowwise).__name__} needs whole rows of logits; take {whole}"

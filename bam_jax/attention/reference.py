@@ -1,4 +1,4 @@
-"""The slow obvious backend: the whole table of logits at once. Everything else is tested against it."""
+"""The slow obvious backend: the whole table of logits at once. All others are tested against it."""
 
 import math
 

@@ -119,7 +119,7 @@ def _out(tree: Any, axis: str, at: int) -> Any:
 
 
 def _back(tree: Any, axis: str, at: int) -> Any:
-    """The opposite of `_out`."""
+    """The pieces back where they came from: the opposite of `_out`."""
     owners = _owners(jax.lax.axis_size(axis))
     even = jax.lax.axis_index(axis) % 2 == 0
 
@@ -150,7 +150,7 @@ def _forward(
         other, other_lse = jax.lax.cond(needed, here, nothing, k, v, keys)
         return (moved, merge(jnp.stack([out, other]), jnp.stack([lse, other_lse]), axis=0)), None
 
-    k, v = sealed(k, v)  # for `_needed`
+    k, v = sealed(k, v)  # `_needed` looks at keys alone: one that is NaN stands for its value, and is never left out
     first = (k, v, scoring.keys), here(k, v, scoring.keys)
     (_, (out, lse)), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
     return out.swapaxes(1, 2), lse
@@ -161,7 +161,7 @@ def _backward(backend: Backend, axis: str, residuals: Residuals, d_out: Array, t
     wide = functools.partial(jax.tree.map, lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
     def here(k: Array, v: Array, keys: Tokens) -> tuple[tuple, tuple]:
-        """Gradients of what stays here, and of what travels."""
+        """The gradients that stay here, of queries and the bias, and those that travel on, of keys and values."""
         part = dataclasses.replace(residuals, k=k, v=v, scoring=dataclasses.replace(scoring, keys=keys))
         dq, dk, dv, d_scoring = backend.backward(part, d_out, tiling)
         d_parts = Differentiable.of(d_scoring)
@@ -191,6 +191,6 @@ def _on(tree: Any, axis: str) -> Any:
 
 
 def _needed(q: Array, k: Array, scoring: Scoring, keys: Tokens, lse: Array, tiling: Tiling, axis: str) -> Array:
-    """Whether any query may find mass among these keys, given the normalisers found so far."""
+    """Tell whether any query may find mass among these keys, given the normalisers found so far."""
     part = dataclasses.replace(scoring, keys=keys)
     return skipping.reach(q, k, part, lse, tiling.skip, k.shape[1] * jax.lax.axis_size(axis))

@@ -1,6 +1,6 @@
-"""Attention by blocks of queries, each with all its keys: what needs whole rows of logits, in O(block S) memory.
+"""The backend for what needs whole rows of logits: blocks of queries, each with all its keys, in O(block S) memory.
 
-Each block is the reference's; the backward pass computes its logits again.
+Each block is computed as the reference computes all; the backward pass computes its logits again.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ class _Blocks:
         return cls(skipping.padded(scoring, size, 1), size, -(-length // size), length)
 
     def take(self, x: Array, axis: int, n: Array) -> Array:
-        """The n-th block along an axis of what is filled up."""
+        """The n-th block along an axis of an array that is filled up."""
         return jax.lax.dynamic_slice_in_dim(x, n * self.size, self.size, axis)
 
     def filled(self, x: Array) -> Array:
@@ -90,7 +90,7 @@ class _Blocks:
         return jnp.pad(x, ((0, 0), (0, -self.length % self.size), (0, 0), (0, 0)))
 
     def scoring(self, n: Array) -> Scoring:
-        """That of the n-th block."""
+        """The scoring of the n-th block."""
         last = lambda x: self.take(x, x.ndim - 1, n)
         queries, temperature = jax.tree.map(last, (self.whole.queries, self.whole.temperature))
         return dataclasses.replace(self.whole, queries=queries, temperature=temperature)

@@ -1,4 +1,4 @@
-"""What a bias is, and how a formula for one head becomes a table over heads, queries and keys."""
+"""The interface of a bias, and the table over heads, queries and keys that a formula for one head becomes."""
 
 import dataclasses
 from typing import Any, dataclass_transform
@@ -52,7 +52,7 @@ class Monotone(Relative):
     """A bias that only falls, or only rises, with the distance between the key and a centre near the query."""
 
     def centre(self) -> Any:
-        """How many tokens after the query the distance is 0."""
+        """The place where the distance is 0, in tokens after the query."""
         return 0.0
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from bam_jax.encodings.prior import (
 )
 from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
-from bam_jax.encodings.spec import Spec, spec
+from bam_jax.encodings.specification import Spec, spec
 from bam_jax.encodings.ssmax import SSMax
 from bam_jax.encodings.table import ENCODINGS
 

@@ -20,7 +20,7 @@ ROWS = 2**24
 
 @dataclasses.dataclass(frozen=True)
 class Dims:
-    """What an encoding may need to know of its model.
+    """The facts of a model that an encoding may need.
 
     Args:
       heads: query heads.
@@ -81,7 +81,7 @@ class Encoding(nnx.Module):
         return Uniform()
 
     def rowwise(self) -> Rowwise | None:
-        """What makes logits of whole rows of scores and biases (DAPE, CoPE); None: their sum."""
+        """The function that makes logits of whole rows of scores and biases (DAPE, CoPE); None: their sum."""
         return None
 
 

@@ -60,7 +60,7 @@ class _RunningSum(Encoding):
     """An encoding whose key coordinate is a running sum of one step per token and head."""
 
     def step(self, x: Float[Array, "B T E"]) -> Float[Array, "B T H"]:
-        """What each token adds to the sum, in nats."""
+        """The number that each token adds to the sum, in nats."""
         raise NotImplementedError
 
     def coordinate(

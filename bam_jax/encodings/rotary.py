@@ -26,7 +26,7 @@ class RoPE(Encoding):
 
     extrapolates = "with a window"
     magnitude = 1.0
-    """What queries and keys are multiplied by, each."""
+    """The factor of queries, and that of keys."""
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ def free_energy(content: Float[Array, "*N S"], position: Float[Array, "*N S"], s
 
 
 class Terms(NamedTuple):
-    """What -ln Z is made of, in nats, each [*N] and at least 0.
+    """The terms of -ln Z in nats, each [*N] and at least 0.
 
     Args:
       kl_content: KL(attention || content), what position adds.

@@ -1,4 +1,4 @@
-"""What priors make of attention near and far, whatever the content: lemmas 3 and 4, theorems 2 to 4.
+"""The reach of attention under a prior, near and far, whatever the content: lemmas 3 and 4, theorems 2 to 4.
 
 The statements are sharp for the worst content, so that a limit becomes a distance and a tolerance. They share one
 number, the swing of the content, R = max_j f_ij - min_j f_ij over visible keys: the paper leaves it out, and without a

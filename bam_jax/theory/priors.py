@@ -107,7 +107,7 @@ def effective_length(prior: Float[Array, "*N D"], share: float) -> Int[Array, "*
 
 
 def head_class(shape: float) -> str:
-    """What a BAM head with this shape does: "retrieval" (at most 0), "long-tail", or "local" (from `LOCAL` on).
+    """The use of a BAM head with this shape: "retrieval" (at most 0), "long-tail", or "local" (from `LOCAL` on).
 
     >>> [head_class(shape) for shape in (-0.5, 0.3, 1.0)]
     ['retrieval', 'long-tail', 'local']

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tokens, Unsupported, attention, op, rows
-from bam_jax.attention.cpu import chunked
+from bam_jax.attention.cpu import blocks, chunked
 from bam_jax.attention.pallas import gpu, tpu_grid
 
 B, T, H, D = 2, 12, 3, 4
@@ -37,7 +37,7 @@ def qkv(rng):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    for module in (chunked, tpu_grid):
+    for module in (blocks, tpu_grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
     monkeypatch.setattr(rows, "_TABLE", B * H * T * 5)
     monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
@@ -268,7 +268,7 @@ def test_a_call_outside_of_jit_is_compiled_once(qkv):
     st.sampled_from([1, 40, 64, 5000, 100_000]),
 )
 def test_blocks_stay_within_the_rows_and_the_tile(q, keys):
-    block_q, block_k = chunked._block_sizes((q[0], q[1], q[2], 32), (q[0], keys, q[2], 32))
+    block_q, block_k = blocks._block_sizes((q[0], q[1], q[2], 32), (q[0], keys, q[2], 32))
     assert 1 <= block_q <= q[1]
     assert 1 <= block_k <= keys
-    assert q[0] * q[2] * block_q * block_k <= max(2 * chunked._TILE, q[0] * q[2] * 32 * 32)
+    assert q[0] * q[2] * block_q * block_k <= max(2 * blocks._TILE, q[0] * q[2] * 32 * 32)

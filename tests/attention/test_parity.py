@@ -17,7 +17,7 @@ import pytest
 
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, rows
-from bam_jax.attention.cpu import chunked
+from bam_jax.attention.cpu import blocks, chunked
 from bam_jax.attention.pallas import gpu, tpu, tpu_grid
 
 B, H, D = 2, 4, 6
@@ -344,7 +344,7 @@ def test_reference_is_the_definition_and_its_slopes(case, x64):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Several blocks on either side; a query block spans no whole key block; what a kernel walks over is in two pieces."""
-    for module in (chunked, tpu_grid):
+    for module in (blocks, tpu_grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
     monkeypatch.setattr(rows, "_TABLE", B * H * RAGGED * 3)
     monkeypatch.setattr(tpu, "_KEYS", 4)

@@ -57,7 +57,7 @@ class _Heads:
         self.axes: list[int | None] = [*of_bias, *of_rest]
 
     def take(self, arrays: list[Array], axes: list[int | None], n: Array) -> list[Array]:
-        """What belongs to key head n and its group; an array without an axis of heads is whole."""
+        """The part of each array that belongs to key head n and its group; the whole where there is no axis of heads."""
 
         def slice_of(x: Array, axis: int | None) -> Array:
             if axis is None:

@@ -21,7 +21,7 @@ LEAST = 64
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """What is left of the keys that are counted by kind.
+    """The keys that are counted by kind: one of each kind, and how often it counts.
 
     Args:
       k, v: [B, C, K, D], of one key of each kind.
@@ -36,7 +36,7 @@ class Counted:
 
 
 def worthwhile(scoring: Scoring, skip: float | str, queries: int, head_width: int, block_k: int) -> bool:
-    """Whether keys may be counted by kind, and shapes say that it pays in time and takes no more memory than they do.
+    """Tell whether keys may be counted by kind: shapes say that it pays in time, and takes no more memory than they do.
 
     Args:
       scoring: whose keys may have kinds.
@@ -72,8 +72,8 @@ def counted(
     Args:
       q, k, v: of any length; heads that walk over the same tiles.
       scoring: padded to whole blocks, its keys with kinds.
-      needed: see `tiles.needed`.
-      skip, block_q, block_k: see `tiles.needed`.
+      needed: see `skipping.needed`.
+      skip, block_q, block_k: see `skipping.needed`.
 
     Returns:
       None if the bias does not know its bounds.
@@ -86,7 +86,8 @@ def counted(
     first, near = skipping.span((needed & ~flat).any(0))
     place = jnp.arange(flat.shape[-1])
     inside = (place >= first[:, None]) & (place < (first + near)[:, None])
-    flat = flat & ~inside  # what lies among tiles that are walked over is walked over
+    # A query block walks over a run of key blocks: a level one among them is computed there, and must not count twice.
+    flat = flat & ~inside
 
     kinds = scoring.keys.kinds
     assert kinds is not None

@@ -12,8 +12,8 @@ def parts(needed: Bool[Array, "H 1 M"], count: int) -> Bool[Array, "H P M"]:
     Few queries and many keys have no other work to share out among the cores of a device.
 
     Args:
-      needed: by query head; see `tiles.needed`.
-      count: of parts; no more than there are blocks.
+      needed: by query head; see `skipping.needed`.
+      count: number of parts; no more than there are blocks.
     """
     blocks = needed.shape[-1]
     owner = jnp.arange(blocks) * count // blocks
@@ -30,13 +30,15 @@ def merge(
     Args:
       out: [..., P, ..., D].
       lse: [..., P, ...], logarithms of the normalisers, `HIDDEN` where a part has no visible key.
-      axis: of the parts, from the front.
+      axis: the axis of the parts, from the front.
 
     >>> merge(jnp.array([[1.0], [3.0]]), jnp.zeros(2), axis=0)
     (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))
     """
-    top = lse.max(axis)
-    weights = jnp.where(lse <= HIDDEN, 0.0, jnp.exp(lse - jnp.expand_dims(top, axis)))  # NaN stays
+    top = lse.max(axis)  # relative to the largest, no exponential overflows
+    weights = jnp.where(
+        lse <= HIDDEN, 0.0, jnp.exp(lse - jnp.expand_dims(top, axis))
+    )  # NaN compares as false and stays
     total = weights.sum(axis)
     none = total == 0
     whole = jnp.where(none, 1.0, total)

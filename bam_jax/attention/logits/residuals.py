@@ -1,4 +1,4 @@
-"""What a backend's forward pass leaves for its backward pass, and what that one gives."""
+"""The one argument of every backward pass, left by the forward pass, and the gradients that come of it."""
 
 import dataclasses
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Residuals:
     wanted: Differentiable = dataclasses.field(metadata={"static": True})
 
     def row_terms(self, d_out: Float[Array, "B T H D"]) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
-        """What the gradient of a row's logits needs besides the logits: d_logit = exp(logit - lse) (d_weight - delta).
+        """Two numbers of each row that the gradient of its logits needs: d_logit = exp(logit - lse) (d_weight - delta).
 
         Args:
           d_out: the cotangent of `out`.

@@ -1,4 +1,4 @@
-"""How a query scores a key: bias, temperature, positions, documents and mask, as one pytree."""
+"""The score of a query and a key as one pytree: bias, temperature, positions, documents and mask."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,10 +14,14 @@ from bam_jax.biases import Bias, Rowwise, Uniform, table
 from bam_jax.biases.base import Coordinate
 
 HIDDEN = -1e30
-"""Added to the logit of a hidden pair. It absorbs any logit: biases are at least -exp(CAP)."""
+"""The logit of a hidden pair, below any that is not: biases are at least -exp(CAP).
+
+It is finite, since the difference of two infinities is NaN: a row that sees nothing has no other logit.
+"""
 
 FLOOR = -1e20
-"""Where a running maximum starts: far below every logit, far above `HIDDEN`."""
+"""The start of a running maximum: far below every logit, so that the first visible one replaces it, and so far above
+`HIDDEN` that exp(HIDDEN - FLOOR) is exactly 0: a row that has seen nothing yet has a normaliser of 0."""
 
 
 @jax.tree_util.register_dataclass
@@ -60,10 +64,11 @@ def bias_table(scoring: Scoring, dtype: jnp.dtype) -> Float[Array, "#B #H T S"]:
 def sealed(k: Float[Array, "... D"], v: Float[Array, "... D"]) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:
     """Keys that are NaN where their value is not finite, and values that are 0 there.
 
-    A weight of 0 does not hide a value that is NaN; the mask does hide a key that is, and stands for both.
+    A weight of 0 does not hide a value that is NaN, since 0 times NaN is NaN. The mask does hide the logit of a key that is
+    NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
 
     Args:
-      k, v: alike.
+      k, v: of one shape.
     """
     finite = jnp.isfinite(v).all(-1, keepdims=True)
     return jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention.logits.mask import Mask
+from bam_jax.attention.logits.mask import Limits
 from bam_jax.attention.logits.scoring import Scoring, coordinate
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases.base import head_axes
@@ -17,7 +17,7 @@ from bam_jax.biases.base import head_axes
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """How the table of logits is cut into tiles, and which of them are left out.
+    """The cut of the table of logits into tiles, and which of them are left out.
 
     Args:
       skip: the share of a row's mass that all tiles left out may hold together; "exact": half a unit in the last place of
@@ -49,7 +49,7 @@ def needed(
     block_q: int,
     block_k: int,
 ) -> Bool[Array, "H N M"]:
-    """Whether each query block needs each key block, head by head.
+    """The key blocks that each query block needs, head by head.
 
     Args:
       q, k: of any length.
@@ -57,7 +57,7 @@ def needed(
       skip: see `Tiling`.
       block_q, block_k: rows of a query block and of a key block.
     """
-    seen = _seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)[None]
+    seen = _possibly_visible(scoring, block_q, block_k)[None]
     if skip != "off":
         negligible = _negligible(q, k, scoring, skip, block_q, block_k)
         if negligible is not None:
@@ -106,38 +106,36 @@ def pad(x: Array, block: int, value: float = 0) -> Array:
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % block)], constant_values=value)
 
 
-def _seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
-    """[N, M]: whether any query of a block can see any key of another, by their ranges of positions and documents."""
-    i_low, i_high, j_low, j_high = _extents(queries.position, keys.position, 0, block_q, block_k)
-    seen = (i_high >= 0) & (j_high >= 0)
-    if mask.causal:
-        seen = seen & (j_low <= i_high)
-    if mask.window is not None:
-        seen = seen & (j_high > i_low - mask.window) & (j_low < i_high + mask.window)
-    if queries.segment is not None and keys.segment is not None:
-        i_low, i_high, j_low, j_high = _extents(queries.segment, keys.segment, 1, block_q, block_k)
-        seen = seen & (j_low <= i_high) & (j_high >= i_low)
+def _possibly_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
+    """Tiles in which a query may see a key, by the ranges of their positions and documents."""
+    (i_first, i_last), (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
+    # The lowest limit is that of the first query, the highest that of the last one.
+    limits = Limits(scoring.mask.limits(i_first).lowest, scoring.mask.limits(i_last).highest)
+    seen = (i_last >= 0) & (j_last >= 0) & limits.meet(j_first, j_last)
+    if scoring.queries.segment is not None and scoring.keys.segment is not None:
+        (i_first, i_last), (j_first, j_last) = _ranges("segment", scoring, 1, block_q, block_k)
+        seen = seen & Limits(i_first, i_last).meet(j_first, j_last)
     return seen
 
 
-def _sure(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
-    """[N, M]: whether every query of a block is sure to see a key of another."""
-    in_each_row = (keys.position < EMPTY).reshape(keys.position.shape[0], -1, block_k).any(2).all(0)
-    return in_each_row[None] & _all_seen(queries, keys, mask, block_q, block_k)
-
-
-def _all_seen(queries: Tokens, keys: Tokens, mask: Mask, block_q: int, block_k: int) -> Array:
-    """[N, M]: whether every query of a block sees every key of another that is there."""
-    i_low, i_high, j_low, j_high = _extents(queries.position, keys.position, 0, block_q, block_k)
-    seen = i_high >= 0
-    if mask.causal:
-        seen = seen & (j_high <= i_low)
-    if mask.window is not None:
-        seen = seen & (i_high - j_low < mask.window) & (j_high - i_low < mask.window)
-    if queries.segment is not None and keys.segment is not None:
-        i_low, i_high, j_low, j_high = _extents(queries.segment, keys.segment, 0, block_q, block_k)
-        seen = seen & (i_low == i_high) & (j_low == j_high) & (i_low == j_low) & (i_low > 0)
+def _wholly_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
+    """Tiles in which every query sees every key that is there."""
+    (i_first, i_last), (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
+    # All queries see what lies above the lowest limit of the last one and below the highest of the first.
+    limits = Limits(scoring.mask.limits(i_last).lowest, scoring.mask.limits(i_first).highest)
+    seen = (i_last >= 0) & limits.enclose(j_first, j_last)
+    if scoring.queries.segment is not None and scoring.keys.segment is not None:
+        # Pads count here: a block with one of them is no block of one document.
+        (i_first, i_last), (j_first, j_last) = _ranges("segment", scoring, 0, block_q, block_k)
+        seen = seen & (i_first > 0) & (i_first == i_last) & (j_first == i_first) & (j_last == i_last)
     return seen
+
+
+def _surely_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
+    """Tiles in which every query is sure to see a key: it sees all that are there, and each row of the batch has one."""
+    position = scoring.keys.position
+    in_each_row = (position < EMPTY).reshape(position.shape[0], -1, block_k).any(2).all(0)
+    return in_each_row[None] & _wholly_visible(scoring, block_q, block_k)
 
 
 def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q: int, block_k: int) -> Array | None:
@@ -149,14 +147,16 @@ def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q
         2 C_i + log S + t_i (b_max(tile) - b'_i) < log(share)   for every row i of the tile.
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    low_high = _bounds(scoring, dtype, block_q, block_k)
-    if low_high is None:
+    bounds = _bounds(scoring, dtype, block_q, block_k)
+    if bounds is None:
         return None
-    low, high = low_high  # [#H, N, M]
+    low, high = bounds  # [#H, N, M]
     content, coldest, _ = _content(q, k, scoring, dtype, block_q)
-    sure = _sure(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)
+    sure = _surely_visible(scoring, block_q, block_k)
+    # Without a key that is sure to be seen the best is -inf, the mass lost +inf, and nothing is left out.
     best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
-    # Only a tile below the best can be left out, and what is below 0 is least where t_i is.
+    # Only a tile whose bias is below the best can be left out. Its t_i (b - b') is negative, so that the smallest t_i
+    # bounds it for all rows; with a t_i of 0 or less the bias rules nothing out.
     lost = 2 * content + math.log(k.shape[1]) + coldest * (high - best)
     return (lost < _log_share(skip, dtype)) & (coldest > 0)
 
@@ -183,11 +183,11 @@ def level(
       block_q, block_k: rows of a query block and of a key block.
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    low_high = _bounds(scoring, dtype, block_q, block_k)
-    if low_high is None:
+    bounds = _bounds(scoring, dtype, block_q, block_k)
+    if bounds is None:
         return None
-    low, high = (jnp.broadcast_to(x, needed.shape) for x in low_high)
-    whole = needed & _all_seen(scoring.queries, scoring.keys, scoring.mask, block_q, block_k)[None]
+    low, high = (jnp.broadcast_to(x, needed.shape) for x in bounds)
+    whole = needed & _wholly_visible(scoring, block_q, block_k)[None]
     at = jnp.argmax(whole, axis=-1, keepdims=True)
     middle = (jnp.take_along_axis(low, at, -1) + jnp.take_along_axis(high, at, -1)) / 2
     hottest = jnp.ones((1, 1, 1), dtype)
@@ -207,7 +207,7 @@ def reach(
     skip: float | str,
     total: int,
 ) -> Bool[Array, ""]:
-    """Whether any query may find mass among these keys that matters beside what it has found already.
+    """Tell whether any query may find mass among these keys that matters beside what it has found already.
 
     With C_i as above and total keys in all, a tile holds less than a share of the mass of row i if
 
@@ -222,18 +222,19 @@ def reach(
     """
     block_q, block_k = (min(512, length) for length in (q.shape[1], k.shape[1]))
     whole = padded(scoring, block_q, block_k)
-    seen = _seen(whole.queries, whole.keys, whole.mask, block_q, block_k)[None]
+    seen = _possibly_visible(whole, block_q, block_k)[None]
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     bounds = None if skip == "off" else _bounds(whole, dtype, block_q, block_k)
     if bounds is None:
         return seen.any()
     content, coldest, hottest = _content(q, k, whole, dtype, block_q)
     corners = [t * b for t in (coldest, hottest) for b in bounds]  # where a product of two ranges is largest
+    # An empty slot has found all it needs; the row of a block that has found least decides for it.
     found = jnp.where((scoring.queries.position < EMPTY)[:, None], lse, jnp.inf)
     found = pad(found, block_q, jnp.inf)
     found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
     held = content + math.log(total) + functools.reduce(jnp.maximum, corners) - found
-    return (seen & ~(held < _log_share(skip, dtype))).any()  # NaN is needed
+    return (seen & ~(held < _log_share(skip, dtype))).any()  # NaN compares as false: it is needed
 
 
 def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
@@ -248,6 +249,7 @@ def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: in
     filled = (scoring.queries.position < EMPTY)[:, None]
     temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
     content = cut(pad(norm(q), block_q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None]
+    # Empty slots are neutral; the padding of q is 0 and raises no maximum.
     coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
     hottest = cut(jnp.where(filled, temperature, -jnp.inf)).max((0, 3))
     return content[:, :, None] / math.sqrt(q.shape[-1]), coldest[:, :, None], hottest[:, :, None]
@@ -283,13 +285,24 @@ def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> t
     return jax.vmap(of_head, axes)(scoring.bias, value(i), value(j))
 
 
-def _extents(i: Array, j: Array, least: int, block_q: int, block_k: int) -> tuple[Array, Array, Array, Array]:
-    """Smallest and largest number in each query block [N, 1] and key block [1, M], of those from `least` to EMPTY - 1."""
+def _ranges(field: str, scoring: Scoring, least: int, block_q: int, block_k: int) -> tuple[tuple, tuple]:
+    """The smallest and the largest number of each query block, [N, 1] both, and of each key block, [1, M] both.
 
-    def extent(x: Array, block: int) -> tuple[Array, Array]:
+    Only numbers from `least` to EMPTY - 1 count. A block without any has (EMPTY, -1), a range that meets none.
+
+    Args:
+      field: of `Tokens`, "position" or "segment".
+      scoring: padded to whole blocks.
+      least: the smallest number that counts.
+      block_q, block_k: rows of a query block and of a key block.
+    """
+
+    def of_blocks(tokens: Tokens, block: int) -> tuple[Array, Array]:
+        x = getattr(tokens, field)
         x = x.reshape(x.shape[0], -1, block)
         counts = (x >= least) & (x < EMPTY)
         return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
 
-    (i_low, i_high), (j_low, j_high) = extent(i, block_q), extent(j, block_k)
-    return i_low[:, None], i_high[:, None], j_low[None], j_high[None]
+    i_first, i_last = of_blocks(scoring.queries, block_q)
+    j_first, j_last = of_blocks(scoring.keys, block_k)
+    return (i_first[:, None], i_last[:, None]), (j_first[None], j_last[None])

@@ -22,7 +22,7 @@ from bam_jax.biases.base import Coordinate, head_axes, sum_to
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Queries:
-    """What a tile must know of its queries.
+    """The queries of a tile, as far as the mask and the bias go.
 
     Args:
       limits: the positions that each sees.
@@ -40,7 +40,7 @@ class Queries:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """What a tile must know of its keys; without a coordinate it is the position as a number."""
+    """The keys of a tile, as far as the mask and the bias go; without a coordinate it is the position as a number."""
 
     position: Array
     segment: Array | None
@@ -135,7 +135,7 @@ class Parameters:
 
     @classmethod
     def of(cls, bias: Bias) -> "Parameters":
-        """Those of a bias whose leaves are arrays or their shapes."""
+        """The parameters of a bias whose leaves are arrays or their shapes."""
         leaves, tree = jax.tree.flatten(bias)
         axes = jax.tree.leaves(head_axes(bias), is_leaf=lambda x: x is None)
         shapes = tuple(jnp.shape(x)[0 if axis is None else 1 :] for x, axis in zip(leaves, axes, strict=True))
@@ -175,7 +175,7 @@ class Parameters:
 
 @dataclasses.dataclass(frozen=True)
 class ScoringSums:
-    """What backward kernels sum beside dq, dk and dv, and the cotangent of a scoring made of it.
+    """The sums that backward kernels make beside dq, dk and dv, and the cotangent of a scoring made of them.
 
     Args:
       of_queries: whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates.
@@ -189,7 +189,7 @@ class ScoringSums:
 
     @classmethod
     def of(cls, scoring: Scoring, parameters: Parameters, wanted: Differentiable) -> "ScoringSums":
-        """From the flags of `Residuals.wanted`, one for each leaf of the scoring's differentiable parts."""
+        """The sums that the flags of `Residuals.wanted` ask for."""
         of_bias = [flag for flag, size in zip(wanted.bias, parameters.sizes, strict=True) for _ in range(size)]
         of_queries = [*of_bias, *wanted.temperature, *wanted.query_coordinate]
         return cls(scoring, parameters, of_queries, list(wanted.key_coordinate))
@@ -197,7 +197,12 @@ class ScoringSums:
     def cotangent(
         self, of_queries: Sequence[Float[Array, "B H T"]], of_keys: Sequence[Float[Array, "B H S"]], heads: int
     ) -> Scoring:
-        """From the sums [B, H, T or more] and [B, H, S or more] of what is wanted, in its order."""
+        """The cotangent of the scoring: sums over the batch and the rows, where the arrays have no such axes.
+
+        Args:
+          of_queries, of_keys: the sums over each query's and each key's tiles, in the order of the flags, perhaps padded.
+          heads: number of query heads H.
+        """
         rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
         parts = Differentiable.of(self.scoring)
         number, none = sum(self.parameters.sizes), jnp.zeros((heads,), jnp.float32)
@@ -234,7 +239,7 @@ _LOWERED = frozenset(
 
 
 def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | None:
-    """Why the bias cannot be computed in a kernel, with the primitive's name, or None.
+    """The reason why a kernel cannot compute the bias, with the primitive's name, or None.
 
     Args:
       scoring: with the bias and its coordinates.

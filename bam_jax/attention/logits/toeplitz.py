@@ -17,7 +17,7 @@ from bam_jax.biases import Bias, Relative, Uniform
 def straight(
     scoring: Scoring, padded: Scoring, block_q: int, block_k: int
 ) -> tuple[Bool[Array, " N"], Bool[Array, " M"]] | None:
-    """Whether positions ascend by one within each block of queries and of keys; None: no bias of offsets alone.
+    """The blocks of queries and of keys in which positions ascend by one; None: no bias of offsets alone.
 
     Args:
       scoring: what says whether the bias compares positions.

@@ -29,7 +29,7 @@ class Kinds:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """What attention must know of the tokens on one side besides q, k and v; it is packed, sharded and cached with them.
+    """The tokens on one side, as attention must know them besides q, k and v; they are packed, sharded and cached with these.
 
     Args:
       position: [#B, T], index of the token in its row or document, from 0, ascending within a document; `EMPTY`: no token.

@@ -1,4 +1,4 @@
-"""From a name and options to encodings: what a config says, checked."""
+"""The encoding that a config names, with its options checked."""
 
 import dataclasses
 import inspect

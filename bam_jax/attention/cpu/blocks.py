@@ -1,0 +1,270 @@
+"""The operands of an attention cut into blocks of queries and of keys, and the logits of a tile of two of them.
+
+Every product of a tile stands here with its layout: B rows, K key heads, G query heads of each, q queries, s keys.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bam_jax.attention.cpu import repeated
+from bam_jax.attention.cpu.repeated import Counted
+from bam_jax.attention.logits import skipping, toeplitz
+from bam_jax.attention.logits.mask import visible
+from bam_jax.attention.logits.scoring import HIDDEN, Scoring, bias_table, coordinate, sealed
+from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.tokens import Tokens
+from bam_jax.biases.base import Bias, Coordinate
+from bam_jax.system.axes import varying
+
+_TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
+_PLANE = 2**16  # Elements of one tile of one row and head, at most: 256 x 256.
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryBlock:
+    """One block of queries: q [B, K, G, block, D], already divided by sqrt(D), and temperature [#B, #K, #G, block]."""
+
+    q: Float[Array, "B K G q D"]
+    tokens: Tokens
+    temperature: Float[Array, "#B #K #G q"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyBlock:
+    """One block of keys and their values, sealed."""
+
+    k: Float[Array, "B s K D"]
+    v: Float[Array, "B s K D"]
+    tokens: Tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The operands padded to whole blocks, and which blocks see which."""
+
+    q: Array
+    k: Array
+    v: Array
+    scoring: Scoring
+    first: Array  # [query blocks], first key block that is needed
+    last: Array  # [query blocks], one past the last
+    straight: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
+    counted: Counted | None  # the keys that are counted by kind
+    block_q: int
+    block_k: int
+    length: int  # T before padding
+    dtype: jnp.dtype
+
+    @classmethod
+    def of(
+        cls,
+        q: Float[Array, "B T H D"],
+        k: Float[Array, "B S K D"],
+        v: Float[Array, "B S K D"],
+        scoring: Scoring,
+        tiling: Tiling,
+        count: bool = False,
+    ) -> "Blocks":
+        """Cut the operands of `Backend.forward` into blocks.
+
+        Args:
+          q, k, v, scoring, tiling: as in `Backend.forward`.
+          count: whether keys may be counted by kind.
+        """
+        dtype = jnp.promote_types(q.dtype, jnp.float32)
+        block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
+        length = q.shape[1]
+        own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
+        whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
+        whole = skipping.padded(whole, block_q, block_k)
+        # Keys and values are sealed tile by tile, as they are read; no tile of a head with a value of NaN is negligible.
+        finite = jnp.repeat(jnp.isfinite(jnp.abs(v).max((0, 1, 3))), q.shape[2] // k.shape[2])
+        sound = jnp.where(finite[:, None], q, jnp.nan)
+        needed, counted = skipping.needed(sound, k, whole, tiling.skip, block_q, block_k), None
+        if count and repeated.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
+            counted, needed = repeated.counted(q, k, v, whole, needed, tiling.skip, block_q, block_k)
+        first, walked = skipping.span(needed.any(0))  # all heads walk over the same blocks
+        return cls(
+            pad_rows(q, block_q),
+            pad_rows(k, block_k),
+            pad_rows(v, block_k),
+            whole,
+            first,
+            first + walked,
+            toeplitz.straight(scoring, whole, block_q, block_k),
+            counted,
+            block_q,
+            block_k,
+            length,
+            dtype,
+        )
+
+    @property
+    def kv_heads(self) -> int:
+        """K."""
+        return self.k.shape[2]
+
+    @property
+    def groups(self) -> int:
+        """G, the query heads of a key head."""
+        return self.q.shape[2] // self.k.shape[2]
+
+    @property
+    def query_blocks(self) -> int:
+        """Number of query blocks."""
+        return self.q.shape[1] // self.block_q
+
+    @property
+    def key_blocks(self) -> int:
+        """Number of key blocks."""
+        return self.k.shape[1] // self.block_k
+
+    def over_keys(self, n: Int[Array, ""], body: Callable, start: tuple) -> tuple:
+        """Run `body(m, carry) -> carry` over the key blocks that query block `n` needs."""
+        if self.key_blocks == 1:
+            return body(jnp.zeros((), jnp.int32), start)
+        return jax.lax.fori_loop(self.first[n], self.last[n], body, start)
+
+    def query_block(self, n: Int[Array, ""]) -> QueryBlock:
+        """The n-th block of queries."""
+        take = lambda x: block_of(x, -1, n, self.block_q)
+        tokens, temperature = jax.tree.map(take, (self.scoring.queries, self.scoring.temperature))
+        rows = self.split_heads(block_of(self.q, 1, n, self.block_q)) / math.sqrt(self.q.shape[-1])
+        if temperature is not None:
+            temperature = self.split_scalars(temperature)
+        return QueryBlock(rows.astype(self.q.dtype), tokens, temperature)
+
+    def key_block(self, m: Int[Array, ""]) -> KeyBlock:
+        """The m-th block of keys."""
+        tokens = jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), self.scoring.keys)
+        k, v = (block_of(x, 1, m, self.block_k) for x in (self.k, self.v))
+        return KeyBlock(*sealed(k, v), tokens)
+
+    def logits(
+        self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]
+    ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
+        """The logits of the tile at block numbers (n, m), and those before temperature and mask."""
+        operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
+        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k)
+        raw = raw + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
+        logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
+        seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
+        return jnp.where(seen[:, None, None], logits, jnp.asarray(HIDDEN, self.dtype)), raw
+
+    def counted_logits(self, queries: QueryBlock, n: Int[Array, ""]) -> Float[Array, "B K G q C"]:
+        """The logits of the C kinds that query block `n` counts, each with the logarithm of its number."""
+        assert self.counted is not None
+        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, self.counted.k)
+        raw = raw + self.split_scalars(self.counted.level[None, :, n, None, None].astype(self.dtype))
+        logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
+        count = self.counted.count[:, n]
+        many = jnp.log(jnp.maximum(count, 1)).astype(self.dtype)
+        logits = logits + many[:, None, None, None]
+        return jnp.where((count > 0)[:, None, None, None], logits, jnp.asarray(HIDDEN, self.dtype))
+
+    def bias_cotangents(
+        self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array], d_logits: Float[Array, "B K G q s"]
+    ) -> tuple[Bias, Coordinate, Coordinate]:
+        """Cotangents of the bias's parameters and of both coordinates, summed over a tile."""
+        operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
+
+        def through(formula: Callable, d_logits: Array, *operands: Any) -> tuple:
+            bias, vjp = jax.vjp(formula, *operands)
+            return vjp(sum_leading(d_logits, bias))
+
+        by_offset = functools.partial(through, self._bias_of_offsets)
+        by_pair = functools.partial(through, self._bias_of_pairs)
+        return self._if_straight(at, by_offset, by_pair, d_logits, *operands)
+
+    def _if_straight(self, at: tuple[Array, Array], by_offset: Callable, by_pair: Callable, *operands: Any) -> Any:
+        """`by_offset` of the operands where positions follow one another in both blocks of the tile, else `by_pair`."""
+        if self.straight is None:
+            return by_pair(*operands)
+        of_queries, of_keys = self.straight
+        return jax.lax.cond(of_queries[at[0]] & of_keys[at[1]], by_offset, by_pair, *operands)
+
+    def _bias_of_pairs(self, bias: Bias, i: Coordinate, j: Coordinate) -> Array:
+        """The bias of a tile, [#B, #K, #G, q, s]."""
+        scoring = dataclasses.replace(
+            self.scoring,
+            bias=bias,
+            queries=dataclasses.replace(self.scoring.queries, coordinate=i),
+            keys=dataclasses.replace(self.scoring.keys, coordinate=j),
+        )
+        return varying(self.split_scalars(bias_table(scoring, self.dtype)), self.q)
+
+    def _bias_of_offsets(self, bias: Bias, i: Array, j: Array) -> Array:
+        """The same of a `Relative` bias and of positions that follow one another."""
+        return varying(self.split_scalars(toeplitz.table(bias, i, j)), self.q)
+
+    def dot(self, equation: str, a: Array, b: Array) -> Array:
+        """A product in the operands' narrower type, summed in `dtype`."""
+        narrow = jnp.promote_types(self.q.dtype, self.k.dtype)
+        return jnp.einsum(equation, a.astype(narrow), b.astype(narrow), preferred_element_type=self.dtype)
+
+    def split_heads(self, x: Float[Array, "B q H D"]) -> Float[Array, "B K G q D"]:
+        """A block of rows, by key heads and the query heads of each."""
+        x = x.reshape(*x.shape[:2], self.kv_heads, self.groups, x.shape[-1])
+        return x.transpose(0, 2, 3, 1, 4)
+
+    def split_scalars(self, x: Float[Array, "#B #H ..."]) -> Float[Array, "#B #K #G ..."]:
+        """Numbers of heads, by key heads and the query heads of each."""
+        heads = (1, 1) if x.shape[1] == 1 else (self.kv_heads, self.groups)
+        return x.reshape(x.shape[0], *heads, *x.shape[2:])
+
+    def join_rows(self, x: Float[Array, "N B K G q D"]) -> Float[Array, "B T H D"]:
+        """All rows from those of the query blocks."""
+        blocks, batch, _, _, block, width = x.shape
+        return x.transpose(1, 0, 4, 2, 3, 5).reshape(batch, blocks * block, -1, width)[:, : self.length]
+
+    def join(self, x: Float[Array, "N #B #H q"]) -> Float[Array, "#B #H T"]:
+        """Numbers of all queries from those of the query blocks, whatever axes stand before theirs."""
+        return jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)[..., : self.length]
+
+    def join_scalars(self, x: Float[Array, "N B K G q"]) -> Float[Array, "B H T"]:
+        """Numbers of all rows and heads from those of the query blocks."""
+        x = self.join(x)
+        return x.reshape(x.shape[0], -1, x.shape[-1])
+
+
+def block_of(x: Array, axis: int, n: Int[Array, ""], size: int) -> Array:
+    """The n-th block of this size along an axis of x, [...]."""
+    return jax.lax.dynamic_slice_in_dim(x, n * size, size, axis)
+
+
+def add_to_block(total: Array, part: Array, axis: int, n: Int[Array, ""]) -> Array:
+    """Add `part`, [...], to the n-th block of `total` along an axis."""
+    size = part.shape[axis]
+    part = part.astype(total.dtype) + block_of(total, axis, n, size)
+    return jax.lax.dynamic_update_slice_in_dim(total, part, n * size, axis)
+
+
+def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
+    """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
+    area = min(max(_TILE // (q[0] * q[2]), 1), _PLANE)
+    side = 2 ** max(round(math.log2(area) / 2), 5)
+    block_q = min(q[1], side)
+    return block_q, min(k[1], max(side, min(area // block_q, 2048)))
+
+
+def pad_rows(x: Array, block: int) -> Array:
+    """[B, T, H, D] with T padded to whole blocks."""
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % block), (0, 0), (0, 0)))
+
+
+def sum_leading(x: Array, like: Array) -> Array:
+    """Sum over the leading axes that have length 1 in `like`.
+
+    The batch axis is summed by a product with ones, which XLA's CPU backend does many times faster than a reduction.
+    """
+    if like.shape[0] == 1 < x.shape[0]:
+        x = (jnp.ones((1, x.shape[0]), x.dtype) @ x.reshape(x.shape[0], -1)).reshape(1, *x.shape[1:])
+    axes = tuple(n for n in range(1, x.ndim) if like.shape[n] == 1 < x.shape[n])
+    return x.sum(axes, keepdims=True).astype(like.dtype)
