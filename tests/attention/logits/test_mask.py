@@ -1,0 +1,71 @@
+"""A mask's limits against the definition of who sees whom, for pairs, for tiles of kernels, and for blocks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import biases
+from bam_jax.attention import EMPTY, Mask, Scoring, Tokens
+from bam_jax.attention.logits import skipping, tile
+from bam_jax.attention.logits.mask import visible
+
+B, T, BLOCK = 2, 12, 3
+MASKS = [Mask(causal, window) for causal in (True, False) for window in (None, 1, 3, 2**40)]
+
+
+def sides(rng, packed):
+    """Queries and keys at places of their own, with empty slots, and pads in packed rows."""
+
+    def side():
+        place = np.sort(rng.choice(2 * T, (B, T)))
+        position = np.where(rng.random((B, T)) < 0.15, EMPTY, place).astype(np.int32)
+        position[:, :BLOCK] = EMPTY if rng.random() < 0.3 else position[:, :BLOCK]
+        segment = np.sort(rng.integers(0, 3, (B, T))).astype(np.int32) if packed else None
+        return Tokens(jnp.asarray(position), None if segment is None else jnp.asarray(segment))
+
+    return side(), side()
+
+
+def by_definition(queries, keys, mask):
+    i, j = (np.asarray(x.position, np.int64) for x in (queries, keys))
+    i, j = i[:, :, None], j[:, None]
+    seen = (i != EMPTY) & (j != EMPTY)
+    if mask.causal:
+        seen &= j <= i
+    if mask.window is not None:
+        seen &= abs(i - j) < mask.window
+    if queries.segment is not None:
+        own, other = np.asarray(queries.segment)[:, :, None], np.asarray(keys.segment)[:, None]
+        seen &= (own == other) & (own > 0)
+    return seen
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_pairs_tiles_and_blocks_see_what_the_definition_says(mask, packed, rng):
+    for _ in range(4):
+        queries, keys = sides(rng, packed)
+        wanted = by_definition(queries, keys, mask)
+        np.testing.assert_array_equal(visible(queries, keys, mask), wanted)
+        scoring = Scoring(biases.Uniform(), queries, keys, mask=mask)
+        of_tile, across = tile.sides(scoring)
+        down = jax.tree.map(lambda x: x[:, 0, 0, :, None], of_tile)
+        across = jax.tree.map(lambda x: x[:, 0, 0, None, :], across)
+        np.testing.assert_array_equal(tile.visible(down, across), wanted)
+
+        blocks = wanted.reshape(B, T // BLOCK, BLOCK, T // BLOCK, BLOCK)
+        assert (skipping._possibly_visible(scoring, BLOCK, BLOCK) >= blocks.any((0, 2, 4))).all()
+        filled = [np.asarray(x.position) != EMPTY for x in (queries, keys)]
+        hidden = (filled[0][:, :, None] & filled[1][:, None] & ~wanted).reshape(blocks.shape)
+        assert not (skipping._wholly_visible(scoring, BLOCK, BLOCK) & hidden.any((0, 2, 4))).any()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_blocks_of_one_row_are_told_exactly(mask):
+    """Positions that follow one another leave no doubt, so that no tile is computed in vain."""
+    tokens = Tokens(jnp.arange(T)[None])
+    scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
+    blocks = by_definition(tokens, tokens, mask).reshape(T // BLOCK, BLOCK, T // BLOCK, BLOCK)
+    np.testing.assert_array_equal(skipping._possibly_visible(scoring, BLOCK, BLOCK), blocks.any((1, 3)))
+    np.testing.assert_array_equal(skipping._wholly_visible(scoring, BLOCK, BLOCK), blocks.all((1, 3)))
