@@ -6,7 +6,7 @@ is held lies along the rows of a tile, so that every sum over the other side run
 keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
 
 It is compiled for an H100 and interpreted on a CPU by its tests, and has not run on a chip yet. Biases of many parameters (T5,
-FIRE) spill registers in the gradients of the query side: right, and slow; see `evals.gpu_static`.
+FIRE) spill registers in the gradients of the query side: right, and slow; see `bench.gpu_static`.
 """
 
 import dataclasses
@@ -22,19 +22,9 @@ from bam_jax.attention.logits.merge import merge, parts
 from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Tiling
-from bam_jax.attention.pallas.gpu_pipeline import (
-    LOWERED,
-    Kernel,
-    Plan,
-    Tile,
-    constant_row,
-    cotangents,
-    pad,
-    product,
-    row_sum,
-    spread,
-    zeros,
-)
+from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
+from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents
+from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
 
 _PROCESSORS = 132  # of an H100 and an H200; each holds a block of threads.
 
@@ -56,7 +46,7 @@ def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`. The output is float32."""
-    plan = Plan.of(q, k, v, scoring, tiling)
+    plan = TilePipeline.of(q, k, v, scoring, tiling)
     kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, width=128)
     if q.shape[1] == 1:
         return _decode(plan, kernel, q)
@@ -64,7 +54,7 @@ def forward(
     return out[:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
 
 
-def _decode(plan: Plan, kernel: Kernel, q: Array) -> tuple[Array, Array]:
+def _decode(plan: TilePipeline, kernel: Kernel, q: Array) -> tuple[Array, Array]:
     """`forward` of one query: a block of threads for each part of its keys, as many as the GPU can hold at once."""
     number = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), plan.needed.shape[-1])
     again = lambda x: jnp.tile(x, number)
@@ -78,7 +68,7 @@ def _decode(plan: Plan, kernel: Kernel, q: Array) -> tuple[Array, Array]:
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
-    plan = Plan.of(q, k, v, scoring, tiling)
+    plan = TilePipeline.of(q, k, v, scoring, tiling)
     matrices = (plan.q, pad(d_out.astype(q.dtype), plan.block_q))
     vectors = (plan.queries, *(skipping.pad(x[:, :, None], plan.block_q) for x in residuals.row_terms(d_out)))
 
@@ -109,13 +99,13 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
 
 
 def _forward_start(width: int) -> tuple:
-    return constant_row(FLOOR), constant_row(0.0), zeros(width)
+    return constant_vector(FLOOR), constant_vector(0.0), zeros(width)
 
 
-def _forward_step(at: Tile, state: tuple) -> tuple:
+def _forward_step(at: LoadedTile, state: tuple) -> tuple:
     (q,), (k, v) = at.held, at.other
     top, total, sums = state
-    logits, _ = tile.logits(product(q, k) * at.scale, at.bias, at.rows, at.columns)
+    logits, _ = tile.logits(product(q, k) * at.scale, at.bias, at.along_rows, at.along_columns)
     highest = jnp.maximum(top, logits.max(1))
     weights = jnp.exp(logits - spread(highest, logits.shape))
     shrink = jnp.exp(top - highest)
@@ -132,7 +122,7 @@ def _forward_finish(state: tuple) -> tuple:
 
 
 def _gradient_start(matrices: int, vectors: int, width: int) -> tuple:
-    return tuple(zeros(width) for _ in range(matrices)), tuple(constant_row(0.0) for _ in range(vectors))
+    return tuple(zeros(width) for _ in range(matrices)), tuple(constant_vector(0.0) for _ in range(vectors))
 
 
 def _gradient_finish(scales: tuple[float, ...], state: tuple) -> tuple:
@@ -140,35 +130,35 @@ def _gradient_finish(scales: tuple[float, ...], state: tuple) -> tuple:
     return tuple(x * scale for x, scale in zip(matrices, scales, strict=True)), vectors
 
 
-def _query_step(wanted: list[bool], at: Tile, state: tuple) -> tuple:
+def _query_step(wanted: list[bool], at: LoadedTile, state: tuple) -> tuple:
     (q, d_out), (k, v) = at.held, at.other
-    queries, lse, delta = at.rows
+    queries, lse, delta = at.along_rows
     (dq,), d_rows = state
-    logits, raw = tile.logits(product(q, k) * at.scale, at.bias, queries, at.columns)
+    logits, raw = tile.logits(product(q, k) * at.scale, at.bias, queries, at.along_columns)
     d_logits = jnp.exp(logits - lse) * (product(d_out, v) - delta)
     parts = []
     if queries.temperature is not None:
         parts = [d_logits * raw]
         d_logits = d_logits * queries.temperature
     if d_rows:
-        d_bias, d_i, _ = cotangents(at.bias, *tile.coordinates(queries, at.columns), d_logits)
+        d_bias, d_i, _ = cotangents(at.bias, *tile.coordinates(queries, at.along_columns), d_logits)
         own = () if queries.coordinate is None else d_i
         d_rows = _accumulate(d_rows, [*jax.tree.leaves(d_bias), *parts, *jax.tree.leaves(own)], wanted)
     return (at.add_product(dq, d_logits.astype(k.dtype), k),), d_rows
 
 
-def _key_step(wanted: list[bool], at: Tile, state: tuple) -> tuple:
+def _key_step(wanted: list[bool], at: LoadedTile, state: tuple) -> tuple:
     (k, v), (q, d_out) = at.held, at.other
-    queries, lse, delta = at.columns
+    queries, lse, delta = at.along_columns
     (dk, dv), d_columns = state
-    logits, _ = tile.logits(product(k, q) * at.scale, at.bias, queries, at.rows)
+    logits, _ = tile.logits(product(k, q) * at.scale, at.bias, queries, at.along_rows)
     weights = jnp.exp(logits - lse)
     dv = at.add_product(dv, weights.astype(d_out.dtype), d_out)
     d_logits = weights * (product(v, d_out) - delta)
     if queries.temperature is not None:
         d_logits = d_logits * queries.temperature
     if d_columns:
-        _, _, d_j = cotangents(at.bias, *tile.coordinates(queries, at.rows), d_logits)
+        _, _, d_j = cotangents(at.bias, *tile.coordinates(queries, at.along_rows), d_logits)
         d_columns = _accumulate(d_columns, jax.tree.leaves(d_j), wanted)
     return (at.add_product(dk, d_logits.astype(q.dtype), q), dv), d_columns
 

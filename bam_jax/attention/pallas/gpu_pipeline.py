@@ -1,17 +1,16 @@
-"""How a kernel walks over tiles on a Hopper GPU: two warpgroups compute, a third brings blocks through shared memory.
+"""The pipeline that GPU kernels run in: two warpgroups compute on tiles, a third brings blocks through shared memory.
 
-What a block of threads holds lies along the rows of its tiles, 64 in each computing warpgroup, so that every sum over the other
-side runs along a row, inside four threads.
+The held side lies along the rows of the tiles, 64 in each computing warpgroup, so that every sum over the other side runs
+along a row, inside four threads. The other side passes by in blocks that both computing warpgroups read.
 """
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -20,30 +19,37 @@ from jaxtyping import Array
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.scoring import Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.pallas.gpu_arithmetic import (
+    ALONG_COLUMNS,
+    ALONG_ROWS,
+    TILE_ROWS,
+    add_product,
+    interpreted_add_product,
+    spread,
+)
 from bam_jax.system.axes import typed
 from bam_jax.system.platform import platform
 
-_ROWS = 64  # Rows of a tile: what one warpgroup's matrix product has.
-_GROUPS = 2  # Computing warpgroups.
-_HELD = _GROUPS * _ROWS
-_SWIZZLE = 128  # Bytes of a swizzled row of shared memory.
-_WIDTH = 64  # Head widths are padded to multiples of it: a swizzled row of two-byte numbers.
-_ALONG_ROWS, _ALONG_COLUMNS = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
-_INTERPRET: Any = plgpu.InterpretGPUParams()  # How kernels run on a CPU.
+# Computing warpgroups. Of three, a thread would have 160 registers, and in 128-wide heads sums and logits alone take 128.
+_COMPUTING = 2
+_HELD = _COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 
-LOWERED = frozenset(
-    """abs add add_any and broadcast_in_dim clamp convert_element_type copy cos custom_jvp_call custom_vjp_call div eq erf exp
-    exp2 ge gt integer_pow jit le log log2 logistic lt max min mul ne neg not or pjit reduce_max reduce_min reduce_sum reshape
-    rsqrt select_n sign sin sqrt square squeeze sub tanh xor""".split()
-)
-"""What Mosaic, the compiler of GPU kernels, lowers in a formula and, written as in `cotangents`, in its gradient."""
+# Bytes of a row of shared memory, permuted so that the tensor cores read eight rows without two meeting in a bank.
+_SWIZZLE = 128
+_WIDTH = 64  # Head widths are padded to multiples of it: a swizzled row of two-byte numbers.
+
+_STAGES = 2  # Buffers of each operand: tiles are computed from one while the other is filled.
+
+_MEMORY_REGISTERS = 40  # Of a thread that only starts copies; the computing warpgroups share what it gives back.
+_INTERPRET: Any = plgpu.InterpretGPUParams()  # How kernels run on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """What the computing warpgroups do.
+    """The work of the computing warpgroups.
 
     Args:
+      name: as profilers show it.
       start: (head width) -> state, before the first tile.
       step: (tile, state) -> state.
       finish: state -> (matrices [64, D], vectors [64]) to store.
@@ -58,13 +64,13 @@ class Kernel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tile:
-    """One tile: references to matrices in shared memory, and what it must know of its tokens, spread over the tile.
+class LoadedTile:
+    """One tile as a warpgroup sees it: matrices in shared memory, and vectors of its tokens in registers.
 
     Args:
-      held: matrices of what lies along the rows, [64, D].
-      other: matrices of what lies along the columns, [n, D].
-      rows, columns: vectors of either side, each [64, n] by now.
+      held: references to matrices of the side that lies along the rows, [64, D].
+      other: references to matrices of the side that lies along the columns, [n, D].
+      along_rows, along_columns: trees of vectors of either side, spread over the tile, [64, n].
       bias: of this head, its parameters spread, too.
       scale: 1 / sqrt(D).
       add_product: (total, a, b) -> total + a b, with a in registers and b in shared memory.
@@ -72,23 +78,46 @@ class Tile:
 
     held: tuple
     other: tuple
-    rows: Any
-    columns: Any
+    along_rows: Any
+    along_columns: Any
     bias: Any
     scale: float
     add_product: Callable
 
 
+class _Side(NamedTuple):
+    """The operands of one side: matrices [B, length, heads, D], a tree of vectors [#B, #H, 1, length], tokens of a block."""
+
+    matrices: tuple
+    vectors: Any
+    block: int
+
+
+class _Inputs(NamedTuple):
+    """References to everything that a kernel reads, in global memory."""
+
+    table: Any
+    first: Any
+    count: Any
+    held_matrices: tuple
+    held_vectors: Any
+    other_matrices: tuple
+    other_vectors: Any
+
+
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """The operands padded to whole blocks and swizzled rows, and which tiles are needed."""
+class TilePipeline:
+    """The operands padded to whole blocks and swizzled rows, and which tiles of the table of logits are needed.
+
+    q is not divided by sqrt(D) here: logits are, in float32, where that rounds nothing to two bytes.
+    """
 
     q: Array  # [B, T, H, D]
     k: Array  # [B, S, K, D]
     v: Array
     queries: tile.Queries
     keys: tile.Keys
-    table: Array  # [H, P]
+    table: Array  # [H, P], the parameters of the bias
     parameters: tile.Parameters
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
@@ -96,8 +125,8 @@ class Plan:
     scale: float
 
     @classmethod
-    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "Plan":
-        """The plan of an attention's operands, [B, T, H, D] and [B, S, K, D].
+    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "TilePipeline":
+        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out which tiles are needed.
 
         Raises:
           ValueError: tiles of a size that the kernels do not have.
@@ -123,191 +152,192 @@ class Plan:
             1 / math.sqrt(q.shape[-1]),
         )
 
-    def over_keys(self, kernel: Kernel, of_queries: tuple, queries: Any, **outputs: int) -> Any:
-        """Run a kernel that holds queries and walks over the keys that they need."""
-        held, other = (of_queries, queries, self.block_q), ((self.k, self.v), self.keys, self.block_k)
-        return self._run(kernel, held, other, self.needed, **outputs)
+    def over_keys(
+        self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
+    ) -> tuple[list[Array], list[Array]]:
+        """Run a kernel that holds queries and walks over the keys that they need.
 
-    def over_queries(self, kernel: Kernel, of_queries: tuple, queries: Any, **outputs: int) -> Any:
-        """Run a kernel that holds keys, for each query head, and walks over the queries that need them."""
-        held, other = ((self.k, self.v), self.keys, self.block_k), (of_queries, queries, self.block_q)
-        return self._run(kernel, held, other, self.needed.swapaxes(1, 2), **outputs)
+        Args:
+          kernel: the work on each tile.
+          query_matrices, query_vectors: [B, T, H, D], and a tree of [#B, #H, 1, T].
+          matrices, vectors: how many of each the kernel makes.
 
-    def _run(self, kernel: Kernel, held: tuple, other: tuple, needed: Array, *, matrices: int, vectors: int) -> Any:
-        """Run a kernel over the grid [query head, 128 tokens of what is held, row]; its matrices and vectors."""
-        held_matrices, held_vectors, held_block = held
-        other_matrices, other_vectors, other_block = other
-        first, count = (x * (other_block // kernel.width) for x in skipping.span(needed))
-        batch, heads = self.q.shape[0], self.q.shape[2]
-        length, width, dtype = held_matrices[0].shape[1], self.q.shape[3], self.q.dtype
-        tiled: Any = plgpu.TilingTransform
-        swizzle: Any = plgpu.SwizzleTransform
-        swizzled = (tiled((8, _SWIZZLE // dtype.itemsize)), swizzle(_SWIZZLE))
+        Returns:
+          Matrices [B, T, H, D] and vectors [B, H, T], in float32.
+        """
+        held = _Side(query_matrices, query_vectors, self.block_q)
+        other = _Side((self.k, self.v), self.keys, self.block_k)
+        return _Walk(self, kernel, held, other, self.needed, matrices, vectors).run()
 
-        def of_head(x: Any, b: Array, h: Array, axis: int) -> tuple:
-            return b if x.shape[0] > 1 else 0, h // (heads // x.shape[axis])
+    def over_queries(
+        self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
+    ) -> tuple[list[Array], list[Array]]:
+        """Run a kernel that holds keys, for each query head, and walks over the queries that need them.
 
-        def body(add_product: Callable, inputs: Any, outputs: tuple, shared: list, barrier: Any) -> None:
-            table, first, count, held_matrices, held_vectors, other_matrices, other_vectors = inputs
-            out_matrices, out_vectors = outputs[:matrices], outputs[matrices:]
-            h, n, b, group = (jax.lax.axis_index(name) for name in ("head", "block", "row", "group"))
-            rows = pl.ds(n * _HELD + group * _ROWS, _ROWS)
-            at = n // (held_block // _HELD)
-            shape = (_ROWS, kernel.width)
-            start, steps = first[h, at], count[h, at]
-            bias = self.parameters.bias([jnp.full(shape, table[h, p]) for p in range(table.shape[1])])
-            mine = [x.at[group] for x in shared]
+        Args:
+          kernel, query_matrices, query_vectors, matrices, vectors: as in `over_keys`.
 
-            def vector(ref: Any) -> Any:
-                i, j = of_head(ref, b, h, 1)
-                return ref.at[i, j, 0]
+        Returns:
+          Matrices [B, S, H, D] and vectors [B, H, S], in float32, still to be summed over the query heads of a key head:
+          threads of several blocks would otherwise have to add to the same numbers.
+        """
+        held = _Side((self.k, self.v), self.keys, self.block_k)
+        other = _Side(query_matrices, query_vectors, self.block_q)
+        return _Walk(self, kernel, held, other, self.needed.swapaxes(1, 2), matrices, vectors).run()
 
-            def matrix(ref: Any) -> Any:
-                i, j = of_head(ref, b, h, 2)
-                return ref.at[i, :, j]
 
-            def compute(loop: Callable) -> None:
-                for source, target in zip(held_matrices, mine, strict=True):
-                    plgpu.copy_gmem_to_smem(matrix(source).at[rows], target, barrier.at[group])
-                vectors = jax.tree.map(lambda x: plgpu.load(vector(x).at[rows], layout=_ALONG_ROWS), held_vectors)
-                plgpu.barrier_wait(barrier.at[group])
-                _, state = loop((vectors, kernel.start(width)))
-                made_matrices, made_vectors = kernel.finish(state)
-                for target, x in zip(out_matrices, made_matrices, strict=True):
-                    target[b, rows, h] = x
-                for target, x in zip(out_vectors, made_vectors, strict=True):
-                    target[b, h, rows] = x
+@dataclasses.dataclass(frozen=True)
+class _Walk:
+    """One pass of a kernel over the tiles, on the grid [query head, 128 tokens of the held side, batch].
 
-            def step(_: Any, matrices: tuple, vectors: Any, carry: tuple) -> Any:
-                along_rows, state = carry
-                columns = jax.tree.map(lambda x: spread(plgpu.load(x, layout=_ALONG_COLUMNS), shape, 1), vectors)
-                spread_rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
-                made = Tile(tuple(mine), matrices, spread_rows, columns, bias, self.scale, add_product)
-                return along_rows, kernel.step(made, state)
+    Args:
+      tiles: the operands.
+      kernel: the work on each tile.
+      held, other: the side that stays, and the side that passes by.
+      needed: [H, held blocks, other blocks].
+      matrices, vectors: how many of each the kernel makes.
+    """
 
-            pipeline = plgpu.emit_pipeline_warp_specialized(
-                step,
-                grid=(steps,),
-                in_specs=(
-                    tuple(
-                        plgpu.BlockSpec((kernel.width, width), lambda m: (start + m, 0), transforms=swizzled)
-                        for _ in other_matrices
-                    ),
-                    jax.tree.map(lambda _: plgpu.BlockSpec((kernel.width,), lambda m: (start + m,)), other_vectors),
-                ),
-                max_concurrent_steps=2,
-                num_compute_wgs=_GROUPS,
-                wg_axis="group",
-                memory_registers=40,
-                compute_context=compute,
-            )
-            pipeline(tuple(matrix(x) for x in other_matrices), jax.tree.map(vector, other_vectors))
+    tiles: TilePipeline
+    kernel: Kernel
+    held: _Side
+    other: _Side
+    needed: Array
+    matrices: int
+    vectors: int
 
-        arguments = (self.table, first, count, held_matrices, held_vectors, other_matrices, other_vectors)
-        leaves, structure = jax.tree.flatten(arguments)
-        number = len(leaves)
-
-        def flat(add_product: Callable, *refs: Any) -> None:
-            outputs = refs[number : number + matrices + vectors]
-            shared, barrier = refs[number + matrices + vectors :]
-            inputs = jax.tree.unflatten(structure, refs[:number])
-            body(add_product, inputs, outputs, shared, barrier)
-
+    def run(self) -> tuple[list[Array], list[Array]]:
+        """The kernel's matrices and vectors."""
+        # A block of `needed` is several tiles: runs of blocks become runs of tiles.
+        first, count = (x * (self.other.block // self.kernel.width) for x in skipping.span(self.needed))
+        inputs = _Inputs(
+            self.tiles.table,
+            first,
+            count,
+            self.held.matrices,
+            self.held.vectors,
+            self.other.matrices,
+            self.other.vectors,
+        )
+        leaves, structure = jax.tree.flatten(inputs)
         interpret = _INTERPRET if platform() == "cpu" else None
+        add = interpreted_add_product if interpret else add_product
+
+        def body(*refs: Any) -> None:
+            *arrays, held_memory, landed = refs
+            inputs = jax.tree.unflatten(structure, arrays[: len(leaves)])
+            self._body(add, inputs, arrays[len(leaves) :], held_memory, landed)
+
+        (batch, _, heads, width), length = self.tiles.q.shape, self.held.matrices[0].shape[1]
+        matrix = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.float32)
+        vector = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
         run = plgpu.kernel(
-            functools.partial(flat, _interpreted_add_product if interpret else _add_product),
-            out_type=typed(
-                [
-                    *[jax.ShapeDtypeStruct((batch, length, heads, width), jnp.float32)] * matrices,
-                    *[jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)] * vectors,
-                ],
-                held_matrices[0],
-            ),
+            body,
+            out_type=typed([matrix] * self.matrices + [vector] * self.vectors, self.held.matrices[0]),
             scratch_types=[
-                [plgpu.SMEM((_GROUPS, _ROWS, width), dtype, transforms=swizzled) for _ in held_matrices],
-                plgpu.Barrier(num_arrivals=len(held_matrices), num_barriers=_GROUPS),
+                [
+                    plgpu.SMEM((_COMPUTING, TILE_ROWS, width), self.tiles.q.dtype, transforms=self._swizzled)
+                    for _ in self.held.matrices
+                ],
+                # One for each computing warpgroup, which waits for its own matrices alone.
+                plgpu.Barrier(num_arrivals=len(self.held.matrices), num_barriers=_COMPUTING),
             ],
             grid=(heads, length // _HELD, batch),
-            grid_names=("head", "block", "row"),
-            num_threads=_GROUPS + 1,
+            grid_names=("head", "block", "batch"),
+            num_threads=_COMPUTING + 1,
             thread_name="group",
-            kernel_name=kernel.name,
+            kernel_name=self.kernel.name,
+            # exp and division as the chip has them: their error is far below that of two-byte operands.
             compiler_params=plgpu.CompilerParams(approx_math=True),
             interpret=interpret,
         )
         with jax.enable_x64(False):  # The pipeline's counters are int32 whatever the user's default.
-            made = run(*leaves)
-        return made[:matrices], made[matrices:]
+            results = run(*leaves)
+        return results[: self.matrices], results[self.matrices :]
 
+    @property
+    def _swizzled(self) -> tuple:
+        """The order of a matrix in shared memory that the tensor cores read: 8 rows of 128 bytes at a time."""
+        tiled: Any = plgpu.TilingTransform
+        swizzle: Any = plgpu.SwizzleTransform
+        return tiled((8, _SWIZZLE // self.tiles.q.dtype.itemsize)), swizzle(_SWIZZLE)
 
-def product(a: Any, b: Any) -> Array:
-    """a b^T of two matrices in shared memory, [64, D] and [n, D], in float32."""
+    def _body(self, add: Callable, inputs: _Inputs, outputs: list, held_memory: list, landed: Any) -> None:
+        """All that one block of threads does; every warpgroup runs it, and the pipeline tells them apart."""
+        h, n, b, group = (jax.lax.axis_index(name) for name in ("head", "block", "batch", "group"))
+        tokens = pl.ds(n * _HELD + group * TILE_ROWS, TILE_ROWS)
+        block = n // (self.held.block // _HELD)
+        shape = (TILE_ROWS, self.kernel.width)
+        start, steps = inputs.first[h, block], inputs.count[h, block]
+        bias = self.tiles.parameters.bias([jnp.full(shape, inputs.table[h, p]) for p in range(inputs.table.shape[1])])
+        mine = [memory.at[group] for memory in held_memory]
+        matrix, vector = (functools.partial(take, b=b, h=h) for take in (self._matrix, self._vector))
 
-    def run(total: Any) -> Array:
-        plgpu.wgmma(total, a, b.transpose((1, 0)))
-        return total[...]
+        def compute(loop: Callable) -> None:
+            for source, target in zip(inputs.held_matrices, mine, strict=True):
+                plgpu.copy_gmem_to_smem(matrix(source).at[tokens], target, landed.at[group])
+            # Vectors go straight to registers while the matrices are on their way; only these must be waited for.
+            load = lambda x: plgpu.load(vector(x).at[tokens], layout=ALONG_ROWS)
+            along_rows = jax.tree.map(load, inputs.held_vectors)
+            plgpu.barrier_wait(landed.at[group])
+            _, state = loop((along_rows, self.kernel.start(self.tiles.q.shape[3])))
+            self._store(state, outputs, b, h, tokens)
 
-    return pl.run_scoped(run, plgpu.ACC((a.shape[0], b.shape[0]), jnp.float32))
+        def step(_: Any, matrices: tuple, vectors: Any, carry: tuple) -> Any:
+            along_rows, state = carry
+            columns = jax.tree.map(lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1), vectors)
+            rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
+            loaded = LoadedTile(tuple(mine), matrices, rows, columns, bias, self.tiles.scale, add)
+            return along_rows, self.kernel.step(loaded, state)
 
+        # The memory warpgroup fills a buffer again when both computing ones have left it, and these wait until it is full.
+        # They do not wait for each other: one may multiply while the other takes exponents.
+        pipeline = plgpu.emit_pipeline_warp_specialized(
+            step,
+            grid=(steps,),
+            in_specs=self._other_specs(start),
+            max_concurrent_steps=_STAGES,
+            num_compute_wgs=_COMPUTING,
+            wg_axis="group",
+            memory_registers=_MEMORY_REGISTERS,
+            compute_context=compute,
+        )
+        pipeline(tuple(matrix(x) for x in inputs.other_matrices), jax.tree.map(vector, inputs.other_vectors))
 
-def _add_product(total: Array, a: Array, b: Any) -> Array:
-    """total + a b, with a in registers and b in shared memory, summed where total lies."""
-    return pl.run_state(lambda total: plgpu.wgmma(total, a, b))(plgpu.ACC.init(total))
+    def _other_specs(self, start: Array) -> tuple:
+        """The other side's part of each tile, from the first tile that is needed on."""
+        shape = (self.kernel.width, self.tiles.q.shape[3])
+        matrices = tuple(
+            plgpu.BlockSpec(shape, lambda m: (start + m, 0), transforms=self._swizzled) for _ in self.other.matrices
+        )
+        vectors = jax.tree.map(
+            lambda _: plgpu.BlockSpec((self.kernel.width,), lambda m: (start + m,)), self.other.vectors
+        )
+        return matrices, vectors
 
+    def _store(self, state: Any, outputs: list, b: Array, h: Array, tokens: Any) -> None:
+        """Write what the kernel makes of its state, straight from registers."""
+        matrices, vectors = self.kernel.finish(state)
+        for target, x in zip(outputs[: self.matrices], matrices, strict=True):
+            target[b, tokens, h] = x
+        for target, x in zip(outputs[self.matrices :], vectors, strict=True):
+            target[b, h, tokens] = x
 
-def _interpreted_add_product(total: Array, a: Array, b: Any) -> Array:
-    """`_add_product` for the interpreter, whose matrix products take no operand and no initial sum from registers."""
-    return total + jax.lax.dot(a, b[...], preferred_element_type=jnp.float32)
+    def _matrix(self, ref: Any, b: Array, h: Array) -> Any:
+        """The matrix [length, D] of a batch index and query head."""
+        b, h = self._indices(ref, 2, b, h)
+        return ref.at[b, :, h]
 
+    def _vector(self, ref: Any, b: Array, h: Array) -> Any:
+        """The vector [length] of a batch index and query head."""
+        b, h = self._indices(ref, 1, b, h)
+        return ref.at[b, h, 0]
 
-def spread(x: Array, shape: tuple[int, ...], axis: int = 0) -> Array:
-    """A vector [64] along the rows (axis 0) of a tile, or [n] along its columns (axis 1)."""
-    return jax.lax.broadcast_in_dim(x, shape, (axis,))
-
-
-def constant_row(value: float) -> Array:
-    """A number for each row."""
-    return plgpu.layout_cast(jnp.full((_ROWS,), value, jnp.float32), _ALONG_ROWS)
-
-
-def zeros(width: int) -> Array:
-    """A sum that starts, [64, width]."""
-    return plgpu.layout_cast(jnp.zeros((_ROWS, width), jnp.float32), plgpu.Layout.WGMMA)
-
-
-def row_sum(x: Array) -> Array:
-    """The sum of each row of a tile, [64, n] -> [64]."""
-    return plgpu.layout_cast(x, plgpu.Layout.WGMMA).sum(1)
-
-
-def cotangents(*arguments: Any) -> tuple:
-    """`Bias.cotangents` of (bias, i, j, d_logits), in terms that Mosaic knows: no `add_any`, no negative power."""
-    function = lambda bias, *rest: bias.cotangents(*rest)
-    traced, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    made = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(arguments))
-    return jax.tree.unflatten(jax.tree.structure(shape), made)
-
-
-def _evaluate(jaxpr: Any, constants: Any, arguments: list) -> list:
-    """A jaxpr's value, step by step."""
-    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
-    read = lambda x: x.val if isinstance(x, jax.extend.core.Literal) else known[x]
-    for equation in jaxpr.eqns:
-        inputs = [read(x) for x in equation.invars]
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        if equation.primitive.name == "add_any":
-            made = [inputs[0] + inputs[1]]
-        elif equation.primitive.name == "integer_pow" and equation.params["y"] < 0:
-            made = [1 / jax.lax.integer_pow(inputs[0], -equation.params["y"])]
-        elif inner is not None:
-            made = _evaluate(inner.jaxpr, inner.consts, inputs)
-        else:
-            made = equation.primitive.bind(*inputs, **equation.params)
-            made = made if equation.primitive.multiple_results else [made]
-        known.update(zip(equation.outvars, made, strict=True))
-    return [read(x) for x in jaxpr.outvars]
+    def _indices(self, ref: Any, head_axis: int, b: Array, h: Array) -> tuple:
+        """Where an array that all of a batch, or several query heads, may share has its part for one of them."""
+        return b if ref.shape[0] > 1 else 0, h // (self.tiles.q.shape[2] // ref.shape[head_axis])
 
 
 def pad(x: Array, block: int) -> Array:
-    """[B, T, H, D] padded to whole blocks of tokens and swizzled rows."""
+    """Pad [B, T, H, D] to whole blocks of tokens and swizzled rows."""
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % block), (0, 0), (0, -x.shape[3] % _WIDTH)))

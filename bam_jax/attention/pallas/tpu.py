@@ -23,7 +23,7 @@ from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import tpu_strips
-from bam_jax.attention.pallas.tpu_grid import Plan, Step, inside
+from bam_jax.attention.pallas.tpu_grid import Step, TileGrid, inside
 from bam_jax.biases import Bias, Relative, Uniform
 
 # So many keys, or queries, of a tile are computed at once: of more the logits would not stay in registers.
@@ -68,10 +68,10 @@ def forward(
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
         return _decode(q, k, v, scoring, tiling)
-    plan = Plan.of(q, k, v, scoring, tiling, _shift(scoring))
+    plan = TileGrid.of(q, k, v, scoring, tiling, _shift(scoring))
     column = lambda n: (n, plan.block_q)
     out, lse = plan.over_keys(
-        _forward_kernel, plan.q, (_like(plan.q), plan.rows(1)), [column(1), column(1), column(q.shape[-1])]
+        _forward_kernel, plan.q, (_like(plan.q), plan.per_query(1)), [column(1), column(1), column(q.shape[-1])]
     )
     return _outside(out, q.shape[1]), lse[:, :, 0, : q.shape[1]]
 
@@ -81,7 +81,7 @@ def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> t
 
     The parts of the keys are to the grid what heads are.
     """
-    plan = Plan.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1))
+    plan = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1))
     heads = k.shape[2]
     group = q.shape[2] // heads
     count = group if group > 1 else 8  # a single row is repeated: Mosaic does not multiply it in bfloat16
@@ -115,7 +115,7 @@ def _decode(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> t
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     q, k, v, scoring, wanted = residuals.q, residuals.k, residuals.v, residuals.scoring, residuals.wanted
-    plan = Plan.of(q, k, v, scoring, tiling, _shift(scoring))
+    plan = TileGrid.of(q, k, v, scoring, tiling, _shift(scoring))
     lse, delta = (skipping.pad(x[:, :, None], plan.block_q) for x in residuals.row_terms(d_out))
     rows = _Rows(plan.q, inside(d_out, plan.block_q), lse, delta)
 
@@ -129,7 +129,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
         rows,
         (_like(plan.q), plan.rows(sum(sums.of_queries))),
         [(q.shape[-1], plan.block_q)],
-        (plan.diagonals() if of_bias else None,),
+        (plan.per_diagonal() if of_bias else None,),
     )
     dk, dv, d_columns = plan.over_queries(
         functools.partial(_key_kernel, sums.of_keys),

@@ -1,4 +1,4 @@
-"""What the TPU kernels walk over: operands in blocks, and the tiles that each block needs."""
+"""The grid that TPU kernels walk over: operands in blocks, and the tiles that each block needs."""
 
 import dataclasses
 import functools
@@ -24,15 +24,16 @@ _INTERPRET: Any = True  # How kernels run on a CPU.
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Where a kernel stands.
+    """The place in the grid where a kernel stands.
 
     Args:
       queries, keys: what it reads of the tokens.
-      parameters, number: of the bias, and (n) -> the n-th of this head.
-      strip, diagonal: of a bias that comes in strips the tile's, and its number; None and 0: it is a formula.
-      first, last: whether this is the first, or last, step of the block that it holds.
-      first_of_head: whether it is the first of a query head, too.
-      first_block: whether the block that it holds is the first.
+      parameters: of the bias.
+      number: n -> the n-th parameter of this head, a scalar.
+      strip, diagonal: the tile's strip and the strip's number where the bias comes in strips; None and 0 for a formula.
+      first, last: whether this is the first, or last, step of the held block.
+      first_of_head: whether this is the first step of a query head.
+      first_block: whether the held block is the head's first.
       needed: whether there is a tile to compute.
     """
 
@@ -49,22 +50,26 @@ class Step:
     needed: Array
 
     def bias(self, width: int = 1) -> Bias:
-        """The bias of this head, each parameter a row of this many lanes."""
+        """The bias of this head, each parameter spread over this many lanes: Mosaic takes vectors in a formula."""
         if self.strip is not None:
             return Strip(self.strip)
         return self.parameters.bias([jnp.full((1, width), self.number(n)) for n in range(sum(self.parameters.sizes))])
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """The operands in the kernels' layout, the sequence last and padded to whole blocks, and which tiles are needed."""
+class TileGrid:
+    """The operands in the kernels' layout, and which tiles of the table of logits are needed.
 
-    q: Array  # [B, H, D, T], already divided by sqrt(D)
+    The sequence is the last axis, where lanes come in 128s; a head width of 64 there would be padded to twice its size. It
+    is padded to whole blocks by tokens that nobody sees.
+    """
+
+    q: Array  # [B, H, D, T], divided by sqrt(D) here: once for each query instead of once for each logit
     k: Array  # [B, K, D, S]
     v: Array
     queries: tile.Queries
     keys: tile.Keys
-    table: Array  # [H, P]
+    table: Array  # [H, P], the parameters of the bias
     parameters: tile.Parameters
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
@@ -72,10 +77,12 @@ class Plan:
     strips: Strips | None  # of the bias; None: it is a formula
 
     @classmethod
-    def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None = None) -> "Plan":
+    def of(
+        cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None = None
+    ) -> "TileGrid":
         """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out which tiles are needed.
 
-        With a shift (see `strips.shift`) the bias comes in strips, without one it is a formula.
+        With a shift (see `tpu_strips.shift`) the bias comes in strips, without one it is a formula.
         """
         k, v = sealed(k, v)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
@@ -102,139 +109,121 @@ class Plan:
             strips,
         )
 
-    def rows(self, count: int) -> jax.ShapeDtypeStruct | None:
+    def per_query(self, count: int) -> jax.ShapeDtypeStruct | None:
         """An output of some numbers for each query, [B, H, count, T]."""
         return jax.ShapeDtypeStruct((*self.q.shape[:2], count, self.q.shape[3]), jnp.float32) if count else None
 
-    def columns(self, count: int) -> jax.ShapeDtypeStruct | None:
+    def per_key(self, count: int) -> jax.ShapeDtypeStruct | None:
         """An output of some numbers for each query head and key, [B, H, count, S]."""
         return jax.ShapeDtypeStruct((*self.q.shape[:2], count, self.k.shape[3]), jnp.float32) if count else None
 
-    def diagonals(self) -> jax.ShapeDtypeStruct | None:
+    def per_diagonal(self) -> jax.ShapeDtypeStruct | None:
         """An output of a number for each query head and diagonal of its tiles, [B, H, G, W]."""
         if self.strips is None:
             return None
         return jax.ShapeDtypeStruct((*self.q.shape[:2], self.strips.count, self.strips.width), jnp.float32)
 
     def over_keys(
-        self, kernel: Callable, rows: Any, outputs: tuple, scratch: list[tuple[int, int]], whole: tuple = ()
+        self,
+        kernel: Callable,
+        query_operands: Any,
+        outputs: tuple,
+        scratch: list[tuple[int, int]],
+        whole_outputs: tuple = (),
     ) -> Any:
         """Run a kernel that holds a block of queries and walks over the key blocks that it needs.
 
-        Outputs are held block by block; behind them those of `whole` are held for all blocks of a head.
+        Args:
+          kernel: (step, query_operands, k, v, outputs, *scratch), all of one block.
+          query_operands: a tree of arrays [#B, heads or fewer, n, T].
+          outputs: shapes of what is written block by block; None for one that nobody wants.
+          scratch: shapes of the float32 sums that last as long as a block is held.
+          whole_outputs: shapes of what all blocks of a head add to; they follow `outputs`.
         """
-        first, count = skipping.span(self.needed)
-        return self._run(kernel, rows, outputs, scratch, first, count, self.needed.shape[2], whole, hold_queries=True)
+        return _Walk.of(self, hold_queries=True).run(kernel, query_operands, outputs, whole_outputs, scratch)
 
-    def over_queries(self, kernel: Callable, rows: Any, outputs: tuple, scratch: list[tuple[int, int]]) -> Any:
-        """Run a kernel that holds a block of keys and walks, query head by query head, over the query blocks that need it."""
-        first, count = skipping.span(self.needed.swapaxes(1, 2))
-        return self._run(kernel, rows, outputs, scratch, first, count, self.needed.shape[1], (), hold_queries=False)
+    def over_queries(
+        self, kernel: Callable, query_operands: Any, outputs: tuple, scratch: list[tuple[int, int]]
+    ) -> Any:
+        """Run a kernel that holds a block of keys and walks, query head by query head, over the query blocks that need it.
 
-    def _run(
+        Args:
+          kernel, query_operands, outputs, scratch: as in `over_keys`.
+        """
+        return _Walk.of(self, hold_queries=False).run(kernel, query_operands, outputs, (), scratch)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Walk:
+    """One pass of a kernel over the tiles: a block of one side is held while those of the other side pass by.
+
+    The grid is [batch, held head, held block, its query heads, blocks of the other side]. A kernel that holds keys walks
+    over all query heads of a key head, so that the gradient of a key is summed where it is held and leaves the chip once.
+
+    Args:
+      tiles: the operands.
+      hold_queries: whether the held side is that of the queries.
+      first, count: [H, held blocks], the run of other blocks that each needs.
+      steps: blocks of the other side.
+    """
+
+    tiles: "TileGrid"
+    hold_queries: bool
+    first: Array
+    count: Array
+    steps: int
+
+    @classmethod
+    def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "_Walk":
+        needed = tiles.needed if hold_queries else tiles.needed.swapaxes(1, 2)
+        first, count = skipping.span(needed)
+        return cls(tiles, hold_queries, first, count, needed.shape[2])
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return len(self.first)
+
+    @property
+    def group(self) -> int:
+        """Query heads that one held block serves."""
+        return 1 if self.hold_queries else self.heads // self.tiles.k.shape[1]
+
+    def run(
         self,
         kernel: Callable,
-        rows: Any,
+        query_operands: Any,
         outputs: tuple,
+        whole_outputs: tuple,
         scratch: list[tuple[int, int]],
-        first: Array,
-        count: Array,
-        steps: int,
-        whole: tuple,
-        *,
-        hold_queries: bool,
     ) -> Any:
-        """Run a kernel over the grid [row, held head, held block, its query heads, blocks of the other side]."""
-        heads = len(first)
-        group = 1 if hold_queries else heads // self.k.shape[1]
-        grid = (self.q.shape[0], heads // group, first.shape[1], group, steps)
+        """The kernel's outputs; see `TileGrid.over_keys`."""
+        tiles, strip = self.tiles, None
+        if tiles.strips is not None:
+            strip = tiles.strips.values(keys_in_rows=self.hold_queries).reshape(1, self.heads, 1, -1)
+        # Scalars come ahead of the blocks, since they decide which blocks are fetched.
+        scalars = (tiles.table, self.first, self.count)
+        operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
 
-        def held(b: Array, c: Array, n: Array, g: Array, m: Array, *_: Any) -> tuple:
-            return b, c * group + g, n
+        body = self._body(kernel, len(scratch))  # one for both platforms, so that it is traced once
 
-        def other(b: Array, c: Array, n: Array, g: Array, m: Array, table: Any, first: Any, count: Any) -> tuple:
-            # Behind the last block that is needed it stays the same, and is not fetched again.
-            h = c * group + g
-            return b, h, first[h, n] + jnp.minimum(m, jnp.maximum(count[h, n] - 1, 0))
-
-        def diagonal(*at: Any) -> tuple:
-            (b, h, n), (_, _, m) = held(*at), other(*at)
-            return b, h, self.strips.number(*((n, m) if hold_queries else (m, n))) if self.strips else 0
-
-        def head(b: Array, c: Array, *_: Any) -> tuple:
-            return b, c, 0
-
-        def body(
-            table: Any,
-            first: Any,
-            count: Any,
-            strip: Any,
-            rows: Any,
-            queries: Any,
-            k: Any,
-            v: Any,
-            keys: Any,
-            *rest: Any,
-        ):
-            at = [pl.program_id(axis) for axis in range(5)]
-            _, c, n, g, m = at
-            h = c * group + g
-            step = Step(
-                queries,
-                keys,
-                self.parameters,
-                lambda n: table[h, n],
-                strip,
-                diagonal(*at, table, first, count)[2],
-                first=(g == 0) & (m == 0),
-                last=(g == group - 1) & (m == steps - 1),
-                first_of_head=m == 0,
-                first_block=n == 0,
-                needed=m < count[h, n],
-            )
-            kernel(step, rows, k, v, rest[: -len(scratch)], *rest[-len(scratch) :])
-
-        block, at_q, at_k = (self.block_q, held, other) if hold_queries else (self.block_k, other, held)
-        strip, width = None, 0
-        if self.strips is not None:
-            strip, width = self.strips.values(keys_in_rows=hold_queries).reshape(1, heads, 1, -1), self.strips.width
-        operands = (strip, rows, self.queries, self.k, self.v, self.keys)
-        of_strip = lambda x: _spec(x, heads, width, diagonal)
-        of_queries = lambda x: _spec(x, heads, self.block_q, at_q)
-        of_keys = lambda x: _spec(x, heads, self.block_k, at_k)
-        scalars = (self.table, first, count)
-        call = lambda *operands, interpret: pl.pallas_call(
-            body,
-            out_shape=typed((*outputs, *whole), self.q),
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=len(scalars),
-                grid=grid,
-                in_specs=[
-                    jax.tree.map(of, x)
-                    for of, x in zip(
-                        (of_strip, of_queries, of_queries, of_keys, of_keys, of_keys),
-                        operands[len(scalars) :],
-                        strict=True,
-                    )
-                ],
-                out_specs=(
-                    *jax.tree.map(lambda x: _spec(x, heads, block, held), outputs),
-                    *jax.tree.map(lambda x: _spec(x, heads, x.shape[3], head, pl.Buffered(1)), whole),
+        def call(*arguments: Any, interpret: Any) -> Any:
+            return pl.pallas_call(
+                body,
+                out_shape=typed((*outputs, *whole_outputs), tiles.q),
+                grid_spec=pltpu.PrefetchScalarGridSpec(
+                    num_scalar_prefetch=len(scalars),
+                    grid=(tiles.q.shape[0], self.heads // self.group, self.first.shape[1], self.group, self.steps),
+                    in_specs=self._input_specs(*operands),
+                    out_specs=self._output_specs(outputs, whole_outputs),
+                    # Sums over many tiles are float32 whatever the operands are: in bfloat16 small summands would vanish.
+                    scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
                 ),
-                scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
-            ),
-            compiler_params=pltpu.CompilerParams(
-                dimension_semantics=(
-                    "parallel",
-                    "parallel",
-                    "arbitrary" if jax.tree.leaves(whole) else "parallel",
-                    "arbitrary",
-                    "arbitrary",
-                )
-            ),
-            interpret=interpret,
-            name=getattr(kernel, "func", kernel).__name__.strip("_"),
-        )(*operands)
+                compiler_params=pltpu.CompilerParams(dimension_semantics=_dimension_semantics(whole_outputs)),
+                interpret=interpret,
+                name=getattr(kernel, "func", kernel).__name__.strip("_"),
+            )(*arguments)
+
         return jax.lax.platform_dependent(
             *scalars,
             *operands,
@@ -242,15 +231,103 @@ class Plan:
             cpu=functools.partial(call, interpret=_INTERPRET),
         )
 
+    def _body(self, kernel: Callable, scratch_count: int) -> Callable:
+        """The kernel as Pallas calls it: it is told at which `Step` of the grid it stands."""
 
-def _spec(x: Array, heads: int, block: int, at: Callable, mode: Any = None) -> pl.BlockSpec:
-    """The block of an array [#B, heads or fewer, n, length] at a row, query head and block number."""
+        def body(
+            table: Any,
+            first: Any,
+            count: Any,
+            strip: Any,
+            query_operands: Any,
+            queries: Any,
+            k: Any,
+            v: Any,
+            keys: Any,
+            *rest: Any,
+        ) -> None:
+            at = [pl.program_id(axis) for axis in range(5)]
+            _, c, n, g, m = at
+            h = c * self.group + g
+            step = Step(
+                queries,
+                keys,
+                self.tiles.parameters,
+                lambda n: table[h, n],
+                strip,
+                self._diagonal(*at, table, first, count)[2],
+                first=(g == 0) & (m == 0),
+                last=(g == self.group - 1) & (m == self.steps - 1),
+                first_of_head=m == 0,
+                first_block=n == 0,
+                needed=m < count[h, n],
+            )
+            outputs, scratch = rest[:-scratch_count], rest[-scratch_count:]
+            kernel(step, query_operands, k, v, outputs, *scratch)
 
-    def index(*grid: Any) -> tuple:
-        b, h, n = at(*grid)
-        return b if x.shape[0] > 1 else 0, h // (heads // x.shape[1]), 0, n
+        return body
 
-    return pl.BlockSpec((None, None, x.shape[2], block), index, pipeline_mode=mode)
+    def _input_specs(self, strip: Any, query_operands: Any, queries: Any, k: Any, v: Any, keys: Any) -> list:
+        """The block of every operand at a step of the grid."""
+        tiles = self.tiles
+        at_queries, at_keys = (self._held, self._other) if self.hold_queries else (self._other, self._held)
+        width = 0 if tiles.strips is None else tiles.strips.width
+        of_strip = lambda x: self._spec(x, width, self._diagonal)
+        of_queries = lambda x: self._spec(x, tiles.block_q, at_queries)
+        of_keys = lambda x: self._spec(x, tiles.block_k, at_keys)
+        return [
+            jax.tree.map(of_strip, strip),
+            jax.tree.map(of_queries, query_operands),
+            jax.tree.map(of_queries, queries),
+            jax.tree.map(of_keys, k),
+            jax.tree.map(of_keys, v),
+            jax.tree.map(of_keys, keys),
+        ]
+
+    def _output_specs(self, outputs: tuple, whole_outputs: tuple) -> tuple:
+        """The block of every output at a step of the grid; that of a whole one is all of a head."""
+        block = self.tiles.block_q if self.hold_queries else self.tiles.block_k
+        # A whole output stays on the chip for a head's every block: a second buffer for it would take room and save nothing.
+        once = pl.Buffered(1)
+        return (
+            *jax.tree.map(lambda x: self._spec(x, block, self._held), outputs),
+            *jax.tree.map(lambda x: self._spec(x, x.shape[3], self._head, once), whole_outputs),
+        )
+
+    def _spec(self, x: Array, block: int, at: Callable, mode: Any = None) -> pl.BlockSpec:
+        """The block of an array [#B, heads or fewer, n, length] where `at` gives the batch index, query head and block."""
+
+        def index(*grid: Any) -> tuple:
+            b, h, n = at(*grid)
+            return b if x.shape[0] > 1 else 0, h // (self.heads // x.shape[1]), 0, n
+
+        return pl.BlockSpec((None, None, x.shape[2], block), index, pipeline_mode=mode)
+
+    def _held(self, b: Array, c: Array, n: Array, g: Array, m: Array, *_: Any) -> tuple:
+        return b, c * self.group + g, n
+
+    def _other(self, b: Array, c: Array, n: Array, g: Array, m: Array, table: Any, first: Any, count: Any) -> tuple:
+        # Behind the last block that is needed the index stays the same, and nothing is fetched for steps without work.
+        h = c * self.group + g
+        return b, h, first[h, n] + jnp.minimum(m, jnp.maximum(count[h, n] - 1, 0))
+
+    def _diagonal(self, *at: Any) -> tuple:
+        (b, h, n), (_, _, m) = self._held(*at), self._other(*at)
+        if self.tiles.strips is None:
+            return b, h, 0
+        return b, h, self.tiles.strips.number(n, m) if self.hold_queries else self.tiles.strips.number(m, n)
+
+    def _head(self, b: Array, c: Array, *_: Any) -> tuple:
+        return b, c, 0
+
+
+def _dimension_semantics(whole_outputs: tuple) -> Any:
+    """Which axes of the grid the cores of a chip may share out.
+
+    The last two are summed over, one step after another. Blocks that add to one whole output must stay on one core.
+    """
+    held_blocks = "arbitrary" if jax.tree.leaves(whole_outputs) else "parallel"
+    return "parallel", "parallel", held_blocks, "arbitrary", "arbitrary"
 
 
 def inside(x: Array, block: int) -> Array:

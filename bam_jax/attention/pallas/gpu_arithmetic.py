@@ -1,0 +1,63 @@
+"""The arithmetic of one computing warpgroup of a Hopper GPU: matrix products into its registers, and sums along their rows.
+
+A tile is 64 rows of float32 numbers. Its layout, WGMMA, is that in which the tensor cores leave a product: each row lies in
+the registers of four neighbouring threads, so that a sum along a row takes two shuffles and no shared memory.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Array
+
+TILE_ROWS = 64
+"""Rows of a tile: those of one warpgroup's matrix product."""
+
+ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
+"""The layouts of a vector with one number for each row, and for each column, of a tile."""
+
+
+def product(a: Any, b: Any) -> Array:
+    """Multiply two matrices in shared memory, a b^T, [64, D] and [n, D], summed in float32."""
+
+    def run(total: Any) -> Array:
+        plgpu.wgmma(total, a, b.transpose((1, 0)))
+        return total[...]  # reading waits for the tensor cores, which work on their own
+
+    return pl.run_scoped(run, plgpu.ACC((a.shape[0], b.shape[0]), jnp.float32))
+
+
+def add_product(total: Array, a: Array, b: Any) -> Array:
+    """Add a product to a sum, total [64, D] + a [64, n] b [n, D], with a in registers and b in shared memory.
+
+    The tensor cores sum where `total` lies: the product takes no registers of its own.
+    """
+    return pl.run_state(lambda total: plgpu.wgmma(total, a, b))(plgpu.ACC.init(total))
+
+
+def interpreted_add_product(total: Array, a: Array, b: Any) -> Array:
+    """Stand in for `add_product`, [64, D], in the interpreter, whose products take nothing from registers."""
+    return total + jax.lax.dot(a, b[...], preferred_element_type=jnp.float32)
+
+
+def spread(x: Array, shape: tuple[int, ...], axis: int = 0) -> Array:
+    """Repeat a vector over a tile: [64] along its rows (axis 0), or [n] along its columns (axis 1)."""
+    return jax.lax.broadcast_in_dim(x, shape, (axis,))
+
+
+def constant_vector(value: float) -> Array:
+    """Make a vector of one number for each row of a tile, [64]."""
+    return plgpu.layout_cast(jnp.full((TILE_ROWS,), value, jnp.float32), ALONG_ROWS)
+
+
+def zeros(width: int) -> Array:
+    """Make a sum that starts, [64, width]."""
+    return plgpu.layout_cast(jnp.zeros((TILE_ROWS, width), jnp.float32), plgpu.Layout.WGMMA)
+
+
+def row_sum(x: Array) -> Array:
+    """Sum each row of a tile, [64, n] -> [64]."""
+    # A part may be one number for all of the tile, which has no layout yet.
+    return plgpu.layout_cast(x, plgpu.Layout.WGMMA).sum(1)
