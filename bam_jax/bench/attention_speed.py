@@ -23,6 +23,7 @@ Measured on two CPU cores: experiments/attention_speed_cpu.json and attention_sp
 
 import argparse
 import dataclasses
+import itertools
 import json
 import math
 import shlex
@@ -34,57 +35,49 @@ from pathlib import Path
 import jax
 
 from bam_jax.attention import Tiling
-from bam_jax.bench.contenders import BIASES, PASSES, Case, contenders
+from bam_jax.bench.contenders import BIASES, PASSES, AttentionShape, PreparedRun, preparers
 from bam_jax.bench.machine import machine
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest
 
-# A repetition repeats a call for at least so many seconds: clocks and dispatch have their noise.
+# Seconds that the calls of one repetition take at least: clocks and dispatch have their noise.
 _SHORTEST = 0.02
 
-# What says that a contender cannot run here; a compiler's complaints are RuntimeErrors.
+# Errors that say that a contender cannot run here; a compiler's complaints are RuntimeErrors.
 _REFUSALS = (ImportError, NotImplementedError, ValueError, RuntimeError, ExceptionGroup)
 
 
-def measure(case: Case, which: str, entrants: dict, repetitions: int, memory: float) -> list[dict]:
-    """One record for each contender: median and fastest seconds and bytes, or why it did not run.
+def measure(shape: AttentionShape, which: str, entrants: dict, repetitions: int, memory: float) -> list[dict]:
+    """Measure one pass of every contender.
 
     Args:
-        case: the shape.
+        shape: what all of them compute.
         which: of `PASSES`.
-        entrants: of `contenders`.
+        entrants: functions as `contenders.preparers` gives them, by name.
         repetitions: of all of them, one after another.
         memory: temporary bytes above which one does not run.
+
+    Returns:
+        One record for each: median and fastest seconds and bytes, or the reason why it did not run.
     """
     ready, records = {}, []
-    for name, make in entrants.items():
-        record = {"contender": name, "pass": which, **dataclasses.asdict(case), "reason": None}
+    for name, prepare in entrants.items():
+        record = {"contender": name, "pass": which, **dataclasses.asdict(shape), "reason": None}
         records.append(record)
         try:
-            one = make(case, which)
-            record["temporary_bytes"] = one.temporary_bytes
-            if one.temporary_bytes is not None and one.temporary_bytes > memory:
-                size = f"{one.temporary_bytes / 2**30:.3g} GiB of temporaries"
+            run = prepare(shape, which)
+            record["temporary_bytes"] = run.temporary_bytes
+            if run.temporary_bytes is not None and run.temporary_bytes > memory:
+                size = f"{run.temporary_bytes / 2**30:.3g} GiB of temporaries"
                 record["reason"] = f"{size}, more than --memory={memory / 2**30:g}"
                 continue
-            one.wait(one.call())
-            started = time.perf_counter()
-            one.wait(one.call())
-            calls = max(1, math.ceil(_SHORTEST / (time.perf_counter() - started)))
-            record["peak_bytes"] = one.peak()
+            calls = _warm_up(run)
+            record["peak_bytes"] = run.peak()
         except _REFUSALS as error:
             record["reason"] = _first_line(error)
             continue
-        ready[name] = (one, calls)
-    seconds: dict[str, list[float]] = {name: [] for name in ready}
-    for _ in range(repetitions):
-        for name, (one, calls) in ready.items():
-            started = time.perf_counter()
-            for _ in range(calls):
-                done = one.call()
-            one.wait(done)
-            seconds[name].append((time.perf_counter() - started) / calls)
-            del done
+        ready[name] = (run, calls)
+    seconds = _take_turns(ready, repetitions)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     ours = next((median for name, median in medians.items() if name.startswith("ours")), None)
     for record in records:
@@ -95,6 +88,28 @@ def measure(case: Case, which: str, entrants: dict, repetitions: int, memory: fl
     return records
 
 
+def _warm_up(run: PreparedRun) -> int:
+    """Call it once for its caches and once on time: how many calls fill a repetition."""
+    run.wait(run.call())
+    started = time.perf_counter()
+    run.wait(run.call())
+    return max(1, math.ceil(_SHORTEST / (time.perf_counter() - started)))
+
+
+def _take_turns(ready: dict[str, tuple[PreparedRun, int]], repetitions: int) -> dict[str, list[float]]:
+    """Seconds of a call of each contender in every repetition."""
+    seconds: dict[str, list[float]] = {name: [] for name in ready}
+    for _ in range(repetitions):
+        for name, (run, calls) in ready.items():
+            started = time.perf_counter()
+            for _ in range(calls):
+                result = run.call()
+            run.wait(result)
+            seconds[name].append((time.perf_counter() - started) / calls)
+            del result  # before the next contender needs the memory
+    return seconds
+
+
 def _first_line(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -102,7 +117,7 @@ def _first_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__)[:160]
 
 
-def _row(record: dict) -> str:
+def _line(record: dict) -> str:
     start = f"{record['queries']:7} {record['length']:7} {record['pass']:17} {record['contender']:24}"
     if record["reason"] is not None:
         return f"{start} {record['reason']}"
@@ -120,19 +135,20 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _skips(text: str) -> list[float | str]:
-    found: list[float | str] = []
+    skips: list[float | str] = []
     for part in text.split(","):
         try:
-            found.append(part if part in ("exact", "off") else float(part))
-            Tiling(skip=found[-1])
+            skip = part if part in ("exact", "off") else float(part)
+            Tiling(skip=skip)  # says whether the share is one
         except ValueError as error:
             raise UserError(f'--skip={text}: "exact", "off" or a share between 0 and 1, with commas') from error
-    return found
+        skips.append(skip)
+    return skips
 
 
 def _parser() -> argparse.ArgumentParser:
-    far = jax.default_backend() != "cpu"
-    lengths = ",".join(str(2**n) for n in range(9, 16 if far else 14))
+    accelerated = jax.default_backend() != "cpu"
+    lengths = ",".join(str(2**n) for n in range(9, 16 if accelerated else 14))
     parser = errors.Parser(
         prog="python -m bam_jax.bench.attention_speed",
         description=__doc__,
@@ -145,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=1, help="rows (1)")
     parser.add_argument("--heads", type=int, default=8, help="(8)")
     parser.add_argument("--width", type=int, default=64, help="of a head (64)")
-    parser.add_argument("--dtype", default="bfloat16" if far else "float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--dtype", default="bfloat16" if accelerated else "float32", choices=("float32", "bfloat16"))
     parser.add_argument("--skip", default="exact,off", help="what ours leaves out: exact, off or a share of the mass")
     parser.add_argument("--passes", default=",".join(PASSES), help="of " + ", ".join(PASSES))
     parser.add_argument("--only", help="contenders whose names start with one of these, with commas (all)")
@@ -155,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cases(given: argparse.Namespace) -> Iterator[tuple[Case, str]]:
+def _cases(given: argparse.Namespace) -> Iterator[tuple[AttentionShape, str]]:
     for name in ("batch", "heads", "width", "repetitions", "memory"):
         if getattr(given, name) <= 0:
             raise UserError(f"--{name}={getattr(given, name)} must be above 0")
@@ -167,11 +183,12 @@ def _cases(given: argparse.Namespace) -> Iterator[tuple[Case, str]]:
     for which in passes:
         if which not in PASSES:
             raise UserError(f"no pass {which!r}: {nearest(which, PASSES)}")
-    shape = {name: getattr(given, name) for name in ("batch", "heads", "width", "dtype", "bias", "slope")}
+    common = {name: getattr(given, name) for name in ("batch", "heads", "width", "dtype", "bias", "slope")}
     lengths, caches = _numbers("--lengths", given.lengths), _numbers("--decode", given.decode)
-    whole = [(Case(length, length, **shape), which) for length in lengths for which in passes]
-    yield from whole
-    yield from ((Case(length, 1, **shape), PASSES[0]) for length in caches)
+    for length, which in itertools.product(lengths, passes):
+        yield AttentionShape(length, length, **common), which
+    for length in caches:
+        yield AttentionShape(length, 1, **common), PASSES[0]
 
 
 def _chosen(entrants: dict, only: str | None) -> dict:
@@ -185,19 +202,23 @@ def _chosen(entrants: dict, only: str | None) -> dict:
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring."""
+    """Run the command line; see the module's docstring.
+
+    Raises:
+        UserError: bad arguments.
+    """
     given = _parser().parse_args(argv)
     cases = list(_cases(given))
-    entrants = _chosen(contenders(_skips(given.skip)), given.only)
+    entrants = _chosen(preparers(_skips(given.skip)), given.only)
     if given.out is not None and not given.out.resolve().parent.is_dir():
         raise UserError(f"--out={given.out}: there is no folder {given.out.parent}")
     about = machine()
     print(f"{about['device']}, {about['processor']}, {about['cores']} cores; {given.bias}, {given.dtype}", flush=True)
     print(f"{'queries':>7} {'keys':>7} {'pass':17} {'contender':24} {'ms':>10} {'x ours':>8} {'MiB temp.':>10}")
     records = []
-    for case, which in cases:
-        for record in measure(case, which, entrants, given.repetitions, given.memory * 2**30):
-            print(_row(record), flush=True)
+    for shape, which in cases:
+        for record in measure(shape, which, entrants, given.repetitions, given.memory * 2**30):
+            print(_line(record), flush=True)
             records.append(record)
     if given.out is not None:
         command = f"python -m bam_jax.bench.attention_speed {shlex.join(argv)}"

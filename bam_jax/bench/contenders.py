@@ -1,11 +1,11 @@
-"""What `bam_jax.bench.attention_speed` measures: shapes of attention, their operands, and everything that computes them."""
+"""The contenders of `bench.attention_speed`: shapes of attention, their operands, and everything that computes them."""
 
 import dataclasses
 import functools
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,8 @@ OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "chunked"), "cpu
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
-    """One shape of attention.
+class AttentionShape:
+    """The shape of one attention, and its bias.
 
     Args:
         length: keys, in tokens.
@@ -45,50 +45,62 @@ class Case:
     slope: float | None = None
 
 
-Made = tuple[biases.Bias, tuple[str, ...], Any, Any]
-"""A bias, the names of its parameters that are trained, and the coordinates of all tokens as queries and as keys."""
+class BiasOperands(NamedTuple):
+    """A bias and what it compares.
+
+    Args:
+        bias: with parameters for every head.
+        trained: names of the parameters that get a gradient.
+        i, j: coordinates of all tokens as queries and as keys, [batch, heads, length] each; None: positions.
+    """
+
+    bias: biases.Bias
+    trained: tuple[str, ...] = ()
+    i: Any = None
+    j: Any = None
 
 
-def _ggd(case: Case) -> Made:
-    ramp = functools.partial(jnp.linspace, num=case.heads, dtype=jnp.float32)
-    prior = biases.GeneralisedGaussian(ramp(0.2, 1.0), ramp(-2.0, 0.0), jnp.zeros(case.heads))
-    return prior, ("shape", "log_scale"), None, None
+def _ggd(shape: AttentionShape) -> BiasOperands:
+    ramp = functools.partial(jnp.linspace, num=shape.heads, dtype=jnp.float32)
+    prior = biases.GeneralisedGaussian(ramp(0.2, 1.0), ramp(-2.0, 0.0), jnp.zeros(shape.heads))
+    return BiasOperands(prior, ("shape", "log_scale"))
 
 
-def _alibi(case: Case) -> Made:
-    slopes = biases.alibi_slopes(case.heads) if case.slope is None else np.full(case.heads, case.slope)
-    return biases.ALiBi(jnp.asarray(slopes, jnp.float32)), (), None, None
+def _alibi(shape: AttentionShape) -> BiasOperands:
+    slopes = biases.alibi_slopes(shape.heads) if shape.slope is None else np.full(shape.heads, shape.slope)
+    return BiasOperands(biases.ALiBi(jnp.asarray(slopes, jnp.float32)))
 
 
-def _kerple(case: Case) -> Made:
-    return biases.KerpleLog(jnp.ones(case.heads), jnp.full(case.heads, 0.5)), ("r1", "r2"), None, None
+def _kerple(shape: AttentionShape) -> BiasOperands:
+    return BiasOperands(biases.KerpleLog(jnp.ones(shape.heads), jnp.full(shape.heads, 0.5)), ("r1", "r2"))
 
 
-def _t5(case: Case) -> Made:
+def _t5(shape: AttentionShape) -> BiasOperands:
     starts = biases.t5_starts()
     table = jnp.linspace(0.0, -4.0, len(starts))
-    return biases.T5(jnp.tile(table, (case.heads, 1)), starts=starts), ("table",), None, None
+    return BiasOperands(biases.T5(jnp.tile(table, (shape.heads, 1)), starts=starts), ("table",))
 
 
-def _running_sum(case: Case, step: float) -> tuple[Array, Array]:
-    steps = np.random.default_rng(1).exponential(step, (case.batch, case.heads, case.length))
+def _running_sum(shape: AttentionShape, step: float) -> tuple[Array, Array]:
+    steps = np.random.default_rng(1).exponential(step, (shape.batch, shape.heads, shape.length))
+    # Two float32 numbers hold the sum of a long row as one float64 would: a rounded one would lose the last tokens' steps.
     total = np.cumsum(steps, -1)
     high = total.astype(np.float32)
     return jnp.asarray(high), jnp.asarray((total - high).astype(np.float32))
 
 
-def _cable(case: Case) -> Made:
-    total = _running_sum(case, 0.5)
-    return biases.CABLE(), (), (jnp.full_like(total[0], 0.1), total), total
+def _cable(shape: AttentionShape) -> BiasOperands:
+    total = _running_sum(shape, 0.5)
+    return BiasOperands(biases.CABLE(), i=(jnp.full_like(total[0], 0.1), total), j=total)
 
 
-def _fox(case: Case) -> Made:
-    total = jax.tree.map(jnp.negative, _running_sum(case, 0.05))
-    return biases.Difference(), (), total, total
+def _fox(shape: AttentionShape) -> BiasOperands:
+    total = jax.tree.map(jnp.negative, _running_sum(shape, 0.05))
+    return BiasOperands(biases.Difference(), i=total, j=total)
 
 
-BIASES: dict[str, Callable[[Case], Made]] = {
-    "nope": lambda case: (biases.Uniform(), (), None, None),
+BIASES: dict[str, Callable[[AttentionShape], BiasOperands]] = {
+    "nope": lambda shape: BiasOperands(biases.Uniform()),
     "alibi": _alibi,
     "ggd": _ggd,
     "kerple_log": _kerple,
@@ -99,8 +111,15 @@ BIASES: dict[str, Callable[[Case], Made]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
-    """The operands of a case: q, d_out [B, T, H, D], k, v [B, S, H, D], and everything of the bias that is trained."""
+class Operands:
+    """The operands of a shape.
+
+    Args:
+        q, d_out: queries and the output's cotangent, [B, T, H, D].
+        k, v: keys and values, [B, S, H, D].
+        learned: what gets a gradient besides: parameters of the bias by name, coordinates as "i" and "j".
+        bias: with its first parameters.
+    """
 
     q: Array
     k: Array
@@ -110,20 +129,28 @@ class Problem:
     bias: biases.Bias
 
     @classmethod
-    def of(cls, case: Case) -> "Problem":
-        """Draw the operands."""
-        draw = np.random.default_rng(0)
-        rows = lambda n: jnp.asarray(
-            draw.standard_normal((case.batch, n, case.heads, case.width), np.float32), case.dtype
-        )
-        bias, names, i, j = BIASES[case.bias](case)
-        learned = {name: getattr(bias, name) for name in names}
+    def draw(cls, shape: AttentionShape) -> "Operands":
+        """Draw the operands of a shape, the same ones each time: unit-variance numbers."""
+        generator = np.random.default_rng(0)
+
+        def normal(tokens: int) -> Array:
+            sizes = (shape.batch, tokens, shape.heads, shape.width)
+            return jnp.asarray(generator.standard_normal(sizes, np.float32), shape.dtype)
+
+        bias, trained, i, j = BIASES[shape.bias](shape)
+        learned = {name: getattr(bias, name) for name in trained}
         if i is not None:
-            learned |= {"i": jax.tree.map(lambda x: x[..., -case.queries :], i), "j": j}
-        return cls(rows(case.queries), rows(case.length), rows(case.length), rows(case.queries), learned, bias)
+            learned |= {"i": jax.tree.map(lambda x: x[..., -shape.queries :], i), "j": j}
+        return cls(
+            normal(shape.queries), normal(shape.length), normal(shape.length), normal(shape.queries), learned, bias
+        )
 
     def scoring(self, learned: dict[str, Any]) -> Scoring:
-        """How queries score keys, with these for what is trained."""
+        """Put numbers in the place of everything that is learned: how queries score keys then.
+
+        Args:
+            learned: as the field.
+        """
         position = jnp.arange(self.k.shape[1], dtype=jnp.int32)[None]
         parameters = {name: x for name, x in learned.items() if name not in ("i", "j")}
         of = lambda name: learned[name] if name in learned else None
@@ -133,14 +160,14 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ready:
-    """A contender about to run.
+class PreparedRun:
+    """A contender compiled for one shape, about to run.
 
     Args:
-        call: starts the computation and returns what `wait` waits for.
-        wait: until it is done.
+        call: starts the computation and returns what `wait` is given.
+        wait: returns when it is done.
         temporary_bytes: memory beside operands and results; None: not known before it runs.
-        peak: (-> bytes), the device's peak during the run, where it is known.
+        peak: gives the most bytes that the device had in use so far; None where it counts none.
     """
 
     call: Callable[[], Any]
@@ -170,12 +197,13 @@ def dense(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
 
 
 def _library(function: Callable, with_bias: bool, **options: Any) -> Attend:
-    """`jax.nn.dot_product_attention`, or tokamax's of the same signature. One query sees all keys."""
+    """Attention by `jax.nn.dot_product_attention`, or by tokamax's of the same signature. One query sees all keys."""
 
     def attend(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-        table = bias_table(scoring, jnp.dtype(jnp.float32)).astype(q.dtype) if with_bias else None
-        shape = (1, q.shape[2], q.shape[1], k.shape[1])
-        table = None if table is None else jnp.broadcast_to(table, (table.shape[0], *shape[1:]))
+        table = None
+        if with_bias:
+            table = bias_table(scoring, jnp.dtype(jnp.float32)).astype(q.dtype)
+            table = jnp.broadcast_to(table, (table.shape[0], q.shape[2], q.shape[1], k.shape[1]))
         return function(q, k, v, bias=table, is_causal=q.shape[1] > 1, **options)
 
     return attend
@@ -185,8 +213,15 @@ def _ours(backend: str, skip: float | str) -> Attend:
     return functools.partial(attention, backend=backend, tiling=Tiling(skip=skip))
 
 
-def contenders(skips: Sequence[float | str]) -> dict[str, Callable[[Case, str], Ready]]:
-    """Everything that may run here: name -> (case, pass) -> `Ready`, which raises one of `_REFUSALS` where it cannot."""
+def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShape, str], PreparedRun]]:
+    """Name everything that may run here, with the function that prepares it for a shape and one of `PASSES`.
+
+    Such a function raises where the contender cannot run: ImportError, NotImplementedError, ValueError, or a compiler's
+    RuntimeError.
+
+    Args:
+        skips: what this package's attention leaves out, one contender for each; see `Tiling.skip`.
+    """
     backend = jax.default_backend()
     fused = {"implementation": "cudnn"} if backend == "gpu" else {}
     programs: dict[str, Callable[[], Attend]] = {}
@@ -197,8 +232,8 @@ def contenders(skips: Sequence[float | str]) -> dict[str, Callable[[Case, str], 
     for label, with_bias in (("", False), (" + bias", True)):
         programs[f"jax.nn{label}"] = lambda b=with_bias: _library(jax.nn.dot_product_attention, b, **fused)
         programs[f"tokamax{label}"] = lambda b=with_bias: _library(_tokamax(), b)
-    made = {name: lambda case, which, make=make: _compiled(make(), case, which) for name, make in programs.items()}
-    return {**made, "FlexAttention": _flex}
+    compiled = {name: functools.partial(_compile, program) for name, program in programs.items()}
+    return {**compiled, "FlexAttention": _compile_flex}
 
 
 def _tokamax() -> Callable:
@@ -209,22 +244,22 @@ def _tokamax() -> Callable:
     return tokamax.dot_product_attention
 
 
-def _compiled(attend: Attend, case: Case, which: str) -> Ready:
-    problem = Problem.of(case)
+def _compile(program: Callable[[], Attend], shape: AttentionShape, which: str) -> PreparedRun:
+    attend = program()
+    operands = Operands.draw(shape)
 
     def forward(q: Array, k: Array, v: Array, learned: dict) -> Array:
-        return attend(q, k, v, problem.scoring(learned))
+        return attend(q, k, v, operands.scoring(learned))
 
     def both(q: Array, k: Array, v: Array, learned: dict, d_out: Array) -> tuple:
         out, vjp = jax.vjp(forward, q, k, v, learned)
         return out, vjp(d_out)
 
-    operands: tuple = (problem.q, problem.k, problem.v, problem.learned)
+    arguments: tuple = (operands.q, operands.k, operands.v, operands.learned)
+    function: Callable = forward
     if which == PASSES[1]:
-        program, operands = jax.jit(both), (*operands, problem.d_out)
-    else:
-        program = jax.jit(forward)
-    compiled = program.lower(*operands).compile()
+        function, arguments = both, (*arguments, operands.d_out)
+    compiled = jax.jit(function).lower(*arguments).compile()
     analysis = compiled.memory_analysis()
     temporary = None if analysis is None else analysis.temp_size_in_bytes
 
@@ -232,33 +267,35 @@ def _compiled(attend: Attend, case: Case, which: str) -> Ready:
         stats = jax.local_devices()[0].memory_stats()  # of the process so far
         return stats["peak_bytes_in_use"] if stats and "peak_bytes_in_use" in stats else None
 
-    return Ready(lambda: compiled(*operands), jax.block_until_ready, temporary, peak)
+    return PreparedRun(lambda: compiled(*arguments), jax.block_until_ready, temporary, peak)
 
 
-def _flex(case: Case, which: str) -> Ready:
+def _compile_flex(shape: AttentionShape, which: str) -> PreparedRun:
     """PyTorch's FlexAttention with the generalised Gaussian of `_ggd`, its shape and log_scale being learned."""
     if jax.default_backend() != "gpu" or importlib.util.find_spec("torch") is None:
         raise ImportError("it needs torch and a GPU")
-    if case.bias != "ggd" or case.queries != case.length:
+    if shape.bias != "ggd" or shape.queries != shape.length:
         raise NotImplementedError("it is written for the bias ggd and whole rows")
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    problem = Problem.of(case)
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[case.dtype]
+    operands = Operands.draw(shape)
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[shape.dtype]
     tensor = lambda x, dtype=dtype: torch.tensor(np.asarray(x, np.float32), device="cuda", dtype=dtype)
-    q, k, v, d_out = (tensor(x).transpose(1, 2).contiguous() for x in (problem.q, problem.k, problem.v, problem.d_out))
-    shape, log_scale = (tensor(problem.learned[name], torch.float32) for name in ("shape", "log_scale"))
+    q, k, v, d_out = (
+        tensor(x).transpose(1, 2).contiguous() for x in (operands.q, operands.k, operands.v, operands.d_out)
+    )
+    power, log_scale = (tensor(operands.learned[name], torch.float32) for name in ("shape", "log_scale"))
     backward = which == PASSES[1]
-    trained = (q, k, v, shape, log_scale)
+    trained = (q, k, v, power, log_scale)
     for x in trained:
         x.requires_grad_(backward)
 
     def score(logit: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         distance = (j - i).abs().to(torch.float32) + 1e-5
-        return logit - torch.exp(torch.clamp(log_scale[h] + shape[h] * torch.log(distance), max=biases.CAP))
+        return logit - torch.exp(torch.clamp(log_scale[h] + power[h] * torch.log(distance), max=biases.CAP))
 
-    causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, case.length, case.length, device="cuda")
+    causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, shape.length, shape.length, device="cuda")
     compiled = torch.compile(flex_attention)
 
     def call() -> Any:
@@ -268,4 +305,4 @@ def _flex(case: Case, which: str) -> Ready:
     def peak() -> int:
         return torch.cuda.max_memory_allocated()
 
-    return Ready(call, lambda _: torch.cuda.synchronize(), None, peak)
+    return PreparedRun(call, lambda _: torch.cuda.synchronize(), None, peak)

@@ -1,4 +1,4 @@
-"""How fast the loader is: `python -m bam_jax.bench.loader_speed [--source=FOLDER]`.
+"""The speed of the loader: `python -m bam_jax.bench.loader_speed [--source=FOLDER]`.
 
 Batches are made from a prepared folder, or from documents made up here (lengths as those of web pages: log-normal,
 700 tokens on average), with each packing, in the process itself and ahead by worker processes. Beside the tokens a
@@ -44,7 +44,7 @@ def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0)
     """
     rng = np.random.default_rng(seed)
     lengths = (rng.lognormal(6, 1.05, max(tokens // 700, 1)) + 2).astype(int).tolist()
-    made = tokenizer("byte")
+    byte = tokenizer("byte")
     finished: tuple[manifest.Shard, ...] = ()
     for number, some in enumerate(itertools.batched(lengths, documents)):
         writer = shards.ShardWriter(folder, "train", finished, number, "<u2")
@@ -52,7 +52,7 @@ def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0)
             writer.append(rng.integers(0, 255, length))
         finished = (*finished, writer.close())
     held_out = shards.ShardWriter(folder, "held_out", (), 0, "<u2").close()
-    about = {"spec": "byte", "name": made.name, "hash": made.hash, "size": made.size, "eos": made.eos}
+    about = {"spec": "byte", "name": byte.name, "hash": byte.hash, "size": byte.size, "eos": byte.eos}
     splits = {"train": finished, "held_out": (held_out,)}
     manifest.Manifest({"source": "made up"}, ("text",), about, "<u2", splits, {}, None).write(folder)
 
@@ -85,7 +85,7 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
+    """Run the command line; see the module's docstring.
 
     Args:
         argv: the arguments.

@@ -1,4 +1,4 @@
-"""What measured times depend on."""
+"""The machine that a time was measured on."""
 
 import os
 import platform
@@ -12,10 +12,10 @@ _PACKAGES = ("jax", "jaxlib", "bam_jax", "tokamax", "torch", "libtpu", "jax-cuda
 
 
 def machine() -> dict[str, Any]:
-    """The device and how many there are, the processor and the cores that this process may use, and versions."""
+    """Describe the device and how many there are, the processor and the cores that this process may use, and versions."""
     device = jax.local_devices()[0]
     installed = {dist.metadata["Name"].lower().replace("_", "-"): dist.version for dist in metadata.distributions()}
-    key = lambda name: name.replace("_", "-")
+    key = lambda name: name.replace("_", "-")  # metadata has either spelling
     return {
         "device": device.device_kind,
         "devices": jax.local_device_count(),

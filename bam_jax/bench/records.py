@@ -47,7 +47,14 @@ Speed = Annotated[
 
 
 def read_speeds(path: Path) -> list[dict[str, Any]]:
-    """The lines of a comparison of speeds; arguments and errors as in `metrics`, of the file."""
+    """Read the lines of a comparison of speeds.
+
+    Args:
+        path: JSON lines, written by `bench.speed`.
+
+    Raises:
+        UserError: a line is no such record; the message names the file and the line.
+    """
     return [
         strict_json.check(record, Speed, f"{path}, line {number}", "remove that line")
         for number, record in enumerate(jsonl.read(path), start=1)

@@ -15,10 +15,6 @@ Parameters are random: nothing is trained. In each of the --rounds every contend
 --calls times, so that a machine that slows down slows all of them; a value is the median over all of that, with the
 quartiles. Ratios are to NoPE without SSMax, which always takes part: 1.1 is a tenth more time or memory. Models run on one
 device. A record is written for each contender as soon as its cell is done; the same command again does what is missing.
-
-Measured on two threads of one CPU core: experiments/speed_cpu.jsonl, made by
-
-    python -m bam_jax.bench.speed --config=configs/quickstart.py --out=experiments/speed_cpu.jsonl
 """
 
 import argparse
@@ -54,7 +50,7 @@ BASELINE = {"encoding": "nope", "encoding_options": {}, "ssmax": "off"}
 
 
 def label(config: Config) -> str:
-    """What a contender is called.
+    """Name a contender.
 
     >>> label(Config(encoding="rope", encoding_options={"base": 500000.0}, ssmax="on"))
     "rope {'base': 500000.0} SSMax"
@@ -67,7 +63,7 @@ def label(config: Config) -> str:
 
 
 def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[str, np.ndarray]:
-    """Seconds of each call of each entrant, [rounds x calls], taken by turns.
+    """Time the calls of every entrant by turns: seconds, [rounds x calls] of each.
 
     Args:
         entrants: by any names.
@@ -87,7 +83,7 @@ def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[s
 
 
 def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rounds: int) -> dict[str, dict[str, Any]]:
-    """A cell: what was found of each contender that has positions for so many tokens.
+    """Measure one cell: every contender that has positions for so many tokens.
 
     Args:
         which: of `MEASURES`.
@@ -97,32 +93,42 @@ def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rou
 
     Returns:
         `value`, its `ratio` to the baseline's and `n`, how often it was measured; of a time its quartiles, `low` and `high`;
-        of memory `device_peak_bytes`, None where the device counts none: contenders run from small to large, each peak
-        being the highest so far.
+        of memory `device_peak_bytes`, None where the device counts none.
     """
     calls = CALLS[which]
     further = workloads.TOKENS * (calls + 1) if which == "decoding" else 0
-    entrants = {name: each for name, each in contenders.items() if each.limit is None or length + further <= each.limit}
+    entrants = {name: one for name, one in contenders.items() if one.limit is None or length + further <= one.limit}
     if which == "memory":
-        sizes = {name: workloads.backward(contender, length) for name, contender in entrants.items()}
-        peaks = {name: sizes[name][1]() for name in sorted(sizes, key=lambda name: sizes[name][0])}
-        found: dict[str, dict[str, Any]] = {
-            name: {"value": float(size), "n": 1, "device_peak_bytes": peaks[name]} for name, (size, _) in sizes.items()
-        }
+        values = _measure_memory(length, entrants)
     else:
-        make: dict[str, Callable[[Contender, int], Workload]] = {
-            "inference": workloads.inference,
-            "training": workloads.training,
-            "decoding": functools.partial(workloads.decoding, calls=calls + 1),
-        }
-        made = {name: make[which](contender, length) for name, contender in entrants.items()}
-        found = {}
-        for name, seconds in race(made, rounds=rounds, calls=calls).items():
-            values = seconds if MEASURES[which] == "s" else made[name].work / seconds
-            low, value, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-            found[name] = {"value": value, "low": low, "high": high, "n": len(values)}
-    base = next(iter(found.values()))["value"]
-    return {name: {**each, "ratio": each["value"] / base} for name, each in found.items()}
+        values = _measure_time(which, length, entrants, rounds=rounds, calls=calls)
+    base = next(iter(values.values()))["value"]
+    return {name: {**value, "ratio": value["value"] / base} for name, value in values.items()}
+
+
+def _measure_memory(length: int, entrants: Mapping[str, Contender]) -> dict[str, dict[str, Any]]:
+    sizes = {name: workloads.gradient_memory(contender, length) for name, contender in entrants.items()}
+    # A device tells only the highest peak so far: from small to large, each contender's own is the highest.
+    by_size = sorted(sizes, key=lambda name: sizes[name][0])
+    peaks = {name: sizes[name][1]() for name in by_size}
+    return {name: {"value": float(size), "n": 1, "device_peak_bytes": peaks[name]} for name, (size, _) in sizes.items()}
+
+
+def _measure_time(
+    which: str, length: int, entrants: Mapping[str, Contender], *, rounds: int, calls: int
+) -> dict[str, dict[str, Any]]:
+    make: dict[str, Callable[[Contender, int], Workload]] = {
+        "inference": workloads.inference,
+        "training": workloads.training,
+        "decoding": functools.partial(workloads.decoding, calls=calls + 1),
+    }
+    work = {name: make[which](contender, length) for name, contender in entrants.items()}
+    values: dict[str, dict[str, Any]] = {}
+    for name, seconds in race(work, rounds=rounds, calls=calls).items():
+        samples = seconds if MEASURES[which] == "s" else work[name].work / seconds
+        low, value, high = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
+        values[name] = {"value": value, "low": low, "high": high, "n": len(samples)}
+    return values
 
 
 def compare(
@@ -141,25 +147,26 @@ def compare(
     """
     about = {"machine": machine(), "commit": host.commit()}
     for which, length in cells:
-        there = {
-            each["config"]: each
-            for each in records.read_speeds(path)
-            if (each["measure"], each["length"]) == (which, length)
+        by_config = {
+            record["config"]: record
+            for record in records.read_speeds(path)
+            if (record["measure"], record["length"]) == (which, length)
         }
-        if not contenders.keys() <= there.keys():
+        # Contenders of a cell are measured together or not at all: times of different hours do not compare.
+        if not contenders.keys() <= by_config.keys():
             jsonl.mend(path)
-            there = {}
-            for digest, found in measure(which, length, contenders, rounds=rounds).items():
-                named = {"eval": "speed", "measure": which, "length": length, "unit": MEASURES[which]}
+            by_config = {}
+            for digest, values in measure(which, length, contenders, rounds=rounds).items():
+                cell = {"eval": "speed", "measure": which, "length": length, "unit": MEASURES[which]}
                 who = {"contender": label(contenders[digest].config), "config": digest}
-                there[digest] = named | who | found | about
+                by_config[digest] = cell | who | values | about
             with jsonl.Writer(path) as writer:
-                for record in there.values():
+                for record in by_config.values():
                     writer.write(record)
-        yield which, length, [there[digest] for digest in contenders if digest in there]
+        yield which, length, [by_config[digest] for digest in contenders if digest in by_config]
 
 
-def _shown(record: Mapping[str, Any]) -> str:
+def _line(record: Mapping[str, Any]) -> str:
     unit, value = record["unit"], record["value"]
     scale, unit = {"s": (1e3, "ms"), "bytes": (1e-6, "MB"), "tokens/s": (1.0, "tokens/s")}[unit]
     text = f"  {record['contender']:48} {value * scale:12,.2f} {unit:8} {record['ratio']:6.2f} x"
@@ -172,15 +179,15 @@ def _shown(record: Mapping[str, Any]) -> str:
 def _cells(text: str | None, context: int) -> list[tuple[str, int]]:
     if text is None:
         return [(which, context) for which in MEASURES] + [("decoding", far * context) for far in (8, 64)]
-    found = []
+    cells = []
     for part in text.split(","):
         which, _, length = part.partition(":")
         if which not in MEASURES:
             raise UserError(f"--cells={text}: no measure {which!r}; {nearest(which, MEASURES)}")
         if not length.isdecimal() or int(length) < 1:
             raise UserError(f"--cells={text}: {part!r} must be a measure and tokens, as in inference:512")
-        found.append((which, int(length)))
-    return found
+        cells.append((which, int(length)))
+    return cells
 
 
 def every_encoding() -> list[dict[str, Any]]:
@@ -199,13 +206,13 @@ def enter(file: str, entrants: Sequence[Mapping[str, Any]]) -> dict[str, Contend
     Raises:
         UserError: a bad configuration, or that of an encoder.
     """
-    made = [configs.load(file, changes) for changes in entrants]
-    plain = [config for config in made if config.encoding == "nope" and config.ssmax == "off"]
+    entered = [configs.load(file, changes) for changes in entrants]
+    plain = [config for config in entered if config.encoding == "nope" and config.ssmax == "off"]
     first = plain[0] if plain else configs.load(file, {**entrants[0], **BASELINE})
-    for config in made:
+    for config in entered:
         if not config.model.causal:
             raise UserError(f"{file} is an encoder, whose speed is not measured here; give --config.model.causal=True")
-    return {configs.digest(config): Contender(config) for config in (first, *made)}
+    return {configs.digest(config): Contender(config) for config in (first, *entered)}
 
 
 def measure_cells(
@@ -222,14 +229,14 @@ def measure_cells(
     print(
         f"{about['device']} ({about['devices']}), {about['processor']}, {about['cores']} cores, jax {jax.__version__}"
     )
-    for which, length, found in compare(contenders, cells, path, rounds=rounds):
+    for which, length, cell in compare(contenders, cells, path, rounds=rounds):
         print(f"{which} at {length} tokens: median, ratio to NoPE, quartiles", flush=True)
-        for record in found:
-            print(_shown(record), flush=True)
+        for record in cell:
+            print(_line(record), flush=True)
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
+    """Run the command line; see the module's docstring.
 
     Raises:
         UserError: bad arguments or configurations.

@@ -1,4 +1,4 @@
-"""What the TPU compiler makes of the attention kernels, without a TPU.
+"""The attention kernels as the TPU compiler schedules them, without a TPU.
 
     python -m bam_jax.bench.tpu_static --chips=v5e,v6e --biases=uniform,ggd
 
@@ -52,7 +52,7 @@ BIASES = {
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is compiled: causal rows of one document, in bfloat16, nothing skipped."""
+    """The attention that is compiled: causal rows of one document, in bfloat16, nothing skipped."""
 
     length: int = 4096  # tokens
     heads: int = 8
@@ -60,7 +60,7 @@ class Shape:
 
 
 def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
-    """A function compiled for one TPU, which need not be there.
+    """Compile a function for one TPU, which need not be there.
 
     Args:
         chip: a name in `CHIPS`.
@@ -82,7 +82,13 @@ def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
 
 
 def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[Any, tuple]:
-    """Forward and backward of attention, with gradients of q, k, v and those parameters of the bias that are not fixed."""
+    """Make a function that runs attention forward and backward, and the shapes of its arguments.
+
+    Args:
+        shape: what is compiled.
+        bias: with parameters that have a shape only.
+        fixed: names of parameters that get no gradient.
+    """
     row = jax.ShapeDtypeStruct((1, shape.length, shape.heads, shape.width), jnp.bfloat16)
     position = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
 
@@ -96,7 +102,12 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
 
 
 def splash_step(shape: Shape) -> tuple[Any, tuple]:
-    """The same of tokamax's splash attention without a bias, in tiles as large as ours."""
+    """Make the same of tokamax's splash attention, without a bias and in tiles as large as ours.
+
+    Args:
+        shape: what is compiled.
+    """
+    # tokamax's public attention chooses its kernel and tiles itself: only its inside lets them be set to ours.
     from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
     side = min(512, shape.length)
@@ -112,13 +123,16 @@ def splash_step(shape: Shape) -> tuple[Any, tuple]:
 
 
 def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
-    """One record for each kernel: bundles, spills and fills of registers, bytes beside the operands.
+    """Compile one bias and read, kernel by kernel, what the compiler wrote: one record for each.
 
     Args:
         chip: a name in `CHIPS`.
         name: of a bias in `BIASES`, or `SPLASH`; of the generalised Gaussian, shape and log_scale are trained and loc is fixed.
         shape: what is compiled.
         dump: the folder to which libtpu writes its schedules.
+
+    Returns:
+        Bundles, spills and fills of registers, and bytes beside the operands.
     """
     for old in dump.glob("*"):
         old.unlink()
@@ -152,12 +166,17 @@ def _slots(report: str) -> dict[str, int]:
     """How many slots of each unit all bundles fill together."""
     head, table = report.split("== UTILIZATION:")
     units = [unit.strip() for unit in head.splitlines()[1].split(",")]
-    rows = [[int(x) for x in line.split()] for line in table.splitlines() if line.strip()]
-    return dict(zip(units, (sum(column) for column in zip(*rows, strict=True)), strict=True))
+    bundles = [[int(x) for x in line.split()] for line in table.splitlines() if line.strip()]
+    totals = [sum(column) for column in zip(*bundles, strict=True)]
+    return dict(zip(units, totals, strict=True))
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring."""
+    """Run the command line; see the module's docstring.
+
+    Raises:
+        UserError: no such chip or bias.
+    """
     parser = errors.Parser(prog="python -m bam_jax.bench.tpu_static", description=__doc__)
     parser.add_argument("--chips", default=",".join(CHIPS), help="of " + ", ".join(CHIPS))
     parser.add_argument("--biases", default=",".join(BIASES), help="of " + ", ".join(BIASES))
@@ -170,7 +189,7 @@ def main(argv: Sequence[str]) -> None:
             raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")
     shape = Shape(length=given.length, width=given.width)
     with tempfile.TemporaryDirectory() as folder:
-        # libtpu reads it when it is loaded.
+        # libtpu reads its arguments when it is loaded, and not again.
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         run = functools.partial(measure, shape=shape, dump=Path(folder))
         records = []

@@ -1,4 +1,4 @@
-"""What `bam_jax.bench.speed` times: reading a text, training, decoding; and the memory of a backward pass."""
+"""The workloads of `bench.speed`: reading a text, training, decoding; and the memory of a backward pass."""
 
 import dataclasses
 import functools
@@ -26,11 +26,11 @@ CHUNK = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Something to be done again and again.
+    """Work that is done again and again.
 
     Args:
-        start: makes what the first call is given.
-        call: does it once, waits, and gives what the next call is given.
+        start: makes the state that the first call is given.
+        call: does the work once, waits for it, and gives the state for the next call.
         work: of a call, in the unit of the measure: batches or tokens.
     """
 
@@ -62,23 +62,23 @@ class Contender:
         self.parameters = jit_once(lambda: transformer.split(build())[1])
 
     def decoder(self, tree: dict[str, Any]) -> transformer.Decoder:
-        """The model with these parameters, as evaluations have it: one layer is compiled instead of each."""
+        """Put parameters into the model, as evaluations do: one layer is compiled instead of each."""
         decoder = nnx.merge(self.graph, tree["params"], tree["frozen"])
         decoder.config = dataclasses.replace(self.config.model, scan=True)
         return decoder
 
     def texts(self, rows: int, length: int) -> Array:
-        """Random token ids, [rows, length]."""
+        """Draw token ids, [rows, length]."""
         return jnp.asarray(np.random.default_rng(0).integers(0, self.vocab, (rows, length)), jnp.int32)
 
     def batch(self, rows: int, length: int) -> dict[str, Array]:
-        """Rows to train on, each a document of its own."""
+        """Draw rows to train on, each a document of its own."""
         text = self.texts(rows, length + 1)
         return {"tokens": text[:, :-1], "targets": text[:, 1:], "weights": jnp.ones((rows, length))}
 
 
 def inference(contender: Contender, length: int) -> Workload:
-    """Logits of all tokens of a batch of one.
+    """Compute the logits of all tokens of a batch of one.
 
     Args:
         contender: the model.
@@ -95,7 +95,7 @@ def inference(contender: Contender, length: int) -> Workload:
 
 
 def training(contender: Contender, length: int) -> Workload:
-    """Optimiser steps on one micro-batch: as many rows as the configuration's have tokens for.
+    """Take optimiser steps on one micro-batch: as many rows as the configuration's have tokens for.
 
     Args:
         contender: the model.
@@ -119,7 +119,7 @@ def training(contender: Contender, length: int) -> Workload:
 
 
 def decoding(contender: Contender, length: int, calls: int) -> Workload:
-    """One token after another, a batch of one, behind a context that is in the cache.
+    """Decode one token after another, a batch of one, behind a context that is in the cache.
 
     Args:
         contender: the model.
@@ -129,6 +129,7 @@ def decoding(contender: Contender, length: int, calls: int) -> Workload:
     chunk = min(length, CHUNK)
     slots = length + -length % chunk + calls * TOKENS
 
+    # The cache is written in place: a copy in each step would be most of the time behind a long context.
     @functools.partial(jax.jit, donate_argnums=3)
     def step(tree, token, position, caches):
         logits, caches = contender.decoder(tree)(token, position=position, caches=caches, read=1)
@@ -148,8 +149,8 @@ def decoding(contender: Contender, length: int, calls: int) -> Workload:
     return Workload(start, call, work=TOKENS)
 
 
-def backward(contender: Contender, length: int) -> tuple[int, Callable[[], int | None]]:
-    """The memory of the gradient of a batch of one: what the compiled program takes, and the device's peak.
+def gradient_memory(contender: Contender, length: int) -> tuple[int, Callable[[], int | None]]:
+    """Compile the gradient of a batch of one: the memory that the program takes, and the device's peak.
 
         bytes = arguments + results - what they share + temporaries
 

@@ -9,7 +9,7 @@ import pytest
 
 from bam_jax.attention import attention
 from bam_jax.bench import attention_speed, contenders
-from bam_jax.bench.contenders import BIASES, PASSES, Case, Problem
+from bam_jax.bench.contenders import BIASES, PASSES, AttentionShape, Operands
 from bam_jax.system.errors import UserError
 
 TINY = ["--heads=2", "--width=8", "--repetitions=1"]
@@ -53,10 +53,9 @@ def test_what_takes_too_much_memory_says_so(capsys):
 @pytest.mark.parametrize("queries", [12, 1])
 @pytest.mark.parametrize("name", BIASES)
 def test_contenders_compute_the_same(name, queries):
-    case = Case(12, queries, heads=2, width=8, bias=name)
-    problem = Problem.of(case)
-    scoring = problem.scoring(problem.learned)
-    q, k, v = problem.q, problem.k, problem.v
+    operands = Operands.draw(AttentionShape(12, queries, heads=2, width=8, bias=name))
+    scoring = operands.scoring(operands.learned)
+    q, k, v = operands.q, operands.k, operands.v
     expected = attention(q, k, v, scoring, backend="reference")
     library = contenders._library(jax.nn.dot_product_attention, True)
     for attend in (contenders._ours("chunked", "exact"), contenders.dense, library):

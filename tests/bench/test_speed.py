@@ -63,8 +63,8 @@ def test_a_step_of_training_reads_as_many_tokens_as_it_says_and_learns():
 def test_the_memory_of_a_backward_pass_holds_parameters_and_gradients_and_grows_with_the_text():
     contender = made("nope")
     parameters = 4 * sum(x.size for x in jax.tree.leaves(contender.shapes["params"]))
-    short, run = workloads.backward(contender, 4)
-    long, _ = workloads.backward(contender, 12)
+    short, run = workloads.gradient_memory(contender, 4)
+    long, _ = workloads.gradient_memory(contender, 12)
     assert 2 * parameters < short < long
     assert run() is None, "a CPU counts nothing"
 
