@@ -18,7 +18,7 @@ import pytest
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY, Mask, Scoring, Tokens, attention, rows
 from bam_jax.attention.cpu import blocks, chunked
-from bam_jax.attention.pallas import gpu, tpu, tpu_grid
+from bam_jax.attention.pallas import gpu, tpu_grid, tpu_layout
 
 B, H, D = 2, 4, 6
 WHOLE, RAGGED = 16, 13
@@ -347,8 +347,8 @@ def small_tiles(monkeypatch):
     for module in (blocks, tpu_grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
     monkeypatch.setattr(rows, "_TABLE", B * H * RAGGED * 3)
-    monkeypatch.setattr(tpu, "_KEYS", 4)
-    monkeypatch.setattr(tpu, "_QUERIES", 3)
+    monkeypatch.setattr(tpu_layout, "_KEYS_AT_ONCE", 4)
+    monkeypatch.setattr(tpu_layout, "_QUERIES_AT_ONCE", 3)
     # Interpreted, a product of float32 is exact: what is compared is the kernel's arithmetic, not its rounding.
     monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
 

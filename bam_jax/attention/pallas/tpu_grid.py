@@ -15,6 +15,7 @@ from jaxtyping import Array
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.scoring import Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.pallas.tpu_layout import sequence_last
 from bam_jax.attention.pallas.tpu_strips import Strip, Strips
 from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
@@ -96,9 +97,9 @@ class TileGrid:
         if shift is not None:
             strips = Strips(scoring.bias, shift, q.shape[2], block_q, block_k, *needed.shape[1:])
         return cls(
-            inside(scaled, block_q),
-            inside(k, block_k),
-            inside(v, block_k),
+            sequence_last(scaled, block_q),
+            sequence_last(k, block_k),
+            sequence_last(v, block_k),
             queries,
             keys,
             parameters.table(inner, q.shape[2]),
@@ -330,20 +331,16 @@ def _dimension_semantics(whole_outputs: tuple) -> Any:
     return "parallel", "parallel", held_blocks, "arbitrary", "arbitrary"
 
 
-def inside(x: Array, block: int) -> Array:
-    """[B, T, H, D] -> [B, H, D, T], T padded to whole blocks."""
-    return skipping.pad(x.transpose(0, 2, 3, 1), block)
-
-
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
-    """Query and key block: 512, or 256 for wide heads; four times as many keys for one query.
+    """Query and key block: 512, or 256 for wide heads; four times as many keys for one query."""
+    side = 512 if q[3] <= 128 else 256  # of wider heads two buffers of all operands would not fit
 
-    They are multiples of 128, as lanes come, or the whole of a short row. One query's keys are cut evenly where they can
-    be: padding would copy the cache.
-    """
-    side = 512 if q[3] <= 128 else 256
-    fit = lambda length, most: length if length <= 128 else min(most, -(-length // 128) * 128)
+    def fit(length: int, most: int) -> int:
+        """A multiple of 128, as lanes come, or the whole of a short row."""
+        return length if length <= 128 else min(most, -(-length // 128) * 128)
+
     if q[1] > 1:
         return fit(q[1], side), fit(k[1], side)
+    # One query's keys are cut evenly where they can be: padding would copy the cache in every step of decoding.
     even = [n for n in range(4 * side, 0, -128) if k[1] % n == 0]
     return 1, even[0] if even else fit(k[1], 4 * side)

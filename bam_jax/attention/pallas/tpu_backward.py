@@ -1,0 +1,160 @@
+"""The TPU kernels of the backward pass: one holds queries and one holds keys, so that each sums its gradients where it is.
+
+Both compute the weights of a tile again, from the log-normaliser of the forward pass: the table of weights is never in memory.
+
+    d_logit = weight * (d_out . v - delta),    delta = out . d_out
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+
+from bam_jax.attention.logits import tile
+from bam_jax.attention.pallas import tpu_strips
+from bam_jax.attention.pallas.tpu_forward import bias_of_piece
+from bam_jax.attention.pallas.tpu_grid import Step
+from bam_jax.attention.pallas.tpu_layout import (
+    along_lanes,
+    along_sublanes,
+    key_pieces,
+    multiply,
+    query_pieces,
+    take_piece,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class QueryOperands:
+    """The operands of queries that backward kernels need beside the tokens.
+
+    Args:
+      q: [B, H, D, T], divided by sqrt(D).
+      d_out: [B, H, D, T].
+      lse: [B, H, 1, T], the log-normaliser.
+      delta: [B, H, 1, T], the sum over D of out times d_out.
+    """
+
+    q: Array
+    d_out: Array
+    lse: Array
+    delta: Array
+
+
+def query_kernel(wanted: list[bool], step: Step, held: QueryOperands, k: Any, v: Any, outputs: Any, sums: Any) -> None:
+    """Add one tile to the gradients of a block of queries.
+
+    Args:
+      wanted: which sums over keys are; see `_accumulate`.
+      step: the place in the grid.
+      held: of the block of queries, [D, n] and [1, n].
+      k, v: [D, m].
+      outputs: dq [D, n]; the sums that are wanted, [count, n]; those along the diagonals of tiles, [G, W]; None: not wanted.
+      sums: [D, n], dq so far.
+    """
+    dq, d_query, d_strips = outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        sums[...] = jnp.zeros_like(sums)
+        if d_query is not None:
+            d_query[...] = jnp.zeros_like(d_query)
+
+    if d_strips is not None:
+        # Strips are those of all blocks of a head: they start with its first block.
+        @pl.when(step.first & step.first_block)
+        def start_strips() -> None:
+            d_strips[...] = jnp.zeros_like(d_strips)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        queries, bias, d_pieces = along_lanes(step.queries), step.bias(held.q.shape[-1]), []
+        for piece in key_pieces(k.shape[1]):
+            keys = along_sublanes(take_piece(step.keys, piece))
+            product = multiply(k[:, piece], held.q, 0, 0)  # [keys, queries]
+            logits, raw = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
+            d_weights = multiply(v[:, piece], held.d_out, 0, 0)
+            d_logits = jnp.exp(logits - held.lse[...]) * (d_weights - held.delta[...])
+            d_temperature = []
+            if queries.temperature is not None:
+                d_temperature = [(d_logits * raw).sum(0, keepdims=True)]
+                d_logits = d_logits * queries.temperature
+            sums[...] += multiply(k[:, piece], d_logits, 1, 0)
+            if d_query is not None:
+                d_bias, d_i, _ = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
+                _accumulate(d_query, [*jax.tree.leaves(d_bias), *d_temperature, *jax.tree.leaves(d_i)], wanted)
+            d_pieces.append(d_logits)
+        if d_strips is not None:
+            # Once for the tile: a strip belongs to all of its sublanes, from the first.
+            d_tile = jnp.concatenate(d_pieces)
+            d_strips[pl.ds(step.diagonal, 1)] += tpu_strips.sums(d_tile, d_strips.shape[1])
+
+    @pl.when(step.last)
+    def finish() -> None:
+        # Logits are k . q / sqrt(D), and k is not divided.
+        dq[...] = (sums[...] / math.sqrt(sums.shape[0])).astype(dq.dtype)
+
+
+def key_kernel(
+    wanted: list[bool], step: Step, passing: QueryOperands, k: Any, v: Any, outputs: Any, d_k: Any, d_v: Any
+) -> None:
+    """Add one tile to the gradients of a block of keys.
+
+    Args:
+      wanted: which sums over queries are; see `_accumulate`.
+      step: the place in the grid.
+      passing: of the block of queries, [D, n] and [1, n].
+      k, v: [D, m].
+      outputs: dk and dv [D, m]; the sums that are wanted for each query head, [count, m]; None: none is.
+      d_k, d_v: [D, m], dk and dv so far, summed over the query heads of a key head.
+    """
+    dk, dv, d_key = outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        d_k[...] = jnp.zeros_like(d_k)
+        d_v[...] = jnp.zeros_like(d_v)
+
+    if d_key is not None:
+        # A bias may compare coordinates of each query head, so that these sums are kept apart.
+        @pl.when(step.first_of_head)
+        def start_head() -> None:
+            d_key[...] = jnp.zeros_like(d_key)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        keys, bias = along_lanes(step.keys), step.bias()
+        for piece in query_pieces(passing.q.shape[1]):
+            some = take_piece(passing, piece)
+            queries, lse, delta = along_sublanes((take_piece(step.queries, piece), some.lse, some.delta))
+            product = multiply(some.q, k, 0, 0)  # [queries, keys]
+            logits, _ = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
+            weights = jnp.exp(logits - lse)
+            d_v[...] += multiply(some.d_out, weights, 1, 0)
+            d_logits = weights * (multiply(some.d_out, v, 0, 0) - delta)
+            if queries.temperature is not None:
+                d_logits = d_logits * queries.temperature
+            d_k[...] += multiply(some.q, d_logits, 1, 0)  # q is divided by sqrt(D) already
+            if d_key is not None:
+                _, _, d_j = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
+                _accumulate(d_key, jax.tree.leaves(d_j), wanted)
+
+    @pl.when(step.last)
+    def finish() -> None:
+        dk[...] = d_k[...].astype(dk.dtype)
+        dv[...] = d_v[...].astype(dv.dtype)
+
+
+def _accumulate(total: Any, summands: list[Array], wanted: list[bool]) -> None:
+    """Add those summands [1, n] that are wanted, each to its line of `total`.
+
+    Behind the flags there may be summands of coordinates that stand for positions, which nobody wants.
+    """
+    chosen = [summand for summand, flag in zip(summands, wanted, strict=False) if flag]
+    for n, summand in enumerate(chosen):
+        total[n : n + 1] += summand

@@ -1,0 +1,107 @@
+"""The forward pass of one query on a TPU, as decoding has it: keys lie in the lanes.
+
+One query would leave 127 of 128 lanes empty. The query heads that share a key head are the sublanes of one tile instead, and
+the keys are read once for all of them.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from bam_jax.attention.logits import tile
+from bam_jax.attention.logits.merge import merge, parts
+from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.pallas.tpu_forward import finish_softmax, start_softmax
+from bam_jax.attention.pallas.tpu_grid import Step, TileGrid
+from bam_jax.attention.pallas.tpu_layout import along_lanes, along_sublanes, multiply
+
+_CORES = 2  # Of the TPUs that have most. One query is one block: its keys are dealt out for a second core to have work.
+
+_SUBLANES = 8  # Copies of the only head of a group: Mosaic does not multiply a single one in bfloat16.
+
+
+def decode(
+    q: Float[Array, "B 1 H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
+) -> tuple[Float[Array, "B 1 H D"], Float[Array, "B H 1"]]:
+    """Attend from one query; see `Backend.forward`.
+
+    To the grid, the parts of the keys are what heads are elsewhere.
+    """
+    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1))
+    heads = k.shape[2]
+    group = q.shape[2] // heads
+    count = group if group > 1 else _SUBLANES
+
+    def grouped(x: Array) -> Array:
+        """[#B, #H, n, 1] -> [#B, #K, n, count]."""
+        x = jnp.broadcast_to(x, (x.shape[0], max(x.shape[1], group), *x.shape[2:]))
+        x = x.reshape(x.shape[0], -1, group, x.shape[2]).swapaxes(2, 3)
+        return jnp.repeat(x, count // group, axis=3)
+
+    def grouped_keys(x: Array) -> Array:
+        """[#B, H, 1, S] -> [#B, K, group, S]; what all heads share stays [#B, 1, 1, S]."""
+        return x if x.shape[1] == 1 else x.reshape(x.shape[0], heads, group, -1)
+
+    needed = grid.needed.reshape(heads, group, 1, -1).any(1)  # by one head of the group is by all
+    number = min(_CORES, needed.shape[-1])
+    by_key_head = dataclasses.replace(
+        grid,
+        q=grouped(grid.q),
+        queries=jax.tree.map(grouped, grid.queries),
+        keys=jax.tree.map(grouped_keys, grid.keys),
+        table=jnp.zeros((1, 1), jnp.float32),  # it holds a number for each head: here it is an operand of the queries
+        needed=parts(needed, number).reshape(heads * number, 1, -1),
+        block_q=count,
+    )
+    output = lambda n: jax.ShapeDtypeStruct((q.shape[0], heads * number, n, count), jnp.float32)
+    operands = (by_key_head.q, grouped(grid.table[None, :, :, None]))
+    scratch = [(count, 1), (count, 1), (q.shape[-1], count)]
+    out, lse = by_key_head.over_keys(decode_kernel, operands, (output(q.shape[-1]), output(1)), scratch)
+
+    def by_part(x: Array) -> Array:
+        """[B, K * number, n, count] -> [B, K, number, group, n]."""
+        return x[..., :group].reshape(q.shape[0], heads, number, -1, group).swapaxes(3, 4)
+
+    out, lse = merge(by_part(out), by_part(lse)[..., 0], axis=2)  # [B, K, group, D], [B, K, group]
+    return out.astype(q.dtype).reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
+
+
+def decode_kernel(
+    step: Step, query_operands: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any
+) -> None:
+    """Add one tile to the running softmax of the query heads of a key head.
+
+    Args:
+      step: the place in the grid.
+      query_operands: q [D, count], divided by sqrt(D), and the parameters of the bias, [P, count].
+      k, v: [D, m].
+      outputs: out [D, count] and lse [1, count].
+      top, total: [count, 1], as in `forward_kernel`.
+      sums: [D, count].
+    """
+    (q, table), (out, lse) = query_operands, outputs
+
+    @pl.when(step.first)
+    def start() -> None:
+        start_softmax(top, total, sums)
+
+    @pl.when(step.needed)
+    def compute() -> None:
+        queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
+        bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
+        logits, _ = tile.logits(multiply(q, k, 0, 0), bias, queries, keys)  # [count, keys]
+        highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
+        weights = jnp.exp(logits - highest)
+        shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`
+        total[...] = total[...] * shrink + weights.sum(1, keepdims=True)
+        sums[...] = sums[...] * shrink[:, 0][None] + multiply(v, weights, 1, 1)
+        top[...] = highest
+
+    @pl.when(step.last)
+    def finish() -> None:
+        finish_softmax(out, lse, top[:, 0][None], total[:, 0][None], sums[...])

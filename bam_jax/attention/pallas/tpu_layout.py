@@ -1,0 +1,65 @@
+"""The layout of arrays in TPU kernels, and the few operations that depend on it.
+
+A vector register holds 8 sublanes of 128 lanes. The held side of a tile lies along the lanes: its running sums and maxima are
+single rows of lanes, and reducing over the other side adds whole registers to each other instead of lanes within them.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bam_jax.attention.logits import skipping
+
+# So many keys, or queries, of a tile are computed at once: of more the logits would not stay in registers.
+_KEYS_AT_ONCE, _QUERIES_AT_ONCE = 128, 256
+
+
+def sequence_last(x: Float[Array, "B T H D"], block: int) -> Float[Array, "B H D T2"]:
+    """Lay an operand out for the kernels: [B, T, H, D] -> [B, H, D, T], T padded to whole blocks."""
+    return skipping.pad(x.transpose(0, 2, 3, 1), block)
+
+
+def sequence_second(x: Float[Array, "B H D T2"], length: int) -> Float[Array, "B T H D"]:
+    """Undo `sequence_last`: [B, H, D, T or more] -> [B, length, H, D]."""
+    return x[..., :length].transpose(0, 3, 1, 2)
+
+
+def key_pieces(length: int) -> list[slice]:
+    """Cut a block of keys into pieces that are computed one after another."""
+    return _pieces(length, _KEYS_AT_ONCE)
+
+
+def query_pieces(length: int) -> list[slice]:
+    """Cut a block of queries into pieces that are computed one after another."""
+    return _pieces(length, _QUERIES_AT_ONCE)
+
+
+def _pieces(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def take_piece(refs: Any, piece: slice) -> Any:
+    """Take a piece of references to vectors or matrices [n, length], without reading it yet."""
+    return jax.tree.map(lambda ref: ref.at[:, piece], refs)
+
+
+def along_lanes(refs: Any) -> Any:
+    """Read vectors [1, n] as they lie."""
+    return jax.tree.map(lambda ref: ref[...], refs)
+
+
+def along_sublanes(refs: Any) -> Any:
+    """Read vectors [1, n] as columns [n, 1]: those of the side that passes by."""
+    return jax.tree.map(lambda ref: ref[0][:, None], refs)
+
+
+def multiply(a: Any, b: Any, axis_a: int, axis_b: int) -> Array:
+    """Multiply two matrices [n, m], over one axis of each, in the type of the first.
+
+    Two-byte operands are what the matrix unit is fast for; it sums their products in float32.
+    """
+    a, b = a[...], b[...]
+    axes = (((axis_a,), (axis_b,)), ((), ()))
+    return jax.lax.dot_general(a, b.astype(a.dtype), axes, preferred_element_type=jnp.float32)
