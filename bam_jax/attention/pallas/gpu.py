@@ -26,13 +26,22 @@ from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, ro
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
 
-_PROCESSORS = 132  # of an H100 and an H200; each holds a block of threads.
+_PROCESSORS = 132  # Of an H100 and an H200; each holds a block of threads.
 
-_DTYPES = ("bfloat16", "float16")  # Of matrix products as exact as their operands.
+_DTYPES = (
+    "bfloat16",
+    "float16",
+)  # Of matrix products as exact as their operands; those of float32 round them to 19 bits.
 
 
-def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
-    """Why these kernels cannot do it, or None; see `Backend.refuses`."""
+# The other side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
+_FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
+
+
+def refuses(
+    q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring
+) -> str | None:
+    """Give the reason why these kernels cannot do it, or None; see `Backend.refuses`."""
     if not q.dtype == k.dtype == v.dtype or q.dtype.name not in _DTYPES:
         return f"q, k and v are all of one of {', '.join(_DTYPES)} in its matrix products, not {q.dtype}, {k.dtype}, {v.dtype}"
     if q.shape[-1] > 128:
@@ -45,71 +54,80 @@ def refuses(q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
 def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
-    """Attention and its log-normaliser by the running softmax; see `Backend.forward`. The output is float32."""
-    plan = TilePipeline.of(q, k, v, scoring, tiling)
-    kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, width=128)
+    """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`. The output is float32."""
+    pipeline = TilePipeline.of(q, k, v, scoring, tiling)
+    kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, _FORWARD_WIDTH)
     if q.shape[1] == 1:
-        return _decode(plan, kernel, q)
-    (out,), (lse,) = plan.over_keys(kernel, (plan.q,), plan.queries, matrices=1, vectors=1)
+        return _decode(pipeline, kernel, q)
+    (out,), (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=1, vectors=1)
     return out[:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
 
 
-def _decode(plan: TilePipeline, kernel: Kernel, q: Array) -> tuple[Array, Array]:
+def _decode(pipeline: TilePipeline, kernel: Kernel, q: Array) -> tuple[Array, Array]:
     """`forward` of one query: a block of threads for each part of its keys, as many as the GPU can hold at once."""
-    number = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), plan.needed.shape[-1])
-    again = lambda x: jnp.tile(x, number)
-    together = dataclasses.replace(plan, needed=parts(plan.needed, number), q=jnp.tile(plan.q, (1, number, 1, 1)))
-    (out,), (lse,) = together.over_keys(kernel, (together.q,), jax.tree.map(again, plan.queries), matrices=1, vectors=1)
-    first = slice(None, None, plan.block_q)
+    count = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), pipeline.needed.shape[-1])
+    # A copy of the query's block for each part: to the grid they are so many blocks of queries.
+    copies = dataclasses.replace(
+        pipeline, needed=parts(pipeline.needed, count), q=jnp.tile(pipeline.q, (1, count, 1, 1))
+    )
+    query_vectors = jax.tree.map(lambda x: jnp.tile(x, count), pipeline.queries)
+    (out,), (lse,) = copies.over_keys(kernel, (copies.q,), query_vectors, matrices=1, vectors=1)
+    first = slice(None, None, pipeline.block_q)  # of each block, whose other queries are padding
     out, lse = merge(out[:, first].swapaxes(1, 2), lse[:, :, first], axis=2)  # [B, H, D], [B, H]
     return out[:, None, :, : q.shape[3]], lse[..., None]
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
-    """Gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
+    """Compute gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
-    plan = TilePipeline.of(q, k, v, scoring, tiling)
-    matrices = (plan.q, pad(d_out.astype(q.dtype), plan.block_q))
-    vectors = (plan.queries, *(skipping.pad(x[:, :, None], plan.block_q) for x in residuals.row_terms(d_out)))
+    pipeline = TilePipeline.of(q, k, v, scoring, tiling)
+    matrices = (pipeline.q, pad(d_out.astype(q.dtype), pipeline.block_q))
+    row_terms = (skipping.pad(x[:, :, None], pipeline.block_q) for x in residuals.row_terms(d_out))
+    vectors = (pipeline.queries, *row_terms)
 
-    sums = tile.ScoringSums.of(scoring, plan.parameters, residuals.wanted)
-    rows, columns = sum(sums.of_queries), sum(sums.of_keys)
+    sums = tile.ScoringSums.of(scoring, pipeline.parameters, residuals.wanted)
+    query_sums, key_sums = sum(sums.of_queries), sum(sums.of_keys)
     scale = 1 / math.sqrt(q.shape[-1])
-    of_queries = Kernel(
+    # Two kernels, each of which holds what it sums: none adds to numbers that another block of threads adds to as well, and
+    # the order of every sum is the same in each run.
+    query_kernel = Kernel(
         "query_gradients",
-        functools.partial(_gradient_start, 1, rows),
+        functools.partial(_gradient_start, 1, query_sums),
         functools.partial(_query_step, sums.of_queries),
         functools.partial(_gradient_finish, (scale,)),
-        width=64,
+        _BACKWARD_WIDTH,
     )
-    of_keys = Kernel(
+    key_kernel = Kernel(
         "key_gradients",
-        functools.partial(_gradient_start, 2, columns),
+        functools.partial(_gradient_start, 2, key_sums),
         functools.partial(_key_step, sums.of_keys),
         functools.partial(_gradient_finish, (scale, 1.0)),
-        width=64,
+        _BACKWARD_WIDTH,
     )
-    (dq,), d_rows = plan.over_keys(of_queries, matrices, vectors, matrices=1, vectors=rows)
-    of_head, d_columns = plan.over_queries(of_keys, matrices, vectors, matrices=2, vectors=columns)
-    dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_head)
+    (dq,), d_query = pipeline.over_keys(query_kernel, matrices, vectors, matrices=1, vectors=query_sums)
+    of_query_heads, d_key = pipeline.over_queries(key_kernel, matrices, vectors, matrices=2, vectors=key_sums)
+    dk, dv = (x.reshape(*x.shape[:2], k.shape[2], -1, x.shape[3]).sum(3) for x in of_query_heads)
 
-    d_scoring = sums.cotangent(d_rows, d_columns, q.shape[2])
-    narrow = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
-    return Gradients(narrow(dq, q), narrow(dk, k), narrow(dv, v), d_scoring)
+    d_scoring = sums.cotangent(d_query, d_key, q.shape[2])
+    unpadded = lambda x, like: x[:, : like.shape[1], :, : like.shape[3]].astype(like.dtype)
+    return Gradients(unpadded(dq, q), unpadded(dk, k), unpadded(dv, v), d_scoring)
 
 
 def _forward_start(width: int) -> tuple:
+    # The maximum starts above `HIDDEN`: where all keys of a tile are hidden their exponents are 0, and not 1.
     return constant_vector(FLOOR), constant_vector(0.0), zeros(width)
 
 
-def _forward_step(at: LoadedTile, state: tuple) -> tuple:
-    (q,), (k, v) = at.held, at.other
+def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
+    (q,), (k, v) = loaded.held, loaded.other
     top, total, sums = state
-    logits, _ = tile.logits(product(q, k) * at.scale, at.bias, at.along_rows, at.along_columns)
+    scores = product(q, k) * loaded.scale
+    logits, _ = tile.logits(scores, loaded.bias, loaded.along_rows, loaded.along_columns)
     highest = jnp.maximum(top, logits.max(1))
     weights = jnp.exp(logits - spread(highest, logits.shape))
+    # What was summed so far is relative to the old maximum. It shrinks first, since the tensor cores add on top of it.
     shrink = jnp.exp(top - highest)
-    sums = at.add_product(sums * spread(shrink, sums.shape), weights.astype(v.dtype), v)
+    sums = loaded.add_product(sums * spread(shrink, sums.shape), weights.astype(v.dtype), v)
     return highest, total * shrink + weights.sum(1), sums
 
 
@@ -130,41 +148,46 @@ def _gradient_finish(scales: tuple[float, ...], state: tuple) -> tuple:
     return tuple(x * scale for x, scale in zip(matrices, scales, strict=True)), vectors
 
 
-def _query_step(wanted: list[bool], at: LoadedTile, state: tuple) -> tuple:
-    (q, d_out), (k, v) = at.held, at.other
-    queries, lse, delta = at.along_rows
-    (dq,), d_rows = state
-    logits, raw = tile.logits(product(q, k) * at.scale, at.bias, queries, at.along_columns)
+def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
+    """Add a tile to dq and the sums over keys: d_logit = weight * (d_out . v - delta)."""
+    (q, d_out), (k, v) = loaded.held, loaded.other
+    queries, lse, delta = loaded.along_rows
+    (dq,), d_query = state
+    logits, raw = tile.logits(product(q, k) * loaded.scale, loaded.bias, queries, loaded.along_columns)
+    # Weights are computed again from the log-normaliser: the table of weights is never in memory.
     d_logits = jnp.exp(logits - lse) * (product(d_out, v) - delta)
-    parts = []
+    d_temperature = []
     if queries.temperature is not None:
-        parts = [d_logits * raw]
+        d_temperature = [d_logits * raw]
         d_logits = d_logits * queries.temperature
-    if d_rows:
-        d_bias, d_i, _ = cotangents(at.bias, *tile.coordinates(queries, at.along_columns), d_logits)
-        own = () if queries.coordinate is None else d_i
-        d_rows = _accumulate(d_rows, [*jax.tree.leaves(d_bias), *parts, *jax.tree.leaves(own)], wanted)
-    return (at.add_product(dq, d_logits.astype(k.dtype), k),), d_rows
+    if d_query:
+        d_bias, d_i, _ = cotangents(loaded.bias, *tile.coordinates(queries, loaded.along_columns), d_logits)
+        summands = [*jax.tree.leaves(d_bias), *d_temperature, *jax.tree.leaves(d_i)]
+        d_query = _accumulate(d_query, summands, wanted)
+    return (loaded.add_product(dq, d_logits.astype(k.dtype), k),), d_query
 
 
-def _key_step(wanted: list[bool], at: LoadedTile, state: tuple) -> tuple:
-    (k, v), (q, d_out) = at.held, at.other
-    queries, lse, delta = at.along_columns
-    (dk, dv), d_columns = state
-    logits, _ = tile.logits(product(k, q) * at.scale, at.bias, queries, at.along_rows)
+def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
+    """Add a tile to dk, dv and the sums over queries; the tile is the transpose of that in `_query_step`."""
+    (k, v), (q, d_out) = loaded.held, loaded.other
+    queries, lse, delta = loaded.along_columns
+    (dk, dv), d_key = state
+    logits, _ = tile.logits(product(k, q) * loaded.scale, loaded.bias, queries, loaded.along_rows)
     weights = jnp.exp(logits - lse)
-    dv = at.add_product(dv, weights.astype(d_out.dtype), d_out)
+    dv = loaded.add_product(dv, weights.astype(d_out.dtype), d_out)
     d_logits = weights * (product(v, d_out) - delta)
     if queries.temperature is not None:
         d_logits = d_logits * queries.temperature
-    if d_columns:
-        _, _, d_j = cotangents(at.bias, *tile.coordinates(queries, at.along_rows), d_logits)
-        d_columns = _accumulate(d_columns, jax.tree.leaves(d_j), wanted)
-    return (at.add_product(dk, d_logits.astype(q.dtype), q), dv), d_columns
+    if d_key:
+        _, _, d_j = cotangents(loaded.bias, *tile.coordinates(queries, loaded.along_rows), d_logits)
+        d_key = _accumulate(d_key, jax.tree.leaves(d_j), wanted)
+    return (loaded.add_product(dk, d_logits.astype(q.dtype), q), dv), d_key
 
 
-def _accumulate(total: tuple, parts: list[Array], wanted: list[bool]) -> tuple:
-    """Add the row sums of those parts that are wanted."""
-    # A coordinate that stands for the position comes last, and nobody wants it.
-    chosen = (part for part, flag in zip(parts, wanted, strict=False) if flag)
-    return tuple(x + row_sum(part) for x, part in zip(total, chosen, strict=True))
+def _accumulate(total: tuple, summands: list[Array], wanted: list[bool]) -> tuple:
+    """Add the row sums of those summands [64, n] that are wanted.
+
+    Behind the flags there may be summands of coordinates that stand for positions, which nobody wants.
+    """
+    chosen = [summand for summand, flag in zip(summands, wanted, strict=False) if flag]
+    return tuple(x + row_sum(summand) for x, summand in zip(total, chosen, strict=True))

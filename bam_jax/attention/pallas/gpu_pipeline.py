@@ -30,7 +30,7 @@ from bam_jax.attention.pallas.gpu_arithmetic import (
 from bam_jax.system.axes import typed
 from bam_jax.system.platform import platform
 
-# Computing warpgroups. Of three, a thread would have 160 registers, and in 128-wide heads sums and logits alone take 128.
+# Computing warpgroups. Of three, a thread would have about 150 registers, and sums and logits of 128-wide heads alone take 128.
 _COMPUTING = 2
 _HELD = _COMPUTING * TILE_ROWS  # tokens that a block of threads holds
 

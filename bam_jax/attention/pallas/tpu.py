@@ -50,12 +50,12 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]
     """
     if tile.unsupported(scoring) is None:
         return True
-    return tpu_strips.shift(scoring)[0] if q.shape[1] > 1 else False
+    return tpu_strips.slot_shift(scoring)[0] if q.shape[1] > 1 else False
 
 
 def _shift(scoring: Scoring) -> Array | None:
     """How far apart the slots of both sides are, for a bias in strips; None: it is a formula."""
-    return None if tile.unsupported(scoring) is None else tpu_strips.shift(scoring)[1]
+    return None if tile.unsupported(scoring) is None else tpu_strips.slot_shift(scoring)[1]
 
 
 def forward(

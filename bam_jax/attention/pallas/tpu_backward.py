@@ -92,7 +92,7 @@ def query_kernel(wanted: list[bool], step: Step, held: QueryOperands, k: Any, v:
         if d_strips is not None:
             # Once for the tile: a strip belongs to all of its sublanes, from the first.
             d_tile = jnp.concatenate(d_pieces)
-            d_strips[pl.ds(step.diagonal, 1)] += tpu_strips.sums(d_tile, d_strips.shape[1])
+            d_strips[pl.ds(step.diagonal, 1)] += tpu_strips.diagonal_sums(d_tile, d_strips.shape[1])
 
     @pl.when(step.last)
     def finish() -> None:

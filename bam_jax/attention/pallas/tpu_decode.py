@@ -54,7 +54,7 @@ def decode(
         q=grouped(grid.q),
         queries=jax.tree.map(grouped, grid.queries),
         keys=jax.tree.map(grouped_keys, grid.keys),
-        table=jnp.zeros((1, 1), jnp.float32),  # it holds a number for each head: here it is an operand of the queries
+        table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads: their parameters come with the queries
         needed=parts(needed, number).reshape(heads * number, 1, -1),
         block_q=count,
     )

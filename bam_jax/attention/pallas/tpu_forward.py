@@ -54,7 +54,7 @@ def forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, t
 
 def bias_of_piece(bias: Bias, piece: slice) -> Bias:
     """Restrict the bias of a tile to a piece of its sublanes: a strip is rolled further, a formula is that of all."""
-    return dataclasses.replace(bias, row=piece.start) if isinstance(bias, tpu_strips.Strip) else bias
+    return dataclasses.replace(bias, first=piece.start) if isinstance(bias, tpu_strips.StripBias) else bias
 
 
 def start_softmax(top: Any, total: Any, sums: Any) -> None:

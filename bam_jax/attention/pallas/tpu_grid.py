@@ -16,7 +16,7 @@ from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.scoring import Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.tpu_layout import sequence_last
-from bam_jax.attention.pallas.tpu_strips import Strip, Strips
+from bam_jax.attention.pallas.tpu_strips import StripBias, StripTable
 from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
 
@@ -53,7 +53,7 @@ class Step:
     def bias(self, width: int = 1) -> Bias:
         """The bias of this head, each parameter spread over this many lanes: Mosaic takes vectors in a formula."""
         if self.strip is not None:
-            return Strip(self.strip)
+            return StripBias(self.strip)
         return self.parameters.bias([jnp.full((1, width), self.number(n)) for n in range(sum(self.parameters.sizes))])
 
 
@@ -75,7 +75,7 @@ class TileGrid:
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
     block_k: int
-    strips: Strips | None  # of the bias; None: it is a formula
+    strips: StripTable | None  # of the bias; None: it is a formula
 
     @classmethod
     def of(
@@ -83,7 +83,7 @@ class TileGrid:
     ) -> "TileGrid":
         """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out which tiles are needed.
 
-        With a shift (see `tpu_strips.shift`) the bias comes in strips, without one it is a formula.
+        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula.
         """
         k, v = sealed(k, v)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
@@ -95,7 +95,7 @@ class TileGrid:
         needed = skipping.needed(q, k, whole, tiling.skip, block_q, block_k)
         strips = None
         if shift is not None:
-            strips = Strips(scoring.bias, shift, q.shape[2], block_q, block_k, *needed.shape[1:])
+            strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *needed.shape[1:])
         return cls(
             sequence_last(scaled, block_q),
             sequence_last(k, block_k),
@@ -201,7 +201,7 @@ class _Walk:
         """The kernel's outputs; see `TileGrid.over_keys`."""
         tiles, strip = self.tiles, None
         if tiles.strips is not None:
-            strip = tiles.strips.values(keys_in_rows=self.hold_queries).reshape(1, self.heads, 1, -1)
+            strip = tiles.strips.values(keys_in_sublanes=self.hold_queries).reshape(1, self.heads, 1, -1)
         # Scalars come ahead of the blocks, since they decide which blocks are fetched.
         scalars = (tiles.table, self.first, self.count)
         operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
@@ -316,7 +316,7 @@ class _Walk:
         (b, h, n), (_, _, m) = self._held(*at), self._other(*at)
         if self.tiles.strips is None:
             return b, h, 0
-        return b, h, self.tiles.strips.number(n, m) if self.hold_queries else self.tiles.strips.number(m, n)
+        return b, h, self.tiles.strips.index(n, m) if self.hold_queries else self.tiles.strips.index(m, n)
 
     def _head(self, b: Array, c: Array, *_: Any) -> tuple:
         return b, c, 0
@@ -333,7 +333,7 @@ def _dimension_semantics(whole_outputs: tuple) -> Any:
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     """Query and key block: 512, or 256 for wide heads; four times as many keys for one query."""
-    side = 512 if q[3] <= 128 else 256  # of wider heads two buffers of all operands would not fit
+    side = 512 if q[3] <= 128 else 256  # half as many tokens of heads twice as wide fill the same memory on the chip
 
     def fit(length: int, most: int) -> int:
         """A multiple of 128, as lanes come, or the whole of a short row."""

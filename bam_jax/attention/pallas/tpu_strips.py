@@ -1,7 +1,8 @@
 """A relative bias in the tiles of TPU kernels as strips, one value for each diagonal of a tile.
 
-A kernel cannot look up a value in a table. Outside it the bias is evaluated once for each offset, by all that JAX can do; inside,
-a strip of a tile's values is rolled by one more for each row, and is the tile. Its transpose sums along diagonals.
+A kernel cannot look up a value in a table. Outside it the bias is evaluated once for each offset, by all that JAX can do. Inside,
+the values of a tile's diagonals, a strip, are copied to every sublane and rolled there by one lane more than above: that is the
+tile. The transpose sums along diagonals.
 """
 
 import dataclasses
@@ -20,14 +21,21 @@ from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases import Bias
 
 
-def shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Whether offsets are those of slots, and how far apart the slots of both sides are.
+def slot_shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+    """Find out whether offsets are those of slots, and how far apart the slots of both sides are.
 
-    position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
+        position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
+
+    Args:
+      scoring: with the tokens of both sides.
+
+    Returns:
+      Whether there is one such shift, and the shift.
     """
     queries, keys = scoring.queries, scoring.keys
 
     def extent(tokens: Tokens) -> tuple[Array, Array]:
+        """By how much positions are ahead of their slots in each row of the batch, at least and at most."""
         ahead = tokens.position - jnp.arange(tokens.position.shape[1])
         filled = tokens.position < EMPTY
         return jnp.where(filled, ahead, EMPTY).min(1), jnp.where(filled, ahead, -EMPTY).max(1)
@@ -37,6 +45,7 @@ def shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
     least = jnp.where(some, j_low - i_high, EMPTY).min()
     most = jnp.where(some, j_high - i_low, -EMPTY).max()
     one = least == most
+    # Documents of one row begin anew, but a query sees its own alone, in which both sides are ahead of their slots alike.
     return one | ~some.any() | _same_documents(queries, keys), jnp.where(one, least, 0).astype(jnp.int32)
 
 
@@ -52,12 +61,12 @@ def _same_documents(queries: Tokens, keys: Tokens) -> Array | bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Strips:
-    """The strips of all tiles: those on one diagonal share theirs.
+class StripTable:
+    """The strips of all tiles: tiles on one diagonal share theirs.
 
     Args:
       bias: a `Relative` one.
-      shift: of the slots; see the function.
+      shift: of the slots; see `slot_shift`.
       heads: of queries.
       block_q, block_k: queries and keys of a tile.
       query_blocks, key_blocks: number of blocks on either side.
@@ -79,69 +88,83 @@ class Strips:
     @property
     def count(self) -> int:
         """G, the number of strips."""
-        return self.number(0, self.key_blocks - 1) + 1
+        return self.index(0, self.key_blocks - 1) + 1
 
     @property
     def width(self) -> int:
         """W, the numbers of a strip: whole groups of 128 lanes."""
         return -(-(self.block_q + self.block_k) // 128) * 128
 
-    def number(self, n: Any, m: Any) -> Any:
-        """Which strip is that of query block n and key block m."""
+    def index(self, n: Any, m: Any) -> Any:
+        """Number the strip of query block n and key block m."""
         return (self.query_blocks - 1 - n) * (self.block_q // self.step) + m * (self.block_k // self.step)
 
-    def values(self, *, keys_in_rows: bool) -> Float[Array, "H G W"]:
-        """All strips, for tiles whose rows are keys, or queries."""
-        return self._of(keys_in_rows, self.bias)
+    def values(self, *, keys_in_sublanes: bool) -> Float[Array, "H G W"]:
+        """Evaluate the bias: all strips, for tiles whose sublanes are keys, or queries."""
+        return self._evaluate(keys_in_sublanes, self.bias)
 
     def cotangent(self, d_values: Float[Array, "H G W"]) -> Bias:
-        """The bias's cotangent from that of `values`, for tiles whose rows are keys."""
-        _, vjp = jax.vjp(functools.partial(self._of, True), self.bias)
+        """Give the bias's cotangent from that of `values`, for tiles whose sublanes are keys."""
+        _, vjp = jax.vjp(functools.partial(self._evaluate, True), self.bias)
         return vjp(d_values)[0]
 
-    def _of(self, keys_in_rows: bool, bias: Bias) -> Array:
+    def _evaluate(self, keys_in_sublanes: bool, bias: Bias) -> Array:
         used = self.block_q + self.block_k - 1
         offset = self.shift + 1 - self.query_blocks * self.block_q + jnp.arange((self.count - 1) * self.step + used)
         values = toeplitz.of_offsets(bias, offset.astype(jnp.float32)[None, None])[0].astype(jnp.float32)
         values = jnp.broadcast_to(values, (self.heads, values.shape[1]))
         strip = lambda n: jax.lax.dynamic_slice_in_dim(values, n * self.step, used, axis=1)
         strips = jax.vmap(strip, out_axes=1)(jnp.arange(self.count))
-        strips = strips[..., ::-1] if keys_in_rows else strips
+        strips = (
+            strips[..., ::-1] if keys_in_sublanes else strips
+        )  # offsets fall from lane to lane where queries lie there
         strips = jnp.pad(strips, ((0, 0), (0, 0), (0, self.width - used)))
-        return jnp.roll(strips, 1 - (self.block_k if keys_in_rows else self.block_q), axis=2)
+        # The first sublane's values come first, so that the tile's own roll starts at 0.
+        return jnp.roll(strips, 1 - (self.block_k if keys_in_sublanes else self.block_q), axis=2)
 
 
 @dataclasses.dataclass(frozen=True)
-class Strip(Bias):
-    """The bias of one tile inside a kernel, from some row on; its coordinates follow one another, whatever they are."""
+class StripBias(Bias):
+    """The bias of one tile inside a kernel, whose coordinates follow one another, whatever they are.
+
+    Args:
+      values: reference to the strip, [1, W].
+      first: the sublane of the tile at which it starts.
+    """
 
     values: Any
-    row: int = 0
+    first: int = 0
 
     def __call__(self, i: Array, j: Array) -> Array:
-        rows, lanes = jnp.broadcast_shapes(i.shape, j.shape)
-        return spread(self.values[...], rows, lanes, self.row)
+        sublanes, lanes = jnp.broadcast_shapes(i.shape, j.shape)
+        return tile_of_strip(self.values[...], sublanes, lanes, self.first)
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple:
-        """None: those of the strip are `sums`."""
+        """Give none: those of the strip are `diagonal_sums`."""
         return None, None, None
 
 
-def spread(strip: Float[Array, "1 W"], rows: int, lanes: int, row: int = 0) -> Float[Array, "rows lanes"]:
-    """The tile of a strip from some row on: tile[r, l] = strip[(l - r - row) mod W]."""
-    tile = jnp.broadcast_to(strip, (rows, strip.shape[1]))
-    return pltpu.roll(tile, row, 1, stride=1, stride_axis=0)[:, :lanes]
+def tile_of_strip(
+    strip: Float[Array, "1 W"], sublanes: int, lanes: int, first: int = 0
+) -> Float[Array, "sublanes lanes"]:
+    """Make a tile of its strip, from some sublane on: tile[r, l] = strip[(l - r - first) mod W]."""
+    copies = jnp.broadcast_to(strip, (sublanes, strip.shape[1]))
+    return pltpu.roll(copies, first, 1, stride=1, stride_axis=0)[:, :lanes]
 
 
-def sums(tile: Float[Array, "rows lanes"], width: int) -> Float[Array, "1 W"]:
-    """Sums along diagonals, the transpose of `spread`: strip[w] = sum of tile[r, l] where (l - r) mod W = w."""
-    rows, lanes = tile.shape
-    return _folded(jnp.concatenate([tile, jnp.zeros((rows, width - lanes), tile.dtype)], axis=1))
+def diagonal_sums(tile: Float[Array, "sublanes lanes"], width: int) -> Float[Array, "1 W"]:
+    """Sum a tile along its diagonals, the transpose of `tile_of_strip`: strip[w] = sum of tile[r, l], (l - r) mod W = w."""
+    sublanes, lanes = tile.shape
+    return _fold_diagonals(jnp.concatenate([tile, jnp.zeros((sublanes, width - lanes), tile.dtype)], axis=1))
 
 
-def _folded(x: Array) -> Array:
-    """[1, W], the sum over rows r of x[r, (w + r) mod W]: the lower half of the rows is rolled and added to the upper."""
-    rows, width = x.shape
-    if rows % 2:
-        return sum((pltpu.roll(x[r : r + 1], width - r, 1) for r in range(1, rows)), x[:1])
-    return _folded(x[: rows // 2] + pltpu.roll(x[rows // 2 :], width - rows // 2, 1))
+def _fold_diagonals(x: Array) -> Array:
+    """[1, W], the sum over r of x[r, (w + r) mod W]: the lower half of the sublanes is rolled and added to the upper.
+
+    So the rolls are of whole halves, as many as the logarithm of the sublanes, and not one for each sublane.
+    """
+    sublanes, width = x.shape
+    if sublanes % 2:
+        return sum((pltpu.roll(x[r : r + 1], width - r, 1) for r in range(1, sublanes)), x[:1])
+    half = sublanes // 2
+    return _fold_diagonals(x[:half] + pltpu.roll(x[half:], width - half, 1))

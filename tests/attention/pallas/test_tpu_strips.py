@@ -17,7 +17,9 @@ H = 2
 @pytest.mark.parametrize(("rows", "row"), [(1, 0), (2, 4), (7, 0), (12, 12), (16, 0)])
 def test_a_strip_is_the_tile_and_sums_are_its_transpose(rows, row, rng):
     strip, tile = (rng.normal(size=size).astype(np.float32) for size in ((1, 128), (rows, 20)))
-    both = jax.jit(lambda strip, tile: (tpu_strips.spread(strip, rows, 20, row), tpu_strips.sums(tile, 128)))
+    both = jax.jit(
+        lambda strip, tile: (tpu_strips.tile_of_strip(strip, rows, 20, row), tpu_strips.diagonal_sums(tile, 128))
+    )
     spread, sums = both(strip, tile)
     at = np.arange(20) - np.arange(rows)[:, None]
     np.testing.assert_array_equal(spread, strip[0, at - row])
@@ -30,14 +32,14 @@ def test_a_strip_is_the_tile_and_sums_are_its_transpose(rows, row, rng):
 @pytest.mark.parametrize("counts", [(1, 1), (3, 4), (1, 3), (3, 1)])
 def test_every_tile_finds_its_values(blocks, counts):
     shift = -5
-    whole = tpu_strips.Strips(biases.ALiBi(jnp.ones(H)), jnp.int32(shift), H, *blocks, *counts)
-    by_rows = {keys: np.asarray(whole.values(keys_in_rows=keys)) for keys in (True, False)}
+    whole = tpu_strips.StripTable(biases.ALiBi(jnp.ones(H)), jnp.int32(shift), H, *blocks, *counts)
+    by_rows = {keys: np.asarray(whole.values(keys_in_sublanes=keys)) for keys in (True, False)}
     assert by_rows[True].shape == (H, whole.count, whole.width)
     for n, m in np.ndindex(counts):
         t, s = n * blocks[0] + np.arange(blocks[0]), m * blocks[1] + np.arange(blocks[1])
         expected = -np.abs(s - t[:, None] + shift)
         for keys, values in by_rows.items():
-            strip, (rows, lanes) = values[1, whole.number(n, m)], blocks[::-1] if keys else blocks
+            strip, (rows, lanes) = values[1, whole.index(n, m)], blocks[::-1] if keys else blocks
             tile = strip[np.arange(lanes) - np.arange(rows)[:, None]]
             np.testing.assert_array_equal(tile.T if keys else tile, expected)
 
@@ -60,7 +62,7 @@ E = EMPTY
 )
 def test_where_offsets_are_those_of_slots(queries, keys, expected):
     queries, keys = (Tokens(jnp.asarray(x)) for x in (queries, keys))
-    fits, shift = tpu_strips.shift(Scoring(biases.ALiBi(jnp.ones(H)), queries, keys))
+    fits, shift = tpu_strips.slot_shift(Scoring(biases.ALiBi(jnp.ones(H)), queries, keys))
     assert (int(shift) if fits else None) == expected
 
 
@@ -76,7 +78,7 @@ def test_where_offsets_are_those_of_slots(queries, keys, expected):
 )
 def test_documents_may_begin_anew(positions, segments, expected):
     tokens = Tokens(jnp.asarray(positions), jnp.asarray(segments))
-    assert tpu_strips.shift(Scoring(biases.ALiBi(jnp.ones(H)), tokens, tokens))[0] == expected
+    assert tpu_strips.slot_shift(Scoring(biases.ALiBi(jnp.ones(H)), tokens, tokens))[0] == expected
 
 
 @biases.bias
