@@ -1,4 +1,4 @@
-"""What the compiler makes of the GPU kernels, for an H100, without one: registers, spills and shared memory. Nothing runs.
+"""The GPU kernels as the compiler makes them for an H100, without one: registers, spills and shared memory. Nothing runs.
 
     python -m bam_jax.bench.gpu_static --out=experiments/h100_compiled.json
 
@@ -85,8 +85,8 @@ BIASES = {
 """Every bias that the kernels compute, with parameters that have a shape only."""
 
 
-def compiled(f: Callable, *arguments: Any) -> Any:
-    """f compiled for one H100, which need not be there.
+def compile_for_h100(f: Callable, *arguments: Any) -> Any:
+    """Compile a function for one H100, which need not be there.
 
     Args:
       f: a function of arrays.
@@ -102,8 +102,10 @@ def compiled(f: Callable, *arguments: Any) -> Any:
         return jax.jit(f).lower(*shapes).compile()
 
 
-def operands(name: str, width: int, *, length: int = LENGTH, dtype: str = "bfloat16", packed: bool = False) -> tuple:
-    """Shapes of q, k, v and a scoring with one of `BIASES`.
+def operand_shapes(
+    name: str, width: int, *, length: int = LENGTH, dtype: str = "bfloat16", packed: bool = False
+) -> tuple:
+    """Make shapes of q, k, v and a scoring with one of `BIASES`.
 
     Args:
       name: of the bias.
@@ -127,7 +129,13 @@ def operands(name: str, width: int, *, length: int = LENGTH, dtype: str = "bfloa
 
 
 def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callable, tuple]]:
-    """Each kernel alone: its name, a function that runs no other, and shapes of that function's arguments."""
+    """Separate the kernels: by name, a function that runs one alone and the shapes of that function's arguments.
+
+    A function gives the results of one kernel: XLA removes the others, which nobody asks for.
+
+    Args:
+      q, k, v, scoring: shapes, as of `operand_shapes`.
+    """
     tiling = Tiling()
     out, lse, d_out = _number(*q.shape), _number(q.shape[0], q.shape[2], q.shape[1]), q
     wanted = Differentiable.of(scoring).flags(lambda _: True)
@@ -136,60 +144,63 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callabl
     def forward(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple:
         return gpu.forward(q, k, v, scoring, tiling)
 
-    def of_queries(residuals: Residuals, d_out: Any) -> tuple:
+    def query_gradients(residuals: Residuals, d_out: Any) -> tuple:
         dq, _, _, d_scoring = gpu.backward(residuals, d_out, tiling)
         return dq, d_scoring.bias, d_scoring.temperature, d_scoring.queries.coordinate
 
-    def of_keys(residuals: Residuals, d_out: Any) -> tuple:
+    def key_gradients(residuals: Residuals, d_out: Any) -> tuple:
         _, dk, dv, d_scoring = gpu.backward(residuals, d_out, tiling)
         return dk, dv, d_scoring.keys.coordinate
 
     return {
         "forward": (forward, (q, k, v, scoring)),
-        "query_gradients": (of_queries, (residuals, d_out)),
-        "key_gradients": (of_keys, (residuals, d_out)),
+        "query_gradients": (query_gradients, (residuals, d_out)),
+        "key_gradients": (key_gradients, (residuals, d_out)),
     }
 
 
 def measure(name: str, width: int, *, packed: bool = False) -> Iterator[dict]:
-    """What each kernel takes: registers of a thread, bytes that a thread spills, bytes of shared memory of a block."""
-    for kernel, (f, arguments) in kernels(*operands(name, width, packed=packed)).items():
-        with _written() as said:
-            compiled(f, *arguments)
-        one = lambda pattern, text=said[0]: int(re.findall(pattern, text)[-1])
+    """Compile each kernel and yield its registers of a thread, bytes that a thread spills, and bytes of shared memory."""
+    for kernel, (f, arguments) in kernels(*operand_shapes(name, width, packed=packed)).items():
+        with _captured_output() as captured:
+            compile_for_h100(f, *arguments)
+        last = lambda pattern, text=captured[0]: int(re.findall(pattern, text)[-1])
         yield {
             "bias": name,
             "head_width": width,
             "packed": packed,
             "kernel": kernel,
-            "registers": one(r"Used (\d+) registers"),
-            "spill_stores": one(r"(\d+) bytes spill stores"),
-            "spill_loads": one(r"(\d+) bytes spill loads"),
-            "shared_memory": one(r"smem_scratch_bytes=(\d+)"),
+            "registers": last(r"Used (\d+) registers"),
+            "spill_stores": last(r"(\d+) bytes spill stores"),
+            "spill_loads": last(r"(\d+) bytes spill loads"),
+            "shared_memory": last(r"smem_scratch_bytes=(\d+)"),
         }
 
 
 @contextlib.contextmanager
-def _written() -> Iterator[list[str]]:
-    """A list that afterwards holds what this process wrote to its standard output and error, the compiler included."""
-    said: list[str] = []
+def _captured_output() -> Iterator[list[str]]:
+    """A list that afterwards holds what this process wrote to its standard output and error.
+
+    The compiler writes to the file descriptors, behind the back of `sys.stdout`: these are turned to a file.
+    """
+    captured: list[str] = []
     with tempfile.TemporaryFile() as file:
         kept = [os.dup(stream) for stream in (1, 2)]
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
         try:
-            yield said
+            yield captured
         finally:
             sys.stdout.flush()
             for stream, old in zip((1, 2), kept, strict=True):
                 os.dup2(old, stream)
                 os.close(old)
             file.seek(0)
-            said.append(file.read().decode())
+            captured.append(file.read().decode())
 
 
 def main(argv: Sequence[str]) -> None:
-    """Compiles every kernel with every bias, prints a table and writes it as JSON.
+    """Compile every kernel with every bias, print a table and write it as JSON.
 
     Raises:
         UserError: bad arguments, or the plugin is missing.
@@ -207,13 +218,13 @@ def main(argv: Sequence[str]) -> None:
     settings = [
         (name, width, packed) for name in options.bias for width, packed in ((64, False), (128, False), (64, True))
     ]
-    rows = []
+    records = []
     for name, width, packed in settings:
-        for row in measure(name, width, packed=packed):
-            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-            rows.append(row)
+        for record in measure(name, width, packed=packed):
+            print("  ".join(f"{key} {value}" for key, value in record.items()), flush=True)
+            records.append(record)
     shape = {"heads": HEADS, "key_heads": KEY_HEADS, "length": LENGTH, "dtype": "bfloat16"}
-    lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
+    lines = ",\n".join(f"    {json.dumps(record)}" for record in records)
     head = json.dumps({"note": NOTE, "jax": jax.__version__, **shape}, indent=2)[:-2]
     options.out.write_text(f'{head},\n  "kernels": [\n{lines}\n  ]\n}}\n')
 

@@ -25,7 +25,7 @@ from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 PARAMETERS = 95_963_904
-"""Of the 120M model, without its embedding."""
+"""The 120M model's parameters, without its embedding."""
 FLOPS = 8 * 197e12
 """A v5e-8's peak in bfloat16, floating-point operations a second."""
 UTILISATION = 0.4

@@ -163,7 +163,7 @@ def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
 
 
 def _slots(report: str) -> dict[str, int]:
-    """How many slots of each unit all bundles fill together."""
+    """Count the slots of each unit that all bundles fill together."""
     head, table = report.split("== UTILIZATION:")
     units = [unit.strip() for unit in head.splitlines()[1].split(",")]
     bundles = [[int(x) for x in line.split()] for line in table.splitlines() if line.strip()]

@@ -54,7 +54,7 @@ def fits(q: Float[Array, "B T H D"], scoring: Scoring) -> bool | Bool[Array, ""]
 
 
 def _shift(scoring: Scoring) -> Array | None:
-    """How far apart the slots of both sides are, for a bias in strips; None: it is a formula."""
+    """The distance between the slots of both sides, for a bias in strips; None: it is a formula."""
     return None if tile.unsupported(scoring) is None else tpu_strips.slot_shift(scoring)[1]
 
 
@@ -66,7 +66,7 @@ def forward(
         return decode(q, k, v, scoring, tiling)
     grid = TileGrid.of(q, k, v, scoring, tiling, _shift(scoring))
     outputs = _like(grid.q), grid.per_query(1)
-    scratch = [(count, grid.block_q) for count in (1, 1, q.shape[-1])]
+    scratch = [(count, grid.block_q) for count in (1, 1, q.shape[-1])]  # maximum, total, weighted values
     out, lse = grid.over_keys(forward_kernel, grid.q, outputs, scratch)
     return sequence_second(out, q.shape[1]), lse[:, :, 0, : q.shape[1]]
 

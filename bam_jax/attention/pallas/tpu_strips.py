@@ -50,7 +50,7 @@ def slot_shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
 
 
 def _same_documents(queries: Tokens, keys: Tokens) -> Array | bool:
-    """Whether both sides are the same tokens, packed in documents whose positions ascend by one, padding behind them."""
+    """Tell whether both sides are the same tokens, in documents whose positions ascend by one, padding behind them."""
     if queries.segment is None or keys.segment is None or queries.position.shape[1] != keys.position.shape[1]:
         return False
     before, after = keys.segment[:, :-1], keys.segment[:, 1:]

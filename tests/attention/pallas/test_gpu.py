@@ -122,26 +122,26 @@ def test_one_query_over_parts_of_its_keys():
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", gpu_static.BIASES)
 def test_every_bias_compiles_for_an_h100(name, packed):
-    arguments = gpu_static.operands(name, 48 if packed else 128, length=300, packed=packed)
+    arguments = gpu_static.operand_shapes(name, 48 if packed else 128, length=300, packed=packed)
     for f, shapes in gpu_static.kernels(*arguments).values():
-        assert gpu_static.compiled(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
+        assert gpu_static.compile_for_h100(f, *shapes).as_text().count('custom_call_target="mosaic_gpu') == 1
 
 
 @needs_compiler
 def test_it_compiles_whatever_the_users_default_numbers(x64):
-    for f, shapes in gpu_static.kernels(*gpu_static.operands("ggd", 64, length=256, dtype="float16")).values():
-        gpu_static.compiled(f, *shapes)
+    for f, shapes in gpu_static.kernels(*gpu_static.operand_shapes("ggd", 64, length=256, dtype="float16")).values():
+        gpu_static.compile_for_h100(f, *shapes)
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", ["ggd", "cable"])
 def test_decoding_compiles_for_an_h100(name):
-    _, k, v, whole = gpu_static.operands(name, 64, length=8192)
+    _, k, v, whole = gpu_static.operand_shapes(name, 64, length=8192)
     queries = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype), whole.queries)
     one = dataclasses.replace(whole, queries=queries)
     q = jax.ShapeDtypeStruct((1, 1, gpu_static.HEADS, 64), k.dtype)
     forward, _ = gpu_static.kernels(q, k, v, one)["forward"]
-    assert gpu_static.compiled(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
+    assert gpu_static.compile_for_h100(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
 
 
 def test_what_it_cannot_do_it_refuses_by_a_reason():
