@@ -2,25 +2,25 @@
 
     python -m bam_jax.train --config=configs/gpt2_small.py --config.data.source=FOLDER --workdir=runs/gpt2_small
 
-FOLDER was made by `python -m bam_jax.data.prepare` with the tokenizer gpt2, or holds your own text. The parameters are
-counted without a position table: those of the encoding come on top.
+`python -m bam_jax.data.prepare` made FOLDER with the tokenizer gpt2, or FOLDER holds your own text. The
+parameters are counted without a position table and without those of the encoding.
 
-The paper's 10 heads do not divide the width of 768; its code has GPT-2's 12, as here.
+The paper's 10 heads do not divide the width of 768. Its code has GPT-2's 12 heads, as here.
 
-On WikiText-103 the paper trains 5,000 steps: --config.steps=5000. Another encoding: --config.encoding=alibi. Its table
-with DAPE has a context of 512: --config.context=512 --config.batch=1024.
+On WikiText-103 the paper trains 5,000 steps: --config.steps=5000. Another encoding: --config.encoding=alibi. The
+paper's table with DAPE has a context of 512: --config.context=512 --config.batch=1024.
 
 Hardware: one accelerator of 80 GB; a step of 524,288 tokens is cut into 16 micro-batches of 32 x 1024. 19,000
 steps are about 8.0e+18 floating-point operations: some 14 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
 
-Expected: on FineWeb-Edu the paper's perplexities, 20.63 at 1024 tokens and 19.28 at 15,360 (table 4).
+Expected: the paper's perplexities on FineWeb-Edu, 20.63 at 1024 tokens and 19.28 at 15,360 (table 4).
 """
 
 import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """What differs from the defaults of `bam_jax.config.Config`."""
+    """The fields that differ from the defaults of `bam_jax.config.Config`."""
     return ml_collections.ConfigDict(
         {
             "encoding": "cable",

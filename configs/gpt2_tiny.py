@@ -2,23 +2,23 @@
 
     python -m bam_jax.train --config=configs/gpt2_tiny.py --config.data.source=FOLDER --workdir=runs/gpt2_tiny
 
-FOLDER was made by `python -m bam_jax.data.prepare` with the tokenizer gpt2, or holds your own text. The parameters are
-counted without a position table: those of the encoding come on top.
+`python -m bam_jax.data.prepare` made FOLDER with the tokenizer gpt2, or FOLDER holds your own text. The
+parameters are counted without a position table and without those of the encoding.
 
-On WikiText-103 the paper trains 9,000 steps: --config.steps=9000. Another encoding: --config.encoding=alibi. Its table
-with DAPE has a context of 512: --config.context=512 --config.batch=1024.
+On WikiText-103 the paper trains 9,000 steps: --config.steps=9000. Another encoding: --config.encoding=alibi. The
+paper's table with DAPE has a context of 512: --config.context=512 --config.batch=1024.
 
 Hardware: one accelerator of 80 GB; a step of 524,288 tokens is cut into 8 micro-batches of 64 x 1024. 19,000
 steps are about 2.9e+18 floating-point operations: some 5 hours at 40% of 400 Tflop/s (an estimate, not a measurement).
 
-Expected: on FineWeb-Edu the paper's perplexities, 28.73 at 1024 tokens and 26.80 at 15,360 (table 4).
+Expected: the paper's perplexities on FineWeb-Edu, 28.73 at 1024 tokens and 26.80 at 15,360 (table 4).
 """
 
 import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """What differs from the defaults of `bam_jax.config.Config`."""
+    """The fields that differ from the defaults of `bam_jax.config.Config`."""
     return ml_collections.ConfigDict(
         {
             "encoding": "cable",

@@ -2,17 +2,17 @@
 
     python -m bam_jax.train --config=configs/lm_120m.py --config.data.source=FOLDER --workdir=runs/lm_120m
 
-FOLDER holds your own text, .txt (a document each) or .jsonl (one a line; its field:
---config.data.text_field=NAME); the paper trained on FineWeb. Without it the documentation that comes
-with Python is read: enough to try the run, not to learn from. The tokenizer needs pip install
+FOLDER holds your own text: .txt (a document each) or .jsonl (a document a line, in the field
+--config.data.text_field=NAME). The paper trained on FineWeb. Without --config.data.source the run reads
+Python's own documentation, which is enough to try it but not to learn from. The tokenizer needs pip install
 'bam_jax[tokenizers]'.
 
-One step on a CPU, to see that it works: --config.context=64 --config.batch=2 --config.optimizer.accumulate=1
+One step on a CPU, as a trial: --config.context=64 --config.batch=2 --config.optimizer.accumulate=1
 --config.steps=1 --workdir=runs/try.
 
 Hardware: one accelerator of 80 GB or more; a step of 589,824 tokens is cut into 8 micro-batches of 144 x
 512. 19,251 steps are 11.4 billion tokens, about 6.9e+18 floating-point operations: some 12 hours at 40%
-of 400 Tflop/s (an estimate, not a measurement; what is recomputed is not counted).
+of 400 Tflop/s (an estimate without recomputation, not a measurement).
 
 Expected: passkey accuracy 1 at the training length and, with SSMax, far beyond it (the paper's Figure
 2). Other contexts of the paper: --config.context=1024 --config.batch=576, or 2048 and 288.
@@ -22,7 +22,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """What differs from the defaults of `bam_jax.config.Config`."""
+    """The fields that differ from the defaults of `bam_jax.config.Config`."""
     return ml_collections.ConfigDict(
         {
             "encoding": "bam",

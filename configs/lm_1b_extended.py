@@ -2,12 +2,12 @@
 
     python -m bam_jax.train --config=configs/lm_1b_extended.py --config.start=runs/lm_1b --workdir=runs/lm_1b_extended
 
-The other sizes in the same way: --config=configs/lm_120m.py and what stands in `get_config` below as overrides. The paper
-does not say the rate of these steps; here it is the one that training ended with, a tenth of the peak, and stays.
+Another size: --config=configs/lm_120m.py, with the fields of `get_config` below as overrides. The paper does not state the
+learning rate of these steps. Here it is the last rate of the training, a tenth of the peak, and stays constant.
 
-Hardware: as configs/lm_1b.py, for an hour and a half in its place of days.
+Hardware: that of configs/lm_1b.py, for an hour and a half instead of days.
 
-Expected: keys are found further out than before (the paper's table 7).
+Expected: the model finds keys further away than before (the paper's table 7).
 """
 
 import runpy
@@ -17,7 +17,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """What differs from the defaults of `bam_jax.config.Config`."""
+    """The fields that differ from the defaults of `bam_jax.config.Config`."""
     config = runpy.run_path(str(Path(__file__).with_name("lm_1b.py")))["get_config"]()
     config.update({"context": 1024, "batch": 576, "steps": 256, "checkpoint_every": 64})
     config.optimizer.update({"rate": config.optimizer.rate / 10, "final": 1.0})

@@ -3,7 +3,7 @@
     python -m bam_jax.train --config=configs/quickstart.py --workdir=runs/one
     python -m bam_jax.evaluate --run=runs/one --eval=passkey --lengths=64,256,1024,4096 --depths=20
 
-Text: Python's own documentation, character by character; a key to find in 80% of the samples.
+Text: Python's own documentation, character by character; 80% of the samples hide a key.
 Hardware: one CPU core; 3000 steps take about a minute.
 Expected: BAM SSMax finds nearly all keys at 64 times the training length (4096). Other encodings:
 --config.encoding=alibi --config.ssmax=off.
@@ -13,7 +13,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """What differs from the defaults of `bam_jax.config.Config`."""
+    """The fields that differ from the defaults of `bam_jax.config.Config`."""
     return ml_collections.ConfigDict(
         {
             "encoding": "bam",

@@ -2,7 +2,7 @@
 
     python -m bam_jax.train --config=configs/wikitext2.py --config.data.source=FOLDER --workdir=runs/x
 
-FOLDER holds text, or is a prepared one (docs/wikitext2.md). experiments/wikitext2.py trains several encodings on the
+FOLDER holds text, or is a prepared folder (docs/wikitext2.md). experiments/wikitext2.py trains several encodings on the
 validation part, with two tokenizers, and evaluates them on the test part to 16 times the training context.
 
 Hardware: one CPU core; 300 steps with Mistral's vocabulary take about two minutes, most of it for the head.
@@ -13,7 +13,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """What differs from the defaults of `bam_jax.config.Config`."""
+    """The fields that differ from the defaults of `bam_jax.config.Config`."""
     return ml_collections.ConfigDict(
         {
             "encoding": "bam",

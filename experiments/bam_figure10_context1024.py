@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure10_context1024.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure10_context1024.py --scale=toy
-Paper:    appendix H.3; no numbers but in the image.
+Paper:    appendix H.3; its numbers are in the image alone.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
@@ -13,7 +13,7 @@ POSITIONS = tuple(1024 * 2**k for k in range(6))
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A row for each method, a column for each window of 1024 positions that ends there."""
+    """A row for each method, a column for each window of 1024 positions, named by its end."""
     measured = perplexity(LONGEST, scale, shrink=BAM_SHRINK)
     columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
     rows = [bam(method, scale, context=1024) for method in BAM_METHODS]

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure11_context1024.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure11_context1024.py --scale=toy
-Paper:    appendix H.3: BAM SSMax 1 to 32 times its context, above 80% to 300,000 tokens.
+Paper:    appendix H.3: BAM SSMax has accuracy 1 to 32 times its context, and above 80% to 300,000 tokens.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
@@ -14,7 +14,7 @@ BOUND = ("51K", "102K", "153K", "204K", "256K")
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A row for each method to 32K; BAM SSMax alone to 512K."""
+    """A row for each method, to 32K tokens; BAM SSMax alone goes to 512K."""
     near = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
     values = {method: ("1.00",) * len(LENGTHS) if method == "BAM SSMax" else () for method in BAM_METHODS}
     far = tuple(Column(label, each) for label, each in far_passkeys(scale).items())

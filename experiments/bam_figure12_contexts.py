@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure12_contexts.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure12_contexts.py --scale=toy
-Paper:    appendix H.3: at 512K, above 90% after 2048 and 40% after 512.
+Paper:    appendix H.3: at 512K, above 90% after training at 2048 and 40% after 512.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table

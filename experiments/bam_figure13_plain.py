@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure13_plain.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure13_plain.py --scale=toy
-Paper:    appendix H.4; no numbers but in the image.
+Paper:    appendix H.4; its numbers are in the image alone.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure15_extension.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure15_extension.py --scale=toy
-Paper:    appendix H.5; no numbers but in the image. It shows the loss; here is its exponential.
+Paper:    appendix H.5; its numbers are in the image alone. It shows the loss; ours is its exponential.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
@@ -12,7 +12,7 @@ POSITIONS = tuple(512 * 2**k for k in range(7))
 
 
 def get_experiment(scale: str) -> Experiment:
-    """The model before and after, a column for each window of 512 positions that ends there."""
+    """A row for the model before and one after, a column for each window of 512 positions, named by its end."""
     measured = perplexity(POSITIONS[-1], scale, shrink=BAM_SHRINK)
     columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
     window = {"context": tokens(512, scale)}

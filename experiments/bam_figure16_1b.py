@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure16_1b.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure16_1b.py --scale=toy
-Paper:    appendix H.6; no numbers but in the image.
+Paper:    appendix H.6; its numbers are in the image alone.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
@@ -16,7 +16,7 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A table for each depth, and one for their mean."""
+    """A table for each depth, and one for the mean over depths."""
     measured = far_passkeys(scale, depths=len(DEPTHS))
     methods = ("BAM SSMax", "RoPE SSMax")
     whole = tuple(Column(label, each) for label, each in measured.items())

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure2_passkey.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure2_passkey.py --scale=toy
-Paper:    section 3.1; its text and caption say 1 of BAM SSMax at every length, and no other number.
+Paper:    section 3.1; its text and caption give BAM SSMax 1 at every length, and no other number.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table

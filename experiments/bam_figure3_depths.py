@@ -16,7 +16,7 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A table for each depth, and one for their mean."""
+    """A table for each depth, and one for the mean over depths."""
     measured = far_passkeys(scale, depths=len(DEPTHS))
     value = tuple(">0.80" if label == "256K" else "" for label in measured)
     whole = tuple(Column(label, each) for label, each in measured.items())

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_figure7_wikipedia.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure7_wikipedia.py --scale=toy
-Paper:    appendix D.2; no numbers but in the image. It takes articles as long as the sequences; here they follow one another.
+Paper:    appendix D.2; its numbers are in the image alone. It takes articles as long as the sequences; ours follow one another.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
@@ -13,7 +13,7 @@ POSITIONS = tuple(512 * 2**k for k in range(7))
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A row for each method, a column for each window of 512 positions that ends there."""
+    """A row for each method, a column for each window of 512 positions, named by its end."""
     measured = perplexity(LONGEST, scale, shrink=BAM_SHRINK, held_out=WIKIPEDIA)
     columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
     rows = [bam(method, scale) for method in BAM_METHODS]

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_table1_sizes.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_table1_sizes.py --scale=toy
-Paper:    appendix C. Its parameters of BAM count the location, which is not trained.
+Paper:    appendix C. It counts BAM's location as a parameter, although it is not trained.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table, printed
@@ -32,7 +32,7 @@ QUANTITIES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """The paper's columns as rows, a model each."""
+    """A row for each model; the paper has these as columns."""
     heads, values = printed(VALUES, transpose=True)
     columns = tuple(Column(label, quantity=name) for label, name in zip(heads, QUANTITIES, strict=True))
     rows = [bam("BAM", scale, label=size, size=size) for size in BAM_SIZES]

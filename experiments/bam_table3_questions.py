@@ -1,4 +1,4 @@
-"""BAM's Table 3: questions of MMLU and ARC to the 1.1B models.
+"""BAM's Table 3: accuracy of the 1.1B models on MMLU and ARC.
 
 Command:  python -m bam_jax.sweep experiments/bam_table3_questions.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_table3_questions.py --scale=toy

@@ -1,4 +1,4 @@
-"""BAM's Table 4: needles in haystacks of RULER, 120M models trained at 512 tokens.
+"""BAM's Table 4: RULER's needles in haystacks, 120M models trained at 512 tokens.
 
 Command:  python -m bam_jax.sweep experiments/bam_table4_ruler.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_table4_ruler.py --scale=toy

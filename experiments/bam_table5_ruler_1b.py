@@ -1,4 +1,4 @@
-"""BAM's Table 5: needles in haystacks of RULER, 1.1B models.
+"""BAM's Table 5: RULER's needles in haystacks, 1.1B models.
 
 Command:  python -m bam_jax.sweep experiments/bam_table5_ruler_1b.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_table5_ruler_1b.py --scale=toy

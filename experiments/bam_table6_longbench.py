@@ -35,7 +35,7 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """The paper's columns as rows: a model each."""
+    """A row for each model; the paper has these as columns."""
     heads, values = printed(VALUES, transpose=True)
     asked = {head: Harness((LENGTH,), tasks=(TASKS[head],), longer="skip") for head in heads}
     columns = tuple(questions(head, evaluation, scale, shrink=SHRINK, unit=0.01) for head, evaluation in asked.items())

@@ -26,7 +26,7 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """Each size as it was trained, and extended."""
+    """Two rows for each size, before and after the extension."""
     heads, values = printed(VALUES)
     measured = far_passkeys(scale)
     columns = tuple(Column(label, measured[label]) for label in heads)

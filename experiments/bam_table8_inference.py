@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/bam_table8_inference.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_table8_inference.py --scale=toy
-Paper:    appendix H.7: 100 samples, batch 1, 512 tokens; its caption says "during the backward pass", its text inference.
+Paper:    appendix H.7: 100 samples, batch 1, 512 tokens; its caption says "during the backward pass", its text says inference.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table, printed
@@ -56,7 +56,7 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A table for each size. The paper calls the middle size 430M here."""
+    """A table for each size. The paper calls the middle size 430M in this table."""
     measures = (("inference", "ms", 1e-3), ("memory", "GB", 1e9))
     stored = {} if scale == "toy" else {"model.remat": False}
     tables, rows = [], []

@@ -15,7 +15,7 @@ TABLE = runpy.run_path(str(Path(__file__).with_name("cable_table1_perplexity.py"
 
 
 def get_experiment(scale: str) -> Experiment:
-    """Those rows and that part of Table 1."""
+    """The rows and the part of Table 1 that the figure draws."""
     made = TABLE["get_experiment"](scale)
     table = made.tables[0]
     rows = tuple(row for row in made.rows if row.label in {table.row(label) for label in table.values})

@@ -2,8 +2,8 @@
 
 Command:  python -m bam_jax.sweep experiments/cable_figure3_speed.py --scale=toy
 Then:     python -m bam_jax.tables experiments/cable_figure3_speed.py --scale=toy
-Paper:    section 5.2; no numbers but in the image: CABLE trains as fast as ALiBi and Kerple, and only
-          Sinusoidal and Learnable infer faster.
+Paper:    section 5.2; its numbers are in the image alone. The text says that CABLE trains as fast as ALiBi and Kerple,
+          and that only Sinusoidal and Learnable infer faster.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table

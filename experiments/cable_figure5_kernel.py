@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/cable_figure5_kernel.py --scale=toy
 Then:     python -m bam_jax.tables experiments/cable_figure5_kernel.py --scale=toy
-Paper:    section 5.6; K-CABLE is in the image alone, CABLE in Table 1 as well.
+Paper:    section 5.6; K-CABLE's values are in the image alone, CABLE's also in Table 1.
 """
 
 import runpy
@@ -15,7 +15,7 @@ TABLE = runpy.run_path(str(Path(__file__).with_name("cable_table1_perplexity.py"
 
 
 def get_experiment(scale: str) -> Experiment:
-    """Both methods at the lengths of Table 1."""
+    """A row for each of the two methods, at the lengths of Table 1."""
     tiny = TABLE["get_experiment"](scale).tables[1]
     values = {"CABLE": tiny.values["CABLE"], "K-CABLE": ()}
     table = Table("Figure 5: perplexity", tiny.columns, values)

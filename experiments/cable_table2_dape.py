@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/cable_table2_dape.py --scale=toy
 Then:     python -m bam_jax.tables experiments/cable_table2_dape.py --scale=toy
-Paper:    section 5.3; its text has the speed of training, on eight H100 GPUs.
+Paper:    section 5.3; its text gives the training speed, on eight H100 GPUs.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table, printed
@@ -25,7 +25,7 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """The paper's columns as rows, a method each; a column for each length, and the speed."""
+    """A row for each method, a column for each length and one for the speed; the paper's table is transposed."""
     lengths, values = printed(VALUES, transpose=True)
     columns = tuple(
         Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000)) for length in lengths

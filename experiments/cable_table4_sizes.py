@@ -36,5 +36,5 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """The paper's columns as rows, a method each; a column for each length."""
+    """A row for each method, a column for each length; the paper's table is transposed."""
     return cable_perplexities("Table 4", PARTS, scale, corpora=(FINEWEB_EDU,), notes=NOTES)

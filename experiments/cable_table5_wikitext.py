@@ -33,5 +33,5 @@ PARTS = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """The paper's columns as rows, a method each; a column for each length."""
+    """A row for each method, a column for each length; the paper's table is transposed."""
     return cable_perplexities("Table 5", PARTS, scale, corpora=(WIKITEXT, WIKITEXT_TEST))

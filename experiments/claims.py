@@ -1,7 +1,7 @@
 """The claims of both papers: abstracts, tables, figures and text.
 
 Command:  python -m bam_jax.claims experiments/claims.py --runs=runs --out=docs/claims.md
-          after python -m bam_jax.sweep with the experiments' files
+          (run python -m bam_jax.sweep with the experiments' files first)
 """
 
 from bam_jax.experiments.claims import Cells, Claim, better, clusters, learned, ratio, reaches_further, steadier, within
@@ -42,17 +42,17 @@ LENGTHS_1B = ("1024", "1536", "2048", "3072", "4096", "6144", "8192", "12288", "
 
 
 def cells(where: tuple[str, str], *columns: str) -> Cells:
-    """Columns of a table that is named by its experiment and title."""
+    """The named columns of a table, given by its experiment and title."""
     return Cells(*where, columns)
 
 
 def inference(size: str) -> Cells:
-    """BAM's times."""
+    """The times of Table 8 for one of BAM's sizes."""
     return cells(("bam_table8_inference", f"Table 8: inference, {size}"), "Time (ms)")
 
 
 def bam() -> list[Claim]:
-    """Of "Bayesian Attention Mechanism"."""
+    """The claims of "Bayesian Attention Mechanism"."""
     far16 = Cells("bam_figure16_1b", "Figure 16: passkey accuracy, mean", FAR)
     longbench = Cells("bam_table6_longbench", "Table 6", ("Overall",))
     start = cells(("bam_figure8_passkey", "Figure 8"), *LONG)
@@ -334,7 +334,7 @@ CABLE_TABLES = {
 
 
 def cable() -> list[Claim]:
-    """Of "Context-aware Biases for Length Extrapolation"."""
+    """The claims of "Context-aware Biases for Length Extrapolation"."""
     medium = CABLE_TABLES["Table 1, GPT-2 Medium on FineWeb-Edu"]
     dape = ("cable_table2_dape", "Table 2")
     figure3 = ("cable_figure3_speed", "Figure 3")
@@ -521,5 +521,5 @@ def cable() -> list[Claim]:
 
 
 def get_claims() -> dict[str, list[Claim]]:
-    """The claims by paper."""
+    """All claims, by paper."""
     return {"Bayesian Attention Mechanism": bam(), "CABLE": cable()}

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/prior_init.py --runs=runs/init && python -m bam_jax.report runs/init
 Hardware: a CPU; 24 models, half of them with 4 layers.
-Paper:    its Figure 8 compares uniform with ALiBi-like starts at 120M parameters and context 512, both at the common rate:
+Paper:    Figure 8 compares uniform with ALiBi-like starts at 120M parameters and context 512, both at the common rate:
           uniform reaches furthest. Its values are in the image alone.
 """
 

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/prior_learnable.py --runs=runs/figure9; python -m bam_jax.report runs/figure9
 Hardware: a CPU; 14 models.
-Paper:    its Figure 9 (appendix H.2) compares shape alone, shape and scale, and all three at 120M parameters and context 512:
+Paper:    Figure 9 (appendix H.2) compares shape alone, shape and scale, and all three at 120M parameters and context 512:
           shape and scale reach furthest, all three least. Its values are in the image alone. The other rows are ours.
 """
 

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/quickstart.py && python -m bam_jax.report runs/quickstart
 Hardware: a CPU; 11 models.
-Aimed at: BAM SSMax .9 or more on average at 64x and at 500x its context; RoPE and Sinusoidal below .1 at 4x.
+Target:   BAM SSMax .9 or more on average at 64x and at 500x its context; RoPE and Sinusoidal below .1 at 4x.
 """
 
 import dataclasses
@@ -60,10 +60,10 @@ NOTES = (
 
 
 def rates() -> dict[str, float]:
-    """The baselines' peak rates, by label, as the committed search found them.
+    """The baselines' peak learning rates by label, from the committed search.
 
     Raises:
-        UserError: the search's result is missing.
+        UserError: the file of the search is missing.
     """
     if not RATES.is_file():
         raise UserError(f"no {RATES.name}; make it with python experiments/quickstart_rates.py")

@@ -1,4 +1,4 @@
-"""A choice of peak rates for the quickstart's baselines, by their worst accuracy at 1x the training context.
+"""The search for the peak learning rates of the quickstart's baselines, by their worst accuracy at 1x the training context.
 
 Command:  python experiments/quickstart_rates.py
 Hardware: a CPU; 42 models took 47 core-minutes.
@@ -24,7 +24,7 @@ QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
 CONTEXT = QUICKSTART["CONTEXT"]
 RATES = (1e-3, 3e-3, 1e-2)
 SEEDS = (100, 101)
-"""Of training, and the first of the prompts: the quickstart uses none of them. One alone may miss that a rate is fragile."""
+"""Training seeds, the first one also for the prompts; the quickstart uses neither. A single seed may miss a fragile rate."""
 
 
 def get_experiment() -> Experiment:
@@ -48,7 +48,7 @@ def get_experiment() -> Experiment:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Searches, and writes the JSON file.
+    """Runs the search and writes the JSON file.
 
     Raises:
         UserError: bad arguments, or a run that failed.

@@ -2,12 +2,12 @@
 
 Command:  python -m bam_jax.sweep experiments/wikitext2.py --source=FOLDER && python -m bam_jax.report runs/wikitext2
 Corpus:   FOLDER holds WikiText-2's validation and test parts: wiki.valid.raw and wiki.test.raw,
-          their .tokens, valid.txt and test.txt, or what this brings:
+          their .tokens forms, valid.txt and test.txt, or the files that this command fetches:
           hf download Salesforce/wikitext --repo-type dataset --include 'wikitext-2-raw-v1/*' --local-dir FOLDER
 Hardware: a CPU; 8 models of three layers.
 
-The validation part is trained on and the test part evaluated: small as they are, they show that what the sources say holds for
-real text and real vocabularies, not how good the models can get.
+The models train on the validation part and are evaluated on the test part. Both parts are small: they show whether the
+sources' statements hold for real text and real vocabularies, not how good the models can get.
 """
 
 from pathlib import Path
@@ -41,11 +41,11 @@ NOTES = (
 
 
 def get_experiment(source: str, runs: Path) -> Experiment:
-    """Prepare the text with both tokenizers, then train and evaluate four encodings with each.
+    """A row for each of four encodings with each of two tokenizers; the text is prepared first.
 
     Args:
         source: the folder with WikiText-2.
-        runs: folder of the runs; what is prepared lies in its `data`.
+        runs: the folder of the runs; the prepared text lies in its `data`.
     """
     valid, test = (_find(Path(source), name) for name in NAMES)
     data = runs / "data"
