@@ -1,5 +1,7 @@
-"""The README's own lines, run as they stand."""
+"""The README's own lines run as they stand, and the pages name only what exists."""
 
+import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -12,7 +14,9 @@ from bam_jax import train
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -21,7 +25,7 @@ def test_a_bias_of_your_own(tmp_path, monkeypatch):
     assert len([line for line in block.splitlines() if line.strip()]) <= 10
     (tmp_path / "cauchy.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
-    config = Path(__file__).parent.parent / "configs" / "quickstart.py"
+    config = ROOT / "configs" / "quickstart.py"
     small = ["--config.steps=3", "--config.batch=2", "--config.log_every=1", "--config.optimizer.warmup=1"]
     train.main([f"--config={config}", "--config.encoding=cauchy:CauchyPrior", *small, f"--workdir={tmp_path / 'run'}"])
     monkeypatch.delitem(sys.modules, "cauchy")  # as in another process
@@ -45,10 +49,28 @@ def test_the_parts_in_your_own_model():
 
 
 def test_the_full_products_are_tested_as_users_run_them():
-    command = ["make", "--dry-run", f"--directory={Path(__file__).parent.parent}", "test-all"]
+    command = ["make", "--dry-run", f"--directory={ROOT}", "test-all"]
     recipe = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.search("JAX_DISABLE_MOST_OPTIMIZATIONS=0 .* -m full", recipe)
 
 
 def test_it_is_short():
     assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_named_files_and_modules_exist(page):
+    text = page.read_text().replace("configs/CONFIG.py", "")  # a placeholder
+    for name in re.findall(r"\b\w+/[\w/]+\.py\b", text):
+        assert (ROOT / name).exists() or (ROOT / "bam_jax" / name).exists(), name
+    for name in re.findall(r"python -m (bam_jax[\w.]*\w)", text):
+        assert importlib.util.find_spec(name), name
+    for module, names in re.findall(r"^[ >]*from (bam_jax[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}"), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([\w./]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
