@@ -1,7 +1,10 @@
 """What all tests share."""
 
+import importlib.util
 import os
+import re
 import sys
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")  # of one processor, for meshes
@@ -44,3 +47,20 @@ def rng() -> np.random.Generator:
 def x64():
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="session")
+def contributed(tmp_path_factory):
+    """Makes a module of the example in CONTRIBUTING.md that has a text in it."""
+
+    def load(text: str):
+        page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+        (block,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if text in block]
+        path = tmp_path_factory.mktemp("contributed") / "example.py"
+        path.write_text(block)
+        spec = importlib.util.spec_from_file_location(f"contributed_{len(block)}", path)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where types of fields are looked up
+        spec.loader.exec_module(module)
+        return module
+
+    return load

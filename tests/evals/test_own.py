@@ -1,9 +1,5 @@
 """An evaluation of one's own: a class and a line in the table, and the command, the records and the tables know it."""
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
 import jax.numpy as jnp
 import pytest
 from flax import nnx
@@ -11,54 +7,21 @@ from flax import nnx
 from bam_jax import evaluate
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import records
-from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, Samples, Trained
 from bam_jax.evals.table import EVALUATIONS
 from bam_jax.experiments import costs, experiment, jobs, papers, results, tables
 from bam_jax.experiments.experiment import Column, Row, Table
 from bam_jax.models import transformer
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
-from bam_jax.system.fields import Count
-from bam_jax.training import checkpoint
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NextToken(Evaluation):
-    """The share of held-out tokens that the model ranks first.
-
-    Args:
-        sequences: of held-out text at each length.
-    """
-
-    name = "next_token"
-    sample_noun = "sequences"
-    curve = "accuracy"
-
-    sequences: Count = option(8, "of held-out text at each length")
-
-    def plans(self, trained: Trained) -> list[Plan]:
-        wanted = {(length, None): self.sequences for length in self.lengths}
-        return [Plan({}, wanted, lambda todo: self.measure(trained, todo))]
-
-    def measure(self, trained: Trained, todo: Sequence[Samples]) -> Iterator[tuple[Samples, dict[str, Any]]]:
-        text = trained.held_out()
-        for samples in sorted(todo):
-            start, stop = samples.first * samples.length, samples.stop * samples.length
-            logits, _ = trained.decoder(text[start:stop].reshape(samples.n, samples.length))
-            right = jnp.argmax(logits, axis=-1).reshape(-1) == text[start + 1 : stop + 1]
-            yield samples, {"value": float(jnp.mean(right)), "unit": "accuracy"}
-
-    def texts(self, length: int) -> float:
-        return self.sequences
-
-    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int:
-        return self.sequences
+from bam_jax.training import checkpoint, run_folder
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch):
-    monkeypatch.setitem(EVALUATIONS, "next_token", NextToken)
+def evaluation(contributed, monkeypatch):
+    """The class that CONTRIBUTING.md shows."""
+    kind = contributed("class NextToken").NextToken
+    monkeypatch.setitem(EVALUATIONS, "next_token", kind)
+    return kind
 
 
 def command(*arguments):
@@ -67,21 +30,24 @@ def command(*arguments):
     return exit.value.code
 
 
-def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys):
+def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys, evaluation):
     (tmp_path / "text.txt").write_text("a tale of some length, told again and again. " * 200)
-    sizes = ("context=16", "model.layers=1", "model.width=16", "model.heads=2", "model.hidden=16", "steps=1")
-    overrides = ("--config.encoding=rope", *(f"--config.{size}" for size in sizes))
-    row = Row("RoPE", str(papers.CONFIGS / "quickstart.py"), (*overrides, f"--config.data.source={tmp_path}/text.txt"))
-    column = Column("next", NextToken((16,), sequences=4))
+    sizes = {"context": 16, "model.layers": 1, "model.width": 16, "model.heads": 2, "model.hidden": 16, "steps": 1}
+    row = Row(
+        "RoPE",
+        str(papers.CONFIGS / "quickstart.py"),
+        {"encoding": "rope", "data.source": f"{tmp_path}/text.txt"} | sizes,
+    )
+    column = Column("next", evaluation((16,), sequences=4))
     made = experiment.tabled("Mine", [row], [Table("T", (column,), {"RoPE": ()})])
     (job,) = jobs.jobs(made)
     assert costs.evaluating(job.config, job.row.evaluations) > 0 and job.cost() > 0
 
     tokenizer = tokenizers.tokenizer(job.config.data.tokenizer)
     initial = nnx.jit(lambda: transformer.build(job.config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
-    state = {"model": checkpoint.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
+    state = {"model": transformer.split(initial)[1], "optimizer": {"count": jnp.zeros(1)}}
     run = tmp_path / job.name
-    with checkpoint.claim(run, job.config, tokenizer), checkpoint.Checkpoints(run) as checkpoints:
+    with run_folder.claim(run, job.config, tokenizer), checkpoint.Checkpoints(run) as checkpoints:
         checkpoints.save(1, state, loader.batches(job.config, tokenizer))
 
     (_, (module, *arguments)) = job.commands(tmp_path)
@@ -100,8 +66,8 @@ def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys):
     assert [cell["value"] for cell in shown.cells] == [record["value"]]
 
 
-def test_its_options_are_its_own(tmp_path, capsys):
+def test_its_options_are_its_own(capsys, evaluation):
     with pytest.raises(UserError, match="--sequences=0, which must be from 1 to"):
-        NextToken((16,), sequences=0)
+        evaluation((16,), sequences=0)
     assert command("--run=x", "--eval=passkey", "--lengths=16", "--sequences=4") == 2
     assert "--sequences is no option of --eval=passkey" in capsys.readouterr().err

@@ -13,23 +13,6 @@ from bam_jax.data.sources.texts import read_texts
 from bam_jax.system.errors import UserError
 
 
-def titled(title, abstract):
-    """The text of a record, from the texts of its fields."""
-    return f"{title}\n\n{abstract}"
-
-
-ARXIV = Corpus(
-    paper="of one's own",
-    licence="CC0",
-    repository="someone/arxiv-abstracts",
-    include="*.jsonl",
-    splits={"train": ("*.jsonl",)},
-    fields=("title", "abstract"),
-    compose=titled,
-    tokenizer="byte",
-)
-
-
 def couplets(lines):
     """A document of every two lines."""
     before = ""
@@ -49,8 +32,9 @@ VERSES = Corpus(
 
 
 @pytest.fixture(autouse=True)
-def corpora(tmp_path, monkeypatch):
-    monkeypatch.setitem(CORPORA, "arxiv", ARXIV)
+def corpora(tmp_path, monkeypatch, contributed):
+    """The corpus that CONTRIBUTING.md shows, and one with a format of its own."""
+    monkeypatch.setitem(CORPORA, "arxiv", contributed("ARXIV").ARXIV)
     monkeypatch.setitem(CORPORA, "verses", VERSES)
     monkeypatch.chdir(tmp_path)
     for name in ("arxiv", "verses"):
