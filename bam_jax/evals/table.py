@@ -6,12 +6,14 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
 
-EVALUATIONS: dict[str, type[Evaluation]] = {
-    "harness": Harness,
-    "passkey": Passkey,
-    "perplexity": Perplexity,
-    "ruler": Ruler,
-}
+KINDS: tuple[type[Evaluation], ...] = (
+    Harness,
+    Passkey,
+    Perplexity,
+    Ruler,
+)
+
+EVALUATIONS: dict[str, type[Evaluation]] = {kind.name: kind for kind in KINDS}
 
 
 def kind_of(name: str) -> type[Evaluation]:
