@@ -1,4 +1,4 @@
-"""What the papers claim, held against what was measured, as a page of Markdown.
+"""The papers' claims, held against what was measured, as a page of Markdown.
 
 python -m bam_jax.claims experiments/claims.py [--scale=toy] [--runs=runs] [--out=docs/claims.md]
 
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax.experiments import experiment
-from bam_jax.experiments.claims import TITLE, parts
-from bam_jax.render import page
+from bam_jax.report import claims_page
 from bam_jax.system import errors, files
 
 
@@ -30,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument("--out", type=Path, help="file to write (default: print)")
     given = parser.parse_args(argv)
-    text = page.to_markdown(TITLE, parts(given.claims, given.runs, given.scale))
+    text = claims_page.to_markdown(given.claims, given.runs, given.scale)
     if given.out:
         files.write_atomically(given.out, text)
         print(f"wrote {given.out}", file=sys.stderr)

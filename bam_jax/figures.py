@@ -10,18 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
-from bam_jax.analysis import trained
+from bam_jax.analysis.figures import NAMES, draw
 from bam_jax.render import style
 from bam_jax.system import errors
-from bam_jax.system.errors import UserError, nearest
-
-READING = {"attention": trained.attention, "coupling": trained.coupling}
-"""Figures of one run and a text, which has a length."""
-ONE = {"classes": trained.classes, "priors": trained.priors}
-"""Figures of one run, which has a length."""
-SEVERAL = {"scales": trained.scales, "scatter": trained.scatter}
-"""Figures of one run or several."""
-NAMES = (*READING, *ONE, *SEVERAL, "biases")
+from bam_jax.system.errors import UserError
 
 
 def main(argv: Sequence[str]) -> None:
@@ -39,30 +31,16 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("name", help=", ".join(sorted(NAMES)))
     parser.add_argument("--run", action="append", required=True, help="the folder of a trained run; may be given again")
     parser.add_argument("--label", action="append", help="of each run, in their order (their folders' names)")
-    parser.add_argument("--length", type=int, default=0, help="tokens of what is drawn (see bam_jax.analysis.trained)")
+    parser.add_argument("--length", type=int, default=0, help="tokens of what is drawn (the figure's own choice)")
     parser.add_argument("--out", type=Path, help="the files, without suffix (NAME in the first run's folder)")
     configs.allow_option(parser)
     given = parser.parse_args(argv)
     folders = [Path(run) for run in given.run]
     labels = given.label or [folder.resolve().name for folder in folders]
-    if given.name not in NAMES:
-        raise UserError(f"unknown figure {given.name!r}; {nearest(given.name, NAMES)}")
     if len(labels) != len(folders) or len({*labels}) < len(labels):
         raise UserError(f"{len(folders)} runs and the labels {', '.join(labels)}: give each run a --label of its own")
-    if given.name in {*READING, *ONE} and len(folders) > 1:
-        raise UserError(f"{given.name} shows one run, not {len(folders)}; give one --run")
-    if given.length < 0 or (given.length and given.name in SEVERAL):
-        raise UserError(f"--length={given.length} does not go with {given.name}; leave it out, or give 1 or more")
     runs = dict(zip(labels, folders, strict=True))
-    allow = configs.allowed(given.allow)
-    if given.name in READING:
-        figure = READING[given.name](folders[0], given.length, allow)
-    elif given.name in ONE:
-        figure = ONE[given.name](folders[0], given.length)
-    elif given.name in SEVERAL:
-        figure = SEVERAL[given.name](runs)
-    else:
-        figure = trained.biases(runs, given.length, allow)
+    figure = draw(given.name, runs, given.length, configs.allowed(given.allow))
     out = given.out or folders[0] / given.name
     out.parent.mkdir(parents=True, exist_ok=True)
     style.save(figure, out)

@@ -9,11 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.experiments import experiment, results
-from bam_jax.experiments.tables import sections, to_csv
-from bam_jax.render import page
-from bam_jax.system import errors, files
-from bam_jax.system.errors import UserError
+from bam_jax.report import tables_page
+from bam_jax.system import errors
 
 
 def main(argv: Sequence[str]) -> None:
@@ -28,23 +25,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument("--out", type=Path, help="folder of the files (default: tables, in that of the runs)")
     given = parser.parse_args(argv)
-    loaded = {path: experiment.load(path, runs=given.runs, scale=given.scale) for path in given.experiments}
-    for path, made in loaded.items():
-        if not made.tables:
-            raise UserError(f"{path} has no tables of a paper; python -m bam_jax.report says what its runs found")
-    if any(column.evaluation for made in loaded.values() for table in made.tables for column in table.columns):
-        results.there(given.runs)
     out = given.out or given.runs / "tables"
-    for path, made in loaded.items():
-        parts = list(sections(made, given.runs))
-        name = f"{Path(path).stem}-{given.scale or experiment.SCALES[0]}"
-        markdown = page.to_markdown(made.title, parts)
-        out.mkdir(parents=True, exist_ok=True)
-        texts = {"md": markdown, "html": page.to_html(made.title, parts), "csv": to_csv(made, given.runs)}
-        for suffix, text in texts.items():
-            files.write_atomically(out / f"{name}.{suffix}", text)
+    for path, markdown in tables_page.write(given.experiments, given.runs, out, given.scale):
         sys.stdout.write(markdown)
-        print(f"wrote {out / name}.md, .html and .csv", file=sys.stderr)
+        print(f"wrote {path}.md, .html and .csv", file=sys.stderr)
 
 
 if __name__ == "__main__":

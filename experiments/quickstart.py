@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments.experiment import Claim, Experiment, Row
+from bam_jax.experiments.experiment import Expected, Experiment, Row
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
@@ -87,11 +87,11 @@ def get_experiment() -> Experiment:
     return Experiment(
         title="Passkeys beyond the training context: the quickstart of bam_jax",
         rows=tuple(rows),
-        claims=(
-            Claim("BAM SSMax", 64 * CONTEXT, least=0.9),
-            Claim("BAM SSMax", FAR, least=0.9),
-            Claim("RoPE", 4 * CONTEXT, most=0.1),
-            Claim("Sinusoidal", 4 * CONTEXT, most=0.1),
+        expected=(
+            Expected("BAM SSMax", 64 * CONTEXT, least=0.9),
+            Expected("BAM SSMax", FAR, least=0.9),
+            Expected("RoPE", 4 * CONTEXT, most=0.1),
+            Expected("Sinusoidal", 4 * CONTEXT, most=0.1),
         ),
         notes=tuple(" ".join(note.split()) for note in NOTES),
     )

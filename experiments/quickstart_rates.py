@@ -17,6 +17,7 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import results
 from bam_jax.experiments.experiment import Experiment, Row
+from bam_jax.report.run_curves import length_curves
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for run in runs:
         label, _, rate = run.label.rpartition(", ")
-        value = lambda name, run=run: results.curves([run], name)[run.label][0].values[CONTEXT]
+        value = lambda name, run=run: length_curves([run], name)[run.label][0].values[CONTEXT]
         worst = found[label].setdefault(rate, {"accuracy": math.inf, "perplexity": 0.0})
         worst["accuracy"] = min(worst["accuracy"], round(value("passkey"), 4))
         worst["perplexity"] = max(worst["perplexity"], round(value("perplexity"), 4))

@@ -15,13 +15,13 @@ from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import claims, jobs, papers, results, speed_jobs, tables
-from bam_jax.experiments.claims import Cells
-from bam_jax.experiments.experiment import Claim, Column, Row, Speed, Table, tabled
+from bam_jax.experiments import checks, jobs, papers, results, speed_jobs, tables
+from bam_jax.experiments.checks import Cells
+from bam_jax.experiments.experiment import Column, Expected, Row, Speed, Table, tabled
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.render import page
-from bam_jax.report import experiments, folder, runs
-from bam_jax.report.standing import Standing
+from bam_jax.report import folder_page, paper_page, run_page, tables_page
+from bam_jax.report.progress import Progress
 from bam_jax.system.errors import UserError
 
 CONFIG = str(papers.CONFIGS / "quickstart.py")
@@ -77,7 +77,7 @@ def place(tmp_path_factory):
     made = tabled("A paper", [row], [Table("Table 1", COLUMNS, {"RoPE": ()})])
     (job,) = jobs.row_jobs(made)
     (comparison,) = speed_jobs.comparisons(made)
-    own = dataclasses.replace(made, shared=False, claims=(Claim("RoPE", 64, 0.5),), notes=("A note.",))
+    own = dataclasses.replace(made, shared=False, expected=(Expected("RoPE", 64, 0.5),), notes=("A note.",))
     described = Sweep((own,), ("x.py",), path).describe()
     described["runs"][0]["name"] = job.name
     lines = lambda each: "".join(json.dumps(one) + "\n" for one in each)
@@ -100,25 +100,26 @@ def everything(place):
 
     def paper():
         entries = tuple(tables.compare(made.tables[0], made, path))
-        each = Standing(Path("x.py"), made, (place.job,), (entries,))
+        each = Progress(Path("x.py"), made, (place.job,), (entries,))
         run = results.run(path / place.job.name)
-        parts = experiments.sections(each, {run.name: run}, str, path, [])
-        return page.to_html("t", [*tables.sections(made, path), *parts]), tables.to_csv(made, path), each.status
+        table = tables_page.to_csv(made, each.entries)
+        parts = paper_page.page_sections(each, {run.name: run}, str, path, [])
+        return page.to_html("t", [*tables_page.tables_sections(made, each.entries), *parts]), table, each.status
 
     def one():
         run = results.run(path / place.job.name, commands=["x"])
-        return page.to_html("t", runs.sections(run, path / run.name, [], "x"))
+        return page.to_html("t", run_page.page_sections(run, run.config, path / run.name, None, [], "x"))
 
     def several():
         described, found = results.read(path)
-        parts = folder.sections(described, found, path)
+        parts = folder_page.page_sections(described, found, path, {})
         return page.to_html(described["title"], parts), page.to_markdown(described["title"], parts)
 
     def said():
-        measured = claims.Measured(path, "toy", path)
+        measured = checks.Measured(path, "toy", path)
         measured.load = lambda name, scale: made
         cells = Cells("x", "Table 1", ("keys", "text"))
-        return claims.within(cells, "RoPE", least=0.5)(measured), claims.better(cells, "RoPE", ["RoPE"])(measured)
+        return checks.within(cells, "RoPE", least=0.5)(measured), checks.better(cells, "RoPE", ["RoPE"])(measured)
 
     progress = [lambda each=each: (each.status(path), each.spent(path)) for each in (place.job, place.comparison)]
     return [paper, one, several, said, *progress]
@@ -194,7 +195,7 @@ def test_all_of_it_is_read_where_nothing_is_damaged(undrawn):
     for read in everything(undrawn):
         assert read()
     entries = tables.compare(undrawn.made.tables[0], undrawn.made, undrawn.path)
-    assert [bool(entry.ours) for entry in entries] == [entry.column != "far" for entry in entries]
+    assert [bool(entry.ours) for entry in entries] == [entry.column.label != "far" for entry in entries]
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.full)])

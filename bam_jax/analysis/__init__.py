@@ -1,1 +1,1 @@
-"""What trained models do: their heads, their priors, their figures."""
+"""Measurements and figures of trained models: their heads, their priors, the table of methods."""

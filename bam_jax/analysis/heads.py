@@ -1,11 +1,8 @@
-"""What the heads of a trained model do: `python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]`.
-
-Prints a line for each head, and writes `heads.jsonl` into the run's folder: how far each head's prior reaches, what BAM's
-shapes make of it, and what content and position add along a held-out text.
-"""
+"""Measurements of a trained model's heads: the reach of their priors, and the coupling of content and position in a text."""
 
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,20 +22,20 @@ from bam_jax.config import Config
 from bam_jax.data import loader
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.transformer import Attention, Decoder
-from bam_jax.system import console, host
+from bam_jax.system import console, files, host
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
 FILE = "heads.jsonl"
 SHARES = (0.5, 0.9, 0.99)
-"""Of the prior's mass, whose distances are given."""
+"""Shares of the prior's mass whose distances are given."""
 WINDOWS = 16
-"""Of the text, over each of which what is measured along it is averaged."""
+"""Windows of the text, over each of which a measurement along it is averaged."""
 BLOCK = 2**22
 """Entries of a table of logits that are computed at once."""
 
 
-def rows(scoring: Scoring, start: int, stop: int) -> Scoring:
+def take_queries(scoring: Scoring, start: int, stop: int) -> Scoring:
     """The scoring of some of the queries.
 
     Args:
@@ -78,7 +75,7 @@ def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Sc
     length, heads = q.shape[1:3]
     size = max(1, BLOCK // (heads * k.shape[1]))
     starts = range(0, length, size)
-    parts = [_coupling(q[:, at : at + size], k, rows(scoring, at, min(at + size, length))) for at in starts]
+    parts = [_coupling(q[:, at : at + size], k, take_queries(scoring, at, min(at + size, length))) for at in starts]
     return theory.Terms(*(jnp.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
 
 
@@ -98,7 +95,7 @@ def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys:
         return theory.prior_by_distance(scoring.bias, keys, temperature, attention.mask)
     if keys > q.shape[1] or (keys < q.shape[1] and not scoring.mask.causal):
         return None
-    _, position, seen = logits(q[:, keys - 1 : keys], k, rows(scoring, keys - 1, keys))
+    _, position, seen = logits(q[:, keys - 1 : keys], k, take_queries(scoring, keys - 1, keys))
     return jax.nn.softmax(position, axis=-1, where=seen)[:, 0, keys - 1 :: -1]
 
 
@@ -111,7 +108,7 @@ def measure(
     allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure the heads of a run's newest checkpoint.
+    """Measures the heads of a run's newest checkpoint.
 
     A record holds `layer`, `head`; of BAM `shape`, `log_scale`, `loc`, `class`; under Scalable Softmax `scale`; `reach`, by
     number of keys, the distances that hold `shares` of the prior's mass; and of a held-out text of `tokens` tokens, for
@@ -137,7 +134,7 @@ def measure(
         raise UserError(f"--keys={','.join(map(str, wanted))} and --tokens={tokens} count tokens: give 1 or more")
     limit = getattr(decoder.position, "limit", None)
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
-    ids = text(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})
+    ids = held_out_tokens(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})
     common = {
         "step": run_folder.latest_step(run),
         "config": configs.digest(run_folder.read_config(run)),
@@ -149,7 +146,7 @@ def measure(
     }
     with console.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
         records = []
-        for layer, each in enumerate(zip(decoder.blocks(), scored(decoder, ids), strict=True)):
+        for layer, each in enumerate(zip(decoder.blocks(), score_text(decoder, ids), strict=True)):
             for head, record in enumerate(_layer(each[0].attention, *each[1], keys=wanted)):
                 for number in keys:
                     if str(number) not in record["reach"]:
@@ -162,7 +159,7 @@ def measure(
     return records
 
 
-def text(config: Config, tokenizer: Tokenizer, tokens: int, allow: Collection[str] = ()) -> np.ndarray:
+def held_out_tokens(config: Config, tokenizer: Tokenizer, tokens: int, allow: Collection[str] = ()) -> np.ndarray:
     """The first tokens of a run's held-out text, [tokens] int32.
 
     Args:
@@ -179,7 +176,7 @@ def text(config: Config, tokenizer: Tokenizer, tokens: int, allow: Collection[st
     return found
 
 
-def scored(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Scoring]]:
+def score_text(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Scoring]]:
     """`Decoder.scorings` of one text, compiled.
 
     Args:
@@ -195,7 +192,7 @@ def _scored(graph: nnx.GraphDef, state: nnx.State, tokens: Array) -> list[tuple[
 
 
 def _layer(attention: Attention, q: Array, k: Array, scoring: Scoring, *, keys: Sequence[int]) -> list[dict[str, Any]]:
-    """What is measured of each head of a layer."""
+    """The record of each head of a layer."""
     heads = q.shape[2]
     records: list[dict[str, Any]] = [{} for _ in range(heads)]
     if isinstance(scoring.bias, GeneralisedGaussian):
@@ -228,7 +225,35 @@ def _put(records: list[dict[str, Any]], name: str, values: Any) -> None:
         record[name] = value.tolist()
 
 
-def table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def write(run: Path, records: Sequence[dict[str, Any]]) -> Path:
+    """Writes records into the run's folder, in place of those of before.
+
+    Args:
+        run: the folder.
+        records: of `measure`.
+
+    Returns:
+        the path of the file.
+    """
+    files.write_atomically(run / FILE, "".join(json.dumps(record) + "\n" for record in records))
+    return run / FILE
+
+
+def to_text(records: Sequence[dict[str, Any]]) -> str:
+    """The table of heads for a terminal, and what its columns mean.
+
+    Args:
+        records: of `measure`.
+    """
+    head, rows = heads_table(records)
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    lines.append("distances in tokens within which the prior holds 50, 90, 99% of its mass;")
+    lines.append(f"divergences in nats, means over {records[0]['tokens']} tokens of held-out text")
+    return "\n".join(lines)
+
+
+def heads_table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Records as a head and rows of text.
 
     Args:

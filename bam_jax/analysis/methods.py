@@ -1,4 +1,4 @@
-"""The table of methods, from the code: `python -m bam_jax.methods` prints it as Markdown, `--check=FILE` compares a file's."""
+"""The table of methods in Markdown, made from the code's docstrings and modules."""
 
 import inspect
 import re
@@ -14,7 +14,7 @@ from bam_jax.encodings import ENCODINGS, Dims, Encoding, spec
 from bam_jax.system.errors import UserError
 
 DIMS = Dims(heads=16, width=768, context=512)
-"""Of the paper's 120M model, whose parameters are counted."""
+"""The dimensions of the paper's 120M model, whose parameters are counted."""
 
 COLUMNS = ("`--config.encoding=`", "formula", "source", "options", "per head", "extrapolates", "backends")
 
@@ -26,7 +26,7 @@ def table() -> str:
 
 
 def row(name: str) -> list[str]:
-    """What the table says of an encoding: its name, formula, source, options, parameters, reach and backends.
+    """The line of an encoding: its name, formula, source, options, parameters, reach and backends.
 
     >>> row("kerple_log")[1:]
     ['`b(i, j) = -r1 * log(1 + r2 * abs(i - j))`', 'Chi et al. 2022', '', '2', 'yes', 'all']
@@ -93,7 +93,7 @@ def _backends(encoding: Encoding) -> str:
 
 
 def check(path: Path) -> None:
-    """Compare a file's table with that of the code.
+    """Compares a file's table with that of the code.
 
     Args:
       path: a Markdown file.

@@ -12,11 +12,20 @@ from bam_jax.config import Config
 from bam_jax.data.overview import overview
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.tokenizers.copies import load_tokenizer
+from bam_jax.render import style
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 CONTEXT = 512
 """Tokens of a row where no configuration says it."""
+
+
+def _check_plot() -> None:
+    """Says that matplotlib is missing before a source is read, which may take long, and not after it."""
+    try:
+        style.library()
+    except UserError as error:
+        raise UserError(f"{error}, or give --no-plot") from error
 
 
 def main(argv: Sequence[str]) -> None:
@@ -39,6 +48,8 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, parser)
     if given.source is None and given.config is None:
         raise UserError("give a prepared folder or a data source, or --config=FILE")
+    if not given.no_plot:
+        _check_plot()
     if given.rows < 0:
         raise UserError(f"--rows={given.rows} must be 0 or more")
     path = None if given.no_plot else given.plot or Path(f"{Path(given.source or given.config).stem}-lengths.png")

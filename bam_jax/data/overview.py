@@ -1,11 +1,9 @@
 """An overview of what a model is trained on: documents, their lengths, how rows fill, and rows as text."""
 
-import importlib
 import itertools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from bam_jax.data.packing.triplets import FIELDS
 from bam_jax.data.prepared.documents import Documents, open_documents
 from bam_jax.data.prepared.manifest import SPLITS
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.system.errors import UserError
+from bam_jax.render import curves
 
 WIDTH = 110
 """Characters of a line."""
@@ -147,7 +145,7 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
             if part.task in PACKED:
                 yield f"\n{compare_packings(lengths, config.context)}"
     if path is not None and drawn:
-        _import_figures().lengths(drawn, config.context).savefig(path, dpi=200)
+        curves.lengths(drawn, config.context).savefig(path, dpi=200)
         yield f"\nplot of the lengths: {path}"
     batch = loader.make_rows(config, tokenizer).take(np.arange(rows))
     shapes = ", ".join(f"{name} {list(each.shape[1:])} {each.dtype}" for name, each in batch.items())
@@ -168,10 +166,3 @@ def compare_packings(lengths: np.ndarray, context: int) -> str:
         for name, made in packing_statistics(lengths, context).items()
     ]
     return table([f"packed at {context}", "rows", "filled", "predicted", "documents in one row"], rows)
-
-
-def _import_figures() -> ModuleType:
-    try:
-        return importlib.import_module("bam_jax.render")
-    except ModuleNotFoundError as error:
-        raise UserError(f"the plot needs {error.name}: pip install 'bam_jax[figures]', or give --no-plot") from error

@@ -117,8 +117,8 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
-    """What should come out: mean passkey accuracy of the curve `label` at `length` tokens, within bounds."""
+class Expected:
+    """An expected result: the mean passkey accuracy of the curve `label` at `length` tokens, within bounds."""
 
     label: str
     length: int
@@ -153,7 +153,7 @@ class Experiment:
         title: heads the report.
         preparations: done in their order before the rows.
         rows: the first is the main one: its heat map and its priors are drawn.
-        claims: reported beside what was measured.
+        expected: reported beside what was measured.
         notes: paragraphs about what the numbers do and do not say.
         platform: JAX_PLATFORMS of the rows, unless the environment sets it; "": JAX's own choice.
         tables: of the paper.
@@ -163,7 +163,7 @@ class Experiment:
 
     title: str
     rows: tuple[Row, ...]
-    claims: tuple[Claim, ...] = ()
+    expected: tuple[Expected, ...] = ()
     notes: tuple[str, ...] = ()
     platform: str = "cpu"
     preparations: tuple[Preparation, ...] = ()

@@ -49,7 +49,7 @@ class Entry(TypedDict):
 
 
 class Bound(TypedDict):
-    """An `experiment.Claim`."""
+    """An `experiment.Expected`."""
 
     label: Line
     length: Count

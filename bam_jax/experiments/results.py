@@ -6,21 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-import numpy as np
-
-from bam_jax import biases, theory
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
 from bam_jax.evals.table import kind_of
 from bam_jax.experiments.manifest import read_manifest
-from bam_jax.models import transformer
-from bam_jax.render.curves import Curves, Seed
-from bam_jax.render.learned import Heads
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
+from bam_jax.training import run_folder
 from bam_jax.training.metrics import read_metrics
 
 
@@ -54,7 +47,6 @@ class Run:
         config: None before training has begun.
         cells: of results.jsonl, measured at the newest step, each sample once.
         history: the lines of metrics.jsonl.
-        heads: the learned BAM priors; None where there are none.
     """
 
     name: str
@@ -65,7 +57,6 @@ class Run:
     config: Config | None
     cells: Sequence[Cell]
     history: Sequence[Mapping[str, Any]]
-    heads: Heads | None
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -130,7 +121,6 @@ def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
         config=config,
         cells=records.once(cell for cell in cells if cell["step"] == newest),
         history=read_metrics(path),
-        heads=learned(path) if config and config.encoding == "bam" and run_folder.latest_step(path) else None,
     )
 
 
@@ -185,81 +175,6 @@ def parts(
     return made
 
 
-def learned(run: Path) -> Heads:
-    """The priors of a trained BAM model.
-
-    Args:
-        run: its folder.
-
-    Raises:
-        UserError: there is no checkpoint, or it cannot be read.
-    """
-    _, tree = transformer.split(checkpoint.restore_model(run)[2])
-    kinds = [kind["layers"]["attention"]["encoding"] for kind in tree.values() if "layers" in kind]
-    # One that all layers share has no axis of layers.
-    found = {name: np.atleast_2d(np.asarray(value, np.float64)) for kind in kinds for name, value in kind.items()}
-    return Heads(found["shape"], found["log_scale"], found["loc"])
-
-
-def curves(runs: Iterable[Run], evaluation: str) -> Curves:
-    """By label and seed, the mean over the cells of each length.
-
-    Args:
-        runs: their cells are put together by label and seed.
-        evaluation: "passkey" or "perplexity".
-    """
-    cells: dict[str, dict[int, dict[int, list[Cell]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for run in runs:
-        for cell in run.cells:
-            if cell["eval"] == evaluation:
-                cells[run.curve(cell)][run.seed][cell["length"]].append(cell)
-    return {
-        label: [
-            Seed(seed, {length: mean(lengths[length]) for length in sorted(lengths)}) for seed, lengths in seeds.items()
-        ]
-        for label, seeds in cells.items()
-    }
-
-
-def positions(runs: Iterable[Run]) -> Curves:
-    """By label and seed, the perplexity of each window of positions, at the greatest length that was measured.
-
-    Its key is where the window ends: what is found there, a model found with nearly as many tokens before it.
-
-    Args:
-        runs: their cells are put together by label and seed.
-    """
-    found: dict[str, list[Seed]] = defaultdict(list)
-    for run in runs:
-        cells: dict[str, list[Cell]] = defaultdict(list)
-        for cell in run.cells:
-            if kind_of(cell["eval"]).figure == "position":
-                cells[run.curve(cell)].append(cell)
-        for label, group in cells.items():
-            length = max(cell["length"] for cell in group)
-            longest = [cell for cell in group if cell["length"] == length]
-            longest = [cell for cell in longest if cell["window"] == longest[-1]["window"]]
-            losses = np.average([cell["windows"] for cell in longest], 0, [cell["n"] for cell in longest])
-            ends = [min((number + 1) * longest[0]["window"], length) for number in range(len(losses))]
-            found[label].append(Seed(run.seed, dict(zip(ends, np.exp(losses).tolist(), strict=True))))
-    return dict(found)
-
-
 def mean(cells: Sequence[Cell]) -> float:
     """The mean value of cells of one evaluation, every sample weighing the same."""
     return kind_of(cells[0]["eval"]).mean([cell["value"] for cell in cells], [cell["n"] for cell in cells])
-
-
-def weights(heads: Heads, context: int) -> np.ndarray:
-    """The prior of every head for the last query of a context, [layers, heads, context].
-
-        p(j) = exp(b(i, j)) / sum_j' exp(b(i, j')),   j <= i = context - 1
-
-    Args:
-        heads: the parameters.
-        context: tokens the query sees, itself included.
-
-    Source: BAM, definition 2 and figure 1.
-    """
-    layers = (biases.GeneralisedGaussian(*layer) for layer in zip(*map(jnp.asarray, heads), strict=True))
-    return np.stack([theory.prior_by_distance(layer, context)[:, ::-1] for layer in layers]).astype(np.float64)

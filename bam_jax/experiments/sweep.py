@@ -123,7 +123,7 @@ class Sweep:
             "title": made.title,
             "command": shlex.join(["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]),
             "folder": str(self.folder),
-            "claims": [dataclasses.asdict(claim) for claim in made.claims],
+            "claims": [dataclasses.asdict(expected) for expected in made.expected],
             "notes": list(made.notes),
             "runs": [
                 self._describe_run(job)

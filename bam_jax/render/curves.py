@@ -88,6 +88,8 @@ def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figur
     Source: BAM, figure 3.
     """
     columns = {length: sorted(depth for each, depth in accuracy if each == length) for length, _ in sorted(accuracy)}
+    # Lengths may have depths of their own, so that each column is a mesh by itself; depths that all of the finest
+    # columns have are averaged in the last one.
     figure = sheet(3.9)
     axes = figure.add_subplot()
     axes.grid(visible=False)
@@ -118,14 +120,15 @@ def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figur
 
 @styled
 def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
-    """How many documents have which length, and how many of the tokens stand in them, a panel for each corpus.
+    """The share of documents at each length, and of the tokens that stand in them, a panel for each corpus.
 
     Args:
         corpora: tokens of each document, [documents] integers, by name.
         context: tokens of a row, marked.
     """
     figure = sheet(0.4 + 2.4 * len(corpora))
-    least, most = (pick(int(pick(each)) for each in corpora.values()) for pick in (min, max))
+    least, most = min(int(each.min()) for each in corpora.values()), max(int(each.max()) for each in corpora.values())
+    # Bins of half an octave; those of short documents would have the same edge twice, since lengths are integers.
     halves = np.arange(np.floor(np.log2(max(least, 1))), np.log2(most + 1) + 0.5, 0.5)
     edges = np.unique(np.ceil(2**halves))
     panels = figure.subplots(len(corpora), sharex=True, squeeze=False).flat
@@ -210,6 +213,7 @@ def _name(axes: Axes, curves: Curves) -> None:
         value = float(np.mean([seed.values[last] for seed in seeds if last in seed.values]))
         ends.append((to_axes.transform((last, value))[1], label, (last, value)))
     ends.sort()
+    # From the lowest name up each keeps its distance from the one below; from the highest down all stay within the figure.
     gap = min(0.075, 1 / max(len(ends), 1))
     heights = [height for height, _, _ in ends]
     for k in range(1, len(heights)):

@@ -42,6 +42,7 @@ def grids(panels: Mapping[str, Grid], *, down: str, across: str) -> Figure:
     turned = 90 if len(columns) * wide > 8 else 0
     for number, (axes, (label, grid)) in enumerate(zip(every.flat, panels.items(), strict=False)):
         edges = [np.arange(count + 1) - 0.5 for count in grid.values.shape]
+        # Hatched below the mesh, which is transparent where nothing was measured.
         axes.fill_between(edges[1], -0.5, edges[0][-1], facecolor="none", edgecolor=GRID, hatch="////", linewidth=0)
         mesh = axes.pcolormesh(
             edges[1],

@@ -115,7 +115,7 @@ def classes(curves: Mapping[str, np.ndarray], ahead: int) -> Figure:
 
 @styled
 def scales(groups: Mapping[str, np.ndarray]) -> Figure:
-    """How Scalable Softmax's scale s is distributed over the heads after training.
+    """The distribution of Scalable Softmax's scale s over the heads after training.
 
     Args:
         groups: s of every head of a model, any shape, by label.
@@ -140,7 +140,7 @@ def scales(groups: Mapping[str, np.ndarray]) -> Figure:
 
 @styled
 def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: Sequence[str]) -> Figure:
-    """What content and position add along a text, a curve for each head, a panel for each term, on common axes.
+    """The terms that content and position add along a text, a curve for each head, a panel for each term.
 
     Args:
         positions: where the windows of the text end, in tokens.

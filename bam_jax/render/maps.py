@@ -23,6 +23,7 @@ def pooled(table: np.ndarray) -> np.ndarray:
     >>> pooled(np.eye(2 * PIXELS))[1, :3].tolist()
     [0.0, 1.0, 0.0]
     """
+    # The largest stays: a single token that is attended to would vanish in a mean.
     for axis in (0, 1):
         step = -(-table.shape[axis] // PIXELS)
         table = np.maximum.reduceat(table, range(0, table.shape[axis], step), axis=axis)
@@ -72,7 +73,7 @@ def attention(maps: Mapping[str, np.ndarray], key: tuple[int, int]) -> Figure:
 
 @styled
 def tables(maps: Mapping[str, np.ndarray], wide: int) -> Figure:
-    """What is added to the logits between every query and key of a text, a panel for each head, rows relative to their largest.
+    """The biases between every query and key of a text, a panel for each head, rows relative to their largest.
 
     Args:
         maps: [T, T] in nats, NaN where hidden, by title.

@@ -171,6 +171,7 @@ def _table(table: Table) -> str:
 def _inline(words: Words) -> str:
     if isinstance(words, Link):
         return f'<a href="{html.escape(urllib.parse.quote(words.to))}">{_inline(words.text)}</a>'
+    # Escaped first, so that no text of a run can bring tags of its own.
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(_joined(words)))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked)
 

@@ -1,4 +1,4 @@
-"""How every figure looks, and how it becomes a file or a part of a page."""
+"""The look of every figure, and its way into a file or a page."""
 
 import functools
 import html
@@ -19,7 +19,7 @@ type Figure = matplotlib.figure.Figure
 type Axes = matplotlib.axes.Axes
 
 INK = "#1b1f24"
-"""Of text and axes; inside a page it becomes the page's own colour."""
+"""The colour of text and axes; inside a page it becomes the page's own."""
 GRID = "#8a919966"
 COLOURS = ("#3d7fc4", "#d9822b", "#2f9e77", "#b565a7", "#d0505a", "#7d8590", "#a58a1a")
 """Told apart with every common colour blindness, legible on white and on black."""
@@ -41,7 +41,7 @@ RC: dict[Any, Any] = {
     "grid.linewidth": 0.5,
     "lines.linewidth": 1.6,
     "lines.markersize": 3.5,
-    "svg.hashsalt": "bam_jax",
+    "svg.hashsalt": "bam_jax",  # ids that do not change from one drawing to the next
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 
@@ -74,7 +74,11 @@ def sheet(height: float, *, layout: str | None = "constrained") -> Figure:
 
 
 def styled[**P, T](draw: Callable[P, T]) -> Callable[P, T]:
-    """Applies RC while a figure is made or drawn, and leaves matplotlib's own settings alone; a UserError without matplotlib."""
+    """Applies RC while a figure is made or drawn, and leaves matplotlib's own settings alone.
+
+    Raises:
+        UserError: matplotlib is not installed.
+    """
 
     @functools.wraps(draw)
     def styled(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -116,6 +120,7 @@ def svg(figure: Figure, name: str, label: str) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     drawing = file.getvalue()
+    # Several drawings share a page: each id gets the figure's name, and black becomes the reader's own colour.
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     drawing = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", drawing)
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)

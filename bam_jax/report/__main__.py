@@ -1,18 +1,15 @@
 """The command `python -m bam_jax.report FOLDER`; see `bam_jax.report`."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import bam_jax.report
-from bam_jax.experiments import experiment
-from bam_jax.report import folder, site
+from bam_jax.experiments.manifest import MANIFEST
+from bam_jax.report import folder_page, site
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
-
-EXPERIMENTS = Path("experiments")
-CLAIMS = EXPERIMENTS / "claims.py"
-PAPERS = ("bam_*.py", "cable_*.py")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -27,21 +24,22 @@ def main(argv: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, help="the sweep's --runs, such as runs or runs/quickstart")
-    usual = ", ".join(str(EXPERIMENTS / each) for each in PAPERS)
+    usual = ", ".join(str(site.EXPERIMENTS / pattern) for pattern in site.PAPERS)
     parser.add_argument("experiments", nargs="*", type=Path, help=f"of a site: experiment files with tables ({usual})")
     parser.add_argument("--scale", help="of a site: toy (the default) or paper")
     parser.add_argument("--out", type=Path, help="of a site: its folder (default: report, in that of the runs)")
     given = parser.parse_args(argv)
-    if (given.folder / "experiment.json").exists():
+    if (given.folder / MANIFEST).exists():
         if given.experiments or given.scale or given.out:
             raise UserError(f"{given.folder} holds one experiment, whose report has no options; give the folder alone")
-        print(f"wrote {folder.write(given.folder)}, with report.md and figures beside it")
+        print(f"wrote {folder_page.write(given.folder)}, with report.md and figures beside it")
         return
-    known = [path for each in PAPERS for path in EXPERIMENTS.glob(each)]
-    files = given.experiments or [path for path in known if experiment.load(path, runs=given.folder).tables]
-    said = CLAIMS if CLAIMS.exists() and not given.experiments else None
+    papers = given.experiments or site.find_papers(given.folder)
+    claims = site.PAPERS_CLAIMS if site.PAPERS_CLAIMS.exists() and not given.experiments else None
+    if not papers:
+        print(site.NO_PAPERS, file=sys.stderr)
     out = given.out or given.folder / "report"
-    print(f"wrote {site.write(given.folder, files, out, scale=given.scale, said=said)}")
+    print(f"wrote {site.write(given.folder, papers, out, scale=given.scale, claims=claims)}")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def first_layer(config):
     """The first layer's attention, and its queries, keys and scoring of a text."""
     config = configs.override(config, {"model.layers": 1})
     decoder = nnx.jit(lambda: transformer.build(config, vocab=24, rngs=nnx.Rngs(0)))()
-    return decoder.blocks()[0].attention, *heads.scored(decoder, np.arange(T))[0]
+    return decoder.blocks()[0].attention, *heads.score_text(decoder, np.arange(T))[0]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_windows_of_the_text_hold_means(run, monkeypatch):
     assert record["positions"] == [7, 13, 20]
     _, tokenizer, decoder = checkpoint.restore_model(run)
     text = loader.held_out(run_folder.read_config(run), tokenizer)[:20]
-    joint, content, prior, _ = theory.factors(*heads.logits(*heads.scored(decoder, text)[0]))
+    joint, content, prior, _ = theory.factors(*heads.logits(*heads.score_text(decoder, text)[0]))
     for name, other in (("kl_content", content), ("kl_prior", prior)):
         each = np.sum(joint[0] * np.log(np.where(joint[0] > 0, joint[0] / other[0], 1)), -1)
         np.testing.assert_allclose(record[name], [each[:7].mean(), each[7:13].mean(), each[13:].mean()], atol=1e-4)
@@ -162,6 +162,6 @@ def test_a_mistake_is_one_line_and_writes_nothing(run, capsys, arguments, messag
 
 def test_rows_of_a_scoring_are_its_queries():
     _, _, _, scoring = first_layer(described("cable", "inside"))
-    some = heads.rows(scoring, 3, 9)
+    some = heads.take_queries(scoring, 3, 9)
     np.testing.assert_allclose(theory.prior(some), theory.prior(scoring)[:, :, 3:9], atol=1e-7)
     assert some.mask == scoring.mask == Mask()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import matplotlib.image
 import numpy as np
@@ -167,3 +168,14 @@ def test_the_figure_has_every_document_and_token():
     assert documents.values.sum() == pytest.approx(100) and tokens.values.sum() == pytest.approx(100)
     assert documents.edges[0] == 1 and documents.edges[-1] > 1 << 20
     assert documents.values[0] == pytest.approx(100 / 3) and figure.axes[1].get_title(loc="left") == "b"
+
+
+def test_without_matplotlib_the_remedy_is_said_before_anything_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as where it is not installed
+    with pytest.raises(UserError, match=r"pip install 'bam_jax\[figures\]', or give --no-plot"):
+        inspect.main(["a folder that is never read"])
+    assert not capsys.readouterr().out and not list(tmp_path.iterdir())
+    (tmp_path / "text.txt").write_text("A short text.\n\nAnother one.\n" * 50)
+    inspect.main(["text.txt", "--config.data.tokenizer=char", "--config.context=16", "--rows=0", "--no-plot"])
+    assert "the first rows to train on" in capsys.readouterr().out

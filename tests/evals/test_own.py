@@ -57,7 +57,7 @@ def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys, evalua
     assert (record["eval"], record["length"], record["n"], record["step"]) == ("next_token", 16, 4, 1)
     assert 0 <= record["value"] <= 1
     ((entry,),) = [tables.compare(table, made, tmp_path) for table in made.tables]
-    assert entry.ours == (record["value"],) and not entry.note
+    assert entry.ours == (record["value"],) and entry.settled
     assert not command(*arguments[:2], "--lengths=16", "--sequences=6")
     assert [(each["first"], each["n"]) for each in records.results(run)[0]] == [(0, 4), (4, 2)]
 

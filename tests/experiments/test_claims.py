@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bam_jax import claims as claims_command
-from bam_jax.experiments import claims
-from bam_jax.experiments.claims import Cells, Claim, Finding, better, learned, ratio, reaches_further, steadier, within
+from bam_jax.experiments import checks
+from bam_jax.experiments.checks import Cells, Finding, above_chance, better, ratio, reaches_further, steadier, within
+from bam_jax.experiments.claims import Claim, Verdict, conclude
+from bam_jax.report import claims_page
 from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = runpy.run_path(str(ROOT / "experiments" / "claims.py"))["get_claims"]()
 
 
-class Given(claims.Measured):
+class Given(checks.Measured):
     """Numbers by row and column."""
 
     def __init__(self, numbers: dict[tuple[str, str], float]) -> None:
@@ -24,9 +25,9 @@ class Given(claims.Measured):
         return self.numbers[row, column] if (row, column) in self.numbers else None
 
 
-def verdicts(measured: claims.Measured) -> dict[tuple[str, str], str]:
+def verdicts(measured: checks.Measured) -> dict[tuple[str, str], str]:
     return {
-        (claim.place, claim.says): claims.verdict([check(measured) for check in claim.checks])
+        (claim.place, claim.says): conclude([check(measured) for check in claim.checks]).value
         for said in CLAIMS.values()
         for claim in said
     }
@@ -44,7 +45,7 @@ PRINTED_OTHERWISE = {
 
 
 def test_what_the_papers_print_bears_out_what_they_say(tmp_path):
-    found = verdicts(claims.Printed(tmp_path, "paper", ROOT / "experiments"))
+    found = verdicts(checks.Printed(tmp_path, "paper", ROOT / "experiments"))
     assert set(found.values()) >= {"holds", "not measured", "not checked"}
     contradicted = {place for (place, _), word in found.items() if word in ("does not hold", "in part")}
     assert contradicted <= PRINTED_OTHERWISE, contradicted
@@ -52,7 +53,7 @@ def test_what_the_papers_print_bears_out_what_they_say(tmp_path):
 
 
 def test_nothing_holds_of_nothing(tmp_path):
-    found = verdicts(claims.Measured(tmp_path, "toy", ROOT / "experiments"))
+    found = verdicts(checks.Measured(tmp_path, "toy", ROOT / "experiments"))
     assert [says for (_, says), word in found.items() if word == "holds"] == [
         "fewer than 1,000 parameters more (here: at 120M)"
     ]
@@ -90,9 +91,9 @@ SOME = Given({("a", "x"): 1.0, ("a", "y"): 0.5, ("b", "x"): 0.4, ("b", "y"): 0.6
         (steadier(CELLS, "y", "x", "a", "b"), True),
         (steadier(CELLS, "y", "x", "b", "a"), False),
         (steadier(CELLS, "y", "x", "a", "c"), None),
-        (learned([CELLS], ("a", "b"), 0.7), True),
-        (learned([CELLS], ("a", "b"), 0.75), False),
-        (learned([CELLS], ("a", "c"), 0.0), None),
+        (above_chance([CELLS], ("a", "b"), 0.7), True),
+        (above_chance([CELLS], ("a", "b"), 0.75), False),
+        (above_chance([CELLS], ("a", "c"), 0.0), None),
     ],
 )
 def test_a_check(check, holds):
@@ -100,9 +101,9 @@ def test_a_check(check, holds):
 
 
 def test_a_claim_that_holds_in_part_is_said_to():
-    assert claims.verdict([Finding(True, ""), Finding(False, "")]) == "in part"
-    assert claims.verdict([Finding(False, ""), Finding(None, "")]) == "not measured"
-    (section,) = claims.sections(
+    assert conclude([Finding(True, ""), Finding(False, "")]) is Verdict.IN_PART
+    assert conclude([Finding(False, ""), Finding(None, "")]) is Verdict.UNMEASURED
+    (section,) = claims_page.claims_sections(
         {"P": [Claim("1", "x", (within(CELLS, "a", least=0.9),))]}, SOME, Given({("a", "x"): 1.0, ("a", "y"): 1.0})
     )
     assert section.items == ["**does not hold** (by the paper's own numbers: holds) · 1: x — a at x to y: 0.5 to 1."]
@@ -111,8 +112,8 @@ def test_a_claim_that_holds_in_part_is_said_to():
 
 def test_where_no_model_can_do_the_task_nothing_is_decided():
     def word(above):
-        claim = Claim("1", "x", (within(CELLS, "a", least=0.9),), needs=learned([CELLS], ("a",), above))
-        (section,) = claims.sections({"P": [claim]}, SOME, SOME)
+        claim = Claim("1", "x", (within(CELLS, "a", least=0.9),), needs=above_chance([CELLS], ("a",), above))
+        (section,) = claims_page.claims_sections({"P": [claim]}, SOME, SOME)
         return section.items[0]
 
     assert word(0.8).startswith("**undecided** (by the paper's own numbers: does not hold)")
@@ -123,23 +124,13 @@ def test_where_no_model_can_do_the_task_nothing_is_decided():
 def test_findings_of_several_tables_name_them():
     other = Cells("a", "c", ("x",))
     checks = (within(CELLS, "a", least=0.9), within(other, "a", least=0.9))
-    (section,) = claims.sections({"P": [Claim("1", "x", checks)]}, SOME, SOME)
+    (section,) = claims_page.claims_sections({"P": [Claim("1", "x", checks)]}, SOME, SOME)
     assert section.items[0].endswith(" b: a at x to y: 0.5 to 1. c: a at x: 1.")
 
 
 def test_a_cell_that_there_is_not_is_named(tmp_path):
-    measured = claims.Measured(tmp_path, "toy", ROOT / "experiments")
+    measured = checks.Measured(tmp_path, "toy", ROOT / "experiments")
     with pytest.raises(UserError, match="no cell 'BAM', '3K'"):
         measured.cell("bam_figure2_passkey", "Figure 2", "BAM", "3K")
     with pytest.raises(UserError, match="0 tables whose titles begin with 'Figure 3'"):
         measured.cell("bam_figure2_passkey", "Figure 3", "BAM", "1K")
-
-
-def test_the_page_is_written_and_bad_input_named(tmp_path):
-    out = tmp_path / "claims.md"
-    claims_command.main([str(ROOT / "experiments" / "claims.py"), f"--runs={tmp_path}", f"--out={out}"])
-    assert out.read_text().startswith("# What the papers claim")
-    with pytest.raises(UserError, match="no file nowhere.py"):
-        claims_command.main(["nowhere.py"])
-    with pytest.raises(UserError, match="has no get_claims"):
-        claims_command.main([str(ROOT / "experiments" / "quickstart.py")])

@@ -9,7 +9,7 @@ from bam_jax.data.tasks import benchmarks
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import experiment, jobs, papers, tables
 from bam_jax.experiments.experiment import DASH, SCALES, Column, Row, Table, tabled
-from bam_jax.experiments.tables import number
+from bam_jax.experiments.tables import parse_number
 from bam_jax.system.errors import UserError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -80,7 +80,7 @@ def test_every_table_and_figure_has_a_file():
 def test_the_values_are_complete(name, scale):
     count, total = VALUES[name]
     texts = [text for table in load(name, scale).tables for row in table.values for _, text in table.cells(row)]
-    found = [value for text in texts if (value := number(text)) is not None]
+    found = [value for text in texts if (value := parse_number(text)) is not None]
     assert (len(found), sum(found)) == (count, Decimal(total))
 
 
@@ -189,7 +189,7 @@ def test_a_row_with_a_value_too_few_is_named():
 def test_the_sizes_are_those_of_table_1():
     made = load("bam_table1_sizes", "paper")
     for entry in tables.compare(made.tables[0], made, Path("nowhere")):
-        (ours,), printed = entry.ours, float(number(entry.paper))
+        (ours,), printed = entry.ours, float(parse_number(entry.paper))
         tolerance = 0.08 if entry.paper.startswith("~") else 1e-12  # "~1B" are 1.07
         assert ours == pytest.approx(printed, rel=tolerance), f"{entry.row}, {entry.column}"
 

@@ -19,7 +19,8 @@ from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment, jobs, papers, speed_jobs, tables
 from bam_jax.experiments.experiment import DASH, Column, Row, Speed, Table, tabled
-from bam_jax.system import errors
+from bam_jax.experiments.tables import Entry, Outcome, State
+from bam_jax.report import tables_page
 from bam_jax.system.errors import UserError
 
 CONFIG = str(papers.CONFIGS / "quickstart.py")
@@ -106,22 +107,33 @@ def folder(made, tmp_path):
 
 def entries(made, folder):
     found = tables.compare(made.tables[0], made, folder)
-    return {(entry.row, entry.column): entry for entry in found}
+    return {(entry.row, entry.column.label): entry for entry in found}
+
+
+def said(entry):
+    """States and remarks by seed."""
+    return [(outcome.state, outcome.remark) for outcome in entry.outcomes]
+
+
+def words(entry):
+    """What a table says of its one seed."""
+    line = tables_page.entry_line(entry, comparable=True)
+    return line[5].removeprefix("1").removeprefix("; ") if entry.ours else line[2]
 
 
 def test_every_cell_is_found_where_it_belongs(made, folder):
     found = entries(made, folder)
     assert len(found) == 3 * len(COLUMNS)
     bam = {column: entry for (row, column), entry in found.items() if row == "BAM"}
-    assert bam["keys"].ours == (0.75,) and bam["keys"].note == "seed 1: 1 of 2 samples" and bam["keys"].score is None
-    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].note == "" and bam["at the end"].score == 0.625
-    assert bam["text"].ours == (pytest.approx((10**3 * 14) ** 0.25),) and bam["text"].note == "seed 1: missing"
+    assert bam["keys"].ours == (0.75,) and bam["keys"].score is None and not bam["keys"].settled
+    assert said(bam["keys"]) == [(State.MEASURED, ""), (State.PARTIAL, "1 of 2 samples")]
+    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].settled and bam["at the end"].score == 0.625
+    assert bam["text"].ours == (pytest.approx((10**3 * 14) ** 0.25),) and said(bam["text"])[1] == (State.MISSING, "")
     assert bam["second window"].ours[0] == pytest.approx(4.0)  # of losses, three times ln 2 and once ln 32
-    assert bam["speed"].ours == (1.5,)
-    assert bam["speed"].note == "" and found["Late", "speed"].note == "missing"
-    assert bam["speed"].about == "median of 100, quartiles 1 to 2; 1.25 times NoPE's; cpu (An abacus, 2 cores), jax 0.1"
-    assert bam["heads"].ours == (4,)
-    assert bam["answers"].ours == () and "not measurable yet" in bam["answers"].note
+    assert bam["speed"].asked and bam["speed"].ours == (1.5,) and said(found["Late", "speed"]) == [(State.MISSING, "")]
+    assert bam["heads"].ours == (4,) and bam["heads"].settled and not bam["heads"].asked
+    ((state, remark),) = said(bam["answers"])
+    assert state is State.NOT_ASKED and "not measurable yet" in remark and not bam["answers"].asked
 
 
 def test_what_patience_left_out_is_said_to_be(made, folder):
@@ -146,15 +158,32 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
         if job.row.label == "BAM" and job.seed == 0:
             kept = [line for line in path.read_text().splitlines() if json.loads(line)["eval"] != "passkey"]
             path.write_text("\n".join([*kept, *(json.dumps(each) for each in others)]) + "\n")
-            assert entries(made, folder)["BAM", "keys"].note.startswith("seed 0: missing")
+            assert entries(made, folder)["BAM", "keys"].outcomes[0].state is State.MISSING
             path.write_text(path.read_text() + "".join(json.dumps(each) + "\n" for each in (record, *empty[2:])))
-    note = entries(made, folder)["BAM", "keys"].note
-    assert note.startswith("seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1")
-    once = dataclasses.replace(entries(made, folder)["BAM", "at the end"], ours=(0.5,), note=note.partition("; ")[0])
-    assert once.score == 0.25
-    grid, lines, *_ = tables.sections(made, folder)
-    assert tables.LEGEND in grid.text and grid.table.rows[0][1].startswith("0 (stopped)")
+    entry = entries(made, folder)["BAM", "keys"]
+    assert said(entry)[0] == (State.STOPPED, "no prompt answered at 32 and 64 tokens")
+    assert said(entry)[1] == (State.PARTIAL, "1 of 2 samples")
+    assert entry.stopped and not entry.settled and entry.score is None
+    note = "seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1: 1 of 2 samples"
+    grid, lines, *_ = tables_page.tables_sections(made, [tables.compare(made.tables[0], made, folder)])
+    assert tables_page.LEGEND in grid.text and grid.table.rows[0][1].startswith("0 (stopped)")
     assert lines.table.rows[0][2] == note
+
+
+def cells_of(*outcomes):
+    return Entry("r", Column("c", PASSKEY), "", tuple(outcomes))
+
+
+@hypothesis.given(st.lists(st.sampled_from(State), max_size=4), st.text(max_size=20))
+def test_what_is_settled_follows_from_states_and_never_from_words(states, words):
+    """Remarks such as "0 (stopped)" or "missing; " say nothing of it."""
+    remark = f"0 (stopped): {words}; missing"
+    made = [Outcome(state, 0.5 if state is State.MEASURED else None, remark, seed) for seed, state in enumerate(states)]
+    entry = cells_of(*made)
+    assert entry.settled == (bool(states) and {*states} <= {State.MEASURED, State.STOPPED})
+    assert entry.stopped == (State.STOPPED in states)
+    assert entry.score == (0.5 * states.count(State.MEASURED) / len(states) if entry.settled else None)
+    assert entry.ours == (0.5,) * states.count(State.MEASURED)
 
 
 def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
@@ -170,8 +199,9 @@ def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
 
     def shown(*cells):
         (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
-        found = {entry.column: entry for entry in tables.compare(table, made, tmp_path)}
-        return {name: entry.ours[0] if entry.ours else entry.note for name, entry in found.items()}, found
+        found = {entry.column.label: entry for entry in tables.compare(table, made, tmp_path)}
+        shown = {name: entry.ours[0] if entry.ours else words(entry) for name, entry in found.items()}
+        return shown, found
 
     ends = [cell("passkey", 128, value, depth=depth) for depth, value in ((0.0, 1.0), (1.0, 0.0))]
     middle = cell("passkey", 128, 1.0, depth=0.5)
@@ -188,7 +218,7 @@ def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
     assert last["short"] == pytest.approx(2.0) and last["long"] == pytest.approx((2.0 * 8.0**2) ** (1 / 3))
     assert shown(text[0])[0]["long"] == "2 of 6 samples"  # 8 are asked for, and there is text for 6
     found = shown(*(each | {"n": 4} for each in ends))[1]["few"]
-    assert found.ours == (0.5,) and found.about == "8 samples, of which 2 are asked for"
+    assert found.ours == (0.5,) and said(found) == [(State.MEASURED, "8 samples, of which 2 are asked for")]
     others = [each | {"prompt": "paper"} for each in ends]
     assert shown(*others)[0]["few"] == "missing"
 
@@ -196,25 +226,28 @@ def test_each_table_takes_the_depths_and_samples_that_it_asks_for(tmp_path):
 def test_changes_at_evaluation_are_a_row_of_their_own(made, folder):
     found = entries(made, folder)
     assert found["Local", "keys"].ours == (0.25,)
-    assert found["Local", "text"].note == "not measurable"
-    assert found["Local", "second window"].note == "missing"
+    assert said(found["Local", "text"]) == [(State.UNMEASURABLE, "")]
+    assert said(found["Local", "second window"]) == [(State.MISSING, "")]
 
 
 def test_what_has_not_begun_is_missing_and_nothing_is_made_up(made, folder):
     found = entries(made, folder)
     late = [found["Late", column.label] for column in COLUMNS if column.evaluation is not None]
-    assert all(entry.ours == () and entry.note == "missing" for entry in late)
+    assert all(entry.ours == () and said(entry) == [(State.MISSING, "")] for entry in late)
 
 
 def test_a_cell_is_printed_as_the_paper_prints_it(made, folder):
     found = entries(made, folder)
-    line = lambda row, column: tables.cells(found[row, column], comparable=True)[2:]
+    line = lambda row, column: tables_page.entry_line(found[row, column], comparable=True)[2:]
     assert line("BAM", "text") == ["10.88", "12.00", "-1.12", "1; seed 1: missing"]
     assert line("BAM", "at the end") == ["0.62", "", "", "2 (0.25 to 1.00)"]
     assert line("BAM", "second window") == ["4.0", ">3.0", "+1.0", "1; seed 1: missing"]
-    assert line("BAM", "speed")[:2] == ["1.5", "1.5K"] and line("BAM", "speed")[3].startswith("1; median of 100")
+    assert line("BAM", "speed")[:2] == ["1.5", "1.5K"] and line("Late", "speed")[0] == "missing"
+    about = "median of 100, quartiles 1 to 2; 1.25 times NoPE's; cpu (An abacus, 2 cores), jax 0.1"
+    assert line("BAM", "speed")[3] == f"1; {about}"
+    assert line("Local", "text")[0] == "not measurable"
     assert line("BAM", "answers") == ["not measurable yet: no such evaluation", "0.4", "", ""]
-    assert tables.cells(found["BAM", "text"], comparable=False)[4] == ""
+    assert tables_page.entry_line(found["BAM", "text"], comparable=False)[4] == ""
 
 
 class Counter(HTMLParser):
@@ -248,26 +281,6 @@ def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
     assert (row["ours"], row["seeds"], row["least"], row["most"]) == ("0.625", "2", "0.25", "1.0")
     (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "keys")]
     assert float(row["difference"]) == pytest.approx(-0.05) and row["note"] == "seed 1: 1 of 2 samples"
-
-
-def test_a_small_value_keeps_two_digits():
-    line = lambda value, printed: tables.cells(tables.Entry("r", "c", (value,), printed), comparable=True)[2:5]
-    assert line(0.00413, "1.74")[0] == "0.0041" and line(0.0, "1.74")[0] == "0.00"
-    assert line(1.7391, "1.74") == ["1.74", "1.74", "-0.0009"]
-
-
-def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path):
-    file = str(papers.CONFIGS.parent / "experiments" / "bam_table2_perplexity.py")
-    with pytest.raises(UserError, match="no folder .*typo; make runs"):
-        tables_command.main([file, f"--runs={tmp_path / 'typo'}"])
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_experiment_without_tables_is_one_line(capsys):
-    with pytest.raises(SystemExit) as exit:
-        errors.run(tables_command.main, [str(papers.CONFIGS.parent / "experiments" / "quickstart.py")])
-    said = capsys.readouterr().err
-    assert exit.value.code == 2 and "bam_jax.report" in said and said.count("\n") == 1
 
 
 def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):
@@ -317,29 +330,19 @@ def test_a_benchmark_is_the_mean_over_the_questions_of_all_its_tasks(tmp_path, c
     run.mkdir()
     (run / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in cells))
     (entry,) = tables.compare(table, made, tmp_path)
-    assert entry.ours == pytest.approx(ours) and (entry.about if entry.ours else entry.note) == note
-    assert bool(entry.note) == (not entry.ours)
-
-
-def test_several_experiments_at_once(tmp_path, capsys):
-    files = [
-        papers.CONFIGS.parent / "experiments" / f"{name}.py" for name in ("bam_table1_sizes", "bam_table3_questions")
-    ]
-    tables_command.main([*map(str, files), "--scale=paper", f"--runs={tmp_path}"])
-    assert capsys.readouterr().out.count("\n# ") + 1 == 2
-    names = {f"{path.stem}-paper.{end}" for path in files for end in ("md", "html", "csv")}
-    assert {path.name for path in (tmp_path / "tables").iterdir()} == names
+    assert entry.ours == pytest.approx(ours) and words(entry) == note
+    assert entry.settled == bool(entry.ours)
 
 
 @hypothesis.given(st.decimals(min_value=0, max_value=10**5, places=3), st.sampled_from(["", "~", "<", ">"]))
 def test_numbers_are_read_as_printed(value, sign):
-    assert tables.number(f"{sign}{value}") == value
-    assert tables.number(f"{sign}{value}K") == 1000 * value
-    assert tables.number(f"{value} ± 0.1") == value
-    assert tables.number(f"3 × {value}") == 3 * value
+    assert tables.parse_number(f"{sign}{value}") == value
+    assert tables.parse_number(f"{sign}{value}K") == 1000 * value
+    assert tables.parse_number(f"{value} ± 0.1") == value
+    assert tables.parse_number(f"3 × {value}") == 3 * value
 
 
 @pytest.mark.parametrize("text", ["n/a", "1,5", "1.", "- 3", "2 x 3", "1e5"])
 def test_other_texts_are_no_numbers(text):
     with pytest.raises(UserError, match="is not a number as tables print them"):
-        tables.number(text)
+        tables.parse_number(text)

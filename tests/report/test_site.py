@@ -16,9 +16,9 @@ import pytest
 from bam_jax import config, encodings
 from bam_jax.evals.records import STOPPED
 from bam_jax.experiments import experiment, jobs
-from bam_jax.report import drawn, runs, site
+from bam_jax.report import paper_figures, run_page, site
 from bam_jax.report.__main__ import main
-from bam_jax.report.standing import DONE, MISSING, NOTHING, PART, standing
+from bam_jax.report.progress import Status, read_progress
 from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -169,13 +169,13 @@ def made(tmp_path_factory):
     paper = write_paper(place)
     said = place / "claims.py"
     said.write_text(
-        "from bam_jax.experiments.claims import Cells, Claim, within\n"
+        "from bam_jax.experiments.checks import Cells, within\nfrom bam_jax.experiments.claims import Claim\n"
         "NOTES = ('A note.',)\n"
         "get_claims = lambda: {'Invented': [Claim('1', 'all keys', "
         "(within(Cells('paper_table1', 'Table 1', ('64 <tokens>',)), 'RoPE', least=0.9),))]}\n"
     )
     folder = write_folder(paper)
-    return site.write(folder, [paper], folder / "report", said=said).parent
+    return site.write(folder, [paper], folder / "report", claims=said).parent
 
 
 @pytest.fixture(scope="module")
@@ -222,49 +222,49 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
 
 
 def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
-    status = lambda path=paper: standing(path, folder, None).status
-    assert status() == PART
+    status = lambda path=paper: read_progress(path, folder, None).status
+    assert status() == Status.PART
     late = next(job for job in jobs.row_jobs(experiment.load(paper)) if job.row.label == "Late")
     write_run(folder / late.name, late.config, records(0))
-    assert status() == DONE
+    assert status() == Status.DONE
     path = folder / late.name / "results.jsonl"
     kept = [line for line in path.read_text().splitlines() if "perplexity" not in line]
     path.write_text("\n".join([*kept, ""]))
-    assert status() == PART
+    assert status() == Status.PART
     path.write_text("".join(json.dumps(each) + "\n" for each in records(0)))
     path = next(folder.glob("rope*seed0*")) / "results.jsonl"
     kept = [line for line in path.read_text().splitlines() if '"passkey", "length": 128' not in line]
     path.write_text("\n".join([*kept, ""]))
-    assert status() == PART
+    assert status() == Status.PART
     end = {"eval": STOPPED, "of": "passkey", "lengths": [128], "after": [32], "step": 10, "overrides": {}, "unit": ""}
     ends = [end | {"prompt": "toy", "seed": 0, "overrides": each} for each in ({}, {"encoding_options.window": "64"})]
     empty = [cell("passkey", 32, 0.0, depth=depth, prompt="toy", seed=0) for depth in (0.0, 1.0)]
     empty += [each | {"overrides": ends[1]["overrides"]} for each in empty]
     path.write_text("\n".join([*kept, *map(json.dumps, (*ends, *empty)), ""]))
-    assert status() == DONE  # nothing more will be measured
+    assert status() == Status.DONE  # nothing more will be measured
     for path in folder.glob("*/results.jsonl"):
         path.unlink()
-    assert status() == MISSING
+    assert status() == Status.MISSING
     (tmp_path / "sizes.py").write_text(SIZES)
-    assert status(tmp_path / "sizes.py") == NOTHING
+    assert status(tmp_path / "sizes.py") == Status.NOTHING
 
 
 def test_heat_maps_are_the_records_of_each_row(folder, paper):
-    each = standing(paper, folder, None)
-    grids = drawn.passkeys(each, folder)
+    each = read_progress(paper, folder, None)
+    grids = paper_figures.passkey_grids(each, folder)
     assert {*grids} == {"RoPE", "Local"}
     for grid in grids.values():
         assert grid.rows == ["0.00", "1.00"] and grid.columns == ["64 <tokens>", "128 <tokens>"]
     np.testing.assert_array_equal(grids["RoPE"].values, [[1.0, 0.5], [1.0, 1.0]])
     np.testing.assert_array_equal(grids["Local"].values, [[1.0, 0.0], [1.0, 0.0]])
-    ((label, needles),) = drawn.ruler(each).items()
+    ((label, needles),) = paper_figures.ruler_grids(each).items()
     assert label == "RoPE" and needles.rows == ["single 1"]
     np.testing.assert_array_equal(needles.values, [[0.5, 0.5]])
 
 
 def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
-    each = standing(paper, folder, None)
-    figures = [drawn.curves(*both, 64) for both in zip(each.made.tables, each.entries, strict=True)]
+    each = read_progress(paper, folder, None)
+    figures = [paper_figures.draw_curves(*both, 64) for both in zip(each.made.tables, each.entries, strict=True)]
     assert [figure is None for figure in figures] == [False, False, True]
     lines = figures[0].axes[0].lines
     np.testing.assert_array_equal([line.get_ydata() for line in lines], [[1.0, 0.75], [1.0, 0.0]])
@@ -274,7 +274,7 @@ def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
 def test_the_command_of_a_run_repeats_its_configuration(name, tmp_path):
     own = config.load(CONFIG, {"encoding": name, "model.heads": 2, "data.source": "a 'b'"})
     for each in (own, config.load(ROOT / "configs" / "gpt2_tiny.py", {"encoding": name})):
-        command = runs.command(each, tmp_path / "x")
+        (command,) = run_page.training_commands(each, tmp_path / "x")
         overrides = [word for word in shlex.split(command) if word.startswith("--config.")]
         assert config.load(CONFIG, config.from_arguments(overrides)) == each
 
@@ -336,3 +336,18 @@ def test_no_page_is_wider_than_its_screen(made, tmp_path, width):
     # The frame's own scroll bar takes some of its width.
     assert {name: each for name, each in zip(names, widths, strict=True) if each > width} == {}
     assert all(each > width - 20 for each in widths)  # they were laid out
+
+
+def test_without_the_clone_the_runs_that_there_are_have_a_site(folder, tmp_path, monkeypatch, capsys):
+    """An installed package has neither the papers' experiments nor their configurations, wherever it is called."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    monkeypatch.setattr(run_page, "BASE", tmp_path / "nowhere" / "quickstart.py")
+    main([str(folder), f"--out={tmp_path / 'site'}"])
+    said = capsys.readouterr()
+    assert said.out == f"wrote {tmp_path / 'site' / 'index.html'}\n"
+    assert said.err.count("papers") == 1 and "in the clone, or give their paths after the folder\n" in said.err
+    pages = {path.name: Page(path.read_text(encoding="utf-8")) for path in (tmp_path / "site").glob("*.html")}
+    assert {"index.html", "folder-own.html", "run-mine #1.html"} <= {*pages} and "claims.html" not in pages
+    assert "Training starts from a configuration file" in pages["run-mine #1.html"].text
+    assert "papers" not in pages["index.html"].text

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from bam_jax import config, render
+from bam_jax.analysis import figures, heads, priors
 from bam_jax.experiments import results
 from bam_jax.render import page
 from bam_jax.render.curves import Seed
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section, Table
-from bam_jax.report import folder as report
+from bam_jax.report import folder_page as report
 from bam_jax.report.__main__ import main
+from bam_jax.report.run_curves import length_curves, position_curves
 from bam_jax.system.errors import UserError
 
 
@@ -55,6 +57,7 @@ def folder(tmp_path):
             {"label": "BAM SSMax", "length": 128, "least": 0.9, "most": 1.0},
             {"label": "RoPE", "length": 128, "least": 0.0, "most": 0.1},
             {"label": "RoPE", "length": 256, "least": 0.0, "most": 0.1},
+            {"label": "RoPE", "length": 128, "least": 0.3, "most": 0.5},
         ],
         "notes": ["Be honest about `this`."],
         "runs": [
@@ -90,18 +93,18 @@ def folder(tmp_path):
 
 def test_curves_are_means_by_label_and_seed(folder):
     _, runs = results.read(folder)
-    assert results.curves(runs, "passkey") == {
+    assert length_curves(runs, "passkey") == {
         "BAM SSMax": [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})],
         "RoPE": [Seed(0, {128: 0.0})],
         "Local RoPE": [Seed(0, {128: 1.0})],
         "RoPE, encoding_options.base_scale=50": [Seed(0, {128: 0.5})],
     }
-    assert results.curves(runs, "perplexity") == {"RoPE": [Seed(0, pytest.approx({64: 9.0, 128: 4.0}))]}
+    assert length_curves(runs, "perplexity") == {"RoPE": [Seed(0, pytest.approx({64: 9.0, 128: 4.0}))]}
 
 
 def test_positions_are_the_windows_of_the_longest_sequences(folder):
     _, runs = results.read(folder)
-    ((label, (seed,)),) = results.positions(runs).items()
+    ((label, (seed,)),) = position_curves(runs).items()
     assert label == "RoPE" and seed.seed == 0 and list(seed.values) == [64, 128]
     np.testing.assert_allclose(list(seed.values.values()), np.exp([1.5, 2.5]))
 
@@ -111,8 +114,8 @@ def test_a_mean_weighs_every_prompt_the_same():
 
 
 def test_weights_are_the_prior_of_definition_2():
-    heads = Heads(np.array([[0.0, 1.0]]), np.log([[1.0, 0.5]]), np.zeros((1, 2)))
-    uniform, laplace = results.weights(heads, 4)[0]
+    known = Heads(np.array([[0.0, 1.0]]), np.log([[1.0, 0.5]]), np.zeros((1, 2)))
+    uniform, laplace = priors.prior_weights(known, 4)[0]
     np.testing.assert_allclose(uniform, 0.25, rtol=1e-5)
     expected = np.exp(-0.5 * np.array([3.0, 2.0, 1.0, 0.0]))
     np.testing.assert_allclose(laplace, expected / expected.sum(), rtol=1e-5)
@@ -152,6 +155,7 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     assert "BAM SSMax at 2× at least 0.9 0.75 1.00 0.50 NO".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 2× at most 0.1 0.00 0.00 yes".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 4× at most 0.1 – not measured".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 2× at least 0.3, at most 0.5 0.00 0.00 NO".replace(" ", "") in said.replace(" ", "")
     assert "NOT THERE YET: cable-seed0" in said
     assert "<code>this</code>" in html
     markdown = (folder / "report.md").read_text()
@@ -175,8 +179,8 @@ def test_a_report_on_nothing_names_the_remedy(tmp_path):
 
 
 def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
-    heads = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
-    monkeypatch.setattr(results, "learned", lambda run: heads)
+    known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
+    monkeypatch.setattr(priors, "learned_priors", lambda run: known)
     for name in ("bam-seed0", "bam-seed1"):
         (folder / name / "checkpoints" / "2000").mkdir(parents=True)
     report.write(folder)
@@ -188,7 +192,7 @@ def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
 
 def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
     known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
-    monkeypatch.setattr(results, "learned", lambda run: known)
+    monkeypatch.setattr(priors, "learned_priors", lambda run: known)
     (folder / "bam-seed0" / "checkpoints" / "2000").mkdir(parents=True)
     windows = {"positions": [8, 16], "kl_content": [0.1, 0.3], "kl_prior": [1.0, 2.0], "entropy": [0.5, 0.5]}
     records = [
@@ -197,9 +201,9 @@ def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
         | windows
         for head, (kind, shape) in enumerate([("retrieval", -2.0), ("local", 3.0)])
     ]
-    monkeypatch.setattr(report.heads, "measure", lambda run, progress: records)
+    monkeypatch.setattr(heads, "measure", lambda run, progress: records)
     drawn = render.attention({"local": np.tril(np.full((4, 4), 0.25))}, (0, 2))
-    monkeypatch.setattr(report.trained, "attention", lambda run: drawn)
+    monkeypatch.setattr(figures, "draw_attention", lambda run: drawn)
     report.write(folder)
     markdown = (folder / "report.md").read_text()
     assert "| 0, 0 | retrieval | -2.00 | 0.00 | 0.00 | 1 2 3 | 4 5 1,234 | 2.20 | 0.20 | 1.50 |" in markdown

@@ -7,7 +7,7 @@ import pytest
 
 from bam_jax import config
 from bam_jax.experiments import results
-from bam_jax.report.standing import state
+from bam_jax.report.progress import describe_training
 from bam_jax.training import run_folder
 
 
@@ -18,7 +18,7 @@ def run(tmp_path):
 
 
 def said(run):
-    return state(results.run(run), run)
+    return describe_training(results.run(run), run)
 
 
 def reach(run, step):
@@ -26,7 +26,7 @@ def reach(run, step):
 
 
 def test_a_run_that_was_begun_is_not_called_not_begun(run):
-    assert state(None, run) == said(run / "nowhere") == "not begun"
+    assert describe_training(None, run) == said(run / "nowhere") == "not begun"
     assert said(run) == "stopped before its first record"
     (run / run_folder.CHECKPOINTS / "5").mkdir(parents=True)
     assert said(run) == "stopped at step 5 of 90"

@@ -17,51 +17,65 @@ from bam_jax.evals import records
 from bam_jax.evals.table import kind_of
 from bam_jax.experiments import papers, results
 from bam_jax.experiments.results import Cell, Run
+from bam_jax.render.curves import Seed
 from bam_jax.render.fractions import Grid
+from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section, Table
-from bam_jax.report import drawn, folder, standing
+from bam_jax.report.learned_sections import priors_section
+from bam_jax.report.paper_figures import make_grid, short_task
+from bam_jax.report.progress import describe_training
+from bam_jax.report.run_curves import window_perplexities
 
 FIRST = ("task", "length", "depth", "value", "unit", "n")
-"""What comes first in a table of records."""
+"""The first columns in a table of records."""
 LINES = 12
 """Steps in the table of losses, at most."""
 KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
-"""What a record says of the run and the evaluation, not of its own value."""
+"""Fields of a record that are the same for the whole run or evaluation, and are no columns."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
-"""What tells evaluations of a name apart, where they have it, besides their overrides."""
+"""Fields that tell evaluations of one name apart, besides their overrides."""
+BASE = papers.CONFIGS / "quickstart.py"
+"""The configuration file that the command of a run changes."""
 
 
-def sections(run: Run, path: Path, uses: Sequence[Link], command: str) -> list[Section]:
-    """The page's parts, in their order.
+def page_sections(
+    run: Run, config: Config, path: Path, learned: Heads | None, uses: Sequence[Link], command: str
+) -> list[Section]:
+    """The page's sections, in their order.
 
     Args:
         run: as `bam_jax.experiments.results` reads it.
+        config: its configuration.
         path: its folder.
+        learned: its priors; None: it has none.
         uses: the experiments that it belongs to.
         command: what makes this page.
     """
-    assert run.config is not None
-    parts = [_short(run, run.config, path, uses), *_losses(run)]
-    if run.heads is not None:
-        parts.append(folder.priors(run, run.heads, run.config.context, command))
+    sections = [_summary(run, config, path, uses), *_losses(run)]
+    if learned is not None:
+        sections.append(priors_section(run, learned, config.context, command))
     groups: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
     for cell in run.cells:
         apart = [f"{name} {cell[name]}" for name in APART if name in cell]
         changes = [f"{name}={value}" for name, value in sorted(cell["overrides"].items())]
         groups[cell["eval"], *apart, *changes].append(cell)
-    parts += [_measured(key, cells, run.config, f"eval{n}") for n, (key, cells) in enumerate(groups.items())]
+    for number, (key, cells) in enumerate(groups.items()):
+        sections.append(_evaluation(key, cells, config, f"eval{number}"))
     given_up = dict.fromkeys(
         f"{each['of']} at {_tokens(each['lengths'])} tokens: no prompt was answered at {_tokens(each['after'])}"
         for each in records.results(path)[1]
     )
-    parts += [Section("Not measured", items=list(given_up))] if given_up else []
-    parts.append(Section("Commands that repeat it", commands=run.commands))
-    text = json.dumps(configs.to_dict(run.config), indent=1, sort_keys=True)
-    return [*parts, Section("Configuration", f"`{path / 'config.json'}`:", commands=[text], folded=True)]
+    if given_up:
+        sections.append(Section("Not measured", items=list(given_up)))
+    text = "" if run.commands else "Training starts from a configuration file, such as those in the clone's configs/."
+    sections.append(Section("Commands that repeat it", text, commands=run.commands))
+    values = json.dumps(configs.to_dict(config), indent=1, sort_keys=True)
+    sections.append(Section("Configuration", f"`{path / 'config.json'}`:", commands=[values], folded=True))
+    return sections
 
 
-def _short(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Section:
-    """What the model is, and how far its training is."""
+def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Section:
+    """The model, and how far its training is."""
     model = config.model
     commits = ", ".join(sorted({str(cell["commit"]) for cell in run.cells if "commit" in cell}))
     rows = [
@@ -70,16 +84,18 @@ def _short(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sectio
         ["data", f"{config.data.source}, {config.data.tokenizer}, {config.data.task}"],
         ["context and batch", f"{config.context:,} tokens, {config.batch}"],
         ["seed", f"{config.seed}"],
-        ["steps", standing.state(run, path)],
-        ["measurements", f"{len(run.cells)}{f', code {commits}' if commits else ''}"],
+        ["steps", describe_training(run, path)],
     ]
     if run.metrics:
-        rows[-1:-1] = [["last loss", f"{run.metrics['loss']:.4f} nats a token"], ["training", _took(run)]]
+        rows.append(["last loss", f"{run.metrics['loss']:.4f} nats a token"])
+        rows.append(["training", _training_time(run)])
+    rows.append(["measurements", f"{len(run.cells)}{f', code {commits}' if commits else ''}"])
     text = "It belongs to these experiments:" if uses else "It belongs to no experiment of this site."
     return Section("In short", text, items=uses, table=Table(["", ""], rows))
 
 
-def _took(run: Run) -> str:
+def _training_time(run: Run) -> str:
+    """The minutes that training took, and its median speed."""
     seconds = run.metrics["seconds"]
     speeds = [each["tokens_per_second"] for each in run.history if "tokens_per_second" in each]
     speed = f", {np.median(speeds):,.0f} tokens/s" if speeds else ""
@@ -107,44 +123,52 @@ def _losses(run: Run) -> list[Section]:
     ]
 
 
-def _measured(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
+def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
     """An evaluation with a figure where it has one of its own, and a table in any case."""
-    title, table = ", ".join(key).capitalize(), _table(cells)
-    kind = kind_of(key[0])
-    if kind.figure == "depth":
-        grid, table = _grid(cells, lambda cell: f"{cell['depth']:.2f}"), _lengths(cells, config.context)
+    title, table = ", ".join(key).capitalize(), _records_table(cells)
+    figure_of = kind_of(key[0]).figure
+    if figure_of == "depth":
+        table = _lengths_table(cells, config.context)
+        grid = _grid([(f"{cell['depth']:.2f}", cell) for cell in cells])
         figure = render.grids({"": grid}, down="depth of the passkey", across="length in tokens")
-    elif kind.figure == "task":
-        grid = _grid(cells, lambda cell: drawn.plain(cell["task"]))
+    elif figure_of == "task":
+        grid = _grid([(short_task(cell["task"]), cell) for cell in cells])
         figure = render.grids({"": grid}, down="task", across="length in tokens")
-    elif kind.figure == "position" and any(len(cell["windows"]) > 1 for cell in cells):
-        plain: Any = Run("", "perplexity", 0, [], [], None, [{**cell, "overrides": {}} for cell in cells], [], None)
-        figure = render.positions(results.positions([plain]), config.context)
+    elif figure_of == "position" and any(len(cell["windows"]) > 1 for cell in cells):
+        figure = render.positions({"perplexity": [Seed(config.seed, window_perplexities(cells))]}, config.context)
     else:
         return Section(title, table=table)
     return Section(title, figure=figure, name=name, table=table)
 
 
-def _grid(cells: Sequence[Cell], row: Any) -> Grid:
+def _grid(cells: Sequence[tuple[str, Cell]]) -> Grid:
+    """The mean of each length and row.
+
+    Args:
+        cells: each with the name of its row.
+    """
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for cell in sorted(cells, key=lambda cell: cell["length"]):
-        groups[row(cell), f"{cell['length']:,}"].append(cell)
-    rows, columns = ({place[n]: None for place in groups} for n in (0, 1))
-    return drawn.grid({at: results.mean(those) for at, those in groups.items()}, sorted(rows), list(columns))
+    for row, cell in sorted(cells, key=lambda pair: pair[1]["length"]):
+        groups[row, f"{cell['length']:,}"].append(cell)
+    rows, lengths = {row for row, _ in groups}, dict.fromkeys(length for _, length in groups)
+    return make_grid({at: results.mean(several) for at, several in groups.items()}, sorted(rows), list(lengths))
 
 
-def _lengths(cells: Sequence[Cell], context: int) -> Table:
+def _lengths_table(cells: Sequence[Cell], context: int) -> Table:
     """The mean over all depths of each length."""
+    groups: dict[int, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        groups[cell["length"]].append(cell)
     rows = []
-    for length in sorted({cell["length"] for cell in cells}):
-        those = [cell for cell in cells if cell["length"] == length]
-        n, seconds = sum(cell["n"] for cell in those), sum(cell["seconds"] for cell in those if "seconds" in cell)
+    for length, several in sorted(groups.items()):
+        n = sum(cell["n"] for cell in several)
+        seconds = sum(cell["seconds"] for cell in several if "seconds" in cell)
         place = [f"{length:,}", render.times(length, context)]
-        rows.append([*place, f"{results.mean(those):.3f}", f"{n}", f"{seconds:,.1f}"])
+        rows.append([*place, f"{results.mean(several):.3f}", f"{n}", f"{seconds:,.1f}"])
     return Table(["tokens", "contexts", "accuracy", "prompts", "seconds"], rows)
 
 
-def _table(cells: Sequence[Cell]) -> Table:
+def _records_table(cells: Sequence[Cell]) -> Table:
     """Every record with all of it that is a number or a word."""
     values = {name: None for cell in cells for name, value in cell.items() if isinstance(value, int | float | str)}
     first = [name for name in FIRST if name in values]
@@ -163,28 +187,29 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
 
 
-def command(config: Config, path: Path) -> str:
-    """What trains a run of the same configuration, as the changes to the smallest config file.
+def training_commands(config: Config, path: Path) -> list[str]:
+    """The command that trains a run of the same configuration, as changes to a file of the clone; none without the clone.
 
     Args:
         config: the run's.
         path: its folder.
     """
-    base = papers.CONFIGS / "quickstart.py"
-    changes = {
-        name: value
-        for (name, value), (_, old) in zip(_fields(config), _fields(configs.load(base)), strict=True)
-        if value != old or (name == "encoding_options" and value)
-    }
-    arguments = [f"--config={base}", *configs.arguments(changes), f"--workdir={path}"]
-    return shlex.join(["python", "-m", "bam_jax.train", *arguments])
+    if not BASE.exists():
+        return []
+    changes = {}
+    for (name, value), (_, old) in zip(_fields(config), _fields(configs.load(BASE)), strict=True):
+        # Another encoding drops the options of the file, so the run's own are said even where they are the same.
+        if value != old or (name == "encoding_options" and value):
+            changes[name] = value
+    arguments = [f"--config={BASE}", *configs.arguments(changes), f"--workdir={path}"]
+    return [shlex.join(["python", "-m", "bam_jax.train", *arguments])]
 
 
 def _fields(section: Any, above: str = "") -> list[tuple[str, Any]]:
     """Every field of nested dataclasses by its dotted name."""
-    found = []
+    fields = []
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         nested = dataclasses.is_dataclass(value)
-        found += _fields(value, f"{above}{field.name}.") if nested else [(f"{above}{field.name}", value)]
-    return found
+        fields += _fields(value, f"{above}{field.name}.") if nested else [(f"{above}{field.name}", value)]
+    return fields

@@ -7,7 +7,7 @@ from flax import nnx
 
 from bam_jax import config as configs
 from bam_jax import figures as command
-from bam_jax.analysis import trained
+from bam_jax.analysis import figures
 from bam_jax.biases import alibi_slopes
 from bam_jax.data import loader, tokenizers
 from bam_jax.models import transformer
@@ -54,16 +54,16 @@ def draw(*arguments):
 
 def test_attention_is_that_of_the_head_of_each_class_that_sees_most_of_the_key(runs, rng, monkeypatch):
     given = {}
-    monkeypatch.setattr(trained.maps, "attention", lambda maps, key: given.update(maps=maps, key=key))
-    trained.attention(runs["bam"], 40)
+    monkeypatch.setattr(figures.maps, "attention", lambda maps, key: given.update(maps=maps, key=key))
+    figures.draw_attention(runs["bam"], 40)
     assert given["key"] == (1, 6)  # after the token that opens a key
     assert [title.split("\n")[0] for title in given["maps"]] == ["retrieval", "long-tail", "local"]
     for weights in given["maps"].values():
         np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
     layers = rng.random((2, 4, 40, 40))
     left = iter(layers)
-    monkeypatch.setattr(trained, "_joint", lambda *layer: next(left))
-    trained.attention(runs["bam"], 40)
+    monkeypatch.setattr(figures, "_joint", lambda *layer: next(left))
+    figures.draw_attention(runs["bam"], 40)
     seen = layers[:, :, -1, 1:6].sum(-1)
     for weights, members in zip(given["maps"].values(), ([0, 1], [2], [3]), strict=True):
         layer, head = np.unravel_index(seen[:, members].argmax(), (2, len(members)))
@@ -72,14 +72,14 @@ def test_attention_is_that_of_the_head_of_each_class_that_sees_most_of_the_key(r
 
 def test_bias_maps_of_several_runs_are_their_biases(runs, monkeypatch):
     given = {}
-    monkeypatch.setattr(trained.maps, "tables", lambda maps, wide: given.update(maps))
-    trained.biases({"one": runs["alibi"]}, 10)
+    monkeypatch.setattr(figures.maps, "tables", lambda maps, wide: given.update(maps))
+    figures.draw_biases({"one": runs["alibi"]}, 10)
     distance = np.arange(10)[:, None] - np.arange(10)
     for head, slope in enumerate(alibi_slopes(4)):
         expected = np.where(distance >= 0, -slope * distance, np.nan)
         np.testing.assert_allclose(given[f"head {head}"], expected, rtol=1e-6)
     given.clear()
-    trained.biases(runs, 10)
+    figures.draw_biases(runs, 10)
     labels = ("bam", "alibi", "encoder scores")  # without a bias it is the scores that are drawn
     assert list(given) == [f"{label}, {head}" for label in labels for head in (0, 1, 3)]
     assert not np.isnan(given["encoder scores, 0"]).any()
@@ -87,7 +87,7 @@ def test_bias_maps_of_several_runs_are_their_biases(runs, monkeypatch):
 
 @pytest.mark.full
 def test_every_figure_becomes_two_files(runs, tmp_path, capsys):
-    for name in command.NAMES:
+    for name in figures.NAMES:
         assert not draw(name, f"--run={runs['bam']}", f"--out={tmp_path / 'some' / name}")
         assert {path.suffix for path in (tmp_path / "some").glob(f"{name}.*")} == {".png", ".svg"}
     assert not draw("scatter", f"--run={runs['bam']}", f"--run={runs['bam']}", "--label=a", "--label=b")

@@ -12,15 +12,14 @@ import numpy as np
 from bam_jax import biases as formulas
 from bam_jax import theory
 from bam_jax.analysis import heads
+from bam_jax.analysis.priors import learned_priors, prior_weights
 from bam_jax.biases import GeneralisedGaussian, Uniform
 from bam_jax.data import loader
 from bam_jax.evals import passkey
-from bam_jax.experiments import results
 from bam_jax.render import learned as curves
 from bam_jax.render import maps, style
-from bam_jax.render.learned import Heads
 from bam_jax.render.style import Figure
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import checkpoint, run_folder
 
 CLASSES = ("retrieval", "long-tail", "local")
@@ -33,7 +32,7 @@ type Runs = Mapping[str, Path]
 """Folders of runs by label."""
 
 
-def priors(run: Path, length: int = 0) -> Figure:
+def draw_priors(run: Path, length: int = 0) -> Figure:
     """The priors of every head of a BAM model, for the last query of a context. Source: BAM, figure 1.
 
     Args:
@@ -43,11 +42,11 @@ def priors(run: Path, length: int = 0) -> Figure:
     Raises:
         UserError: the run has no such priors.
     """
-    found = _learned(run)
-    return curves.priors(found.shape, results.weights(found, length or run_folder.read_config(run).context))
+    found = learned_priors(run)
+    return curves.priors(found.shape, prior_weights(found, length or run_folder.read_config(run).context))
 
 
-def classes(run: Path, length: int = 0) -> Figure:
+def draw_classes(run: Path, length: int = 0) -> Figure:
     """The prior of a head of each class, the middle one by shape, beside NoPE's and ALiBi's. Source: BAM, figure 1.
 
     Args:
@@ -57,9 +56,9 @@ def classes(run: Path, length: int = 0) -> Figure:
     Raises:
         UserError: the run has no such priors.
     """
-    found = _learned(run)
+    found = learned_priors(run)
     length = length or run_folder.read_config(run).context
-    shapes, weights = found.shape.ravel(), results.weights(found, length).reshape(-1, length)
+    shapes, weights = found.shape.ravel(), prior_weights(found, length).reshape(-1, length)
     slopes = formulas.alibi_slopes(found.shape.shape[1])
     slope = np.sort(slopes)[len(slopes) // 2]
     laplace = np.asarray(theory.laplace(jnp.asarray(slope), jnp.arange(length)[::-1], jnp.asarray(length)))
@@ -72,7 +71,7 @@ def classes(run: Path, length: int = 0) -> Figure:
     return curves.classes(drawn, max(2, length // 8))
 
 
-def attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
+def draw_attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
     """Attention in a passkey prompt, by the head of each class whose last query sees most of the key.
 
     Args:
@@ -95,10 +94,11 @@ def attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure
         prompts, usual = passkey.paper(tokenizer, 0), PROMPT
     tokens, answer = prompts(length or usual, 0.0, 0)
     decoder.check_length(len(tokens))
-    places = np.flatnonzero((np.lib.stride_tricks.sliding_window_view(tokens, len(answer)) == answer).all(-1))
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, len(answer))
+    places = np.flatnonzero((windows == answer).all(-1))
     key = int(places[0]), int(places[-1]) + len(answer)
     best: dict[str, tuple[float, str, np.ndarray]] = {}
-    for layer, (q, k, scoring) in enumerate(heads.scored(decoder, tokens)):
+    for layer, (q, k, scoring) in enumerate(heads.score_text(decoder, tokens)):
         for head, weights in enumerate(np.asarray(_joint(q, k, scoring))):
             kind, title = "", f"layer {layer}, head {head}"
             if isinstance(scoring.bias, GeneralisedGaussian):
@@ -108,39 +108,40 @@ def attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure
             seen = float(weights[-1, slice(*key)].sum())
             if kind not in best or seen > best[kind][0]:
                 best[kind] = seen, title, weights
-    return maps.attention({title: weights for _, title, weights in (best[k] for k in (*CLASSES, "") if k in best)}, key)
+    shown = [best[kind] for kind in (*CLASSES, "") if kind in best]
+    return maps.attention({title: weights for _, title, weights in shown}, key)
 
 
-def coupling(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """What -ln Z is made of along a held-out text, a curve for each head; see `bam_jax.theory.coupling`.
+def draw_coupling(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
+    """The terms of -ln Z along a held-out text, a curve for each head; see `bam_jax.theory.coupling`.
 
     Args:
         run: its folder.
         length: tokens of the text; 0: four training contexts.
-        allow: see `attention`.
+        allow: see `draw_attention`.
 
     Raises:
         UserError: the run cannot be read, or its held-out text is shorter.
 
     Source: BAM, appendix K.3.
     """
-    return coupled(heads.measure(run, keys=[1], tokens=length, allow=allow))
+    return draw_records(heads.measure(run, keys=[1], tokens=length, allow=allow))
 
 
-def coupled(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """`coupling` of what was measured before.
+def draw_records(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """The figure of `draw_coupling` from what was measured before.
 
     Args:
         records: of `bam_jax.analysis.heads.measure`, all of one text.
     """
-    column = lambda name: np.array([record[name] for record in records])
-    total = np.sum([column(name) for name in theory.Terms._fields], axis=0)
-    terms = {r"$-\ln Z$": total, "KL ‖ content": column("kl_content"), "KL ‖ prior": column("kl_prior")}
+    measured = {name: np.array([record[name] for record in records]) for name in theory.Terms._fields}
+    total = np.sum(list(measured.values()), axis=0)
+    terms = {r"$-\ln Z$": total, "KL ‖ content": measured["kl_content"], "KL ‖ prior": measured["kl_prior"]}
     groups = [record["class"] if "class" in record else f"layer {record['layer']}" for record in records]
     return curves.coupling(records[0]["positions"], terms, groups)
 
 
-def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
+def draw_biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
     """The bias of every head of the last layer on a held-out text; of several runs, three heads each.
 
     A method that adds no bias, such as RoPE, is drawn by its scores q.k / sqrt(D).
@@ -148,7 +149,7 @@ def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
     Args:
         runs: one or several.
         length: tokens of the text; 0: the first run's training context, 128 at most.
-        allow: see `attention`.
+        allow: see `draw_attention`.
 
     Raises:
         UserError: a run cannot be read, or its held-out text is shorter.
@@ -159,7 +160,7 @@ def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
     for label, run in runs.items():
         config, tokenizer, decoder = checkpoint.restore_model(run)
         length = length or min(config.context, TEXT)
-        q, k, scoring = heads.scored(decoder, heads.text(config, tokenizer, length, allow))[-1]
+        q, k, scoring = heads.score_text(decoder, heads.held_out_tokens(config, tokenizer, length, allow))[-1]
         content, position, seen = heads.logits(q, k, dataclasses.replace(scoring, temperature=None))
         plain = isinstance(scoring.bias, Uniform) and scoring.rowwise is None
         table = np.where(seen, content if plain else position, np.nan)
@@ -170,7 +171,7 @@ def biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
     return maps.tables(drawn, wide=3 if len(runs) > 1 else 4)
 
 
-def scatter(runs: Runs) -> Figure:
+def draw_scatter(runs: Runs) -> Figure:
     """Shape and log scale of every head of BAM models. Source: BAM, figures 17 and 18.
 
     Args:
@@ -179,11 +180,11 @@ def scatter(runs: Runs) -> Figure:
     Raises:
         UserError: a run has no such priors.
     """
-    return curves.scatter({label: _learned(run) for label, run in runs.items()})
+    return curves.scatter({label: learned_priors(run) for label, run in runs.items()})
 
 
-def scales(runs: Runs) -> Figure:
-    """How Scalable Softmax's scale is distributed over the heads. Source: BAM, figure 14.
+def draw_scales(runs: Runs) -> Figure:
+    """The distribution of Scalable Softmax's scale over the heads. Source: BAM, figure 14.
 
     Args:
         runs: one or several.
@@ -200,11 +201,40 @@ def scales(runs: Runs) -> Figure:
     return curves.scales(found)
 
 
-def _learned(run: Path) -> Heads:
-    encoding = run_folder.read_config(run).encoding
-    if encoding != "bam":
-        raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
-    return results.learned(run)
+READING = {"attention": draw_attention, "coupling": draw_coupling}
+"""Figures of one run and a text, which has a length."""
+ONE = {"classes": draw_classes, "priors": draw_priors}
+"""Figures of one run, which has a length."""
+SEVERAL = {"scales": draw_scales, "scatter": draw_scatter}
+"""Figures of one run or several."""
+NAMES = (*READING, *ONE, *SEVERAL, "biases")
+
+
+def draw(name: str, runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
+    """A figure by its name.
+
+    Args:
+        name: one of `NAMES`.
+        runs: one, or several where the figure shows several.
+        length: tokens of what is drawn; 0: the figure's own choice.
+        allow: see `draw_attention`.
+
+    Raises:
+        UserError: an unknown name, more runs than the figure shows, a length that it does not have, or runs that it cannot be
+            drawn of.
+    """
+    if name not in NAMES:
+        raise UserError(f"unknown figure {name!r}; {nearest(name, NAMES)}")
+    if name in {*READING, *ONE} and len(runs) > 1:
+        raise UserError(f"{name} shows one run, not {len(runs)}; give one --run")
+    if length < 0 or (length and name in SEVERAL):
+        raise UserError(f"--length={length} does not go with {name}; leave it out, or give 1 or more")
+    first = next(iter(runs.values()))
+    if name in READING:
+        return READING[name](first, length, allow)
+    if name in ONE:
+        return ONE[name](first, length)
+    return SEVERAL[name](runs) if name in SEVERAL else draw_biases(runs, length, allow)
 
 
 def _shape(value: float) -> str:

@@ -1,0 +1,63 @@
+"""The priors that a BAM model has learned, read from its newest checkpoint."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from bam_jax import biases, theory
+from bam_jax.models import transformer
+from bam_jax.render.learned import Heads
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, run_folder
+
+
+def learned_priors(run: Path) -> Heads:
+    """The priors of a trained BAM model, each parameter [layers, heads].
+
+    Args:
+        run: its folder.
+
+    Raises:
+        UserError: its encoding is another, there is no checkpoint, or it cannot be read.
+    """
+    encoding = run_folder.read_config(run).encoding
+    if encoding != "bam":
+        raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
+    _, parameters = transformer.split(checkpoint.restore_model(run)[2])
+    encodings = [stack["layers"]["attention"]["encoding"] for stack in parameters.values() if "layers" in stack]
+    # A prior that all layers share has no axis of layers; here it is one layer.
+    arrays = {name: np.atleast_2d(np.asarray(value, np.float64)) for kind in encodings for name, value in kind.items()}
+    return Heads(arrays["shape"], arrays["log_scale"], arrays["loc"])
+
+
+def find_priors(runs: Mapping[str, Path]) -> dict[str, Heads]:
+    """The priors of those runs that have any: others have another encoding, or no checkpoint yet.
+
+    Args:
+        runs: folders by name; a folder need not be there.
+
+    Raises:
+        UserError: a file that cannot be read.
+    """
+    begun = {
+        name: run for name, run in runs.items() if (run / run_folder.CONFIG).exists() and run_folder.latest_step(run)
+    }
+    return {name: learned_priors(run) for name, run in begun.items() if run_folder.read_config(run).encoding == "bam"}
+
+
+def prior_weights(heads: Heads, context: int) -> np.ndarray:
+    """The prior of every head for the last query of a context, [layers, heads, context].
+
+        p(j) = exp(b(i, j)) / sum_j' exp(b(i, j')),   j <= i = context - 1
+
+    Args:
+        heads: the parameters.
+        context: tokens the query sees, itself included.
+
+    Source: BAM, definition 2 and figure 1.
+    """
+    layers = (biases.GeneralisedGaussian(*layer) for layer in zip(*map(jnp.asarray, heads), strict=True))
+    # The priors go by distance, nearest first; pages and figures go by position, the query last.
+    return np.stack([theory.prior_by_distance(layer, context)[:, ::-1] for layer in layers]).astype(np.float64)

@@ -1,0 +1,225 @@
+"""The page of an experiment with a folder of its own: report.html, report.md and figures/, from the files of its runs."""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bam_jax import render
+from bam_jax.analysis.priors import find_priors
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments import results
+from bam_jax.experiments.results import Cell, Run
+from bam_jax.render import page, style
+from bam_jax.render.curves import Curves
+from bam_jax.render.learned import Heads
+from bam_jax.render.page import Section, Table
+from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
+from bam_jax.report.progress import describe_training
+from bam_jax.report.run_curves import length_curves, position_curves
+from bam_jax.system import files
+
+
+def write(folder: Path) -> Path:
+    """Writes the report into the experiment's folder.
+
+    Args:
+        folder: the sweep's --runs.
+
+    Returns:
+        the path of report.html.
+
+    Raises:
+        UserError: no experiment there, or a file that cannot be read.
+    """
+    manifest, runs = results.read(folder)
+    sections = page_sections(manifest, runs, folder, find_priors({run.name: folder / run.name for run in runs}))
+    (folder / "figures").mkdir(exist_ok=True)
+    for section in sections:
+        if section.figure:
+            style.save(section.figure, folder / "figures" / section.name)
+    files.write_atomically(folder / "report.md", page.to_markdown(manifest["title"], sections))
+    files.write_atomically(folder / "report.html", page.to_html(manifest["title"], sections))
+    return folder / "report.html"
+
+
+def page_sections(
+    manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path, priors: Mapping[str, Heads]
+) -> list[Section]:
+    """The page's sections, in their order.
+
+    Args:
+        manifest: `experiment.json`.
+        runs: all of the experiment, the main row's first.
+        folder: where they stand.
+        priors: by name, of the runs that have any.
+    """
+    contexts = [run.config.context for run in runs if run.config]
+    context = contexts[0] if contexts else 1
+    again = f"python -m bam_jax.report {shlex.quote(str(folder))}"
+    main = [run for run in runs if run.label == runs[0].label]
+    sections = [
+        _summary(manifest, runs, length_curves(runs, Passkey.name), context),
+        *_passkey_sections(runs, main, context, again),
+        *_perplexity_sections(runs, main, context, again),
+    ]
+    if main[0].name in priors:
+        sections.append(priors_section(main[0], priors[main[0].name], context, again))
+        sections += [heads_section(main[0], folder), attention_section(main[0], folder)]
+    known = [(run, priors[run.name]) for run in runs if run.name in priors]
+    if known:
+        sections.append(scatter_section(known, again))
+    sections.append(_runs_section(runs, folder))
+    if manifest["notes"]:
+        sections.append(Section("What these numbers say, and what they do not", items=manifest["notes"]))
+    return sections
+
+
+def _commands(main: Sequence[Run], evaluation: str, again: str) -> list[str]:
+    """The commands that measured an evaluation of the main row, and the one that makes this page."""
+    return [*(command for command in main[0].commands if f"--eval={evaluation}" in command), again]
+
+
+def _passkey_sections(runs: Sequence[Run], main: Sequence[Run], context: int, again: str) -> list[Section]:
+    sections = []
+    commands = _commands(main, Passkey.name, again)
+    curves = length_curves(runs, Passkey.name)
+    if curves:
+        sections.append(
+            Section(
+                "Passkey accuracy against length",
+                """Whole keys: all five digits right. Lines are means over training seeds; bands go from the
+                worst seed to the best.""",
+                figure=render.passkey(curves, context),
+                name="passkey",
+                table=_curves_table(curves, context),
+                commands=commands,
+            )
+        )
+    if any(cell["eval"] == Passkey.name and run.curve(cell) == run.label for run in main for cell in run.cells):
+        sections.append(_depths_section(main, context, commands))
+    return sections
+
+
+def _perplexity_sections(runs: Sequence[Run], main: Sequence[Run], context: int, again: str) -> list[Section]:
+    sections = []
+    commands = _commands(main, Perplexity.name, again)
+    lengths, positions = length_curves(runs, Perplexity.name), position_curves(runs)
+    if lengths:
+        sections.append(
+            Section(
+                "Perplexity against length",
+                "Held-out text in sequences of each length; exp of the mean loss over all their positions.",
+                figure=render.perplexity(lengths, context),
+                name="perplexity",
+                table=_curves_table(lengths, context),
+                commands=commands,
+            )
+        )
+    if any(len(seed.values) > 1 for seeds in positions.values() for seed in seeds):
+        sections.append(
+            Section(
+                "Perplexity by position",
+                """The longest sequences of held-out text, in windows of positions as long as a training context; a
+                column is the window that ends there.""",
+                figure=render.positions(positions, context),
+                name="positions",
+                table=_curves_table(positions, context),
+                commands=commands,
+            )
+        )
+    return sections
+
+
+def _summary(manifest: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, context: int) -> Section:
+    """The results that were expected beside what was measured, and what is missing."""
+    rows = []
+    for bound in manifest["claims"]:
+        seeds = [seed for label, seeds in passkey.items() if label == bound["label"] for seed in seeds]
+        values = [value for seed in seeds for length, value in seed.values.items() if length == bound["length"]]
+        met = "not measured"
+        if values:
+            met = "yes" if bound["least"] <= np.mean(values) <= bound["most"] else "NO"
+        every = " ".join(f"{value:.2f}" for value in values)
+        what = f"{bound['label']} at {render.times(bound['length'], context)}"
+        rows.append([what, _bounds(bound["least"], bound["most"]), _mean(values), every, met])
+    cells = [cell for run in runs for cell in run.cells]
+    training = sum(run.metrics["seconds"] for run in runs if run.metrics)
+    measuring = sum(cell["seconds"] for cell in cells if "seconds" in cell)
+    commits = ", ".join(sorted({str(cell["commit"]) for cell in cells if "commit" in cell}))
+    text = f"""{len(runs)} models, {len(cells)} measurements, {(training + measuring) / 60:.0f} minutes of training and
+        measuring, added up over processes; code: {commits or "–"}."""
+    missing = [run.name for run in runs if not run.cells and len(run.commands) > 1]
+    if missing:
+        text += f" NOT THERE YET: {', '.join(missing)}; see `{manifest['folder']}/logs` and run this again."
+    table = Table(["passkey accuracy", "should be", "mean", "every seed", "met"], rows) if rows else None
+    return Section("In short", text, table=table, commands=[manifest["command"]])
+
+
+def _bounds(least: float, most: float) -> str:
+    """Bounds of an accuracy in words, without one that every accuracy keeps."""
+    below, above = f"at least {least:g}", f"at most {most:g}"
+    if least > 0 and most < 1:
+        return f"{below}, {above}"
+    return below if least > 0 else above
+
+
+def _curves_table(curves: Curves, context: int) -> Table:
+    """A row for every seed of a curve, below their mean where there are several."""
+    lengths = sorted({length for seeds in curves.values() for seed in seeds for length in seed.values})
+    rows = []
+    for label, seeds in curves.items():
+        columns = [[seed.values[length] for seed in seeds if length in seed.values] for length in lengths]
+        if len(seeds) > 1:
+            rows.append([label, "mean", *map(_mean, columns)])
+        for seed in seeds:
+            numbers = [_mean([seed.values[length]] if length in seed.values else []) for length in lengths]
+            rows.append([f" {label}" if len(seeds) > 1 else label, f"{seed.seed}", *numbers])
+    return Table(["", "seed", *(render.times(length, context) for length in lengths)], rows)
+
+
+def _mean(values: Sequence[float]) -> str:
+    """The mean of accuracies or perplexities as it is printed; a dash for none."""
+    if not values:
+        return "–"
+    mean = float(np.mean(values))
+    if mean < 100:
+        return f"{mean:.2f}"
+    return f"{mean:.0f}" if mean < 1e5 else f"{mean:.0e}"
+
+
+def _depths_section(main: Sequence[Run], context: int, commands: list[str]) -> Section:
+    """The main row's own curve, mean over its seeds."""
+    cells: dict[tuple[int, float], list[Cell]] = defaultdict(list)
+    for run in main:
+        for cell in run.cells:
+            if cell["eval"] == Passkey.name and run.curve(cell) == run.label:
+                cells[cell["length"], cell["depth"]].append(cell)
+    means = {place: results.mean(cells[place]) for place in sorted(cells)}
+    lengths, depths = sorted({length for length, _ in means}), sorted({depth for _, depth in means})
+    rows = [[f"{d:.2f}", *(_mean([means[n, d]]) if (n, d) in means else "" for n in lengths)] for d in depths]
+    return Section(
+        "Passkey accuracy by length and depth",
+        f"""{main[0].label}, mean over {len(main)} seeds. At depth 0 the key stands at the start, as far from
+        the question as it can.""",
+        figure=render.heat_map(means, context),
+        name="depths",
+        table=Table(["depth", *(render.times(length, context) for length in lengths)], rows),
+        commands=commands,
+    )
+
+
+def _runs_section(runs: Sequence[Run], folder: Path) -> Section:
+    rows = []
+    for run in runs:
+        made, metrics = run.config, run.metrics
+        rates = [f"{made.optimizer.rate:g}", f"{made.optimizer.prior_rate:g}×"] if made else ["", ""]
+        what = [made.encoding, made.ssmax] if made else ["", ""]
+        last = [f"{metrics['loss']:.3f}", f"{metrics['seconds']:.0f}"] if metrics else ["", ""]
+        rows.append([run.label, f"{run.seed}", *what, *rates, describe_training(run, folder / run.name), *last])
+    head = ["", "seed", "encoding", "SSMax", "peak rate", "prior's", "steps", "last loss", "seconds"]
+    return Section("The runs", table=Table(head, rows), commands=[run.commands[0] for run in runs])

@@ -1,0 +1,131 @@
+"""The figures of a paper's tables: curves over lengths, heat maps of passkeys and of RULER."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bam_jax import render
+from bam_jax.experiments import results, tables
+from bam_jax.experiments.experiment import Column, Table
+from bam_jax.experiments.tables import Entry
+from bam_jax.render.curves import Seed
+from bam_jax.render.fractions import Grid
+from bam_jax.render.style import Figure
+from bam_jax.report.progress import Progress
+
+type Cells = Mapping[tuple[str, str], float]
+"""Fractions by the names of their row and column."""
+
+
+def draw_curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figure | None:
+    """A table over lengths or positions as curves; None where its columns are something else or nothing is measured.
+
+    Args:
+        table: of an experiment.
+        entries: its cells.
+        context: tokens seen in training.
+    """
+    columns = [(column, column.evaluation) for column in table.columns if column.evaluation]
+    kinds = {(evaluation.curve, column.position > 0, column.depth) for column, evaluation in columns}
+    places = {_place(column) for column, _ in columns}
+    # Curves need columns of one kind, each at a place of its own, and two of them at least.
+    if len(kinds) != 1 or len(places) < max(2, len(table.columns)):
+        return None
+    curve, by_position, depth = kinds.pop()
+    if depth is not None or not curve:
+        return None
+    seeds: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for entry in entries:
+        for outcome in entry.outcomes:
+            if outcome.value is not None:
+                seeds[entry.row][outcome.seed][_place(entry.column)] = outcome.value
+    curves = {row: [Seed(seed, values) for seed, values in sorted(found.items())] for row, found in seeds.items()}
+    if not curves:
+        return None
+    if curve == "accuracy":
+        return render.passkey(curves, context)
+    return render.positions(curves, context) if by_position else render.perplexity(curves, context)
+
+
+def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:
+    """Passkey accuracy by depth and length, mean over prompts and seeds, of every row that has any.
+
+    Args:
+        progress: of the experiment.
+        folder: of the runs.
+
+    Raises:
+        UserError: results that cannot be read.
+    """
+    means: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
+    depths: set[str] = set()
+    columns = [
+        (table, column)
+        for table in progress.made.tables
+        for column in table.columns
+        if column.evaluation is not None and column.evaluation.figure == "depth"
+    ]
+    read = tables.results_reader(folder)
+    for table, column in columns:
+        for label in table.values:
+            cells: dict[str, list[results.Cell]] = defaultdict(list)
+            for depth, cell in _by_depth(progress, table.row(label), column, read):
+                cells[depth].append(cell)
+            depths |= {*cells}
+            for depth, several in cells.items():
+                means[table.row(label)][depth, column.label] = results.mean(several)
+    lengths = list(dict.fromkeys(column.label for _, column in columns))
+    return {label: make_grid(cells, sorted(depths), lengths) for label, cells in means.items()}
+
+
+def _by_depth(progress: Progress, row: str, column: Column, read: tables.Reader) -> Iterator[tuple[str, results.Cell]]:
+    """The cells that a row has of a column of passkeys, in all seeds, each with its depth."""
+    assert column.evaluation is not None
+    for job in progress.planned:
+        if job.row.label == row:
+            for (depth, _), part in tables.parts_of(column.evaluation, job, read(job)).items():
+                for cell in part.cells:
+                    yield f"{depth:.2f}", cell
+
+
+def ruler_grids(progress: Progress) -> dict[str, Grid]:
+    """RULER's accuracy by task and length, mean over samples and seeds, of every row that has any.
+
+    Args:
+        progress: of the experiment.
+    """
+    means: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
+    tasks: dict[str, None] = {}
+    lengths: dict[str, None] = {}
+    for table, entries in zip(progress.made.tables, progress.entries, strict=True):
+        for entry in entries:
+            column = entry.column
+            if column.evaluation is None or column.evaluation.figure != "task":
+                continue
+            task = short_task(column.evaluation.places()[0][1])
+            tasks[task] = lengths[column.label] = None
+            if entry.mean is not None:
+                means[table.row(entry.row)][task, column.label] = entry.mean
+    return {label: make_grid(cells, list(tasks), list(lengths)) for label, cells in means.items()}
+
+
+def make_grid(cells: Cells, rows: list[str], columns: list[str]) -> Grid:
+    """Cells in the order of their rows and columns; NaN where there is none."""
+    values = [[cells[row, column] if (row, column) in cells else np.nan for column in columns] for row in rows]
+    return Grid(rows, columns, np.array(values))
+
+
+def short_task(task: str) -> str:
+    """A task of RULER without what all of them begin with.
+
+    >>> short_task("niah_single_1")
+    'single 1'
+    """
+    return task.removeprefix("niah_").replace("_", " ")
+
+
+def _place(column: Column) -> int:
+    assert column.evaluation is not None
+    return column.position or column.evaluation.lengths[0]

@@ -1,0 +1,71 @@
+"""The words and the files of a paper's tables."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from bam_jax import tables as tables_command
+from bam_jax.experiments import papers
+from bam_jax.experiments.experiment import Column
+from bam_jax.experiments.tables import Entry, Outcome, State, parse_number
+from bam_jax.report import tables_page
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("states", "line"),
+    [
+        ([State.MISSING], "missing"),
+        ([State.UNMEASURABLE], "not measurable"),
+        ([State.PARTIAL], "why"),
+        ([State.NOT_ASKED], "why"),
+        ([State.STOPPED], "0 (stopped): why"),
+        ([State.MISSING, State.STOPPED], "seed 0: missing; seed 1: 0 (stopped): why"),
+    ],
+)
+def test_each_state_has_its_words(states, line):
+    silent = (State.MISSING, State.UNMEASURABLE)
+    made = [Outcome(state, remark="" if state in silent else "why", seed=seed) for seed, state in enumerate(states)]
+    entry = Entry("r", Column("c"), "1.0", tuple(made))
+    assert tables_page.entry_line(entry, comparable=True) == ["r", "c", line, "1.0", "", ""]
+
+
+@hypothesis.given(st.floats(1e-3, 1e6), st.sampled_from(["", "1", "1.74", "~0.5", "1.0 ± 0.1", "2 × 768", "17.00"]))
+def test_a_value_is_printed_so_that_it_can_be_read_again(value, printed):
+    decimals = len(printed.partition(" ")[0].partition(".")[2])
+    text = tables_page.format_value(value, printed)
+    rounding = max(0.51 * 10.0**-decimals if printed else 0.0, 0.051 * value if value < 1000 else 0.51)
+    assert abs(float(parse_number(text.replace(",", ""))) - value) <= rounding
+
+
+def test_a_small_value_keeps_two_digits():
+    line = lambda value, printed: tables_page.entry_line(
+        Entry("r", Column("c"), printed, (Outcome(State.MEASURED, value),)), comparable=True
+    )[2:5]
+    assert line(0.00413, "1.74")[0] == "0.0041" and line(0.0, "1.74")[0] == "0.00"
+    assert line(1.7391, "1.74") == ["1.74", "1.74", "-0.0009"]
+
+
+def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path):
+    file = str(papers.CONFIGS.parent / "experiments" / "bam_table2_perplexity.py")
+    with pytest.raises(UserError, match="no folder .*typo; make runs"):
+        tables_command.main([file, f"--runs={tmp_path / 'typo'}"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_experiment_without_tables_is_one_line(capsys):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(tables_command.main, [str(papers.CONFIGS.parent / "experiments" / "quickstart.py")])
+    said = capsys.readouterr().err
+    assert exit.value.code == 2 and "bam_jax.report" in said and said.count("\n") == 1
+
+
+def test_several_experiments_at_once(tmp_path, capsys):
+    files = [
+        papers.CONFIGS.parent / "experiments" / f"{name}.py" for name in ("bam_table1_sizes", "bam_table3_questions")
+    ]
+    tables_command.main([*map(str, files), "--scale=paper", f"--runs={tmp_path}"])
+    assert capsys.readouterr().out.count("\n# ") + 1 == 2
+    names = {f"{path.stem}-paper.{end}" for path in files for end in ("md", "html", "csv")}
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == names
