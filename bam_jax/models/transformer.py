@@ -232,8 +232,7 @@ class Decoder(nnx.Module):
     ) -> tuple[Array, Caches | None]:
         """The last `read` rows after all layers, and their caches.
 
-        A scan could do neither: here the last layer computes the rows that are read and no others, and each cache is an array of
-        its own, updated in place where a stack of them would be copied.
+        A scan could do neither: the last layer computes no rows but those, and each cache is updated in place, not copied.
         """
         layer, stacked = self._split_layers()
         updated: list[Cache] = []

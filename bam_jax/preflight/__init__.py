@@ -1,1 +1,1 @@
-"""Whether a training step fits a slice of TPUs that need not be there, and how long it takes: `python -m bam_jax.preflight`."""
+"""A training step compiled for TPUs that need not be there: its memory, its time and what would fit."""

@@ -1,4 +1,4 @@
-"""Whether a run fits a slice of TPUs, and how long its steps take, without a TPU.
+"""Tells, without a TPU, if a run fits a slice of TPUs and how long its steps take.
 
     python -m bam_jax.preflight --config=configs/lm_1b.py --topology=v5p:4x4x4 [--config.mesh.fsdp=64 ...]
 
@@ -59,21 +59,22 @@ def main(argv: Sequence[str]) -> int:
         jax.config.update("jax_platforms", "cpu")  # libtpu only compiles
     where = chips.find(given.topology)
     vocab = run_folder.vocabulary_size(config, tokenizers.tokenizer(config.data.tokenizer))
-    found = (_searched if given.search else _checked)(config, vocab, where, given.utilisation)
+    judge = _search if given.search else _check
+    found = judge(config, vocab, where, given.utilisation)
     if given.json:
         print(json.dumps(found, indent=1))
     else:
-        print(report.text(found))
+        print(report.to_text(found))
         for line in found["proposals"]:
             print(f"  {line}")
     return 0 if found["fits"] else 1
 
 
-def _checked(config: Config, vocab: int, where: chips.Slice, utilisation: float) -> dict:
+def _check(config: Config, vocab: int, where: chips.Slice, utilisation: float) -> dict:
     """The record of the configuration as it is; its proposals are the smallest changes that would fit if it does not."""
     mesh = where.mesh(config.mesh)
     step = Step.of(config, mesh, Model.of(config, vocab, mesh))
-    found = report.record(step, _compiled(step), where, utilisation)
+    found = report.record(step, _compile(step), where, utilisation)
     lines = []
     if not found["fits"]:
         others = search.proposals(config, step.model, where, utilisation, mesh=dict(mesh.shape))
@@ -82,7 +83,7 @@ def _checked(config: Config, vocab: int, where: chips.Slice, utilisation: float)
     return {**found, "proposals": lines}
 
 
-def _searched(config: Config, vocab: int, where: chips.Slice, utilisation: float) -> dict:
+def _search(config: Config, vocab: int, where: chips.Slice, utilisation: float) -> dict:
     """The record of the quickest proposal that fits, of those compiled; its proposals are all of those."""
     model = Model.of(config, vocab, where.mesh(MeshConfig(data=1)))
     others = search.proposals(config, model, where, utilisation)
@@ -94,22 +95,23 @@ def _searched(config: Config, vocab: int, where: chips.Slice, utilisation: float
     for other in others[:TRIES]:
         mesh = where.mesh(other.config.mesh)
         step = Step.of(other.config, mesh, Model.of(other.config, vocab, mesh))
-        found = report.record(step, _compiled(step), where, utilisation)
+        found = report.record(step, _compile(step), where, utilisation)
         seconds = "" if found["seconds"] is None else f", {found['seconds']['step']:.3g} s a step"
         lines.append(f"{'fits' if found['fits'] else 'does not fit'}{seconds}: {other.arguments()}")
-        if best is None or _better(found, best):
+        if best is None or _is_better(found, best):
             best = found
     assert best is not None
     return {**best, "proposals": lines}
 
 
-def _better(one: dict, other: dict) -> bool:
+def _is_better(one: dict, other: dict) -> bool:
+    """True for a record that fits and takes less time; on a CPU, which has no times, fitting alone counts."""
     if one["fits"] != other["fits"] or one["seconds"] is None:
         return one["fits"] and not other["fits"]
     return one["seconds"]["step"] < other["seconds"]["step"]
 
 
-def _compiled(step: Step) -> Compiled:
+def _compile(step: Step) -> Compiled:
     shape = " ".join(f"{axis}={size}" for axis, size in step.mesh.shape.items())
     print(f"compiling for {shape} ...", file=sys.stderr, flush=True)
     return compile_step(step.lower(), step.mesh.size)

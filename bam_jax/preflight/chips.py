@@ -21,7 +21,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What one can do.
+    """The capabilities of an accelerator.
 
     Args:
         memory: bytes that the compiler gives to a program: what it names where one needs more.
@@ -84,6 +84,9 @@ class Slice:
 def find(name: str) -> Slice:
     """The slice of a name: a chip and how they stand, "v5e:4x4"; or "cpu:8", that many devices of this machine's CPU.
 
+    Args:
+        name: as the user gives it.
+
     Raises:
         UserError: an unknown chip or shape, libtpu is not installed, or the CPU has not as many devices.
     """
@@ -97,34 +100,40 @@ def find(name: str) -> Slice:
                 "set JAX_NUM_CPU_DEVICES in the environment for more"
             )
         return Slice(name, kind, jax.devices()[: int(shape)])
-    sizes = shape.split("x")
-    if not all(size.isdecimal() for size in sizes):
-        raise UserError(f"--topology={name} is not a chip and numbers of them; give for example v5e:4x4 or v5p:4x4x4")
-    largest = CHIPS[kind].largest
-    example = "x".join("4" * len(largest))
-    if len(sizes) != len(largest) or not 0 < math.prod(map(int, sizes)) <= math.prod(largest):
-        raise UserError(
-            f"--topology={name}: slices of {kind} stand in {len(largest)} numbers, of {math.prod(largest):,} chips at most; "
-            f"give for example {kind}:{example}"
-        )
+    example = f"{kind}:{'x'.join('4' * len(CHIPS[kind].largest))}"
+    _check_shape(name, kind, shape, example)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"--topology={name} needs libtpu, which is not installed; pip install 'bam_jax[compilers]', or give cpu:N"
         )
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nothing is run: others may use it
     try:
-        with _quiet():
+        with _silence_stderr():
             return Slice(name, kind, topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
     except jax.errors.JaxRuntimeError as error:
         said = str(error).splitlines()[0]
+        raise UserError(f"--topology={name} is no slice that there is; give for example {example} ({said})") from error
+
+
+def _check_shape(name: str, kind: str, shape: str, example: str) -> None:
+    """Refuse a shape before libtpu is loaded and asked."""
+    sizes = shape.split("x")
+    if not all(size.isdecimal() for size in sizes):
+        raise UserError(f"--topology={name} is not a chip and numbers of them; give for example v5e:4x4 or v5p:4x4x4")
+    largest = CHIPS[kind].largest
+    if len(sizes) != len(largest) or not 0 < math.prod(map(int, sizes)) <= math.prod(largest):
         raise UserError(
-            f"--topology={name} is no slice that there is; give for example {kind}:{example} ({said})"
-        ) from error
+            f"--topology={name}: slices of {kind} stand in {len(largest)} numbers, of {math.prod(largest):,} chips at most; "
+            f"give for example {example}"
+        )
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what libtpu writes to stderr at its start about there being no TPU."""
+def _silence_stderr() -> Iterator[None]:
+    """Drop what libtpu writes to stderr at its start about there being no TPU.
+
+    It writes to the descriptor, which Python's own redirection does not reach.
+    """
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)

@@ -1,4 +1,4 @@
-"""What devices send one another in a compiled program, read from its HLO text."""
+"""The collective operations of a compiled program, read from its HLO text: how often they run and what devices send."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute", "all-to-all")
-"""What `Collective.kind` may be."""
+"""The kinds of `Collective`."""
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
@@ -42,8 +42,11 @@ class _Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What the parts of one asynchronous collective have in common: its start, what goes on meanwhile and its end are fused
-    computations that all hold it. Others may share their channel: all those of `jax.shard_map` have the same."""
+    """The key of one asynchronous collective, which several computations hold.
+
+    Its start, its end and what goes on meanwhile are fused computations, and each of them holds the instruction. The channel
+    alone does not tell: all collectives of `jax.shard_map` have the same.
+    """
 
     channel: str
     kind: str
@@ -54,10 +57,10 @@ type Key = str | _Part
 
 
 def collectives(text: str, devices: int) -> tuple[list[Collective], list[str]]:
-    """The collectives of a program, those in loops as often as the loops turn.
+    """Collect the collectives of a program, those in loops as often as the loops turn.
 
-    A loop's turns are those that the compiler says, or what its condition compares a counter with, which scans count up from
-    0. Of the branches of a condition that one counts which sends most.
+    The compiler says how often a loop turns; where it does not, the loop's condition compares a counter with the number, which
+    scans count up from 0. Of the branches of a condition the one that sends most counts.
 
     Args:
         text: of `jax.stages.Compiled.as_text`.
@@ -84,12 +87,12 @@ class _Reader:
         if name not in self.done:
             found: dict[Key, Collective] = {}
             for instruction in self.computations[name]:
-                found |= self.of(instruction, name)
+                found |= self.collect(instruction, name)
             self.done[name] = found
         return self.done[name]
 
-    def of(self, instruction: _Instruction, inside: str) -> dict[Key, Collective]:
-        """Those of one instruction."""
+    def collect(self, instruction: _Instruction, inside: str) -> dict[Key, Collective]:
+        """Collectives of one instruction, and of the computations that it calls."""
         kind = instruction.opcode.removesuffix("-start")
         if kind in KINDS:
             collective = self._collective(kind, instruction, inside)
@@ -97,15 +100,15 @@ class _Reader:
             if channel and _PART.match(inside):
                 return {_Part(channel[1], kind, collective.bytes): collective}
             return {instruction.name: collective}
-        within = lambda key: f"{instruction.name}/{key}"
+        within = lambda key: f"{instruction.name}/{key}"  # a computation may be called more than once
         if kind == "while":
             body = self.total(_named("body", instruction))
             turns = self._turns(instruction, inside) if body else 0
-            times = lambda each: Collective(each.kind, each.bytes * turns, each.times * turns)
-            return {within(key): times(each) for key, each in body.items()}
+            return {
+                within(key): Collective(each.kind, each.bytes * turns, each.times * turns) for key, each in body.items()
+            }
         if kind == "conditional":
-            parts = [part for pair in _BRANCHES.findall(instruction.rest) for part in ",".join(pair).split(",") if part]
-            branches = [self.total(part.strip().removeprefix("%")) for part in parts]
+            branches = [self.total(name) for name in _branches(instruction.rest)]
             most = max(branches, key=lambda branch: sum(each.bytes for each in branch.values()))
             return {within(key): each for key, each in most.items()}
         merged: dict[Key, Collective] = {}
@@ -132,7 +135,7 @@ class _Reader:
         return Collective(kind, size * share[kind], 1)
 
     def _group(self, rest: str) -> int:
-        """How many devices take part together."""
+        """The number of devices that take part together."""
         if named := re.search(r"replica_groups=\w+\[([^\]]*)\] \{([^}]*)\}", rest):
             sizes = dict(re.findall(r"'([^']+)'=(\d+)", named[1]))
             return math.prod(int(sizes[axis]) for axis in re.findall(r"'([^']+)'", named[2]))
@@ -143,6 +146,7 @@ class _Reader:
         return self.devices
 
     def _turns(self, loop: _Instruction, inside: str) -> int:
+        """The number of a loop's turns; 1 for one that the text does not tell of, which is noted."""
         if known := re.search(r'known_trip_count":?\{"n":"(\d+)"', loop.rest):
             return int(known[1])
         condition = {each.name: each for each in self.computations[_named("condition", loop)]}
@@ -158,11 +162,13 @@ class _Reader:
         return 1
 
     def _carried(self, loop: _Instruction, index: int, inside: str) -> _Instruction:
-        there = {each.name: each for each in self.computations[inside]}
-        found = there[_operands(there[_operands(loop.rest)[0]].rest)[index]]
-        while found.opcode in ("copy", "bitcast"):
-            found = there[_operands(found.rest)[0]]
-        return found
+        """The instruction that makes the number `index` of those that a loop begins with."""
+        instructions = {each.name: each for each in self.computations[inside]}
+        start = instructions[_operands(loop.rest)[0]]
+        source = instructions[_operands(start.rest)[index]]
+        while source.opcode in ("copy", "bitcast"):
+            source = instructions[_operands(source.rest)[0]]
+        return source
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
@@ -194,6 +200,12 @@ def _lines(text: str) -> Iterator[tuple[str, str | None]]:
 def _named(what: str, instruction: _Instruction) -> str:
     (name,) = re.findall(rf"\b{what}=%?([\w.-]+)", instruction.rest)
     return name
+
+
+def _branches(rest: str) -> list[str]:
+    """Names of the computations of a condition's branches."""
+    names = [name for pair in _BRANCHES.findall(rest) for name in ",".join(pair).split(",")]
+    return [name.strip().removeprefix("%") for name in names if name]
 
 
 def _operands(rest: str) -> list[str]:

@@ -13,7 +13,7 @@ from bam_jax.preflight.collectives import Collective, collectives
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler says of one device.
+    """The compiler's account of one device.
 
     Args:
         arguments: bytes of the state and the batch by kind, as laid out: "parameters", "optimizer", "batch".

@@ -1,4 +1,4 @@
-"""How long a step takes at best: what it computes, reads and sends, by the rates of the chip."""
+"""The time of a step at best: what it computes, reads and sends, by the rates of the chip."""
 
 import dataclasses
 import math
@@ -26,12 +26,12 @@ class Estimate:
 
     @property
     def step(self) -> float:
-        """Of a step in which all three go on at once: the longest of them."""
+        """Seconds of a step in which all three go on at once: the longest of them."""
         return max(self.compute, self.memory, self.links)
 
     @property
     def bound(self) -> str:
-        """Which one that is."""
+        """The name of the one that takes longest."""
         return max(dataclasses.asdict(self).items(), key=lambda item: item[1])[0]
 
 
@@ -77,13 +77,13 @@ def sent(config: Config, state: Any, share: memory.Share, mesh: dict[str, int]) 
     again = 3 if config.model.remat else 2
     rows = share.rows * share.tokens * config.model.width * share.item * config.model.layers
     keys = rows * (config.model.kv_heads or config.model.heads) / config.model.heads / share.tensor
-    of = lambda n: (n - 1) / n
+    others = lambda n: (n - 1) / n  # what a ring of n devices sends of an array, once round
     each = [
         3 * share.item * part * (mesh[FSDP] - 1),
-        2 * share.item * part * of(mesh[DATA] * mesh[CONTEXT]),
-        2 * share.item * head * of(mesh[FSDP]),
-        2 * (4 + share.item) * head * of(mesh[DATA] * mesh[FSDP] * mesh[CONTEXT]),
-        again * 2 * 2 * rows * of(mesh[TENSOR]),
+        2 * share.item * part * others(mesh[DATA] * mesh[CONTEXT]),
+        2 * share.item * head * others(mesh[FSDP]),
+        2 * (4 + share.item) * head * others(mesh[DATA] * mesh[FSDP] * mesh[CONTEXT]),
+        again * 2 * 2 * rows * others(mesh[TENSOR]),
         (2 * again + 2 * 4 / share.item) * keys * mesh[CONTEXT] if mesh[CONTEXT] > 1 else 0,
     ]
     return config.optimizer.accumulate * math.fsum(each)

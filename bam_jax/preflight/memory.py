@@ -1,4 +1,4 @@
-"""What a device holds in a training step, by kind, as a sum: no compiler is asked."""
+"""The bytes that a device holds in a training step, by kind, as a sum: no compiler is asked."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ KINDS = ("parameters", "optimizer", "batch", "gradients", "activations", "tempor
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one device has of a step.
+    """One device's share of a step.
 
     Args:
         rows: sequences of a micro-batch.
@@ -65,7 +65,8 @@ def held(tree: Any, tiles: bool = False) -> int:
 
 
 def _in_tiles(shape: tuple[int, ...]) -> int:
-    """
+    """Numbers of an array that fills whole tiles.
+
     >>> _in_tiles((12, 12, 768)), _in_tiles((768,)), _in_tiles(())
     (147456, 1024, 128)
     """

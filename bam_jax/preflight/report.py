@@ -1,4 +1,4 @@
-"""What preflight found, as JSON values and as text."""
+"""The findings of preflight, as JSON values and as text."""
 
 import dataclasses
 from typing import Any
@@ -62,48 +62,53 @@ def _by_kind(made: Compiled) -> dict[str, dict[str, float]]:
     }
 
 
-def text(found: dict[str, Any]) -> str:
-    """A record as lines to read.
+def to_text(found: dict[str, Any]) -> str:
+    """Write a record as lines to read.
 
     Args:
         found: of `record`.
     """
-    made = found["compiled"]
     mesh = " ".join(f"{axis}={size}" for axis, size in found["mesh"].items())
     lines = [
         f"{found['topology']}: {found['devices']} devices, mesh {mesh}",
         f"a step: {found['micro_batches']} x {found['rows']} rows of {found['context']:,} tokens, remat "
         f"{'on' if found['remat'] else 'off'}, {found['operations']:.3g} operations",
         "",
-        f"{'bytes of one device':22}{'sum':>12}{'compiler':>12}{'off by':>9}   at the sum's most: {found['phase']}",
+        *_bytes(found),
     ]
-    theirs = made["arguments"]
+    if not found["compiled"]["refused"]:
+        lines += _sent(found["compiled"])
+    if found["seconds"] is not None:
+        lines += _seconds(found)
+    return "\n".join([*lines, f"compiled in {found['compiled']['seconds']:.0f} s"])
+
+
+def _bytes(found: dict[str, Any]) -> list[str]:
+    """The bytes by kind, the sum beside what the compiler says, and a line that says if they fit."""
+    made, theirs = found["compiled"], found["compiled"]["arguments"]
+    lines = [
+        f"{'bytes of one device':22}{'sum':>12}{'compiler':>12}{'off by':>9}   at the sum's most: {found['phase']}"
+    ]
     for kind, size in found["bytes"].items():
         beside = f"{_size(theirs[kind]):>12}{_off(size, theirs[kind])}" if kind in theirs else ""
         lines.append(f"  {kind:20}{_size(size):>12}{beside}")
     if made["refused"]:
         off = _off(found["sum"], made["total"])
-        lines += [f"  {'all':20}{_size(found['sum']):>12}{_size(made['total']):>12}{off}"]
-        lines += ["", f"it does not fit: {made['refused']}"]
-    else:
-        pooled = sum(size for kind, size in found["bytes"].items() if kind not in theirs)
-        both = sum(theirs.values()) + made["temporaries"]
-        off = _off(pooled, made["temporaries"])
-        lines += [
-            f"  {'the last three':20}{_size(pooled):>12}{_size(made['temporaries']):>12}{off}",
-            f"  {'all':20}{_size(found['sum']):>12}{_size(both):>12}{_off(found['sum'], both)}",
-            f"  {'the program itself':20}{'':12}{_size(made['program']):>12}",
-        ]
-        if found["memory"] is not None:
-            says = "it fits" if found["fits"] else "it does not fit"
-            lines += [
-                "",
-                f"{says}: {_size(made['total'])} of {_size(found['memory'])}, {made['total'] / found['memory']:.0%}",
-            ]
-        lines += _sent(made)
-    if found["seconds"] is not None:
-        lines += _seconds(found)
-    return "\n".join([*lines, f"compiled in {made['seconds']:.0f} s"])
+        lines.append(f"  {'all':20}{_size(found['sum']):>12}{_size(made['total']):>12}{off}")
+        return [*lines, "", f"it does not fit: {made['refused']}"]
+    # The compiler does not tell the last three kinds apart.
+    pooled = sum(size for kind, size in found["bytes"].items() if kind not in theirs)
+    both = sum(theirs.values()) + made["temporaries"]
+    lines += [
+        f"  {'the last three':20}{_size(pooled):>12}{_size(made['temporaries']):>12}{_off(pooled, made['temporaries'])}",
+        f"  {'all':20}{_size(found['sum']):>12}{_size(both):>12}{_off(found['sum'], both)}",
+        f"  {'the program itself':20}{'':12}{_size(made['program']):>12}",
+    ]
+    if found["memory"] is not None:
+        says = "it fits" if found["fits"] else "it does not fit"
+        share = made["total"] / found["memory"]
+        lines += ["", f"{says}: {_size(made['total'])} of {_size(found['memory'])}, {share:.0%}"]
+    return lines
 
 
 def _sent(made: dict[str, Any]) -> list[str]:
@@ -135,7 +140,8 @@ def _off(ours: float, theirs: float) -> str:
 
 
 def _size(n: float) -> str:
-    """
+    """A number of bytes for people.
+
     >>> _size(5_020_000), _size(71_562_880_000)
     ('5.0 MB', '71.6 GB')
     """

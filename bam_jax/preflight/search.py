@@ -24,7 +24,7 @@ class Proposal:
     """A configuration that fits by the sum.
 
     Args:
-        config: it.
+        config: the configuration.
         bytes: of a device, all kinds together.
         seconds: of a step: the longer of computing and reading, and sending on top of it.
         changes: what is to be changed, values by dotted names.
@@ -48,9 +48,9 @@ def proposals(
     *,
     mesh: dict[str, int] | None = None,
 ) -> list[Proposal]:
-    """What fits by the sum, the best first.
+    """Propose what fits by the sum, the best first.
 
-    Tried are remat, numbers of micro-batches, and all meshes that the devices can form.
+    It tries remat, numbers of micro-batches, and all meshes that the devices can form.
 
     Args:
         config: the run's.
@@ -74,12 +74,13 @@ def proposals(
             if where.chip is None or total <= MARGIN * where.chip.memory:
                 changes = _changes(config, mesh, other)
                 found.append(Proposal(other, total, seconds(tried, where, utilisation), changes))
-    least, quickest = lambda p: (len(p.changes), p.seconds), lambda p: (p.seconds, len(p.changes))
-    return sorted(found, key=quickest if mesh is None else least)
+    if mesh is None:
+        return sorted(found, key=lambda each: (each.seconds, len(each.changes)))
+    return sorted(found, key=lambda each: (len(each.changes), each.seconds))
 
 
 def seconds(step: Step, where: Slice, utilisation: float) -> float:
-    """Of one step by sums alone: the longer of computing and reading, and sending on top of it; 0 for a CPU.
+    """Seconds of a step by sums alone: the longer of computing and reading, and sending on top of it; 0 for a CPU.
 
     Args:
         step: the step.

@@ -18,7 +18,7 @@ from bam_jax.training.step import State, define_training, make_step, state_shard
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What training makes of a configuration, without arrays.
+    """A configuration as training sets it up, without arrays.
 
     Args:
         graph: the decoder's structure.
@@ -89,21 +89,21 @@ class Step:
 
     @property
     def share(self) -> memory.Share:
-        """What one device has of it."""
+        """One device's share of it."""
         return memory.Share.of(self.config, self.mesh, item=self.model.item, tiles=self.model.tiles)
 
     @property
     def operations(self) -> float:
-        """Floating-point ones of all devices: a third more where layers are computed again."""
+        """Floating-point operations of all devices: a third more where layers are computed again."""
         return self.model.operations * (4 / 3 if self.config.model.remat else 1)
 
     def bytes(self) -> dict[str, float]:
-        """Those of a device by kind, as a sum: see `memory.kinds`."""
+        """Bytes of a device by kind, as a sum: see `memory.kinds`."""
         return memory.kinds(self.config, self.state, self.batch, self.share)
 
     @property
     def phase(self) -> str:
-        """The one of `memory.phases` in which a device holds most."""
+        """The name of the one of `memory.phases` in which a device holds most."""
         found = memory.phases(self.config, self.state, self.share)
         return max(found, key=lambda name: sum(found[name].values()))
 
@@ -116,7 +116,7 @@ class Step:
 
 
 def _batch(config: Config, mesh: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """What `bam_jax.data.loader` gives for such a configuration, of rows with several documents."""
+    """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents."""
     parts = [part for _, part in config.data.parts().values()]
     names = {"tokens": jnp.int32, "targets": jnp.int32, "weights": jnp.float32}
     if any(part.task != "passkey" and (part.document_mask or part.packing == "first_fit") for part in parts):

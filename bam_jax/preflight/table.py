@@ -1,4 +1,4 @@
-"""How what a device holds falls with the axes of a mesh, by the compiler's memory analysis.
+"""A table of what a device holds under several meshes, by the compiler's memory analysis.
 
     python -m bam_jax.preflight.table --config=configs/lm_120m.py v5e:2x2,data=4 v5e:4x4,data=16 v5e:4x4,fsdp=4,context=4 ...
 
@@ -70,8 +70,8 @@ def _row(config: Config, name: str) -> dict[str, float]:
     where = chips.find(topology)
     config = configs.override(config, configs.from_arguments([f"--config.mesh.{axis}" for axis in axes]))
     mesh = where.mesh(config.mesh)
-    once = _compiled(config, mesh, name)
-    twice = _compiled(configs.override(config, {"batch": 2 * config.batch}), mesh, name)
+    once = _compile(config, mesh, name)
+    twice = _compile(configs.override(config, {"batch": 2 * config.batch}), mesh, name)
     size = dict(mesh.shape)
     return {
         **once.arguments,
@@ -81,7 +81,7 @@ def _row(config: Config, name: str) -> dict[str, float]:
     }
 
 
-def _compiled(config: Config, mesh: jax.sharding.Mesh, name: str) -> Compiled:
+def _compile(config: Config, mesh: jax.sharding.Mesh, name: str) -> Compiled:
     vocab = run_folder.vocabulary_size(config, tokenizers.tokenizer(config.data.tokenizer))
     print(f"compiling {config.batch} rows for {name} ...", file=sys.stderr, flush=True)
     made = compile_step(Step.of(config, mesh, Model.of(config, vocab, mesh)).lower(), mesh.size)

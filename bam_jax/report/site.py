@@ -22,6 +22,7 @@ from bam_jax.report.index_page import CLAIMS, INDEX, folder_file, paper_file, ru
 from bam_jax.report.progress import Progress, read_progress
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
+from bam_jax.system.files import write_atomically
 from bam_jax.training import run_folder
 
 EXPERIMENTS = Path("experiments")

@@ -12,6 +12,7 @@ from bam_jax.experiments.tables import Entry, Outcome, State, compare, parse_num
 from bam_jax.render import page
 from bam_jax.render.page import Section
 from bam_jax.system.errors import UserError
+from bam_jax.system.files import write_atomically
 
 HEAD = ("row", "column", "ours", "paper", "difference", "seeds (spread)")
 CSV_HEAD = ("table", "row", "column", "ours", "paper", "difference", "seeds", "least", "most", "note")

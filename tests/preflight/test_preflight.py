@@ -175,9 +175,9 @@ def test_a_record_that_does_not_fit_says_so():
         arguments={"parameters": 500_000, "optimizer": 200_000, "batch": 100_000}, temporaries=0.1e6, program=0.2e6
     )
     found = report.record(step, made, small, 0.4)
-    assert not found["fits"] and "it does not fit: 1.1 MB of 1.0 MB, 110%" in report.text(found)
+    assert not found["fits"] and "it does not fit: 1.1 MB of 1.0 MB, 110%" in report.to_text(found)
     refused = report.record(step, Compiled(temporaries=1.3e6, refused="too large"), small, 0.4)
-    assert not refused["fits"] and "it does not fit: too large" in report.text(refused)
+    assert not refused["fits"] and "it does not fit: too large" in report.to_text(refused)
     fits = report.record(step, dataclasses.replace(made, program=0), small, 0.4)
     assert fits["fits"]
     rates = fits["seconds"]

@@ -24,7 +24,7 @@ def test_what_axes_leave(capsys, monkeypatch):
         shares = size["data"] * size["fsdp"] * size["context"]
         return Compiled(arguments=arguments, temporaries=1e9 + 1e6 * config.batch / shares)
 
-    monkeypatch.setattr(table, "_compiled", compiled)
+    monkeypatch.setattr(table, "_compile", compiled)
     assert table.main([f"--config={QUICKSTART}", "--config.batch=16", *SLICES]) == 0
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
     assert rows == [
