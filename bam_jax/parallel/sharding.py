@@ -238,7 +238,7 @@ def shard_batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
     def globalise(x: np.ndarray) -> Array:
         first, shape = host * x.shape[0], (count * x.shape[0], *x.shape[1:])
 
-        def take(index: tuple[slice, ...]) -> np.ndarray:
+        def take(index: Any) -> np.ndarray:
             rows, tokens = index  # of the global array; this process has its rows from `first` on
             start, stop, _ = rows.indices(shape[0])
             return x[start - first : stop - first, tokens]
