@@ -23,7 +23,7 @@ def coordination_client() -> Any:
 
 
 def have_all_joined() -> bool:
-    """Whether `jax.distributed.initialize` has come to its end, thus every process has joined."""
+    """True once `jax.distributed.initialize` has come to its end, thus every process has joined."""
     return global_state.preemption_sync_manager is not None
 
 
@@ -33,7 +33,7 @@ def process_number() -> int:
 
 
 def scheduled_processes() -> int:
-    """How many processes the scheduler of this job has started; 1 where there is none."""
+    """The number of processes that the scheduler of this job has started; 1 where there is none."""
     for environment in ClusterEnv._cluster_types:
         if not environment.opt_in_only_method and environment.is_env_present():
             return environment.get_process_count()

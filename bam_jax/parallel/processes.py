@@ -78,7 +78,7 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes what is written once."""
+    """True in the process that writes what is written once."""
     return jax.process_index() == 0
 
 

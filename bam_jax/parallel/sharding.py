@@ -180,7 +180,7 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
 
 
 def rule(name: str) -> P:
-    """What the last axes of the parameter `name` are cut by.
+    """The spec of the last axes of the parameter `name`.
 
     >>> tuple(rule("layers/mlp/down/kernel"))
     ('tensor', 'fsdp')

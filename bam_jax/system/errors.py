@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one line."""
+"""Mistakes of the user, said in one line."""
 
 import argparse
 import difflib

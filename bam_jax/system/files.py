@@ -117,7 +117,7 @@ class File:
 
 
 def is_remote(path: str) -> bool:
-    """True of an address for fsspec: gs://bucket/folder, s3://..., memory://...
+    """True for a path that is an address for fsspec: gs://bucket/folder, s3://..., memory://...
 
     >>> is_remote("gs://bucket/corpus"), is_remote("corpora/fineweb")
     (True, False)

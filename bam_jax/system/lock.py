@@ -42,7 +42,7 @@ def hold(path: Path, busy: str = "") -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds a lock on a file.
+    """True if a process holds a lock on a file.
 
     Args:
         path: the file; a missing one is held by none, nor is one on a file system without locks.

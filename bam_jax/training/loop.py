@@ -34,12 +34,12 @@ from bam_jax.training.step import (
 )
 
 TASKS = {True: ("packed", "passkey"), False: ("masked",)}
-"""What is trained on what: decoders, whose `config.model.causal` is true, and encoders."""
+"""The tasks of decoders, whose `config.model.causal` is true, and of encoders."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a run trains with, before any of its files is touched.
+    """All that a run trains with, before any of its files is touched.
 
     Args:
         config: what to train, on what, for how long.

@@ -19,7 +19,7 @@ def path(keys) -> str:
 
 
 def decays(name: str) -> bool:
-    """Whether the parameter `name` decays: kernels and embeddings do, everything else does not.
+    """True if the parameter `name` decays: kernels and embeddings do, everything else does not.
 
     >>> decays("layers/mlp/up/kernel"), decays("norm/scale"), decays("layers/attention/encoding/shape")
     (True, False, False)

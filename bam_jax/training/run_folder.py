@@ -57,7 +57,7 @@ def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Toke
 
 
 def is_claimed(run: Path) -> bool:
-    """Whether a process trains into a run's folder at this moment.
+    """True if a process trains into a run's folder at this moment.
 
     Args:
         run: the folder; nothing is written to it.
