@@ -158,8 +158,9 @@ class TileGrid:
 class _Walk:
     """One pass of a kernel over the tiles: a block of one side is held while those of the other side pass by.
 
-    The grid is [batch, held head, held block, its query heads, blocks of the other side]. A kernel that holds keys walks
-    over all query heads of a key head, so that the gradient of a key is summed where it is held and leaves the chip once.
+    The grid is [batch, held head, held block, its query heads, blocks of the other side], in index maps b, c, n, g and m. A
+    kernel that holds keys walks over all query heads of a key head, so that the gradient of a key is summed where it is held
+    and leaves the chip once.
 
     Args:
       tiles: the operands.
@@ -205,7 +206,6 @@ class _Walk:
         # Scalars come ahead of the blocks, since they decide which blocks are fetched.
         scalars = (tiles.table, self.first, self.count)
         operands = (strip, query_operands, tiles.queries, tiles.k, tiles.v, tiles.keys)
-
         body = self._body(kernel, len(scratch))  # one for both platforms, so that it is traced once
 
         def call(*arguments: Any, interpret: Any) -> Any:
@@ -222,7 +222,7 @@ class _Walk:
                 ),
                 compiler_params=pltpu.CompilerParams(dimension_semantics=_dimension_semantics(whole_outputs)),
                 interpret=interpret,
-                name=getattr(kernel, "func", kernel).__name__.strip("_"),
+                name=getattr(kernel, "func", kernel).__name__,  # of a partial, too: reports find kernels by their names
             )(*arguments)
 
         return jax.lax.platform_dependent(
