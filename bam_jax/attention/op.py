@@ -206,15 +206,15 @@ def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Arra
     Args:
       q, k, v, scoring: as in `attention`.
     """
-    here = platform()
+    machine = platform()
     everywhere = "chunked" if scoring.rowwise is None else "rows"
-    if here not in NATIVE:
-        _announce(everywhere, here, None)
+    if machine not in NATIVE:
+        _announce(everywhere, machine, None)
         return everywhere
-    native = NATIVE[here]
+    native = NATIVE[machine]
     reason = BACKENDS[native].reason(q, k, v, scoring)
     chosen = native if reason is None else everywhere
-    _announce(chosen, here, None if reason is None else f"{native} cannot do this: {reason}")
+    _announce(chosen, machine, None if reason is None else f"{native} cannot do this: {reason}")
     return chosen
 
 

@@ -66,36 +66,36 @@ def zigzag(backend: Backend, axis: str) -> Backend:
     """
 
     def forward(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
-        if not _balances(q, k, scoring):
+        if not _can_balance(q, k, scoring):
             return backend.forward(q, k, v, scoring, tiling)
-        (q, k, v), scoring = _out((q, k, v), axis, 1), _scoring_out(scoring, axis)
+        (q, k, v), scoring = _deal((q, k, v), axis, 1), _deal_scoring(scoring, axis)
         out, lse = backend.forward(q, k, v, scoring, tiling)
-        return _back(out, axis, 1), _back(lse, axis, 2)
+        return _take_back(out, axis, 1), _take_back(lse, axis, 2)
 
     def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
-        if not _balances(residuals.q, residuals.k, residuals.scoring):
+        if not _can_balance(residuals.q, residuals.k, residuals.scoring):
             return backend.backward(residuals, d_out, tiling)
         whole = (residuals.q, residuals.k, residuals.v, residuals.out, d_out)
-        q, k, v, out, d_out = _out(whole, axis, 1)
-        lse, scoring = _out(residuals.lse, axis, 2), _scoring_out(residuals.scoring, axis)
+        q, k, v, out, d_out = _deal(whole, axis, 1)
+        lse, scoring = _deal(residuals.lse, axis, 2), _deal_scoring(residuals.scoring, axis)
         pieces = Residuals(q, k, v, scoring, out, lse, residuals.wanted)
         dq, dk, dv, d_scoring = backend.backward(pieces, d_out, tiling)
         d_parts = Differentiable.of(d_scoring)
         of_tokens = d_parts._replace(bias=None)  # the bias belongs to no part of the text
-        d_parts = _back(of_tokens, axis, 2)._replace(bias=d_parts.bias)
-        dq, dk, dv = _back((dq, dk, dv), axis, 1)
+        d_parts = _take_back(of_tokens, axis, 2)._replace(bias=d_parts.bias)
+        dq, dk, dv = _take_back((dq, dk, dv), axis, 1)
         return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
 
     return Backend(forward, backward, backend.refuses)
 
 
-def _balances(q: Array, k: Array, scoring: Scoring) -> bool:
+def _can_balance(q: Array, k: Array, scoring: Scoring) -> bool:
     return scoring.mask.causal and q.shape[1] == k.shape[1] and q.shape[1] % 2 == 0
 
 
-def _scoring_out(scoring: Scoring, axis: str) -> Scoring:
-    queries, keys = _out((scoring.queries, scoring.keys), axis, -1)
-    return dataclasses.replace(scoring, queries=queries, keys=keys, temperature=_out(scoring.temperature, axis, -1))
+def _deal_scoring(scoring: Scoring, axis: str) -> Scoring:
+    queries, keys = _deal((scoring.queries, scoring.keys), axis, -1)
+    return dataclasses.replace(scoring, queries=queries, keys=keys, temperature=_deal(scoring.temperature, axis, -1))
 
 
 def _owners(size: int) -> tuple[list[int], list[int]]:
@@ -104,64 +104,69 @@ def _owners(size: int) -> tuple[list[int], list[int]]:
     return [owner(2 * n) for n in range(size)], [owner(2 * n + 1) for n in range(size)]
 
 
-def _out(tree: Any, axis: str, at: int) -> Any:
+def _deal(tree: Any, axis: str, at: int) -> Any:
     """The two pieces of the text that this device computes, in their order, along an axis of each array."""
     owners = _owners(jax.lax.axis_size(axis))
     even = jax.lax.axis_index(axis) % 2 == 0  # an even piece is the first half of the part that it came from
 
-    def moved(x: Array) -> Array:
+    def deal(x: Array) -> Array:
         halves = jnp.split(x, 2, axis=at)
-        came = [jax.lax.ppermute(half, axis, list(enumerate(to))) for half, to in zip(halves, owners, strict=True)]
-        first, second = came
+        # Each device owns one first half and one second half: the pieces d and 2 n - 1 - d, one even and one odd.
+        first, second = (
+            jax.lax.ppermute(half, axis, list(enumerate(to))) for half, to in zip(halves, owners, strict=True)
+        )
         return jnp.concatenate([jnp.where(even, first, second), jnp.where(even, second, first)], axis=at)
 
-    return jax.tree.map(moved, tree)
+    return jax.tree.map(deal, tree)
 
 
-def _back(tree: Any, axis: str, at: int) -> Any:
-    """The pieces back where they came from: the opposite of `_out`."""
+def _take_back(tree: Any, axis: str, at: int) -> Any:
+    """The pieces back where they came from: the opposite of `_deal`."""
     owners = _owners(jax.lax.axis_size(axis))
     even = jax.lax.axis_index(axis) % 2 == 0
 
-    def moved(x: Array) -> Array:
+    def take_back(x: Array) -> Array:
         low, high = jnp.split(x, 2, axis=at)
         halves = jnp.where(even, low, high), jnp.where(even, high, low)
         home = [
-            jax.lax.ppermute(half, axis, [(there, here) for here, there in enumerate(to)])
+            jax.lax.ppermute(half, axis, [(owner, origin) for origin, owner in enumerate(to)])
             for half, to in zip(halves, owners, strict=True)
         ]
         return jnp.concatenate(home, axis=at)
 
-    return jax.tree.map(moved, tree)
+    return jax.tree.map(take_back, tree)
 
 
 def _forward(
     backend: Backend, axis: str, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling
 ) -> tuple[Array, Array]:
-    def here(k: Array, v: Array, keys: Tokens) -> tuple[Array, Array]:
+    def attend(k: Array, v: Array, keys: Tokens) -> tuple[Array, Array]:
         out, lse = backend.forward(q, k, v, dataclasses.replace(scoring, keys=keys), tiling)
         return out.swapaxes(1, 2).astype(lse.dtype), lse
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
-        (k, v, keys), (out, lse) = carry
-        k, v, keys = moved = _on((k, v, keys), axis)
+        block, (out, lse) = carry
+        block = _pass_on(block, axis)
+        k, _, keys = block
         needed = _needed(q, k, scoring, keys, lse, tiling, axis)
         nothing = lambda *_: (jnp.zeros_like(out), jnp.full_like(lse, HIDDEN))
-        other, other_lse = jax.lax.cond(needed, here, nothing, k, v, keys)
-        return (moved, merge(jnp.stack([out, other]), jnp.stack([lse, other_lse]), axis=0)), None
+        other, other_lse = jax.lax.cond(needed, attend, nothing, *block)
+        return (block, merge(jnp.stack([out, other]), jnp.stack([lse, other_lse]), axis=0)), None
 
     k, v = sealed(k, v)  # `_needed` looks at keys alone: one that is NaN stands for its value, and is never left out
-    first = (k, v, scoring.keys), here(k, v, scoring.keys)
+    first = (k, v, scoring.keys), attend(k, v, scoring.keys)
     (_, (out, lse)), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
     return out.swapaxes(1, 2), lse
 
 
 def _backward(backend: Backend, axis: str, residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
     q, k, v, scoring = residuals.q, residuals.k, residuals.v, residuals.scoring
+    # Gradients of many steps are summed, which bfloat16 would round at each.
     wide = functools.partial(jax.tree.map, lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)))
 
-    def here(k: Array, v: Array, keys: Tokens) -> tuple[tuple, tuple]:
+    def differentiate(k: Array, v: Array, keys: Tokens) -> tuple[tuple, tuple]:
         """The gradients that stay here, of queries and the bias, and those that travel on, of keys and values."""
+        # With the normaliser of the whole text the gradients of its parts add up to those of the whole.
         part = dataclasses.replace(residuals, k=k, v=v, scoring=dataclasses.replace(scoring, keys=keys))
         dq, dk, dv, d_scoring = backend.backward(part, d_out, tiling)
         d_parts = Differentiable.of(d_scoring)
@@ -169,22 +174,23 @@ def _backward(backend: Backend, axis: str, residuals: Residuals, d_out: Array, t
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         block, stays, travels = carry
-        block, travels = _on((block, travels), axis)
+        block, travels = _pass_on((block, travels), axis)
         nothing = lambda *_: jax.tree.map(jnp.zeros_like, (stays, travels))
-        needed = _needed(q, block[0], scoring, block[2], residuals.lse, tiling, axis)
-        more = jax.lax.cond(needed, here, nothing, *block)
+        k, _, keys = block
+        needed = _needed(q, k, scoring, keys, residuals.lse, tiling, axis)
+        more = jax.lax.cond(needed, differentiate, nothing, *block)
         stays, travels = jax.tree.map(jnp.add, (stays, travels), more)
         return (block, stays, travels), None
 
-    first = ((k, v, scoring.keys), *here(k, v, scoring.keys))
+    first = ((k, v, scoring.keys), *differentiate(k, v, scoring.keys))
     (_, stays, travels), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
-    (dq, d_parts), (dk, dv, d_j) = stays, _on(travels, axis)
+    (dq, d_parts), (dk, dv, d_j) = stays, _pass_on(travels, axis)  # one step more brings them home
     narrow = lambda x, like: x.astype(like.dtype)
     d_parts = jax.tree.map(narrow, d_parts._replace(key_coordinate=d_j), Differentiable.of(scoring))
     return Gradients(narrow(dq, q), narrow(dk, k), narrow(dv, v), d_parts.cotangent(scoring))
 
 
-def _on(tree: Any, axis: str) -> Any:
+def _pass_on(tree: Any, axis: str) -> Any:
     """Every array to the next device of the ring, and that of the one before in its place."""
     size = jax.lax.axis_size(axis)
     return jax.lax.ppermute(tree, axis, [(n, (n + 1) % size) for n in range(size)])

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention
-from bam_jax.attention.ring import _back, _out, ring, zigzag
+from bam_jax.attention.ring import _deal, _take_back, ring, zigzag
 
 B, T, H, K, D = 2, 48, 4, 2, 8
 AXIS = "context"
@@ -155,9 +155,9 @@ def test_steps_that_hold_no_mass_are_not_computed(mesh, x64):
 def test_balanced_pieces_are_mirrored_and_come_back(mesh):
     text = P(None, AXIS)
     mapped = functools.partial(jax.shard_map, mesh=mesh, in_specs=text, out_specs=text, check_vma=False)
-    there = mapped(lambda x: _out(x, AXIS, 1))(jnp.arange(16)[None])
+    there = mapped(lambda x: _deal(x, AXIS, 1))(jnp.arange(16)[None])
     np.testing.assert_array_equal(there[0].reshape(4, 2, 2)[..., 0] // 2, [[0, 7], [1, 6], [2, 5], [3, 4]])
-    np.testing.assert_array_equal(mapped(lambda x: _back(x, AXIS, 1))(there)[0], np.arange(16))
+    np.testing.assert_array_equal(mapped(lambda x: _take_back(x, AXIS, 1))(there)[0], np.arange(16))
 
 
 def test_every_device_has_the_same_work_when_balanced(mesh, x64):

@@ -42,7 +42,7 @@ def backward(run: Callable, residuals: Residuals, d_out: Array) -> Gradients:
         return [dq, dk, dv, *jax.tree.leaves(Differentiable.of(d_scoring))]
 
     dq, dk, dv, *leaves = heads.map(one, [2, 2, 2, *heads.axes])
-    return Gradients(dq, dk, dv, heads.parts(leaves).cotangent(scoring))
+    return Gradients(dq, dk, dv, heads.from_leaves(leaves).cotangent(scoring))
 
 
 class _Heads:
@@ -85,10 +85,10 @@ class _Heads:
         start = [zeros(x, axis) for x, axis in zip(jax.eval_shape(one, jnp.int32(0)), axes, strict=True)]
         return jax.lax.fori_loop(0, self.count, body, varying(start, self.whole))
 
-    def parts(self, leaves: list[Array]) -> Differentiable:
+    def from_leaves(self, leaves: list[Array]) -> Differentiable:
         """The differentiable parts from their leaves."""
         return jax.tree.unflatten(self._structure, leaves)
 
     def scoring(self, n: Array) -> Scoring:
         """The scoring of the group of key head n."""
-        return self.parts(self.take(self._leaves, self.axes, n)).within(self.whole)
+        return self.from_leaves(self.take(self._leaves, self.axes, n)).within(self.whole)
