@@ -84,7 +84,13 @@ def _kernels(module: str) -> Backend:
 
 
 def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
-    """Kernels where `fits(q, scoring)` says so, which may be an array [] known only as it runs, and else another backend."""
+    """The kernels where they fit, and elsewhere the other backend.
+
+    Args:
+      kernels: what they refuse is refused.
+      fits: (q, scoring) -> whether the kernels can do it; an array [] where only the positions say it, as the program runs.
+      other: a backend that runs everywhere.
+    """
 
     def either(fit: bool | Array, first: Callable, second: Callable, *operands: Any) -> Any:
         if isinstance(fit, bool):
@@ -101,7 +107,8 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
         return either(fits(q, scoring), first, second, q, k, v, scoring)
 
     def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
-        first, second = (lambda *operands, run=run: run.backward(*operands, tiling) for run in (kernels, other))
+        first = lambda *operands: kernels.backward(*operands, tiling)
+        second = lambda *operands: other.backward(*operands, tiling)
         return either(fits(residuals.q, residuals.scoring), first, second, residuals, d_out)
 
     return Backend(forward, backward, kernels.refuses)

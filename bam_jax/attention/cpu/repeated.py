@@ -78,10 +78,10 @@ def counted(
     Returns:
       None if the bias does not know its bounds.
     """
-    found = skipping.level(q, scoring, needed, skip, block_q, block_k)
-    if found is None:
+    level_tiles = skipping.level(q, scoring, needed, skip, block_q, block_k)
+    if level_tiles is None:
         return None, needed
-    flat, level = found
+    flat, level = level_tiles
     flat = flat.all(0)
     first, near = skipping.span((needed & ~flat).any(0))
     place = jnp.arange(flat.shape[-1])
@@ -91,12 +91,13 @@ def counted(
 
     kinds = scoring.keys.kinds
     assert kinds is not None
-    of, filled = kinds.of, scoring.keys.position < EMPTY
-    of, filled = jnp.broadcast_arrays(of, filled)
-    rows, slots = jnp.arange(of.shape[0])[:, None], jnp.arange(of.shape[1])
-    blocks = jnp.zeros((of.shape[0], flat.shape[1], kinds.count), jnp.float32)
-    blocks = blocks.at[rows, slots // block_k, of].add(filled.astype(jnp.float32))
-    count = jnp.einsum("nm,bmc->bnc", flat.astype(jnp.float32), blocks, precision="highest")
-    one = jnp.zeros((of.shape[0], kinds.count), jnp.int32).at[rows, of].max(jnp.where(filled, slots, 0))
-    take = lambda x: jnp.take_along_axis(x, one[:, :, None, None], axis=1)
+    kind, filled = jnp.broadcast_arrays(kinds.of, scoring.keys.position < EMPTY)
+    rows, slots = jnp.arange(kind.shape[0])[:, None], jnp.arange(kind.shape[1])
+    in_block = jnp.zeros((kind.shape[0], flat.shape[1], kinds.count), jnp.float32)
+    in_block = in_block.at[rows, slots // block_k, kind].add(filled.astype(jnp.float32))
+    # Counts are whole numbers, exact in float32 up to 2^24 where the product is not rounded.
+    count = jnp.einsum("nm,bmc->bnc", flat.astype(jnp.float32), in_block, precision="highest")
+    # The last key of each kind stands for all; a kind without keys takes the first slot, with a count of 0.
+    last = jnp.zeros((kind.shape[0], kinds.count), jnp.int32).at[rows, kind].max(jnp.where(filled, slots, 0))
+    take = lambda x: jnp.take_along_axis(x, last[:, :, None, None], axis=1)
     return Counted(*sealed(take(k), take(v)), count, level), needed & ~flat

@@ -1,9 +1,12 @@
-"""Which tiles of the table of logits must be computed: those that are seen, and whose mass is not provably negligible."""
+"""Which tiles of the table of logits must be computed: those that are seen, and whose mass is not provably negligible.
+
+Everything here errs on one side: a tile is left out only where that is proven, and NaN proves nothing.
+"""
 
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bam_jax.attention.logits.mask import Limits
 from bam_jax.attention.logits.scoring import Scoring, coordinate
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
-from bam_jax.biases.base import head_axes
+from bam_jax.biases.base import Range, head_axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Tiling:
                 raise ValueError(f"a tile has at least one query and key, got {self.block_q} x {self.block_k}")
 
     def blocks(self, block_q: int, block_k: int) -> tuple[int, int]:
-        """Queries and keys of a tile, where it does not say them these."""
+        """Queries and keys of a tile: its own numbers, or these where it has none."""
         return self.block_q or block_q, self.block_k or block_k
 
 
@@ -77,6 +80,7 @@ def counts(
 
 def span(needed: Bool[Array, "*H N M"]) -> tuple[Int[Array, "*H N"], Int[Array, "*H N"]]:
     """For each block the first of the others that it needs, and how many up to the last one."""
+    # What lies between the two is walked over, needed or not: a loop has two ends, and masks leave few holes.
     first = jnp.argmax(needed, axis=-1).astype(jnp.int32)
     last = needed.shape[-1] - jnp.argmax(needed[..., ::-1], axis=-1).astype(jnp.int32)
     return first, jnp.where(needed.any(-1), last - first, 0)
@@ -257,32 +261,34 @@ def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: in
 
 def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:
     """Smallest and largest bias of each tile, [#H, N, M] both; None if the bias does not know."""
-
-    def extent(tokens: Tokens, block: int, axis: int) -> tuple[Any, Any]:
-        filled = tokens.position[:, None] < EMPTY
-        some = filled.reshape(len(filled), 1, -1, block).any((0, 3))  # [1, blocks]
-
-        def one(x: Array, pick: Any, neutral: float) -> Array:
-            x = jnp.where(filled, x, neutral)
-            x = pick(x.reshape(*x.shape[:2], -1, block), (0, 3))  # [#H, blocks]
-            return jnp.expand_dims(jnp.where(some, x, 0), axis)  # NaN stays: a tile of it is left out by no bound
-
-        own = coordinate(tokens, dtype)
-        return tuple(
-            jax.tree.map(lambda x, pick=pick, neutral=neutral: one(x, pick, neutral), own)
-            for pick, neutral in ((jnp.min, jnp.inf), (jnp.max, -jnp.inf))
-        )  # type: ignore[return-value]
-
-    i = extent(scoring.queries, block_q, 2)
-    j = extent(scoring.keys, block_k, 1)
+    i = _coordinate_range(scoring.queries, dtype, block_q, axis=2)
+    j = _coordinate_range(scoring.keys, dtype, block_k, axis=1)
+    of_head = lambda bias, i, j: bias.bounds(i, j)
+    # A head axis of length one is common to all heads: it is not mapped.
     axis = lambda tree: jax.tree.map(lambda x: None if x.shape[0] == 1 else 0, tree)
     value = lambda tree: jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else x, tree)
     axes = (head_axes(scoring.bias), axis(i), axis(j))
-    of_head = lambda bias, i, j: bias.bounds(i, j)
-    if not jax.tree.leaves(axes):
-        bounds = of_head(scoring.bias, value(i), value(j))
-        return None if bounds is None else (bounds[0][None], bounds[1][None])
-    return jax.vmap(of_head, axes)(scoring.bias, value(i), value(j))
+    if jax.tree.leaves(axes):
+        return jax.vmap(of_head, axes)(scoring.bias, value(i), value(j))
+    bounds = of_head(scoring.bias, value(i), value(j))
+    return None if bounds is None else (bounds[0][None], bounds[1][None])
+
+
+def _coordinate_range(tokens: Tokens, dtype: jnp.dtype, block: int, axis: int) -> Range:
+    """Smallest and largest coordinate of each block, [#H, N, 1] or [#H, 1, M]: the axis is that of the other side's blocks."""
+    filled = tokens.position[:, None] < EMPTY
+    some = filled.reshape(len(filled), 1, -1, block).any((0, 3))  # [1, blocks]
+
+    def extreme(pick: Callable, neutral: float, x: Array) -> Array:
+        x = jnp.where(filled, x, neutral)
+        x = pick(x.reshape(*x.shape[:2], -1, block), (0, 3))  # [#H, blocks]
+        # A block without tokens has infinities, whose differences are NaN. A token's own NaN stays: no bound leaves it out.
+        return jnp.expand_dims(jnp.where(some, x, 0), axis)
+
+    own = coordinate(tokens, dtype)
+    lowest = jax.tree.map(functools.partial(extreme, jnp.min, jnp.inf), own)
+    highest = jax.tree.map(functools.partial(extreme, jnp.max, -jnp.inf), own)
+    return lowest, highest
 
 
 def _ranges(field: str, scoring: Scoring, least: int, block_q: int, block_k: int) -> tuple[tuple, tuple]:

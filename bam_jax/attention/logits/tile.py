@@ -168,7 +168,9 @@ class Parameters:
         leaves, at = [], 0
         for x, size, shared in zip(jax.tree.leaves(like), self.sizes, self.shared, strict=True):
             part = columns[:, at : at + size]
-            part, at = part.sum(0) if shared else part, at + size
+            at += size
+            if shared:
+                part = part.sum(0)  # over the heads
             leaves.append(part.reshape(jnp.shape(x)).astype(jnp.result_type(x)))
         return jax.tree.unflatten(self.tree, leaves)
 
@@ -206,6 +208,7 @@ class ScoringSums:
         rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
         parts = Differentiable.of(self.scoring)
         number, none = sum(self.parameters.sizes), jnp.zeros((heads,), jnp.float32)
+        # A bias's parameters have neither batch nor rows: what kernels left for each row is summed here, in float32.
         table = [none if x is None else x.sum((0, 2)) for x in rows[:number]]
         d_bias = self.parameters.cotangent(jnp.stack(table, 1), parts.bias) if number else parts.bias
         d_temperature, d_i = _refolded((parts.temperature, parts.query_coordinate), rows[number:])
@@ -222,11 +225,11 @@ def _unstacked(parts: Sequence[Array], flags: list[bool]) -> list[Array | None]:
 def _refolded(tree: Any, parts: list[Array | None]) -> Any:
     """The cotangent of a tree of arrays [#B, #H, T] from those of its leaves, [B, H, T or more]; None: zeros."""
     leaves, whole = jax.tree.flatten(tree)
-    made = [
-        jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
-        for x, part in zip(leaves, parts, strict=True)
-    ]
-    return jax.tree.unflatten(whole, made)
+
+    def refold(x: Array, part: Array | None) -> Array:
+        return jnp.zeros_like(x) if part is None else sum_to(part[..., : x.shape[2]], x).astype(x.dtype)
+
+    return jax.tree.unflatten(whole, [refold(x, part) for x, part in zip(leaves, parts, strict=True)])
 
 
 # What Mosaic, the compiler of TPU kernels, lowers in a formula and in its gradient.

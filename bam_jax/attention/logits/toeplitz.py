@@ -28,13 +28,14 @@ def straight(
     if not relative or scoring.queries.coordinate is not None or scoring.keys.coordinate is not None:
         return None
 
-    def of(position: Array, block: int) -> Array:
+    def ascending(position: Array, block: int) -> Array:
         position = position.reshape(position.shape[0], -1, block)
         first = position[:, :, :1]
+        # Empty slots behind the tokens are hidden anyway; one at the front would leave the block without a first position.
         follows = (position == first + jnp.arange(block)) | (position == EMPTY)
         return (follows & (first < EMPTY)).all((0, 2))
 
-    return of(padded.queries.position, block_q), of(padded.keys.position, block_k)
+    return ascending(padded.queries.position, block_q), ascending(padded.keys.position, block_k)
 
 
 def of_offsets(bias: Bias, offset: Float[Array, "#B 1 n"]) -> Float[Array, "#B #H n"]:
