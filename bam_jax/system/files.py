@@ -5,18 +5,17 @@ import dataclasses
 import errno
 import fnmatch
 import gzip
-import importlib
 import io
 import itertools
 import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
 
 COMPRESSIONS = (".gz", ".zst")
 SMALL = 2**28
@@ -46,8 +45,8 @@ class File:
             name = name.removesuffix(suffix)
         return Path(name).suffix
 
-    def raw(self) -> BinaryIO:
-        """The bytes as stored."""
+    def open_raw(self) -> BinaryIO:
+        """Opens the file; its bytes are as stored."""
         if is_remote(self.path):
             filesystem, path = _filesystem(self.path)
             return filesystem.open(path, "rb")
@@ -55,8 +54,8 @@ class File:
             raise FileNotFoundError(errno.ENOENT, "it is not a file", self.path)
         return open(self.path, "rb")
 
-    def lines(self, most: int) -> Iterator[tuple[bytes | bytearray, int]]:
-        """The lines of its text, uncompressed, each with its end; and the bytes as stored that are read when it comes.
+    def read_lines(self, most: int) -> Iterator[tuple[bytes | bytearray, int]]:
+        """Yields the lines of its text, uncompressed, each with its end; and the bytes as stored that are read when it comes.
 
         Args:
             most: bytes of a line.
@@ -73,8 +72,8 @@ class File:
                 line = start if whole else _gathered(_line(start, stream), most, f"{self.path} line {number}")
                 yield line, raw.tell()
 
-    def whole(self, most: int) -> bytearray:
-        """All its bytes, uncompressed.
+    def read_whole(self, most: int) -> bytearray:
+        """Reads all its bytes, uncompressed.
 
         Args:
             most: of them.
@@ -88,13 +87,12 @@ class File:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         """Its bytes as stored, and the same stream uncompressed a buffer at a time; errors in reading are the user's to mend."""
-        with self.blamed(), self.raw() as raw:
+        with self.named_in_errors(), self.open_raw() as raw:
             if self.path.endswith(".gz"):
                 yield raw, io.BufferedReader(gzip.open(raw), _PIECE)  # type: ignore[arg-type]
             elif self.path.endswith(".zst"):
-                arrow = need(
-                    "pyarrow", "a .zst file"
-                )  # whose streams, unlike others, say where one ends within a frame
+                # Its streams, unlike others, say where one ends within a frame.
+                arrow = import_extra("pyarrow", "a .zst file", "data")
                 inflated = arrow.CompressedInputStream(arrow.PythonFile(raw, "r"), "zstd")
                 yield raw, io.BufferedReader(inflated, _PIECE)
             elif is_remote(self.path):  # fsspec's own lines know no bound
@@ -103,8 +101,8 @@ class File:
                 yield raw, raw
 
     @contextlib.contextmanager
-    def blamed(self, *errors: type[Exception]) -> Iterator[None]:
-        """Errors of the system, of decompression and the given ones, said in one line that names the file.
+    def named_in_errors(self, *errors: type[Exception]) -> Iterator[None]:
+        """Turns errors of the system, of decompression and the given ones into one line that names the file.
 
         Raises:
             UserError: instead of them.
@@ -125,7 +123,7 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def listing(source: str, patterns: tuple[str, ...]) -> list[File]:
+def list_files(source: str, patterns: tuple[str, ...]) -> list[File]:
     """The files of a source whose names below it match a pattern, always in the same order.
 
     Args:
@@ -155,8 +153,8 @@ def too_large(where: str, most: int) -> UserError:
     return UserError(f"{where} has more than {most:,} bytes; divide it, or give prepare a larger --max-record-bytes")
 
 
-def small(path: str | os.PathLike) -> bytes:
-    """A small file as a whole.
+def read_small(path: str | os.PathLike) -> bytes:
+    """Reads a small file as a whole.
 
     Args:
         path: the file, of at most `SMALL` bytes.
@@ -165,7 +163,7 @@ def small(path: str | os.PathLike) -> bytes:
         UserError: it cannot be read, or is larger.
     """
     file = File(str(path), Path(path).name, 0)
-    with file.blamed(), file.raw() as raw:
+    with file.named_in_errors(), file.open_raw() as raw:
         contents = raw.read(SMALL + 1)
     if len(contents) > SMALL:
         raise UserError(f"{path} has more than {SMALL:,} bytes, and is not what its name says; take it away")
@@ -173,12 +171,12 @@ def small(path: str | os.PathLike) -> bytes:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The JSON value in a small file.
+    """Reads the JSON value in a small file.
 
     Raises:
         UserError: it cannot be read, or is not JSON.
     """
-    return strict_json.parse(small(path), str(path), strict=False)  # hashes are numbers of 64 bits
+    return strict_json.parse(read_small(path), str(path), strict=False)  # hashes are numbers of 64 bits
 
 
 def write_atomically(path: str | os.PathLike, text: str) -> None:
@@ -216,18 +214,6 @@ def shortened(names: Iterable[object], most: int = 20) -> str:
     return ", ".join(found[:most] + ["..."] * (len(found) > most)) or "none"
 
 
-def need(module: str, what: str) -> ModuleType:
-    """A module of the extra `data`.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(f"{what} needs the package {error.name}: pip install 'bam_jax[data]'") from error
-
-
 def _local(source: str) -> list[File]:
     root = Path(source)
     if not root.exists():
@@ -256,7 +242,7 @@ def _remote(source: str) -> list[File]:
 
 
 def _filesystem(path: str) -> tuple[Any, str]:
-    fsspec = need("fsspec", path)
+    fsspec = import_extra("fsspec", path, "data")
     try:
         return fsspec.core.url_to_fs(path)
     except ImportError as error:  # fsspec's own message names the package: gcsfs, s3fs

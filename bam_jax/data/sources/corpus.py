@@ -5,7 +5,7 @@ from pathlib import Path
 from bam_jax.data.corpora import CORPORA, Corpus
 from bam_jax.data.sources.source import BY_SUFFIX, LARGEST, TFDS, Source
 from bam_jax.system.errors import UserError, nearest
-from bam_jax.system.files import listing
+from bam_jax.system.files import list_files
 
 STDLIB = "stdlib"
 """The corpus that every Python carries."""
@@ -82,6 +82,6 @@ def open_corpus(
 
 def _has_files(source: Source) -> bool:
     try:
-        return bool(listing(source.path, source.patterns))
+        return bool(list_files(source.path, source.patterns))
     except UserError:  # no such folder; one that cannot be read is found where it is read
         return False

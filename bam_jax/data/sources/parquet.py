@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bam_jax.system.errors import UserError
-from bam_jax.system.files import File, need, shortened, too_large
+from bam_jax.system.extras import import_extra
+from bam_jax.system.files import File, shortened, too_large
 
 _ROWS = 256  # decoded at a time, at most
 _BYTES = 2**26  # of the texts that are decoded at a time, unless a single row has more
@@ -26,7 +27,7 @@ class Columns:
     def __init__(self, file: File, fields: tuple[str, ...], largest: int) -> None:
         self._file, self._fields, self._largest = file, fields, largest
         self._metadata = None
-        arrow = need("pyarrow", file.path)
+        arrow = import_extra("pyarrow", file.path, "data")
         text = (arrow.string(), arrow.large_string(), arrow.binary(), arrow.large_binary())
         with self._open() as opened:
             self._metadata, schema = opened.metadata, opened.schema_arrow
@@ -99,8 +100,9 @@ class Columns:
 
     @contextlib.contextmanager
     def _open(self, **options: Any) -> Iterator[Any]:
-        arrow, parquet = need("pyarrow", self._file.path), need("pyarrow.parquet", self._file.path)
-        with self._file.blamed(arrow.ArrowException), self._file.raw() as raw:
+        arrow = import_extra("pyarrow", self._file.path, "data")
+        parquet = import_extra("pyarrow.parquet", self._file.path, "data")
+        with self._file.named_in_errors(arrow.ArrowException), self._file.open_raw() as raw:
             # Without buffers ahead: a row group may be larger than the memory.
             yield parquet.ParquetFile(raw, metadata=self._metadata, pre_buffer=False, buffer_size=2**20, **options)
 

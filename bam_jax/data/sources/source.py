@@ -16,7 +16,7 @@ from bam_jax.data.sources.fragment import Fragment, Reading, decode, pick_texts
 from bam_jax.data.sources.parquet import Columns
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest
-from bam_jax.system.files import File, is_remote, listing, too_large
+from bam_jax.system.files import File, is_remote, list_files, too_large
 
 SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": ARTICLES.name, ".tokens": ARTICLES.name}
 """The contents of a file by its suffix: a document; a record a line; records in columns; WikiText's articles."""
@@ -89,7 +89,7 @@ class Source:
     def _of_files(self) -> list[Fragment]:
         # A folder may hold anything: its texts have a known suffix. A corpus with a format names its files by patterns.
         named = self.format != BY_SUFFIX and self.patterns != ALL_FILES
-        files = [file for file in listing(self.path, self.patterns) if named or file.kind in SUFFIXES]
+        files = [file for file in list_files(self.path, self.patterns) if named or file.kind in SUFFIXES]
         if not files:
             raise UserError(
                 f"data source {self.path} has no {' or '.join(SUFFIXES)} file; name one, or a folder with some "
@@ -148,14 +148,14 @@ def _read_composed(fragment: Fragment, compose: Callable[..., str]) -> Reading:
 
 
 def _read_text(file: File, source: Source) -> Reading:
-    text = decode(file.whole(source.largest), source.errors, file.path)
+    text = decode(file.read_whole(source.largest), source.errors, file.path)
     # What Python's text files do with the ends of lines.
     yield (text.replace("\r\n", "\n").replace("\r", "\n"),), file.size
 
 
 def _read_jsonl(file: File, source: Source) -> Reading:
     start = 0
-    for number, (line, done) in enumerate(file.lines(source.largest), 1):
+    for number, (line, done) in enumerate(file.read_lines(source.largest), 1):
         if not line.isspace():
             where = f"{file.path} line {number}"
             record = strict_json.parse(decode(line, source.errors, file.path, start), where, strict=False)
@@ -211,6 +211,6 @@ def _read_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
                 yield decode(text, source.errors, where), file.size * (number * rows + row) // (len(groups) * rows)
         return
     start = 0
-    for line, read in file.lines(source.largest):
+    for line, read in file.read_lines(source.largest):
         yield decode(line, source.errors, file.path, start), read
         start += len(line)

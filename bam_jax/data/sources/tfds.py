@@ -6,7 +6,8 @@ from typing import Any
 
 from bam_jax.data.sources.fragment import Fragment, Reading, decode
 from bam_jax.system.errors import UserError
-from bam_jax.system.files import need, shortened, too_large
+from bam_jax.system.extras import import_extra
+from bam_jax.system.files import shortened, too_large
 
 _PATH = re.compile(r"tfds:(?P<hub>huggingface:)?(?P<name>[^:]+)(?P<version>:[\d*][\d.*]*)?(:(?P<split>[^:]+))?")
 _RECORDS = 2**14  # of a fragment
@@ -78,7 +79,7 @@ def _read(
 
 
 def _builder(path: str, parsed: re.Match[str]) -> Any:
-    need("tensorflow_datasets", path)
+    import_extra("tensorflow_datasets", path, "data")
     from tensorflow_datasets.core import read_only_builder
     from tensorflow_datasets.core.utils import conversion_utils
 

@@ -18,7 +18,8 @@ from bam_jax.data.sources.fragment import decode
 from bam_jax.data.tasks import invented
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
-from bam_jax.system.files import File, need
+from bam_jax.system.extras import import_extra
+from bam_jax.system.files import File
 
 INVENTED = "invented"
 LARGEST = 2**30
@@ -207,11 +208,11 @@ def _read_file(path: Path) -> list[Any]:
     if file.size > LARGEST:
         raise _too_large(path)
     if path.suffix == ".parquet":
-        need("pyarrow", file.path)
+        import_extra("pyarrow", file.path, "data")
         import pyarrow.parquet
 
         records, size = [], 0
-        with file.blamed(pyarrow.ArrowException), file.raw() as raw:
+        with file.named_in_errors(pyarrow.ArrowException), file.open_raw() as raw:
             for batch in pyarrow.parquet.ParquetFile(raw).iter_batches(batch_size=64):
                 size += batch.nbytes
                 if size > LARGEST:  # it inflates
@@ -219,11 +220,11 @@ def _read_file(path: Path) -> list[Any]:
                 records += batch.to_pylist()
         return records
     if path.suffix == ".json":
-        listed = strict_json.parse(decode(file.whole(LARGEST), "strict", file.path), file.path, strict=False)
+        listed = strict_json.parse(decode(file.read_whole(LARGEST), "strict", file.path), file.path, strict=False)
         if not isinstance(listed, list):
             raise UserError(f"{path} is not a list of records; fetch it again")
         return listed
-    lines = enumerate((line for line, _ in file.lines(LARGEST)), 1)
+    lines = enumerate((line for line, _ in file.read_lines(LARGEST)), 1)
     return [
         strict_json.parse(decode(line, "strict", file.path), f"{path} line {number}", strict=False)
         for number, line in lines

@@ -2,10 +2,8 @@
 
 import abc
 import hashlib
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -97,24 +95,6 @@ def digest(*parts: bytes) -> str:
     """
     whole = parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return hashlib.sha256(whole).hexdigest()[:16]
-
-
-def need(package: str, name: str) -> ModuleType:
-    """A package that only some tokenizers need.
-
-    Args:
-        package: what to import.
-        name: the tokenizer that needs it.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"tokenizer '{name}' needs the package {error.name}: pip install 'bam_jax[tokenizers]'"
-        ) from error
 
 
 def encodable(text: str) -> str:

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Iterable, Iterator
 
-from bam_jax.data.tokenizers.base import encodable, need
+from bam_jax.data.tokenizers.base import encodable
 from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
 
 END, MASK = "<eos>", "<mask>"
 LEAST = 256 + 2
@@ -30,7 +31,7 @@ def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None)
     """
     if vocab < LEAST:
         raise UserError(f"a vocabulary of {vocab} ids has no room for every byte, end and mask; give {LEAST} or more")
-    need("tokenizers", "bpe")
+    import_extra("tokenizers", "tokenizer 'bpe'", "tokenizers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())

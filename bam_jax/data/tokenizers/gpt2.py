@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
+from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
-from bam_jax.system.files import small
+from bam_jax.system.extras import import_extra
+from bam_jax.system.files import read_small
 
 FILES = ("vocab.bpe", "encoder.json")
 SOURCE = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
@@ -35,11 +36,11 @@ class GPT2Tokenizer(Tokenizer):
     name = "gpt2"
 
     def __init__(self, path: str = "") -> None:
-        tiktoken = need("tiktoken", self.name)
-        pattern = need("tiktoken_ext.openai_public", self.name).r50k_pat_str
+        tiktoken = import_extra("tiktoken", f"tokenizer '{self.name}'", "tokenizers")
+        pattern = import_extra("tiktoken_ext.openai_public", f"tokenizer '{self.name}'", "tokenizers").r50k_pat_str
         self.path = path
         self.files = _files(path)
-        merges, encoder = (small(self.files[name]) for name in FILES)
+        merges, encoder = (read_small(self.files[name]) for name in FILES)
         ranks, self.eos = _ranks(merges, encoder, self.files)
         self._encoding = tiktoken.Encoding(
             "gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={END: self.eos}

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
+from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable
+from bam_jax.system.extras import import_extra
 
 _SPACE = re.compile("(?<=[^ \u2581]) (?=[^ \u2581])")  # a single one within a text; \u2581 stands for a space in pieces
 _PASSAGE = 2**20  # characters after which a text is cut
@@ -27,8 +28,8 @@ class MistralTokenizer(Tokenizer):
     name = "mistral"
 
     def __init__(self) -> None:
-        sentencepiece = need("sentencepiece", self.name)
-        need("mistral_common", self.name)
+        sentencepiece = import_extra("sentencepiece", f"tokenizer '{self.name}'", "tokenizers")
+        import_extra("mistral_common", f"tokenizer '{self.name}'", "tokenizers")
         folder = importlib.resources.files("mistral_common") / "data"
         model = (folder / "mistral_instruct_tokenizer_240323.model.v3").read_bytes()
         self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable, need
+from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable
 from bam_jax.system.errors import UserError
-from bam_jax.system.files import small
+from bam_jax.system.extras import import_extra
+from bam_jax.system.files import read_small
 
 JSON, TXT = "tokenizer.json", "vocab.txt"
 ENDS = ("<eos>", "</s>", "<|endoftext|>", "[SEP]")
@@ -30,7 +31,7 @@ class _Subwords(Tokenizer):
     """Names of the file in a folder."""
 
     def __init__(self, path: str) -> None:
-        library = need("tokenizers", self.name)
+        library = import_extra("tokenizers", f"tokenizer '{self.name}'", "tokenizers")
         given = Path(path)
         found = [given] if given.is_file() else [given / name for name in self.usual if (given / name).is_file()]
         if not path or not found:
@@ -38,7 +39,7 @@ class _Subwords(Tokenizer):
             remedy = f"name a {' or '.join(self.usual)}, or a folder with one, as in {self.name}:PATH"
             raise UserError(f"tokenizer '{self.name}' {why}; {remedy}")
         self.path = path
-        contents = small(found[0])
+        contents = read_small(found[0])
         is_json = contents.lstrip()[:1] == b"{"
         self.files = {JSON if is_json else TXT: found[0]}
         try:
