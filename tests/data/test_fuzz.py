@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from bam_jax.data import inspect, prepare
 from bam_jax.data.prepared import shards
-from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
+from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, read_manifest
 from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import train_bpe
@@ -222,7 +222,7 @@ def whole(tmp_path_factory):
 def test_prepared_folders(folder, whole, data):
     made, arguments = whole
     files = sorted(path.relative_to(made / "out") for path in (made / "out").rglob("*") if path.is_file())
-    manifest = Path(shards.MANIFEST)
+    manifest = Path(MANIFEST)
     name = data.draw(st.just(manifest) | st.sampled_from(files))
     contents = (made / "out" / name).read_bytes()
     unfinished = data.draw(st.booleans())
