@@ -75,7 +75,7 @@ def open_corpus(
     if not source.path.startswith(TFDS) and not _has_files(source):
         raise UserError(
             f"{name} ({split}) is not at {source.path}; "
-            f"fetch it there: {corpus.download(source.path)}  (or name its folder with --source)"
+            f"fetch it there (licence: {corpus.licence}): {corpus.download(source.path)}  (or name its folder with --source)"
         )
     return source
 

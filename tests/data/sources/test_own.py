@@ -84,7 +84,7 @@ def test_what_cannot_be_held_in_memory_or_read_from_files_is_refused(tmp_path):
     with pytest.raises(UserError, match="stdlib is read from no files; leave --source"):
         prepare.main(["--preset=stdlib", "--source=x", "--out=out"])
     with pytest.raises(
-        UserError, match=r"arxiv \(train\) is not at nowhere; fetch it there: .*someone/arxiv-abstracts"
+        UserError, match=r"arxiv \(train\) is not at nowhere; fetch it there .licence: CC0.: .*someone/arxiv-abstracts"
     ):
         prepare.main(["--preset=arxiv", "--source=nowhere", "--out=out"])
     with pytest.raises(UserError, match="--format=couplets reads lines of one field, not of a, b"):
