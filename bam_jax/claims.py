@@ -1,9 +1,10 @@
-"""The papers' claims, held against what was measured, as a page of Markdown.
+"""Hold the papers' claims against what our runs measured.
 
 python -m bam_jax.claims experiments/claims.py [--scale=toy] [--runs=runs] [--out=docs/claims.md]
 
-A claim holds, does not, holds in part, is undecided where no model can do the task, or was not measured. Each is checked against
-cells of the papers' tables and figures, as `bam_jax.tables` finds them in the runs; no verdict is written by hand.
+It prints a page of Markdown. A claim holds, does not, holds in part, is undecided where no model can do the task, or was not
+measured. Each is checked against cells of the papers' tables and figures, as `bam_jax.tables` finds them in the runs; no verdict
+is written by hand.
 """
 
 import sys
@@ -21,7 +22,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments, a file without claims, or a run that cannot be read.
     """
-    parser = errors.Parser(prog="python -m bam_jax.claims", description=__doc__.splitlines()[0])
+    parser = errors.Parser(prog="python -m bam_jax.claims", description=__doc__)
     parser.add_argument("claims", type=Path, help="a Python file with get_claims() and NOTES, beside the experiments")
     parser.add_argument(
         "--scale", choices=experiment.SCALES, default=experiment.SCALES[0], help="toy (the default) or paper"

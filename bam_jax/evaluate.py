@@ -1,4 +1,6 @@
-"""Evaluation: `python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]`.
+"""Evaluate a trained model: passkeys, perplexity, RULER, questions.
+
+    python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]
 
 Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing.
 """

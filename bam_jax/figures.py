@@ -1,11 +1,12 @@
-"""The papers' figures of trained models: `python -m bam_jax.figures NAME --run=runs/x [--run=runs/y] [--out=figures/x]`.
+"""Draw the papers' figures of trained models.
+
+    python -m bam_jax.figures NAME --run=runs/x [--run=runs/y] [--out=figures/x]
 
 NAME: attention (BAM's figure 4), biases (CABLE's 4 and 8 to 15), classes and priors (BAM's 1), coupling (Z along a text),
 scales (BAM's 14), scatter (17, 18).
 Writes OUT.png and OUT.svg.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,9 +26,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments, or runs that the figure cannot be drawn of.
     """
-    parser = errors.Parser(
-        prog="python -m bam_jax.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = errors.Parser(prog="python -m bam_jax.figures", description=__doc__)
     parser.add_argument("name", help=", ".join(sorted(NAMES)))
     parser.add_argument("--run", action="append", required=True, help="the folder of a trained run; may be given again")
     parser.add_argument("--label", action="append", help="of each run, in their order (their folders' names)")

@@ -1,4 +1,6 @@
-"""The heads of a trained model in numbers: `python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]`.
+"""Measure what the heads of a trained model do.
+
+    python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]
 
 Prints a line for each head, and writes `heads.jsonl` into the run's folder: how far each head's prior reaches, what BAM's
 shapes make of it, and what content and position add along a held-out text.

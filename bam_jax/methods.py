@@ -1,4 +1,4 @@
-"""The table of methods, from the code: `python -m bam_jax.methods` prints it as Markdown, `--check=FILE` compares a file's."""
+"""Print the table of encodings from the code, or compare it with the one in a file."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
       UserError: bad arguments, or another table in the file.
     """
-    parser = errors.Parser(prog="python -m bam_jax.methods", description=__doc__.splitlines()[0])
+    parser = errors.Parser(prog="python -m bam_jax.methods", description=__doc__)
     parser.add_argument("--check", type=Path, help="Markdown file that should hold the table")
     given = parser.parse_args(argv)
     if given.check is None:

@@ -1,4 +1,6 @@
-"""Experiments' rows trained and evaluated, one process a core or accelerator; again, it does what is missing.
+"""Train and evaluate the rows of experiments, a process on each core or accelerator.
+
+The same command again does what is missing.
 
 python -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart [--source=PATH] [--jobs=2] [--only=RUN]
 python -m bam_jax.sweep experiments/bam_*.py experiments/cable_*.py        # one queue: equal runs are trained once
@@ -19,7 +21,7 @@ from bam_jax.system.errors import UserError
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = errors.Parser(prog="python -m bam_jax.sweep", description=__doc__.splitlines()[0])
+    parser = errors.Parser(prog="python -m bam_jax.sweep", description=__doc__)
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
     parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME; runs for a paper's tables)")
     parser.add_argument("--scale", help="toy (the default) or paper, for experiments that have both")

@@ -1,6 +1,8 @@
-"""A paper's tables beside what our runs measured: ours | paper | difference | seeds (spread), as Markdown, CSV and HTML.
+"""Print the papers' tables beside what our runs measured.
 
 python -m bam_jax.tables experiments/cable_table*.py [--scale=paper] [--runs=runs] [--out=FOLDER]
+
+Columns are ours, paper, difference and seeds with their spread. The tables are written as Markdown, CSV and HTML.
 
 What has not been measured, or only in part, is marked and never filled in.
 """
@@ -19,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments, no tables in the experiment, or a file that cannot be read.
     """
-    parser = errors.Parser(prog="python -m bam_jax.tables", description=__doc__.splitlines()[0])
+    parser = errors.Parser(prog="python -m bam_jax.tables", description=__doc__)
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
     parser.add_argument("--scale", help="toy (the default) or paper")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")

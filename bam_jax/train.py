@@ -1,4 +1,6 @@
-"""Training: `python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]`.
+"""Train a model, or go on where its training stopped.
+
+    python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]
 
 The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone. SIGTERM has it save
 a checkpoint after the step that it is at, and exit with code 75, and Ctrl-C with 130; while the first step is compiled, or at

@@ -1,4 +1,4 @@
-"""Time and memory of attention with a bias, side by side with what else computes it, in one run.
+"""Time attention with a bias, side by side with what else computes it.
 
     python -m bam_jax.bench.attention_speed --bias=ggd --lengths=512,2048,8192 --out=speed.json
 
@@ -149,11 +149,7 @@ def _skips(text: str) -> list[float | str]:
 def _parser() -> argparse.ArgumentParser:
     accelerated = jax.default_backend() != "cpu"
     lengths = ",".join(str(2**n) for n in range(9, 16 if accelerated else 14))
-    parser = errors.Parser(
-        prog="python -m bam_jax.bench.attention_speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = errors.Parser(prog="python -m bam_jax.bench.attention_speed", description=__doc__)
     parser.add_argument("--bias", default="ggd", help="of " + ", ".join(BIASES))
     parser.add_argument("--slope", type=float, help="of ALiBi in every head, nats per token (the published ones)")
     parser.add_argument("--lengths", default=lengths, help=f"of rows, in tokens ({lengths})")

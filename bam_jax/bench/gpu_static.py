@@ -1,4 +1,6 @@
-"""The GPU kernels as the compiler makes them for an H100, without one: registers, spills and shared memory. Nothing runs.
+"""Count what the compiler makes of the GPU kernels for an H100, without one.
+
+It counts registers, spills and shared memory; nothing runs.
 
     python -m bam_jax.bench.gpu_static --out=experiments/h100_compiled.json
 
@@ -205,7 +207,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments, or the plugin is missing.
     """
-    parser = errors.Parser(prog="python -m bam_jax.bench.gpu_static", description=__doc__.splitlines()[0])
+    parser = errors.Parser(prog="python -m bam_jax.bench.gpu_static", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--bias", choices=BIASES, nargs="+", default=list(BIASES), help="which biases")
     options: argparse.Namespace = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""Speed and memory of whole models, side by side: reading, training, decoding, the memory of a backward pass.
+"""Time whole models side by side: reading, training, decoding; and their memory.
 
     python -m bam_jax.bench.speed --config=configs/quickstart.py --out=runs/speed.jsonl      # every encoding, SSMax off and on
     python -m bam_jax.bench.speed --config=configs/lm_120m.py --config.model.vocab=32768 --cells=inference:512,memory:512 \\
@@ -17,7 +17,6 @@ quartiles. Ratios are to NoPE without SSMax, which always takes part: 1.1 is a t
 device. A record is written for each contender as soon as its cell is done; the same command again does what is missing.
 """
 
-import argparse
 import functools
 import shlex
 import time
@@ -241,11 +240,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments or configurations.
     """
-    parser = errors.Parser(
-        prog="python -m bam_jax.bench.speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = errors.Parser(prog="python -m bam_jax.bench.speed", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument(
         "--contender",

@@ -1,4 +1,4 @@
-"""The attention kernels as the TPU compiler schedules them, without a TPU.
+"""Count what the TPU compiler makes of the attention kernels, without a TPU.
 
     python -m bam_jax.bench.tpu_static --chips=v5e,v6e --biases=uniform,ggd
 

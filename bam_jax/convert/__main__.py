@@ -1,4 +1,4 @@
-"""The authors' weights into a run, and a run's weights into the authors' layout.
+"""Convert the authors' weights into a run, or a run's weights into the authors' layout.
 
     python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
     python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
@@ -22,7 +22,7 @@ from bam_jax.system.errors import UserError, nearest
 
 def main(argv: Sequence[str]) -> None:
     """The command; `argv` as in the module's docstring."""
-    parser = errors.Parser(prog="python -m bam_jax.convert", description=__doc__.split("\n")[0])
+    parser = errors.Parser(prog="python -m bam_jax.convert", description=__doc__)
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     parser.add_argument("--layout", required=True, help=f"whose: {', '.join(LAYOUTS)}")
     parser.add_argument(

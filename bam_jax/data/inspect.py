@@ -1,4 +1,6 @@
-"""Shows what a model is trained on: `python -m bam_jax.data.inspect FOLDER [--config=FILE] [--config.a.b=value ...]`.
+"""Show what a model is trained on.
+
+    python -m bam_jax.data.inspect FOLDER [--config=FILE] [--config.a.b=value ...]
 
 FOLDER is a prepared one, or any data source of a configuration. Shows documents and tokens, a histogram of the lengths
 (in the terminal and as a PNG), how well rows are filled by each packing, and rows of the first batch as text.

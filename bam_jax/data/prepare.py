@@ -1,4 +1,6 @@
-"""Tokenises a corpus into a prepared folder (see `shards`); killed at any moment, the same command goes on to the same bytes.
+"""Tokenise a corpus into a prepared folder, or go on with one.
+
+Killed at any moment, the same command goes on to the same bytes.
 
 python -m bam_jax.data.prepare --source=FOLDER --tokenizer=mistral --out=data/mine [--holdout-tokens=1000000] [--dry-run]
 python -m bam_jax.data.prepare --preset=fineweb-10bt --out=data/fineweb
@@ -42,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = errors.Parser(prog="python -m bam_jax.data.prepare", description=__doc__.splitlines()[0])
+    parser = errors.Parser(prog="python -m bam_jax.data.prepare", description=__doc__)
     add = parser.add_argument
     add(
         "--source", help="a file, a folder, gs://... or s3://..., tfds:NAME[:SPLIT]; of .txt, .jsonl, .parquet and more"

@@ -1,4 +1,6 @@
-"""A byte-level BPE of one's own: `python -m bam_jax.data.train_bpe --source=FOLDER --vocab=8192 --out=bpe.json`.
+"""Train a byte-level BPE tokenizer on a corpus.
+
+    python -m bam_jax.data.train_bpe --source=FOLDER --vocab=8192 --out=bpe.json
 
 The same text gives the same file, whose tokenizer is then `bpe:bpe.json`.
 """

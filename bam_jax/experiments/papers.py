@@ -15,6 +15,7 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Speed, Table, printed, tabled
+from bam_jax.system.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -92,6 +93,23 @@ TOY_NOTE = (
     "TOY SCALE: characters of Python's documentation and models of at most three layers. The columns keep the paper's names, "
     "with an eighth (BAM) or a sixteenth (CABLE) of their tokens; nothing here can be compared with the paper's values."
 )
+
+
+def config_file(name: str) -> str:
+    """The path of one of the clone's config files.
+
+    Args:
+        name: of the file.
+
+    Raises:
+        UserError: it is not there, as an installed package has none.
+    """
+    path = CONFIGS / name
+    if not path.is_file():
+        raise UserError(
+            f"configs/{name} stands in the repository and not in the installed package; give the same command in a clone of it"
+        )
+    return str(path)
 
 
 def tokens(length: int, scale: str, shrink: int = BAM_SHRINK) -> int:
@@ -235,7 +253,7 @@ def bam(
         every |= {"optimizer.prior_rate": 20.0} if method.startswith("BAM") else {}
     else:
         every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
-    return Row(label or method, str(CONFIGS / config), {**every, **overrides}, changes=changes, train=train)
+    return Row(label or method, config_file(config), {**every, **overrides}, changes=changes, train=train)
 
 
 def bam_extended(
@@ -288,7 +306,7 @@ def cable(method: str, scale: str, *, label: str, size: str, corpus: str, contex
         every |= {"data.source": corpus, "model.vocab": 50_304, "batch": 524_288 // here}
         if corpus == WIKITEXT:
             every |= {"data.held_out_source": WIKITEXT_TEST, "steps": _CABLE_STEPS[size]}
-    return Row(label, str(CONFIGS / f"gpt2_{size}.py"), every)
+    return Row(label, config_file(f"gpt2_{size}.py"), every)
 
 
 def paper(

@@ -1,4 +1,4 @@
-"""Tells, without a TPU, if a run fits a slice of TPUs and how long its steps take.
+"""Tell, without a TPU, if a run fits a slice of TPUs and how long its steps take.
 
     python -m bam_jax.preflight --config=configs/lm_1b.py --topology=v5p:4x4x4 [--config.mesh.fsdp=64 ...]
 
@@ -9,7 +9,6 @@ it proposes the mesh, micro-batches and remat that the sums find quickest, havin
 Needs libtpu, of the extra `compilers`; --topology=cpu:8 compiles for this machine with JAX_NUM_CPU_DEVICES=8.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -43,9 +42,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: the configuration, the mesh or the topology will not do.
     """
-    parser = errors.Parser(
-        prog="python -m bam_jax.preflight", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = errors.Parser(prog="python -m bam_jax.preflight", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--topology", required=True, help="a chip and how they stand, such as v5e:4x4; or cpu:8")
     parser.add_argument("--search", action="store_true", help="propose a mesh, micro-batches and remat that fit")

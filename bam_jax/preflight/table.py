@@ -1,4 +1,4 @@
-"""A table of what a device holds under several meshes, by the compiler's memory analysis.
+"""Print what a device holds under several meshes, by the compiler's memory analysis.
 
     python -m bam_jax.preflight.table --config=configs/lm_120m.py v5e:2x2,data=4 v5e:4x4,data=16 v5e:4x4,fsdp=4,context=4 ...
 
@@ -8,7 +8,6 @@ memory for than the first. Beside each stand how many times smaller it is than i
 fsdp for the former, data x fsdp x context for the latter.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -35,11 +34,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         UserError: the configuration, a slice or a mesh will not do, or a step does not fit.
     """
-    parser = errors.Parser(
-        prog="python -m bam_jax.preflight.table",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = errors.Parser(prog="python -m bam_jax.preflight.table", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("slices", nargs="+", metavar="TOPOLOGY,AXIS=SIZE,...", help="such as v5e:4x4,fsdp=4,context=4")
     given, overrides = configs.parse(argv, parser)

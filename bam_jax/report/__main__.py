@@ -1,6 +1,5 @@
-"""The command `python -m bam_jax.report FOLDER`; see `bam_jax.report`."""
+"""Write a report of an experiment, or a site of experiments and runs; see `bam_jax.report`."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +17,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments, or nothing in the folder to report on.
     """
-    parser = errors.Parser(
-        prog="python -m bam_jax.report",
-        description=bam_jax.report.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = errors.Parser(prog="python -m bam_jax.report", description=bam_jax.report.__doc__)
     parser.add_argument("folder", type=Path, help="the sweep's --runs, such as runs or runs/quickstart")
     usual = ", ".join(str(site.EXPERIMENTS / pattern) for pattern in site.PAPERS)
     parser.add_argument("experiments", nargs="*", type=Path, help=f"of a site: experiment files with tables ({usual})")

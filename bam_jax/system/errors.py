@@ -16,7 +16,15 @@ class UserError(ValueError):
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` whose complaints are `UserError`s, thus one line without the usage."""
+    """An `argparse.ArgumentParser` whose complaints are `UserError`s, thus one line without the usage.
+
+    Args:
+        prog: the command, as it is typed.
+        description: its help, shown with the lines as they stand.
+    """
+
+    def __init__(self, prog: str, description: str | None) -> None:
+        super().__init__(prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message: str) -> NoReturn:
         """Raises: UserError, always."""
