@@ -12,7 +12,7 @@ def main(argv: Sequence[str]) -> None:
     """Prints the table, or compares a file's.
 
     Raises:
-      UserError: bad arguments, or another table in the file.
+        UserError: bad arguments, or another table in the file.
     """
     parser = errors.Parser(prog="python -m bam_jax.methods", description=__doc__)
     parser.add_argument("--check", type=Path, help="Markdown file that should hold the table")

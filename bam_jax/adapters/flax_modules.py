@@ -36,14 +36,14 @@ def attention_fn(
     gives 0. In decode mode it shows the slots of the cache that are written, and the query stands at the last one.
 
     Args:
-      bias: a bias of positions, with parameters [H] or [H, n]; gradients flow to wherever they come from.
-      mask: causality and window.
-      backend, tiling: see `attention.attention`.
+        bias: a bias of positions, with parameters [H] or [H, n]; gradients flow to wherever they come from.
+        mask: causality and window.
+        backend, tiling: see `attention.attention`.
 
     Returns:
-      A function of queries [..., T, H, D], keys and values [..., S, K, D] and what Flax adds to them. It raises Unsupported
-      where that cannot be honoured: dropout, a dense mask or bias, sown weights, a precision, einsums or positions of one's
-      own, T queries among another number of keys unless it is one that a mask of keys places.
+        A function of queries [..., T, H, D], keys and values [..., S, K, D] and what Flax adds to them. It raises Unsupported
+        where that cannot be honoured: dropout, a dense mask or bias, sown weights, a precision, einsums or positions of one's
+        own, T queries among another number of keys unless it is one that a mask of keys places.
 
     Source: the arguments that flax 0.12's modules pass.
     """
@@ -54,11 +54,11 @@ class PriorAttention(nnx.Module):
     """The `attention_fn` of `flax.nnx.MultiHeadAttention` with a prior that is learned; see `attention_fn`.
 
     Args:
-      prior: an encoding of this package that does nothing besides its bias.
-      mask, backend, tiling: see `attention_fn`.
+        prior: an encoding of this package that does nothing besides its bias.
+        mask, backend, tiling: see `attention_fn`.
 
     Raises:
-      Unsupported: the encoding has another hook, which Flax's module would not call.
+        Unsupported: the encoding has another hook, which Flax's module would not call.
     """
 
     def __init__(self, prior: Encoding, mask: Mask, *, backend: str = "auto", tiling: Tiling | None = None):

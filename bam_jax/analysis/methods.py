@@ -96,10 +96,10 @@ def check(path: Path) -> None:
     """Compares a file's table with that of the code.
 
     Args:
-      path: a Markdown file.
+        path: a Markdown file.
 
     Raises:
-      UserError: it lacks the table, or has another.
+        UserError: it lacks the table, or has another.
     """
     if table() not in path.read_text(encoding="utf-8"):
         raise UserError(

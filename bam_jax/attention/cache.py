@@ -18,10 +18,10 @@ class Cache:
     A slot's place says nothing of its token's position, so that rows of different lengths may be padded on the left.
 
     Args:
-      k, v: [B, S, K, D].
-      tokens: position [#B, S], and the bias's coordinate and the kinds, if there are any. A position common to all rows
-        lets attention evaluate a bias of positions once for all of them.
-      length: [], slots written.
+        k, v: [B, S, K, D].
+        tokens: position [#B, S], and the bias's coordinate and the kinds, if there are any. A position common to all rows
+            lets attention evaluate a bias of positions once for all of them.
+        length: [], slots written.
     """
 
     k: Float[Array, "B S K D"]

@@ -4,7 +4,7 @@ Where a prior's gradient is summed. A parameter of a prior takes part in the log
 gradient is one sum over all of them. It is summed in this order, each part in one place:
 
 1. A tile: over its pairs, by `Bias.cotangents` in kernels and `Blocks.bias_cotangents` on CPUs. Kernels leave a number for
-   each row of the tile, or for each diagonal where a bias comes in strips (`tpu_strips.sums`).
+   each row of the tile, or for each diagonal where a bias comes in strips (`tpu_strips.diagonal_sums`).
 2. The tiles of a row: where the backend walks over them, in float32 (the carry of `chunked`, the scratch of kernels, the
    blocks of `rows`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
 3. Rows and the batch: `ScoringSums.cotangent` for kernels; on CPUs the batch is part of the tile (`sum_leading`).
@@ -48,12 +48,12 @@ class Backend:
     """One way to compute attention, as a pair of pure functions.
 
     Args:
-      forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
-        what rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
-        nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.sealed`.
-      backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
-      refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
-      rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them.
+        forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
+            what rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
+            nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.sealed`.
+        backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
+        refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
+        rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them.
     """
 
     forward: Callable
@@ -87,9 +87,9 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
     """The kernels where they fit, and elsewhere the other backend.
 
     Args:
-      kernels: what they refuse is refused.
-      fits: (q, scoring) -> whether the kernels can do it; an array [] where only the positions say it, as the program runs.
-      other: a backend that runs everywhere.
+        kernels: what they refuse is refused.
+        fits: (q, scoring) -> whether the kernels can do it; an array [] where only the positions say it, as the program runs.
+        other: a backend that runs everywhere.
     """
 
     def either(fit: bool | Array, first: Callable, second: Callable, *operands: Any) -> Any:
@@ -154,16 +154,16 @@ def attention(
     in gives NaN out, and may reach those of all that lies in one row of the batch, or of parameters.
 
     Args:
-      q: queries of H heads, bfloat16, float16, float32 or float64.
-      k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
-      scoring: bias, temperature, tokens and mask.
-      backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
-        else "chunked", or "rows" where the scoring is rowwise.
-      tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
+        q: queries of H heads, bfloat16, float16, float32 or float64.
+        k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
+        scoring: bias, temperature, tokens and mask.
+        backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
+            else "chunked", or "rows" where the scoring is rowwise.
+        tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
 
     Raises:
-      ValueError: shapes or dtypes do not fit together; the message holds them.
-      Unsupported: the named backend cannot do it, or there is none of that name.
+        ValueError: shapes or dtypes do not fit together; the message holds them.
+        Unsupported: the named backend cannot do it, or there is none of that name.
 
     Source: BAM definition 1 and theorem 1.
     """
@@ -211,7 +211,7 @@ def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Arra
     """The backend "auto": that of this machine, or one that runs everywhere where it has none or it refuses.
 
     Args:
-      q, k, v, scoring: as in `attention`.
+        q, k, v, scoring: as in `attention`.
     """
     machine = platform()
     everywhere = "chunked" if scoring.rowwise is None else "rows"

@@ -62,9 +62,9 @@ def cotangents(
     Where the keys are all there are, s_p is 1 and d lse_p is 0. Devices of a ring have a part each.
 
     Args:
-      part, part_lse: as `forward` gives them for the part.
-      out, lse: the same for all keys.
-      d_out: the cotangent of `out`.
+        part, part_lse: as `forward` gives them for the part.
+        out, lse: the same for all keys.
+        d_out: the cotangent of `out`.
     """
     share = jnp.exp(part_lse - lse)
     change = ((part - out).astype(lse.dtype) * d_out.astype(lse.dtype)).sum(-1).swapaxes(1, 2)

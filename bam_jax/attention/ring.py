@@ -28,8 +28,8 @@ def ring(backend: Backend, axis: str) -> Backend:
     Where parts are runs of one text, the last device of a causal one has all the work: see `zigzag`.
 
     Args:
-      backend: a value of `BACKENDS`.
-      axis: of the mesh that the text is cut along.
+        backend: a value of `BACKENDS`.
+        axis: of the mesh that the text is cut along.
 
     Example:
       >>> from bam_jax.attention import BACKENDS, attention
@@ -59,8 +59,8 @@ def zigzag(backend: Backend, axis: str) -> Backend:
     needs no balance, and a part of an odd length has none.
 
     Args:
-      backend: of `ring`.
-      axis: the mesh axis; device d holds the d-th n-th of the text.
+        backend: of `ring`.
+        axis: the mesh axis; device d holds the d-th n-th of the text.
 
     Source: Brandon et al. 2023, Striped Attention, for the imbalance; the two mirrored pieces are common practice.
     """

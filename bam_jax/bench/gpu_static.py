@@ -91,8 +91,8 @@ def compile_for_h100(f: Callable, *arguments: Any) -> Any:
     """Compile a function for one H100, which need not be there.
 
     Args:
-      f: a function of arrays.
-      arguments: arrays, or their shapes.
+        f: a function of arrays.
+        arguments: arrays, or their shapes.
     """
     device: Any = topologies.get_topology_desc(
         platform="cuda", topology_name="h100", target_config=H100, topology="1x1x1"
@@ -110,11 +110,11 @@ def operand_shapes(
     """Make shapes of q, k, v and a scoring with one of `BIASES`.
 
     Args:
-      name: of the bias.
-      width: of a head.
-      length: tokens of a row.
-      dtype: of q, k and v.
-      packed: whether there are documents, a window and a temperature.
+        name: of the bias.
+        width: of a head.
+        length: tokens of a row.
+        dtype: of q, k and v.
+        packed: whether there are documents, a window and a temperature.
     """
     own = lambda: (_number(1, HEADS, length), _number(1, HEADS, length))
     i: Any = None
@@ -136,7 +136,7 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callabl
     A function gives the results of one kernel: XLA removes the others, which nobody asks for.
 
     Args:
-      q, k, v, scoring: shapes, as of `operand_shapes`.
+        q, k, v, scoring: shapes, as of `operand_shapes`.
     """
     tiling = Tiling()
     out, lse, d_out = _number(*q.shape), _number(q.shape[0], q.shape[2], q.shape[1]), q

@@ -70,8 +70,8 @@ def bias[T: type](cls: T) -> T:
     """Class decorator: make a `Bias` subclass a frozen dataclass and a JAX pytree.
 
     Args:
-      cls: a class with annotated fields, each a parameter of shape [H] or [H, n]; fields made by `shared()` are common to all
-        heads, fields made by `static()` are Python values known to the compiler.
+        cls: a class with annotated fields, each a parameter of shape [H] or [H, n]; fields made by `shared()` are common to all
+            heads, fields made by `static()` are Python values known to the compiler.
 
     Example:
       >>> @bias
@@ -122,12 +122,12 @@ def table(bias: Bias, i: Coordinate, j: Coordinate) -> Float[Array, "#B #H T S"]
         table[b, h, t, s] = bias_h(i[b, h, t], j[b, h, s])
 
     Args:
-      bias: parameters with a leading head axis, [H] or [H, n] (shared ones without).
-      i: query coordinate, [#B, #H, T] or a tuple of such.
-      j: key coordinate, [#B, #H, S] or a tuple of such.
+        bias: parameters with a leading head axis, [H] or [H, n] (shared ones without).
+        i: query coordinate, [#B, #H, T] or a tuple of such.
+        j: key coordinate, [#B, #H, S] or a tuple of such.
 
     Returns:
-      [#B, #H, T, S] in nats; an axis that nothing depends on has length 1.
+        [#B, #H, T, S] in nats; an axis that nothing depends on has length 1.
     """
 
     def one_head(bias: Bias, i: Coordinate, j: Coordinate) -> Array:

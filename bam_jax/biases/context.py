@@ -42,7 +42,7 @@ class Difference(Bias):
     Coordinates: c, in nats; it falls along the text, so that keys before the query are penalised.
 
     Args:
-      symmetric: whether keys after the query are penalised like those before it.
+        symmetric: whether keys after the query are penalised like those before it.
 
     Source: Lin et al. 2025 (FoX), section 3: c = cumsum(log sigmoid(x w + b)). CABLE equation 5 (CABLE_NW): c = -S.
     """

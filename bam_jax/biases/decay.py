@@ -17,9 +17,9 @@ class Sandwich(Relative):
     pair of tokens: no kernel evaluates them; those of TPUs are given the values of offsets in strips.
 
     Args:
-      compression: [H], c_h = 8 h / H for h = 1 ... H.
-      width: d, numbers of a position vector, even.
-      base: of the wavelengths.
+        compression: [H], c_h = 8 h / H for h = 1 ... H.
+        width: d, numbers of a position vector, even.
+        base: of the wavelengths.
 
     Source: Chi et al. 2023 (arXiv 2212.10356), section 6: the cross terms of words and positions are dropped.
     """
@@ -41,7 +41,7 @@ class AdditiveDecay(Monotone):
         b(i, j) = -(a d + b log(1 + d) + c sqrt(d)),   d = abs(i - j)
 
     Args:
-      linear, logarithmic, root: [H], a, b and c, not negative.
+        linear, logarithmic, root: [H], a, b and c, not negative.
 
     Source: Vetcha 2026 (arXiv 2601.06113), the additive part of Adaptive Positional Encoding. We read its logarithm as that of
     1 + d, so that the bias of the query's own position is 0, and leave out the modulated frequencies.
@@ -65,7 +65,7 @@ class Gaussian(Monotone):
         b(i, j) = -((i - j) / width) ** 2 / 2,   width = exp(log_width) tokens
 
     Args:
-      log_width: [H].
+        log_width: [H].
 
     Source: BAM section 2.3, shape 2 of its family.
     """
@@ -83,7 +83,7 @@ class StudentT(Monotone):
         b(i, j) = -(nu + 1) / 2 * log(1 + ((i - j) / width) ** 2 / nu),   width = exp(log_width) tokens,   nu = exp(log_freedom)
 
     Args:
-      log_width, log_freedom: [H].
+        log_width, log_freedom: [H].
 
     Source: Student 1908; the second example of a prior of one's own.
     """
@@ -103,7 +103,7 @@ def sandwich_compression(heads: int) -> np.ndarray:
         c_h = 8 h / H,  h = 1 ... H
 
     Args:
-      heads: number of heads.
+        heads: number of heads.
 
     Source: Chi et al. 2023, section 6.
 

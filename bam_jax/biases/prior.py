@@ -60,7 +60,7 @@ class ALiBi(Monotone):
         b(i, j) = -slope * abs(i - j)
 
     Args:
-      slope: [H], in nats per token; `alibi_slopes` gives the published ones.
+        slope: [H], in nats per token; `alibi_slopes` gives the published ones.
 
     Source: Press et al. 2022, section 3; BAM Lemma 2.
     """
@@ -79,7 +79,7 @@ def alibi_slopes(heads: int) -> np.ndarray:
     otherwise those of the next lower power of two, then every other one of the next higher.
 
     Args:
-      heads: number of heads, at least 1.
+        heads: number of heads, at least 1.
 
     Source: Press et al. 2022, section 3, and the authors' code for other head counts.
 
@@ -102,9 +102,9 @@ class GeneralisedGaussian(Monotone):
     capped at -exp(CAP); wherever it lies above the cap it is the paper's formula.
 
     Args:
-      shape: [H], theta_beta, the exponent beta.
-      log_scale: [H], theta_alpha; alpha = exp(-theta_alpha / theta_beta) tokens.
-      loc: [H], theta_mu; the mode is mu tokens after the query.
+        shape: [H], theta_beta, the exponent beta.
+        log_scale: [H], theta_alpha; alpha = exp(-theta_alpha / theta_beta) tokens.
+        loc: [H], theta_mu; the mode is mu tokens after the query.
 
     Source: BAM section 2.3 and appendix C (training code; their plain inference file holds another prior).
     """
@@ -144,7 +144,7 @@ class KerpleLog(Monotone):
         b(i, j) = -r1 * log(1 + r2 * abs(i - j))
 
     Args:
-      r1, r2: [H], positive.
+        r1, r2: [H], positive.
 
     Source: Chi et al. 2022, equation 5; CABLE section 2.
     """
@@ -163,8 +163,8 @@ class KerplePower(Monotone):
         b(i, j) = -r1 * abs(i - j) ** r2
 
     Args:
-      r1: [H], positive.
-      r2: [H], in (0, 2].
+        r1: [H], positive.
+        r2: [H], in (0, 2].
 
     Source: Chi et al. 2022, equation 5; CABLE section 2.
     """
@@ -187,9 +187,9 @@ class FIRE(Bias):
     For j <= i it is the paper's, which divides by psi(max(L, i)); the later of the two is the form for encoders.
 
     Args:
-      w1, b1: [n], the hidden layer, shared by all heads (n = 32 in the paper).
-      w2: [H, n]; b2: [H].
-      c: [], positive, shared; length: [], L in tokens, positive, shared.
+        w1, b1: [n], the hidden layer, shared by all heads (n = 32 in the paper).
+        w2: [H, n]; b2: [H].
+        c: [], positive, shared; length: [], L in tokens, positive, shared.
 
     Source: Li et al. 2023, equation 4 and section 3.3; CABLE section 2.
     """
@@ -238,9 +238,9 @@ class T5(Relative):
         b(i, j) = table[bucket(i - j)],   bucket(d) = the last one with starts[bucket] <= d
 
     Args:
-      table: [H, n], or [H, 2 n] for the bidirectional form, whose second half serves keys after the query.
-      starts: smallest distance of each bucket, in tokens, ascending from 0, n of them; see `t5_starts`.
-      bidirectional: whether keys after the query have values of their own; else they share bucket 0.
+        table: [H, n], or [H, 2 n] for the bidirectional form, whose second half serves keys after the query.
+        starts: smallest distance of each bucket, in tokens, ascending from 0, n of them; see `t5_starts`.
+        bidirectional: whether keys after the query have values of their own; else they share bucket 0.
 
     Source: Raffel et al. 2020, section 2.1.
     """
@@ -270,7 +270,7 @@ class T5Distance(Relative):
     A lookup, which no kernel evaluates: those of TPUs are given its values in strips.
 
     Args:
-      table: [H, K + 1].
+        table: [H, K + 1].
 
     Source: CABLE section 2.
     """

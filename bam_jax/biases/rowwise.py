@@ -20,11 +20,11 @@ class Rows:
     Keys follow one another as their tokens do; a key that is not visible may hold anything.
 
     Args:
-      queries: as they came.
-      scores: q_i . k_j / sqrt(D), in nats.
-      bias: of the coordinates, in nats.
-      visible: whether the query sees the key.
-      i, j: positions of the queries and of the keys, in tokens.
+        queries: as they came.
+        scores: q_i . k_j / sqrt(D), in nats.
+        bias: of the coordinates, in nats.
+        visible: whether the query sees the key.
+        i, j: positions of the queries and of the keys, in tokens.
     """
 
     queries: Float[Array, "B T H D"]
@@ -41,7 +41,7 @@ class Rowwise:
     It sees its query's own row only, so that rows may come in blocks, and must not let a key that is not visible count.
 
     Class attributes:
-      mixes_heads: whether a head's logits depend on the others' scores, so that devices cannot share the heads.
+        mixes_heads: whether a head's logits depend on the others' scores, so that devices cannot share the heads.
     """
 
     mixes_heads: ClassVar[bool] = True
@@ -60,9 +60,9 @@ class DAPE(Rowwise):
     Both convolutions are centred and n keys wide, and read 0 at a key that is not visible.
 
     Args:
-      w1: [F, 2 H, n]; b1: [F]: scores and biases of H heads to F features.
-      w2: [H, F, n]; b2: [H]: features to heads.
-      slope: of LeakyReLU below 0.
+        w1: [F, 2 H, n]; b1: [F]: scores and biases of H heads to F features.
+        w2: [H, F, n]; b2: [H]: features to heads.
+        slope: of LeakyReLU below 0.
 
     Source: Zheng et al. 2024 (arXiv 2410.04798), section 3.2 (1 x 3 kernels), and the authors' code for what it leaves open:
     two convolutions, 32 features, biases, slope 0.01, zeros above the diagonal. Features of keys that are not visible are 0
@@ -104,8 +104,8 @@ class CoPE(Rowwise):
     and e between two whole numbers is interpolated linearly. Only visible keys are counted.
 
     Args:
-      embedding: [P, D], e, common to all heads.
-      symmetric: whether keys after the query are counted, too, from the query on: the form for encoders.
+        embedding: [P, D], e, common to all heads.
+        symmetric: whether keys after the query are counted, too, from the query on: the form for encoders.
 
     Source: Golovneva et al. 2024 (arXiv 2405.18719), section 4, and the code there, by which gates see the scores divided by
     sqrt(D) and e does not; the paper has causal attention only.

@@ -1,4 +1,4 @@
-"""What the groups of a configuration share: typed fields, and one line for a value that will not do."""
+"""The base of a configuration's groups: typed fields, and one line for a value that will not do."""
 
 import dataclasses
 import json
@@ -85,7 +85,7 @@ def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
 
 
 class Section:
-    """What the groups share: types are checked, and an int is accepted where a float is due."""
+    """A group of fields: types are checked, and an int is accepted where a float is due."""
 
     path: ClassVar[str]
 

@@ -201,7 +201,7 @@ class OptimizerConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Section):
-    """How devices share a training step (`bam_jax.parallel.sharding`); no part of what is trained: a run may go on with another.
+    """The mesh of devices that share a training step (`bam_jax.parallel.sharding`); a run may go on with another.
 
     Both at 0: one device of a CPU; all accelerators, where fsdp spans one slice of TPUs or one host's GPUs.
     """

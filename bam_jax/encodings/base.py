@@ -23,11 +23,11 @@ class Dims:
     """The facts of a model that an encoding may need.
 
     Args:
-      heads: query heads.
-      width: of the residual stream, heads times the width of a head.
-      context: training context in tokens.
-      causal: whether queries see only what comes before them; else, in an encoder, biases are symmetric (or, T5's,
-        bidirectional).
+        heads: query heads.
+        width: of the residual stream, heads times the width of a head.
+        context: training context in tokens.
+        causal: whether queries see only what comes before them; else, in an encoder, biases are symmetric (or, T5's,
+            bidirectional).
     """
 
     heads: int
@@ -44,11 +44,11 @@ class Encoding(nnx.Module):
     """One layer's positional encoding. Override the hooks that it needs; options are keyword arguments of `__init__`.
 
     Class attributes:
-      embedding: a module made once per model, `embedding(dims, rngs=rngs, **options)`, that adds positions to the token
-        embeddings (`__call__(x [B, T, E], position [#B, T])`), and whose `limit` is the longest context, or None.
-      ssmax_prior: where the authors put the prior when Scalable Softmax is on, "inside" or "outside" its factor.
-      window: tokens that a query may see, itself included, or None.
-      extrapolates: what its paper, or those that compare it, report of texts longer than the training context.
+        embedding: a module made once per model, `embedding(dims, rngs=rngs, **options)`, that adds positions to the token
+            embeddings (`__call__(x [B, T, E], position [#B, T])`), and whose `limit` is the longest context, or None.
+        ssmax_prior: where the authors put the prior when Scalable Softmax is on, "inside" or "outside" its factor.
+        window: tokens that a query may see, itself included, or None.
+        extrapolates: what its paper, or those that compare it, report of texts longer than the training context.
     """
 
     embedding: ClassVar[type[nnx.Module] | None] = None
@@ -69,10 +69,10 @@ class Encoding(nnx.Module):
         """Coordinates of the layer's input as queries and as keys (CABLE, FoX); None: the token's position.
 
         Args:
-          x: the layer's normalised input, the same that q, k and v are made of.
-          filled: [#B, T], false where the row is padded.
-          before: the key coordinate of the token before the first, [B, #H, 1], when decoding with a cache; else None.
-          axis: of the mesh that the text is cut along, inside `jax.shard_map`: x is then this device's part; else None.
+            x: the layer's normalised input, the same that q, k and v are made of.
+            filled: [#B, T], false where the row is padded.
+            before: the key coordinate of the token before the first, [B, #H, 1], when decoding with a cache; else None.
+            axis: of the mesh that the text is cut along, inside `jax.shard_map`: x is then this device's part; else None.
         """
         return None, None
 
@@ -122,8 +122,8 @@ def learned(formula: type[Bias], **initial: Any) -> type[Encoding]:
     """An encoding that trains every parameter of a bias.
 
     Args:
-      formula: a class made by `biases.bias`.
-      initial: for each of its parameters a number, the initial value in every head, or a vector [n] for a parameter [H, n].
+        formula: a class made by `biases.bias`.
+        initial: for each of its parameters a number, the initial value in every head, or a vector [n] for a parameter [H, n].
     """
 
     class Learned(Encoding):

@@ -22,8 +22,8 @@ def running_sum(x: Float[Array, "*N T"], axis: str | None = None) -> Sum:
     A plain float32 sum near 3e5 has a spacing of 0.03, which is what two neighbours differ by.
 
     Args:
-      x: what is summed.
-      axis: of the mesh that x is cut along, inside `jax.shard_map`; devices exchange the sums of their parts only.
+        x: what is summed.
+        axis: of the mesh that x is cut along, inside `jax.shard_map`; devices exchange the sums of their parts only.
 
     Source: Knuth's two-sum in a parallel prefix scan.
     """

@@ -18,8 +18,8 @@ class Convolutions(nnx.Module):
     """The two convolutions of DAPE V2, initialised as PyTorch does: uniform, within one over the root of a sum's terms.
 
     Args:
-      features: of the hidden layer.
-      kernel: keys wide, odd.
+        features: of the hidden layer.
+        kernel: keys wide, odd.
     """
 
     def __init__(self, dims: Dims, *, features: int, kernel: int, rngs: nnx.Rngs):

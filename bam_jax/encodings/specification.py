@@ -24,10 +24,10 @@ class Spec:
     """An encoding chosen and not yet built.
 
     Args:
-      encoding: the class.
-      options: keyword arguments of its constructor.
-      ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor; None: no SSMax.
-      shared: whether all layers have one encoding together.
+        encoding: the class.
+        options: keyword arguments of its constructor.
+        ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor; None: no SSMax.
+        shared: whether all layers have one encoding together.
     """
 
     encoding: type[Encoding]
@@ -49,15 +49,15 @@ def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off"
     """The encoding of that name, with its options checked.
 
     Args:
-      name: a key of `ENCODINGS`, or an import path "package.module:Class" of a module that has been imported. Nothing is
-        imported here: names come from runs too, which may be a stranger's.
-      options: keyword arguments of the class.
-      ssmax: "off", "on" (the authors' placement for this encoding), or the prior "inside" or "outside" the factor.
-      shared: whether all layers have one encoding together.
+        name: a key of `ENCODINGS`, or an import path "package.module:Class" of a module that has been imported. Nothing is
+            imported here: names come from runs too, which may be a stranger's.
+        options: keyword arguments of the class.
+        ssmax: "off", "on" (the authors' placement for this encoding), or the prior "inside" or "outside" the factor.
+        shared: whether all layers have one encoding together.
 
     Raises:
-      UserError: no such name, option or placement, where the nearest one is offered; a module that has not been imported; an
-        option of another type than its annotation says, or left out without a default.
+        UserError: no such name, option or placement, where the nearest one is offered; a module that has not been imported; an
+            option of another type than its annotation says, or left out without a default.
 
     >>> spec("bam", {"init": "spread"}, "on").ssmax
     'inside'

@@ -1,1 +1,1 @@
-"""What a trained model can do: passkey retrieval, and perplexity by position."""
+"""Evaluations of trained models: passkeys, perplexity, RULER, benchmarks of questions."""

@@ -145,7 +145,7 @@ class Evaluation:
         return {}
 
     def asks(self, record: Mapping[str, Any], config: Config, overrides: Mapping[str, Any]) -> bool:
-        """Whether this evaluation asks for a record of results.jsonl, at whatever length, depth and task.
+        """True if this evaluation asks for a record of results.jsonl, at whatever length, depth and task.
 
         Args:
             record: of what was measured, or of what was left out with its `of` as `eval`.
@@ -164,7 +164,7 @@ class Evaluation:
         return [""]
 
     def gives_up(self, empty: int) -> bool:
-        """Whether longer ones are left out after so many lengths, one after another, at which nothing was right.
+        """True if longer ones are left out after so many lengths, one after another, at which nothing was right.
 
         Args:
             empty: number of lengths.
@@ -173,7 +173,7 @@ class Evaluation:
 
     @property
     def skips_samples(self) -> bool:
-        """Whether samples that are too long are left out, so that a task may have none."""
+        """True if samples that are too long are left out, so that a task may have none."""
         return False
 
     def why_left_out(self) -> str:

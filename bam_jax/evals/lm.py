@@ -58,7 +58,7 @@ class Adapter(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """What stands before a text that begins with nothing."""
+        """The token before a text that begins with nothing."""
         return self._ids("\n")[0] if self._tokens.eos is None else self._tokens.eos
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **others: Any) -> list[int]:

@@ -185,7 +185,7 @@ class Passkey(Evaluation):
 
 
 def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows: int) -> np.ndarray:
-    """Which digits a model finds, teacher-forced: each is its most likely token after the prompt and the true digits before.
+    """The digits that a model finds, teacher-forced: each is its most likely token after the prompt and the true digits before.
 
     The prompts are read in one forward pass, padded on the left: texts of different lengths share what is compiled.
 

@@ -86,7 +86,7 @@ class Perplexity(Evaluation):
 
 
 def available(stream: np.ndarray, length: int, tokens: int) -> int:
-    """How many non-overlapping sequences of a length to measure: as many as `tokens` hold, one at least.
+    """The number of non-overlapping sequences of a length to measure: as many as `tokens` hold, one at least.
 
     Args:
         stream: [tokens] held-out token ids.

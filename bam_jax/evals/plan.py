@@ -96,7 +96,7 @@ class Plan:
 
 
 def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool = False) -> int:
-    """How many rows of a length are computed at once, one at least.
+    """The number of rows of a length that are computed at once, one at least.
 
     A forward pass keeps one layer's activations: about 8 vectors of the width and 3 of the hidden width for each
     token, in float32, whatever the number of layers. A cache keeps a key and a value of each layer as well.

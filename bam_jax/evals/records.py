@@ -82,7 +82,7 @@ def results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
 
 
 def covering(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
-    """Those records of one cell that together have its samples 0, 1, 2 and so on, each once.
+    """Picks the records of one cell that together have its samples 0, 1, 2 and so on, each once.
 
     Args:
         cells: with one identity.

@@ -119,7 +119,7 @@ def string_match_all(written: str, answers: Sequence[str]) -> float:
 def write(
     decoder: transformer.Decoder, tokenizer: Tokenizer, samples: Sequence[Sample], *, slots: int, rows: int
 ) -> list[str]:
-    """What a model writes after prompts: the most likely token 128 times, up to the end of the document.
+    """Writes after prompts: the most likely token 128 times, up to the end of the document.
 
     Args:
         decoder: the model.

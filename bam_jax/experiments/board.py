@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a line for each running job and one for all of them."""
+"""The display of a running sweep: a line for each running job and one for all of them."""
 
 import sys
 import time

@@ -27,7 +27,7 @@ def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
 
 
 def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> float:
-    """How long so many operations take.
+    """The hours that so many operations take.
 
     >>> round(hours(9.1e18, "h100"), 1)
     6.4
@@ -48,7 +48,7 @@ def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> flo
 
 
 def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION) -> str:
-    """What experiments cost, a line for each run and one for all of them, in columns.
+    """The costs of experiments in columns, a line for each run and one for all of them.
 
     Args:
         title: of the experiment, or what several of them are called.

@@ -1,4 +1,4 @@
-"""What an experiment is: rows to train, how to evaluate them, what they should show, and what a paper printed."""
+"""An experiment: rows to train, their evaluations, the results that are expected, and the values that a paper printed."""
 
 import dataclasses
 import inspect
@@ -40,7 +40,7 @@ class Row:
 
 
 class Speed(NamedTuple):
-    """What a model with random parameters takes: no evaluation of a run (`bam_jax.bench.speed`).
+    """The speed or memory of a model with random parameters: no evaluation of a run (`bam_jax.bench.speed`).
 
     Args:
         measure: a name in `bam_jax.bench.speed.MEASURES`, such as "inference".
@@ -147,7 +147,7 @@ class Preparation:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What an experiment file's `get_experiment()` returns.
+    """The return value of an experiment file's `get_experiment()`.
 
     Args:
         title: heads the report.

@@ -71,7 +71,7 @@ class Job:
         return self._training(self.config.steps) + samples + sum(job.cost() for job in self.then)
 
     def spent(self, folder: Path) -> float:
-        """How many of those seconds its files show as done."""
+        """The seconds of `cost` that its files show as done."""
         steps = [record["step"] for record in read_metrics(folder / self.name)]
         cells = records.once(records.results(folder / self.name)[0])
         samples = sum(cell["n"] * kind_of(cell["eval"]).seconds(cell["length"]) for cell in cells)
@@ -131,7 +131,7 @@ def row_jobs(experiment: Experiment) -> list[Job]:
 
 
 def jobs(*experiments: Experiment) -> list[Job]:
-    """What is to be trained, each run once, the longest first, so that no core waits long for another at the end.
+    """The jobs of experiments, each run once, the longest first, so that no core waits long for another at the end.
 
     Args:
         experiments: several of them are all `shared`; a run that some have in common is evaluated as each of them asks.

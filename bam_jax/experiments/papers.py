@@ -122,7 +122,7 @@ def tokens(length: int, scale: str, shrink: int = BAM_SHRINK) -> int:
 
 
 def head(length: int) -> str:
-    """How BAM's tables write a length of thousands.
+    """A length of thousands as BAM's tables write it.
 
     >>> [head(length) for length in (1536, 12_288, 512, 51_200, 307_200, 512_000)]
     ['1.5K', '12K', '512', '51K', '307K', '512K']
@@ -212,7 +212,7 @@ def questions(label: str, evaluation: Harness, scale: str, *, shrink: int = BAM_
 
 
 def ruler_overrides(scale: str) -> dict[str, Any]:
-    """What a row needs for RULER and questions: at the toy scale a tokenizer that keeps every text as it is."""
+    """The changes that RULER and questions need: at the toy scale a tokenizer that keeps every text as it is."""
     return {"data.tokenizer": "byte", "data.task": "packed", "steps": 300} if scale == "toy" else {}
 
 

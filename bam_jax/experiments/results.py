@@ -1,4 +1,4 @@
-"""What the runs of an experiment left in their folders, read back."""
+"""The runs of an experiment, read back from their folders."""
 
 import dataclasses
 from collections import defaultdict
@@ -18,7 +18,7 @@ from bam_jax.training.metrics import read_metrics
 
 
 class Part(NamedTuple):
-    """What a run has of one depth and one task of an evaluation.
+    """The cells that a run has of one depth and one task of an evaluation.
 
     Args:
         cells: the records that have it, each sample once.
@@ -87,7 +87,7 @@ def there(folder: Path) -> None:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
-    """What `bam_jax.sweep` left in a folder: `experiment.json`, and its runs so far.
+    """Reads the folder of a sweep: `experiment.json`, and its runs so far.
 
     Args:
         folder: the sweep's --runs.
@@ -100,7 +100,7 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
 
 
 def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
-    """What a run's folder holds.
+    """Reads a run's folder.
 
     Args:
         path: the folder, which need not be there.
@@ -148,7 +148,7 @@ def named(run: Run, entry: Mapping[str, Any]) -> Run:
 def parts(
     measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Mapping[str, Any]
 ) -> dict[Place, Part]:
-    """What an evaluation asks for at a length, by depth and task, and what there is of it: nothing that was measured otherwise.
+    """The parts of what an evaluation asks for at a length, by depth and task; nothing that was measured otherwise counts.
 
     Where the records of several cells would do (those of another `data_hash`, say), the newest is taken.
 

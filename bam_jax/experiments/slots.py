@@ -14,7 +14,7 @@ _ONE_CHIP = {
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What one process at a time has for itself.
+    """A core or an accelerator that one process at a time has for itself.
 
     Args:
         core: that it is pinned to; None: not pinned.

@@ -54,7 +54,7 @@ class Comparison:
         return 3.0 * len(self.contenders) * len(self.cells)
 
     def spent(self, folder: Path) -> float:
-        """How many of those seconds its file shows as done."""
+        """The seconds of `cost` that its file shows as done."""
         done = {(each["measure"], each["length"]) for each in read_speeds(folder / self.name / RESULTS)}
         return 3.0 * len(self.contenders) * len(done.intersection(self.cells))
 
@@ -66,7 +66,7 @@ class Comparison:
 
 
 def comparisons(*experiments: Experiment) -> list[Comparison]:
-    """What the tables' columns about speed need: the rows of a table that have a config file in common are compared.
+    """The comparisons that the tables' columns about speed need: rows that have a config file in common are compared.
 
     Args:
         experiments: whose tables.

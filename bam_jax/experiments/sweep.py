@@ -116,7 +116,7 @@ class Sweep:
         return [shlex.join([*command, f"--only={job.name}"]) for job in self.jobs]
 
     def describe(self) -> dict[str, Any]:
-        """What the report of an experiment with a folder of its own needs beside the runs' files."""
+        """The description of an experiment with a folder of its own, which its report needs beside the runs' files."""
         (made,) = self.experiments
         order = [row.label for row in made.rows]
         return {

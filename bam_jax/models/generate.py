@@ -31,17 +31,17 @@ def read_in_chunks(
     batch, `chunk`, `read` and `slots` are the same.
 
     Args:
-      tokens: a text in each row.
-      lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
-      chunk: tokens read at once.
-      read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
-      slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
+        tokens: a text in each row.
+        lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
+        chunk: tokens read at once.
+        read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
+        slots: room in the caches, in tokens, the padding on the left included; at least what the text takes.
 
     Yields:
-      The logits and the caches after each chunk, the caches being gone once the next chunk is read.
+        The logits and the caches after each chunk, the caches being gone once the next chunk is read.
 
     Raises:
-      UserError: more rows are wanted than the text has, or the text is longer than a learned position table.
+        UserError: more rows are wanted than the text has, or the text is longer than a learned position table.
     """
     batch, length = tokens.shape
     model.check_length(length)
@@ -110,13 +110,13 @@ class Reader:
     prompts whose needle stands deeper and deeper in one haystack, the deepest is best read first.
 
     Args:
-      model: the decoder.
-      length: tokens that texts are padded to, on the left, besides what whole chunks need.
-      chunk: tokens read at once, at most; those of a length are as equal as blocks of 256 allow.
-      read: number of last rows R whose logits are wanted; a chunk is at least as long.
+        model: the decoder.
+        length: tokens that texts are padded to, on the left, besides what whole chunks need.
+        chunk: tokens read at once, at most; those of a length are as equal as blocks of 256 allow.
+        read: number of last rows R whose logits are wanted; a chunk is at least as long.
 
     Raises:
-      UserError: the length is longer than a learned position table.
+        UserError: the length is longer than a learned position table.
     """
 
     def __init__(self, model: Decoder, length: int, *, chunk: int, read: int):
@@ -133,7 +133,7 @@ class Reader:
         """Logits of the text's last rows.
 
         Args:
-          tokens: at most as many as the reader was made for, and at least `read`.
+            tokens: at most as many as the reader was made for, and at least `read`.
         """
         pad = self.slots - len(tokens)
         text = np.pad(tokens, (pad, 0))

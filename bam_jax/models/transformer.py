@@ -26,8 +26,8 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
     """The decoder that a config describes.
 
     Args:
-      config: its model, its encoding with what belongs to it, and its context are read.
-      vocab: size of the vocabulary, unless config.model.vocab states one.
+        config: its model, its encoding with what belongs to it, and its context are read.
+        vocab: size of the vocabulary, unless config.model.vocab states one.
     """
     encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
     return Decoder(config.model, encoding, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
@@ -64,7 +64,7 @@ class Attention(nnx.Module):
 
     @property
     def mask(self) -> Mask:
-        """Which keys a query may see."""
+        """The keys that a query may see."""
         return Mask(causal=self.causal, window=self.encoding.window)
 
     def __call__(
@@ -140,10 +140,10 @@ class Decoder(nnx.Module):
     """A language model over token ids; its layers are one stacked block, scanned. With `config.causal` off, an encoder.
 
     Args:
-      config: sizes.
-      encoding: the positional encoding of every layer.
-      vocab: token ids.
-      context: training context in tokens, which some encodings need to know.
+        config: sizes.
+        encoding: the positional encoding of every layer.
+        vocab: token ids.
+        context: training context in tokens, which some encodings need to know.
     """
 
     def __init__(self, config: ModelConfig, encoding: Spec, *, vocab: int, context: int, rngs: nnx.Rngs):
@@ -179,14 +179,14 @@ class Decoder(nnx.Module):
         """Logits of the next token, float32.
 
         Args:
-          tokens: ids.
-          segment: document numbers of packed rows, from 1; 0 pads. Not together with caches.
-          position: index of each token in its text (`EMPTY`: no token); None: 0 ... T - 1.
-          caches: of the tokens that came before; given back with these behind them.
-          read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
+            tokens: ids.
+            segment: document numbers of packed rows, from 1; 0 pads. Not together with caches.
+            position: index of each token in its text (`EMPTY`: no token); None: 0 ... T - 1.
+            caches: of the tokens that came before; given back with these behind them.
+            read: number of last rows R whose logits are wanted; None: all. 0 fills the caches and computes no logits.
 
         Raises:
-          UserError: a row longer than a learned position table, or caches together with segment or in an encoder.
+            UserError: a row longer than a learned position table, or caches together with segment or in an encoder.
         """
         x, caches = self.hidden(tokens, segment=segment, position=position, caches=caches, read=read)
         logits = self.embed.attend(x) if self.head is None else self.head(x)
@@ -270,8 +270,8 @@ class Decoder(nnx.Module):
         """Queries, keys and scoring of every layer: with `bam_jax.theory`, its attention weights and their factors.
 
         Args:
-          tokens: ids.
-          segment: document numbers of packed rows; see `__call__`.
+            tokens: ids.
+            segment: document numbers of packed rows; see `__call__`.
         """
         x, info = self._embed(tokens, segment, None)
         layers = []

@@ -36,7 +36,7 @@ class Proposal:
     changes: dict[str, Any]
 
     def arguments(self) -> str:
-        """What is to be added to the command line."""
+        """The arguments to add to the command line."""
         return " ".join(configs.arguments(self.changes))
 
 

@@ -15,8 +15,8 @@ def varying[T](tree: T, like: Any = None) -> T:
     parameter that becomes varying here is its sum over the devices.
 
     Args:
-      tree: arrays [...] of any shapes.
-      like: more of them, whose axes count as well.
+        tree: arrays [...] of any shapes.
+        like: more of them, whose axes count as well.
 
     >>> varying({"a": jax.numpy.ones(2)})
     {'a': Array([1., 1.], dtype=float32)}
@@ -34,8 +34,8 @@ def typed(tree: Any, like: Array) -> Any:
     """Shapes and dtypes of what a kernel makes, each varying over the mesh axes that `like` varies over.
 
     Args:
-      tree: of `jax.ShapeDtypeStruct`.
-      like: an operand of the kernel, [...].
+        tree: of `jax.ShapeDtypeStruct`.
+        like: an operand of the kernel, [...].
     """
     varies = jax.typeof(like).manual_axis_type
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=varies), tree)
@@ -51,8 +51,8 @@ def auto(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
     Blocks of a text are slices that types of explicit axes do not allow. The result has the sharding of `like`.
 
     Args:
-      function: takes pytrees of arrays, and returns an array of the shape of `like`.
-      like: [...], of which the type matters alone.
+        function: takes pytrees of arrays, and returns an array of the shape of `like`.
+        like: [...], of which the type matters alone.
     """
     sharding = jax.typeof(like).sharding
     explicit = sharding.mesh.explicit_axes

@@ -16,9 +16,9 @@ class Logits(NamedTuple):
     """Attention's logits in two shares, nats, and which pairs are visible.
 
     Args:
-      content: f_ij = tau_i q_i . k_j / sqrt(D), [B, H, T, S].
-      position: g_ij, the rest, [#B, #H, T, S].
-      seen: [#B, 1, T, S].
+        content: f_ij = tau_i q_i . k_j / sqrt(D), [B, H, T, S].
+        position: g_ij, the rest, [#B, #H, T, S].
+        seen: [#B, 1, T, S].
     """
 
     content: Array
@@ -32,8 +32,8 @@ def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scor
         g_ij = tau_i b(u_i, u_j);   of rowwise methods (DAPE, CoPE), what they add to the scores, which depends on them
 
     Args:
-      q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
-        the factor is part of the prior (the gamma of appendix K.1).
+        q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
+            the factor is part of the prior (the gamma of appendix K.1).
     """
     keys = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
@@ -51,10 +51,10 @@ class Factors(NamedTuple):
     """Attention's weights and what they factor into: joint = content * position / z.
 
     Args:
-      joint: p_ij, [*N S].
-      content: softmax of the content alone, [*N S].
-      position: the prior, [*N S].
-      z: the normaliser, [*N], in (0, 1].
+        joint: p_ij, [*N S].
+        content: softmax of the content alone, [*N S].
+        position: the prior, [*N S].
+        z: the normaliser, [*N], in (0, 1].
     """
 
     joint: Array
@@ -71,8 +71,8 @@ def factors(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen:
     Hypothesis: the query sees a key. Nothing else; the content distribution may depend on the position.
 
     Args:
-      content, position: logits f and g, nats.
-      seen: which keys are visible.
+        content, position: logits f and g, nats.
+        seen: which keys are visible.
 
     >>> f, g = jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0])
     >>> joint, content, position, z = factors(f, g, jnp.array([True, True]))
@@ -94,8 +94,8 @@ def overlap(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen:
     1 only if both are the same point mass, and 1 / n under a uniform prior over n keys: it does not measure independence.
 
     Args:
-      content, position: logits f and g, nats.
-      seen: which keys are visible.
+        content, position: logits f and g, nats.
+        seen: which keys are visible.
 
     Source: BAM appendix K.2, whose last line has the inverse.
     """
@@ -108,8 +108,8 @@ def free_energy(content: Float[Array, "*N S"], position: Float[Array, "*N S"], s
         -ln Z = ln Z_cont + ln Z_pos - ln Z_joint,   Z_cont = sum_j exp(f_j) and so on
 
     Args:
-      content, position: logits f and g, nats.
-      seen: which keys are visible.
+        content, position: logits f and g, nats.
+        seen: which keys are visible.
 
     Source: BAM appendix K.1, which calls Z_cont Z_pos / Z_joint both Z and <p_cont, p_pos>; they are inverse to each other.
     """
@@ -121,9 +121,9 @@ class Terms(NamedTuple):
     """The terms of -ln Z in nats, each [*N] and at least 0.
 
     Args:
-      kl_content: KL(attention || content), what position adds.
-      kl_prior: KL(attention || prior), what content adds.
-      entropy: of the attention.
+        kl_content: KL(attention || content), what position adds.
+        kl_prior: KL(attention || prior), what content adds.
+        entropy: of the attention.
     """
 
     kl_content: Array
@@ -139,8 +139,8 @@ def coupling(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen
     The product is not normalised, so this is no mutual information: 0 only if content and prior are the same point mass.
 
     Args:
-      content, position: logits f and g, nats.
-      seen: which keys are visible.
+        content, position: logits f and g, nats.
+        seen: which keys are visible.
 
     Source: BAM appendix K.3, where Z is the inverse of theorem 1's and 0 is read as independence.
     """

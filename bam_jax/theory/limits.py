@@ -20,8 +20,8 @@ def posterior_bounds(prior: Float[Array, "*N"], swing: Float[Array, "*N"]) -> tu
     Both are reached, by a key whose content differs by R from that of all the others. All limits below follow from it.
 
     Args:
-      prior: of the key, in [0, 1].
-      swing: R, nats.
+        prior: of the key, in [0, 1].
+        swing: R, nats.
 
     >>> least, most = posterior_bounds(jnp.array(0.5), jnp.log(3.0))
     >>> f"{least:.2f} {most:.2f}"
@@ -43,12 +43,12 @@ def local_beyond(
     section 2.3 allows alpha = 0, where there is no prior. `CAP` stops the bias at -8103 nats, where p is 0 in any float.
 
     Args:
-      bias: with scalar parameters, or arrays of shape [*N].
-      swing: R, nats.
-      tolerance: in (0, 1).
+        bias: with scalar parameters, or arrays of shape [*N].
+        swing: R, nats.
+        tolerance: in (0, 1).
 
     Returns:
-      D in tokens; 0: it holds for every key before the query.
+        D in tokens; 0: it holds for every key before the query.
 
     >>> print(local_beyond(ALiBi(0.5), 1.0, 0.01).round(1))
     11.2
@@ -76,11 +76,11 @@ def crossover(
     on where 1 - beta > eps. Then, for every text length, the prior's effective length is at least ALiBi's at any share.
 
     Args:
-      shape, log_scale: theta_beta and theta_alpha.
-      slope: ALiBi's m, nats per token.
+        shape, log_scale: theta_beta and theta_alpha.
+        slope: ALiBi's m, nats per token.
 
     Returns:
-      The distance in tokens.
+        The distance in tokens.
 
     >>> print(crossover(0.5, jnp.log(0.2), 0.1).round(2))
     4.0
@@ -105,12 +105,12 @@ def blind_eps(
     itself only, has p_ii = 1. With the real eps = 1e-5 a shape of -.05 has b(0) = -1.78: hardly ignored.
 
     Args:
-      shape, log_scale: theta_beta and theta_alpha.
-      swing: R, nats.
-      tolerance: in (0, 1).
+        shape, log_scale: theta_beta and theta_alpha.
+        swing: R, nats.
+        tolerance: in (0, 1).
 
     Returns:
-      E in tokens, below 1; infinity where the tolerance is met without a prior.
+        E in tokens, below 1; infinity where the tolerance is met without a prior.
 
     Source: BAM theorem 3.
     """
@@ -129,11 +129,11 @@ def seen_beyond(
     own p_ij, near 1 / n, goes to 0. What stays is the ratio; it has the limit 1 (see `nope_ratio`).
 
     Args:
-      shape, log_scale: theta_beta and theta_alpha.
-      tolerance: in (0, 1).
+        shape, log_scale: theta_beta and theta_alpha.
+        tolerance: in (0, 1).
 
     Returns:
-      D in tokens.
+        D in tokens.
 
     >>> print(seen_beyond(-1.0, 0.0, 0.01).round(1))
     99.5
@@ -152,11 +152,11 @@ def nope_ratio(position: Float[Array, "*N S"], swing: Float[Array, "*N"]) -> tup
     For shape < 0 both ends go to 1 as the text and the distance grow: theorem 4 in the form that holds.
 
     Args:
-      position: biases of all visible keys, nats.
-      swing: R, nats.
+        position: biases of all visible keys, nats.
+        swing: R, nats.
 
     Returns:
-      (least, most), each [*N S].
+        (least, most), each [*N S].
 
     Source: BAM theorem 4.
     """

@@ -21,10 +21,10 @@ def prior(scoring: Scoring) -> Float[Array, "#B #H T S"]:
         p(g_pos(i, j)) = softmax_j(tau_i b(u_i, u_j)),   j visible from i;   a row that sees nothing is 0
 
     Args:
-      scoring: bias, tokens, mask and temperature.
+        scoring: bias, tokens, mask and temperature.
 
     Raises:
-      ValueError: what it adds to the scores depends on them; `logits` has it.
+        ValueError: what it adds to the scores depends on them; `logits` has it.
 
     Source: BAM definition 2.
     """
@@ -43,10 +43,10 @@ def prior_by_distance(
     """The prior of the last query of a text over the distances to its keys, 0 to N - 1 tokens.
 
     Args:
-      bias: of token positions, with parameters [H] or [H, n].
-      keys: N, the query itself included.
-      temperature: Scalable Softmax's factor for that query; None: 1.
-      mask: its window hides what is farther.
+        bias: of token positions, with parameters [H] or [H, n].
+        keys: N, the query itself included.
+        temperature: Scalable Softmax's factor for that query; None: 1.
+        mask: its window hides what is farther.
 
     >>> from bam_jax.biases import ALiBi
     >>> [f"{p:.3f}" for p in prior_by_distance(ALiBi(jnp.log(jnp.array([2.0]))), 3)[0]]
@@ -64,8 +64,8 @@ def uniform(distance: Int[Array, "*N"], keys: Int[Array, "*N"]) -> Float[Array, 
         p(g_pos(i, j)) = 1 / i  for  1 <= j <= i,  else 0
 
     Args:
-      distance: i - j, tokens.
-      keys: visible ones; i, if positions count from 1.
+        distance: i - j, tokens.
+        keys: visible ones; i, if positions count from 1.
 
     >>> print(uniform(jnp.arange(-1, 5), 4))
     [0.   0.25 0.25 0.25 0.25 0.  ]
@@ -83,9 +83,9 @@ def laplace(slope: Float[Array, "*N"], distance: Int[Array, "*N"], keys: Int[Arr
     Hypothesis: m > 0. The paper's last step drops the sum, as if the density added up to 1 over integers on one side.
 
     Args:
-      slope: m, nats per token.
-      distance: i - j, tokens.
-      keys: visible ones; i, if positions count from 1.
+        slope: m, nats per token.
+        distance: i - j, tokens.
+        keys: visible ones; i, if positions count from 1.
 
     Source: BAM lemma 2.
     """
@@ -97,8 +97,8 @@ def effective_length(prior: Float[Array, "*N D"], share: float) -> Int[Array, "*
     """The smallest distance in tokens within which a prior holds a share of its mass.
 
     Args:
-      prior: mass at the distances 0, 1, 2, ... from the query.
-      share: of the mass, in (0, 1).
+        prior: mass at the distances 0, 1, 2, ... from the query.
+        share: of the mass, in (0, 1).
 
     >>> effective_length(jnp.array([0.5, 0.25, 0.125, 0.125]), 0.8).item()
     2

@@ -75,8 +75,8 @@ class Blocks:
         """Cut the operands of `Backend.forward` into blocks.
 
         Args:
-          q, k, v, scoring, tiling: as in `Backend.forward`.
-          count: whether keys may be counted by kind.
+            q, k, v, scoring, tiling: as in `Backend.forward`.
+            count: whether keys may be counted by kind.
         """
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))

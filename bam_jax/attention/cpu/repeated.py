@@ -24,9 +24,9 @@ class Counted:
     """The keys that are counted by kind: one of each kind, and how often it counts.
 
     Args:
-      k, v: [B, C, K, D], of one key of each kind.
-      count: [#B, N, C], keys of each kind that each query block counts.
-      level: [#H, N], their bias.
+        k, v: [B, C, K, D], of one key of each kind.
+        count: [#B, N, C], keys of each kind that each query block counts.
+        level: [#H, N], their bias.
     """
 
     k: Float[Array, "B C K D"]
@@ -39,11 +39,11 @@ def worthwhile(scoring: Scoring, skip: float | str, queries: int, head_width: in
     """Tell whether keys may be counted by kind: shapes say that it pays in time, and takes no more memory than they do.
 
     Args:
-      scoring: whose keys may have kinds.
-      skip: see `Tiling`; "off": never.
-      queries: of the call.
-      head_width: of a key.
-      block_k: keys of a tile.
+        scoring: whose keys may have kinds.
+        skip: see `Tiling`; "off": never.
+        queries: of the call.
+        head_width: of a key.
+        block_k: keys of a tile.
     """
     kinds, keys = scoring.keys.kinds, scoring.keys.position.shape[1]
     return (
@@ -70,13 +70,13 @@ def counted(
         sum_j exp(t_i (q_i . k_j + b)) v_j = sum_c n_c exp(t_i (q_i . k_c + b)) v_c   over the keys j whose bias is b
 
     Args:
-      q, k, v: of any length; heads that walk over the same tiles.
-      scoring: padded to whole blocks, its keys with kinds.
-      needed: see `skipping.needed`.
-      skip, block_q, block_k: see `skipping.needed`.
+        q, k, v: of any length; heads that walk over the same tiles.
+        scoring: padded to whole blocks, its keys with kinds.
+        needed: see `skipping.needed`.
+        skip, block_q, block_k: see `skipping.needed`.
 
     Returns:
-      None if the bias does not know its bounds.
+        None if the bias does not know its bounds.
     """
     level_tiles = skipping.level(q, scoring, needed, skip, block_q, block_k)
     if level_tiles is None:

@@ -1,4 +1,4 @@
-"""Which keys a query sees: those of its own document whose positions lie within the limits of the mask."""
+"""The mask: a query sees the keys of its own document whose positions lie within limits."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,8 +14,8 @@ class Limits(NamedTuple):
     """The lowest and the highest position that a query sees, both included.
 
     Args:
-      lowest: of any shape; None: no limit.
-      highest: of the same shape.
+        lowest: of any shape; None: no limit.
+        highest: of the same shape.
     """
 
     lowest: Int[Array, "..."] | None
@@ -38,11 +38,11 @@ class Limits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """Which keys a query may see, besides those of its own document: a static description, never an array.
+    """The keys that a query may see within its own document: a static description, never an array.
 
     Args:
-      causal: no key after the query.
-      window: only keys fewer than this many tokens away, the query itself included; None: no limit.
+        causal: no key after the query.
+        window: only keys fewer than this many tokens away, the query itself included; None: no limit.
     """
 
     causal: bool = True
@@ -67,7 +67,7 @@ class Mask:
 
 
 def visible(queries: Tokens, keys: Tokens, mask: Mask) -> Bool[Array, "#B T S"]:
-    """Which keys each query sees."""
+    """The keys that each query sees."""
     i, j = queries.position[:, :, None], keys.position[:, None, :]
     seen = (i < EMPTY) & (j < EMPTY) & mask.limits(i).contain(j)
     if queries.segment is not None and keys.segment is not None:

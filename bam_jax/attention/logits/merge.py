@@ -12,8 +12,8 @@ def parts(needed: Bool[Array, "H 1 M"], count: int) -> Bool[Array, "H P M"]:
     Few queries and many keys have no other work to share out among the cores of a device.
 
     Args:
-      needed: by query head; see `skipping.needed`.
-      count: number of parts; no more than there are blocks.
+        needed: by query head; see `skipping.needed`.
+        count: number of parts; no more than there are blocks.
     """
     blocks = needed.shape[-1]
     owner = jnp.arange(blocks) * count // blocks
@@ -28,9 +28,9 @@ def merge(
         out = sum_p exp(lse_p - lse) out_p,    lse = log sum_p exp(lse_p)
 
     Args:
-      out: [..., P, ..., D].
-      lse: [..., P, ...], logarithms of the normalisers, `HIDDEN` where a part has no visible key.
-      axis: the axis of the parts, from the front.
+        out: [..., P, ..., D].
+        lse: [..., P, ...], logarithms of the normalisers, `HIDDEN` where a part has no visible key.
+        axis: the axis of the parts, from the front.
 
     >>> merge(jnp.array([[1.0], [3.0]]), jnp.zeros(2), axis=0)
     (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))

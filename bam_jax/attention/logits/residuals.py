@@ -16,11 +16,11 @@ class Residuals:
     """The operands of an attention and its results.
 
     Args:
-      q, k, v, scoring: the operands.
-      out: as the backend's `forward` gave it, in q's dtype or in the logits'.
-      lse: logarithms of the rows' normalisers, `HIDDEN` where a row sees nothing.
-      wanted: for each differentiable part of the scoring a flag for each of its leaves: whether anybody will look at its
-        cotangent, which may be anything if not.
+        q, k, v, scoring: the operands.
+        out: as the backend's `forward` gave it, in q's dtype or in the logits'.
+        lse: logarithms of the rows' normalisers, `HIDDEN` where a row sees nothing.
+        wanted: for each differentiable part of the scoring a flag for each of its leaves: whether anybody will look at its
+            cotangent, which may be anything if not.
     """
 
     q: Float[Array, "B T H D"]
@@ -35,10 +35,10 @@ class Residuals:
         """Two numbers of each row that the gradient of its logits needs: d_logit = exp(logit - lse) (d_weight - delta).
 
         Args:
-          d_out: the cotangent of `out`.
+            d_out: the cotangent of `out`.
 
         Returns:
-          The log-normaliser of each row, 0 if it sees nothing, and delta, the sum over D of out times d_out.
+            The log-normaliser of each row, 0 if it sees nothing, and delta, the sum over D of out times d_out.
         """
         delta = jnp.einsum("bthd,bthd->bht", self.out, d_out, preferred_element_type=self.lse.dtype)
         # A row that sees nothing has no normaliser: any finite one gives it zero weights.

@@ -32,11 +32,11 @@ class Scoring:
         logit[h, i, j] = temperature[h, i] * (q_i . k_j / sqrt(D) + bias_h(u_i, u_j))   where j is visible from i
 
     Args:
-      bias: a `Bias` with parameters [H] or [H, n].
-      queries, keys: the tokens on either side.
-      temperature: [#B, H, T] (SSMax with the prior inside) or None for 1.
-      mask: causality and window.
-      rowwise: what makes logits of whole rows of scores and biases, before the temperature; None: their sum.
+        bias: a `Bias` with parameters [H] or [H, n].
+        queries, keys: the tokens on either side.
+        temperature: [#B, H, T] (SSMax with the prior inside) or None for 1.
+        mask: causality and window.
+        rowwise: what makes logits of whole rows of scores and biases, before the temperature; None: their sum.
     """
 
     bias: Bias
@@ -68,7 +68,7 @@ def sealed(k: Float[Array, "... D"], v: Float[Array, "... D"]) -> tuple[Float[Ar
     NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
 
     Args:
-      k, v: of one shape.
+        k, v: of one shape.
     """
     finite = jnp.isfinite(v).all(-1, keepdims=True)
     return jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0)
@@ -78,10 +78,10 @@ class Differentiable(NamedTuple):
     """The parts of a scoring that have a gradient, or something of each of them: cotangents, flags.
 
     Args:
-      bias: its parameters.
-      temperature: [#B, H, T] or None.
-      query_coordinate, key_coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: positions.
-      rowwise: the parameters of what is rowwise, or None.
+        bias: its parameters.
+        temperature: [#B, H, T] or None.
+        query_coordinate, key_coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: positions.
+        rowwise: the parameters of what is rowwise, or None.
     """
 
     bias: Any

@@ -1,4 +1,4 @@
-"""Which tiles of the table of logits must be computed: those that are seen, and whose mass is not provably negligible.
+"""The tiles of the table of logits that must be computed: some pair is seen, and the mass is not provably negligible.
 
 Everything here errs on one side: a tile is left out only where that is proven, and NaN proves nothing.
 """
@@ -23,9 +23,9 @@ class Tiling:
     """The cut of the table of logits into tiles, and which of them are left out.
 
     Args:
-      skip: the share of a row's mass that all tiles left out may hold together; "exact": half a unit in the last place of
-        the softmax (2^-24 in float32); "off": tiles are left out only where nothing is visible.
-      block_q, block_k: queries and keys of a tile; None: the backend's choice.
+        skip: the share of a row's mass that all tiles left out may hold together; "exact": half a unit in the last place of
+            the softmax (2^-24 in float32); "off": tiles are left out only where nothing is visible.
+        block_q, block_k: queries and keys of a tile; None: the backend's choice.
     """
 
     skip: float | str = "exact"
@@ -55,10 +55,10 @@ def needed(
     """The key blocks that each query block needs, head by head.
 
     Args:
-      q, k: of any length.
-      scoring: padded to whole blocks.
-      skip: see `Tiling`.
-      block_q, block_k: rows of a query block and of a key block.
+        q, k: of any length.
+        scoring: padded to whole blocks.
+        skip: see `Tiling`.
+        block_q, block_k: rows of a query block and of a key block.
     """
     seen = _possibly_visible(scoring, block_q, block_k)[None]
     if skip != "off":
@@ -180,11 +180,11 @@ def level(
     b is the bias of the first such tile, of a causal row the farthest; None if the bias does not know its bounds.
 
     Args:
-      q: of any length.
-      scoring: padded to whole blocks.
-      needed: see `needed`.
-      skip: the share; see `Tiling`.
-      block_q, block_k: rows of a query block and of a key block.
+        q: of any length.
+        scoring: padded to whole blocks.
+        needed: see `needed`.
+        skip: the share; see `Tiling`.
+        block_q, block_k: rows of a query block and of a key block.
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     bounds = _bounds(scoring, dtype, block_q, block_k)
@@ -218,11 +218,11 @@ def reach(
         C_i + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
 
     Args:
-      q, k: of any length.
-      scoring: with these keys.
-      lse: logarithms of the rows' normalisers so far; `HIDDEN` where a row has seen nothing.
-      skip: see `Tiling`; "off": keys matter where any of them is seen.
-      total: keys of the whole text.
+        q, k: of any length.
+        scoring: with these keys.
+        lse: logarithms of the rows' normalisers so far; `HIDDEN` where a row has seen nothing.
+        skip: see `Tiling`; "off": keys matter where any of them is seen.
+        total: keys of the whole text.
     """
     block_q, block_k = (min(512, length) for length in (q.shape[1], k.shape[1]))
     whole = padded(scoring, block_q, block_k)
@@ -297,10 +297,10 @@ def _ranges(field: str, scoring: Scoring, least: int, block_q: int, block_k: int
     Only numbers from `least` to EMPTY - 1 count. A block without any has (EMPTY, -1), a range that meets none.
 
     Args:
-      field: of `Tokens`, "position" or "segment".
-      scoring: padded to whole blocks.
-      least: the smallest number that counts.
-      block_q, block_k: rows of a query block and of a key block.
+        field: of `Tokens`, "position" or "segment".
+        scoring: padded to whole blocks.
+        least: the smallest number that counts.
+        block_q, block_k: rows of a query block and of a key block.
     """
 
     def of_blocks(tokens: Tokens, block: int) -> tuple[Array, Array]:

@@ -25,10 +25,10 @@ class Queries:
     """The queries of a tile, as far as the mask and the bias go.
 
     Args:
-      limits: the positions that each sees.
-      segment: number of the document, -1 if none; None: one document.
-      coordinate: what the bias compares; None: the highest position of the limits as a number.
-      temperature: None for 1.
+        limits: the positions that each sees.
+        segment: number of the document, -1 if none; None: one document.
+        coordinate: what the bias compares; None: the highest position of the limits as a number.
+        temperature: None for 1.
     """
 
     limits: Limits
@@ -75,7 +75,7 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
 
 
 def visible(queries: Queries, keys: Keys) -> Bool[Array, "..."]:
-    """Which keys of the tile each query sees; see `mask.visible`."""
+    """The keys of the tile that each query sees; see `mask.visible`."""
     seen = queries.limits.contain(keys.position)
     if queries.segment is not None:
         seen = seen & (keys.segment == queries.segment)
@@ -180,8 +180,8 @@ class ScoringSums:
     """The sums that backward kernels make beside dq, dk and dv, and the cotangent of a scoring made of them.
 
     Args:
-      of_queries: whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates.
-      of_keys: whether each of a key's coordinates is.
+        of_queries: whether a query's share is wanted of each number of the bias's table, the temperature, its coordinates.
+        of_keys: whether each of a key's coordinates is.
     """
 
     scoring: Scoring
@@ -202,8 +202,8 @@ class ScoringSums:
         """The cotangent of the scoring: sums over the batch and the rows, where the arrays have no such axes.
 
         Args:
-          of_queries, of_keys: the sums over each query's and each key's tiles, in the order of the flags, perhaps padded.
-          heads: number of query heads H.
+            of_queries, of_keys: the sums over each query's and each key's tiles, in the order of the flags, perhaps padded.
+            heads: number of query heads H.
         """
         rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
         parts = Differentiable.of(self.scoring)
@@ -245,8 +245,8 @@ def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | N
     """The reason why a kernel cannot compute the bias, with the primitive's name, or None.
 
     Args:
-      scoring: with the bias and its coordinates.
-      lowered: names of the primitives that the kernel's compiler knows.
+        scoring: with the bias and its coordinates.
+        lowered: names of the primitives that the kernel's compiler knows.
     """
     name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
     if any(len(shape) > 1 for shape in parameters.shapes):

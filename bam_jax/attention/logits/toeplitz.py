@@ -20,9 +20,9 @@ def straight(
     """The blocks of queries and of keys in which positions ascend by one; None: no bias of offsets alone.
 
     Args:
-      scoring: what says whether the bias compares positions.
-      padded: the same, padded to whole blocks.
-      block_q, block_k: tokens of a block.
+        scoring: what says whether the bias compares positions.
+        padded: the same, padded to whole blocks.
+        block_q, block_k: tokens of a block.
     """
     relative = isinstance(scoring.bias, Relative) and not isinstance(scoring.bias, Uniform)
     if not relative or scoring.queries.coordinate is not None or scoring.keys.coordinate is not None:

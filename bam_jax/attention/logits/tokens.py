@@ -15,11 +15,11 @@ EMPTY = np.iinfo(np.int32).max
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Kinds:
-    """Which tokens have the same key and the same value: those of one kind, whatever their positions.
+    """Kinds of tokens: those of one kind have the same key and the same value, whatever their positions.
 
     Args:
-      of: [#B, T], the kind of each token, from 0.
-      count: number of kinds.
+        of: [#B, T], the kind of each token, from 0.
+        count: number of kinds.
     """
 
     of: Int[Array, "#B T"]
@@ -32,10 +32,10 @@ class Tokens:
     """The tokens on one side, as attention must know them besides q, k and v; they are packed, sharded and cached with these.
 
     Args:
-      position: [#B, T], index of the token in its row or document, from 0, ascending within a document; `EMPTY`: no token.
-      segment: [#B, T] or None, number of the token's document from 1, ascending; 0 pads. None: one document a row.
-      coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: the position itself.
-      kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
+        position: [#B, T], index of the token in its row or document, from 0, ascending within a document; `EMPTY`: no token.
+        segment: [#B, T] or None, number of the token's document from 1, ascending; 0 pads. None: one document a row.
+        coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: the position itself.
+        kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
     """
 
     position: Int[Array, "#B T"]

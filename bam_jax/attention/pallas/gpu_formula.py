@@ -17,7 +17,7 @@ def cotangents(*arguments: Any) -> tuple:
     """`Bias.cotangents` inside a kernel, in terms that Mosaic lowers: no `add_any`, no negative power.
 
     Args:
-      arguments: bias, i, j and d_logits, each spread over the tile.
+        arguments: bias, i, j and d_logits, each spread over the tile.
     """
 
     def gradient(bias: Any, *rest: Any) -> tuple:

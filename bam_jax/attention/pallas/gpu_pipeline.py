@@ -49,11 +49,11 @@ class Kernel:
     """The work of the computing warpgroups.
 
     Args:
-      name: as profilers show it.
-      start: (head width) -> state, before the first tile.
-      step: (tile, state) -> state.
-      finish: state -> (matrices [64, D], vectors [64]) to store.
-      width: the other side's tokens in a tile.
+        name: as profilers show it.
+        start: (head width) -> state, before the first tile.
+        step: (tile, state) -> state.
+        finish: state -> (matrices [64, D], vectors [64]) to store.
+        width: the other side's tokens in a tile.
     """
 
     name: str
@@ -68,12 +68,12 @@ class LoadedTile:
     """One tile as a warpgroup sees it: matrices in shared memory, and vectors of its tokens in registers.
 
     Args:
-      held: references to matrices of the side that lies along the rows, [64, D].
-      other: references to matrices of the side that lies along the columns, [n, D].
-      along_rows, along_columns: trees of vectors of either side, spread over the tile, [64, n].
-      bias: of this head, its parameters spread, too.
-      scale: 1 / sqrt(D).
-      add_product: (total, a, b) -> total + a b, with a in registers and b in shared memory.
+        held: references to matrices of the side that lies along the rows, [64, D].
+        other: references to matrices of the side that lies along the columns, [n, D].
+        along_rows, along_columns: trees of vectors of either side, spread over the tile, [64, n].
+        bias: of this head, its parameters spread, too.
+        scale: 1 / sqrt(D).
+        add_product: (total, a, b) -> total + a b, with a in registers and b in shared memory.
     """
 
     held: tuple
@@ -129,7 +129,7 @@ class TilePipeline:
         """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out which tiles are needed.
 
         Raises:
-          ValueError: tiles of a size that the kernels do not have.
+            ValueError: tiles of a size that the kernels do not have.
         """
         block_q, block_k = tiling.blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
@@ -158,12 +158,12 @@ class TilePipeline:
         """Run a kernel that holds queries and walks over the keys that they need.
 
         Args:
-          kernel: the work on each tile.
-          query_matrices, query_vectors: [B, T, H, D], and a tree of [#B, #H, 1, T].
-          matrices, vectors: how many of each the kernel makes.
+            kernel: the work on each tile.
+            query_matrices, query_vectors: [B, T, H, D], and a tree of [#B, #H, 1, T].
+            matrices, vectors: how many of each the kernel makes.
 
         Returns:
-          Matrices [B, T, H, D] and vectors [B, H, T], in float32.
+            Matrices [B, T, H, D] and vectors [B, H, T], in float32.
         """
         held = _Side(query_matrices, query_vectors, self.block_q)
         other = _Side((self.k, self.v), self.keys, self.block_k)
@@ -175,11 +175,11 @@ class TilePipeline:
         """Run a kernel that holds keys, for each query head, and walks over the queries that need them.
 
         Args:
-          kernel, query_matrices, query_vectors, matrices, vectors: as in `over_keys`.
+            kernel, query_matrices, query_vectors, matrices, vectors: as in `over_keys`.
 
         Returns:
-          Matrices [B, S, H, D] and vectors [B, H, S], in float32, still to be summed over the query heads of a key head:
-          threads of several blocks would otherwise have to add to the same numbers.
+            Matrices [B, S, H, D] and vectors [B, H, S], in float32, still to be summed over the query heads of a key head:
+            threads of several blocks would otherwise have to add to the same numbers.
         """
         held = _Side((self.k, self.v), self.keys, self.block_k)
         other = _Side(query_matrices, query_vectors, self.block_q)
@@ -191,11 +191,11 @@ class _Walk:
     """One pass of a kernel over the tiles, on the grid [query head, 128 tokens of the held side, batch].
 
     Args:
-      tiles: the operands.
-      kernel: the work on each tile.
-      held, other: the side that stays, and the side that passes by.
-      needed: [H, held blocks, other blocks].
-      matrices, vectors: how many of each the kernel makes.
+        tiles: the operands.
+        kernel: the work on each tile.
+        held, other: the side that stays, and the side that passes by.
+        needed: [H, held blocks, other blocks].
+        matrices, vectors: how many of each the kernel makes.
     """
 
     tiles: TilePipeline

@@ -34,10 +34,10 @@ class QueryOperands:
     """The operands of queries that backward kernels need beside the tokens.
 
     Args:
-      q: [B, H, D, T], divided by sqrt(D).
-      d_out: [B, H, D, T].
-      lse: [B, H, 1, T], the log-normaliser.
-      delta: [B, H, 1, T], the sum over D of out times d_out.
+        q: [B, H, D, T], divided by sqrt(D).
+        d_out: [B, H, D, T].
+        lse: [B, H, 1, T], the log-normaliser.
+        delta: [B, H, 1, T], the sum over D of out times d_out.
     """
 
     q: Array
@@ -50,12 +50,12 @@ def query_kernel(wanted: list[bool], step: Step, held: QueryOperands, k: Any, v:
     """Add one tile to the gradients of a block of queries.
 
     Args:
-      wanted: which sums over keys are; see `_accumulate`.
-      step: the place in the grid.
-      held: of the block of queries, [D, n] and [1, n].
-      k, v: [D, m].
-      outputs: dq [D, n]; the sums that are wanted, [count, n]; those along the diagonals of tiles, [G, W]; None: not wanted.
-      sums: [D, n], dq so far.
+        wanted: which sums over keys are; see `_accumulate`.
+        step: the place in the grid.
+        held: of the block of queries, [D, n] and [1, n].
+        k, v: [D, m].
+        outputs: dq [D, n]; the sums that are wanted, [count, n]; those along the diagonals of tiles, [G, W]; None: not wanted.
+        sums: [D, n], dq so far.
     """
     dq, d_query, d_strips = outputs
 
@@ -106,12 +106,12 @@ def key_kernel(
     """Add one tile to the gradients of a block of keys.
 
     Args:
-      wanted: which sums over queries are; see `_accumulate`.
-      step: the place in the grid.
-      passing: of the block of queries, [D, n] and [1, n].
-      k, v: [D, m].
-      outputs: dk and dv [D, m]; the sums that are wanted for each query head, [count, m]; None: none is.
-      d_k, d_v: [D, m], dk and dv so far, summed over the query heads of a key head.
+        wanted: which sums over queries are; see `_accumulate`.
+        step: the place in the grid.
+        passing: of the block of queries, [D, n] and [1, n].
+        k, v: [D, m].
+        outputs: dk and dv [D, m]; the sums that are wanted for each query head, [count, m]; None: none is.
+        d_k, d_v: [D, m], dk and dv so far, summed over the query heads of a key head.
     """
     dk, dv, d_key = outputs
 

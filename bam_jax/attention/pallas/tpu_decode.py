@@ -77,12 +77,12 @@ def decode_kernel(
     """Add one tile to the running softmax of the query heads of a key head.
 
     Args:
-      step: the place in the grid.
-      query_operands: q [D, count], divided by sqrt(D), and the parameters of the bias, [P, count].
-      k, v: [D, m].
-      outputs: out [D, count] and lse [1, count].
-      top, total: [count, 1], as in `forward_kernel`.
-      sums: [D, count].
+        step: the place in the grid.
+        query_operands: q [D, count], divided by sqrt(D), and the parameters of the bias, [P, count].
+        k, v: [D, m].
+        outputs: out [D, count] and lse [1, count].
+        top, total: [count, 1], as in `forward_kernel`.
+        sums: [D, count].
     """
     (q, table), (out, lse) = query_operands, outputs
 

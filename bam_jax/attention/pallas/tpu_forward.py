@@ -19,12 +19,12 @@ def forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, t
     """Add one tile to a running softmax.
 
     Args:
-      step: the place in the grid.
-      q: [D, n], divided by sqrt(D).
-      k, v: [D, m].
-      outputs: out [D, n] and lse [1, n].
-      top, total: [1, n], the largest logit so far, and the sum of exponents relative to it.
-      sums: [D, n], values weighted by the same exponents.
+        step: the place in the grid.
+        q: [D, n], divided by sqrt(D).
+        k, v: [D, m].
+        outputs: out [D, n] and lse [1, n].
+        top, total: [1, n], the largest logit so far, and the sum of exponents relative to it.
+        sums: [D, n], values weighted by the same exponents.
     """
     out, lse = outputs
 

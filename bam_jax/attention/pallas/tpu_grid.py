@@ -28,14 +28,14 @@ class Step:
     """The place in the grid where a kernel stands.
 
     Args:
-      queries, keys: what it reads of the tokens.
-      parameters: of the bias.
-      number: n -> the n-th parameter of this head, a scalar.
-      strip, diagonal: the tile's strip and the strip's number where the bias comes in strips; None and 0 for a formula.
-      first, last: whether this is the first, or last, step of the held block.
-      first_of_head: whether this is the first step of a query head.
-      first_block: whether the held block is the head's first.
-      needed: whether there is a tile to compute.
+        queries, keys: what it reads of the tokens.
+        parameters: of the bias.
+        number: n -> the n-th parameter of this head, a scalar.
+        strip, diagonal: the tile's strip and the strip's number where the bias comes in strips; None and 0 for a formula.
+        first, last: whether this is the first, or last, step of the held block.
+        first_of_head: whether this is the first step of a query head.
+        first_block: whether the held block is the head's first.
+        needed: whether there is a tile to compute.
     """
 
     queries: tile.Queries
@@ -135,11 +135,11 @@ class TileGrid:
         """Run a kernel that holds a block of queries and walks over the key blocks that it needs.
 
         Args:
-          kernel: (step, query_operands, k, v, outputs, *scratch), all of one block.
-          query_operands: a tree of arrays [#B, heads or fewer, n, T].
-          outputs: shapes of what is written block by block; None for one that nobody wants.
-          scratch: shapes of the float32 sums that last as long as a block is held.
-          whole_outputs: shapes of what all blocks of a head add to; they follow `outputs`.
+            kernel: (step, query_operands, k, v, outputs, *scratch), all of one block.
+            query_operands: a tree of arrays [#B, heads or fewer, n, T].
+            outputs: shapes of what is written block by block; None for one that nobody wants.
+            scratch: shapes of the float32 sums that last as long as a block is held.
+            whole_outputs: shapes of what all blocks of a head add to; they follow `outputs`.
         """
         return _Walk.of(self, hold_queries=True).run(kernel, query_operands, outputs, whole_outputs, scratch)
 
@@ -149,7 +149,7 @@ class TileGrid:
         """Run a kernel that holds a block of keys and walks, query head by query head, over the query blocks that need it.
 
         Args:
-          kernel, query_operands, outputs, scratch: as in `over_keys`.
+            kernel, query_operands, outputs, scratch: as in `over_keys`.
         """
         return _Walk.of(self, hold_queries=False).run(kernel, query_operands, outputs, (), scratch)
 
@@ -163,10 +163,10 @@ class _Walk:
     and leaves the chip once.
 
     Args:
-      tiles: the operands.
-      hold_queries: whether the held side is that of the queries.
-      first, count: [H, held blocks], the run of other blocks that each needs.
-      steps: blocks of the other side.
+        tiles: the operands.
+        hold_queries: whether the held side is that of the queries.
+        first, count: [H, held blocks], the run of other blocks that each needs.
+        steps: blocks of the other side.
     """
 
     tiles: "TileGrid"
@@ -323,7 +323,7 @@ class _Walk:
 
 
 def _dimension_semantics(whole_outputs: tuple) -> Any:
-    """Which axes of the grid the cores of a chip may share out.
+    """The axes of the grid that the cores of a chip may share out.
 
     The last two are summed over, one step after another. Blocks that add to one whole output must stay on one core.
     """

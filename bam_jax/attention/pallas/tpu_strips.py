@@ -27,10 +27,10 @@ def slot_shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
         position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
 
     Args:
-      scoring: with the tokens of both sides.
+        scoring: with the tokens of both sides.
 
     Returns:
-      Whether there is one such shift, and the shift.
+        Whether there is one such shift, and the shift.
     """
     queries, keys = scoring.queries, scoring.keys
 
@@ -65,11 +65,11 @@ class StripTable:
     """The strips of all tiles: tiles on one diagonal share theirs.
 
     Args:
-      bias: a `Relative` one.
-      shift: of the slots; see `slot_shift`.
-      heads: of queries.
-      block_q, block_k: queries and keys of a tile.
-      query_blocks, key_blocks: number of blocks on either side.
+        bias: a `Relative` one.
+        shift: of the slots; see `slot_shift`.
+        heads: of queries.
+        block_q, block_k: queries and keys of a tile.
+        query_blocks, key_blocks: number of blocks on either side.
     """
 
     bias: Bias
@@ -128,8 +128,8 @@ class StripBias(Bias):
     """The bias of one tile inside a kernel, whose coordinates follow one another, whatever they are.
 
     Args:
-      values: reference to the strip, [1, W].
-      first: the sublane of the tile at which it starts.
+        values: reference to the strip, [1, W].
+        first: the sublane of the tile at which it starts.
     """
 
     values: Any
