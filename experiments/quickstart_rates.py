@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
     folder = parser.parse_args(argv).runs
     if sweep.main([__file__, f"--runs={folder}"]):
         raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
-    _, runs = results.read(folder)
+    _, runs = results.read_sweep(folder)
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for run in runs:
         label, _, rate = run.label.rpartition(", ")

@@ -101,17 +101,17 @@ def everything(place):
     def paper():
         entries = tuple(tables.compare(made.tables[0], made, path))
         each = Progress(Path("x.py"), made, (place.job,), (entries,))
-        run = results.run(path / place.job.name)
+        run = results.read_run(path / place.job.name)
         table = tables_page.to_csv(made, each.entries)
         parts = paper_page.page_sections(each, {run.name: run}, str, path, [])
         return page.to_html("t", [*tables_page.tables_sections(made, each.entries), *parts]), table, each.status
 
     def one():
-        run = results.run(path / place.job.name, commands=["x"])
+        run = results.read_run(path / place.job.name, commands=["x"])
         return page.to_html("t", run_page.page_sections(run, run.config, path / run.name, None, [], "x"))
 
     def several():
-        described, found = results.read(path)
+        described, found = results.read_sweep(path)
         parts = folder_page.page_sections(described, found, path, {})
         return page.to_html(described["title"], parts), page.to_markdown(described["title"], parts)
 

@@ -50,7 +50,7 @@ def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
     return strict_json.check(record, kind, where, remedy)
 
 
-def results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
+def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
     """The lines of a run's results.jsonl: what was measured, and what was left out (`schema.Stopped`).
 
     A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
@@ -81,7 +81,7 @@ def results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
     return cells, stops
 
 
-def covering(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
+def cover(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
     """Picks the records of one cell that together have its samples 0, 1, 2 and so on, each once.
 
     Args:
@@ -102,7 +102,7 @@ def covering(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
     return found
 
 
-def once(cells: Iterable[Cell]) -> list[Cell]:
+def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
     """Cells without those whose samples others of them have.
 
     Args:
@@ -111,4 +111,4 @@ def once(cells: Iterable[Cell]) -> list[Cell]:
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(identity(cell), []).append(cell)
-    return [cell for group in groups.values() for cell in covering(group)]
+    return [cell for group in groups.values() for cell in cover(group)]

@@ -156,7 +156,7 @@ def _held_out(text: str, spec: str, allow: frozenset[str]) -> np.ndarray:
 
 def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
     """Raise UserError where results come from other tokens; the oldest results do not say from which."""
-    for record in records.results(run)[0]:
+    for record in records.read_results(run)[0]:
         if "tokenizer" in record:
             tokenizer.check(record["tokenizer"], str(run / records.RESULTS))
 
@@ -164,11 +164,11 @@ def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
 def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
     """The records that have the samples of a plan, as far as they were measured."""
     found: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
-    for record in records.results(run)[0]:
+    for record in records.read_results(run)[0]:
         at = record["length"], record["depth"] if "depth" in record else None
         if at in found and all(name in record and record[name] == value for name, value in identity.items()):
             found[at].append(record)
-    return Started(plan, identity, {at: records.covering(cells, plan.wanted[at]) for at, cells in found.items()})
+    return Started(plan, identity, {at: records.cover(cells, plan.wanted[at]) for at, cells in found.items()})
 
 
 def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: tqdm) -> None:
@@ -216,5 +216,5 @@ def _note_stop(run: Path, started: Started, known: Iterable[Cell], source: Mappi
     if not lengths:
         return
     stopped = {**started.identity, "eval": STOPPED, "of": started.identity["eval"], "lengths": lengths, "after": after}
-    if not any(stopped.items() <= record.items() for record in records.results(run)[1]):
+    if not any(stopped.items() <= record.items() for record in records.read_results(run)[1]):
         jsonl.append(run / records.RESULTS, {**stopped, **source})

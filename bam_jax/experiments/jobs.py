@@ -73,7 +73,7 @@ class Job:
     def spent(self, folder: Path) -> float:
         """The seconds of `cost` that its files show as done."""
         steps = [record["step"] for record in read_metrics(folder / self.name)]
-        cells = records.once(records.results(folder / self.name)[0])
+        cells = records.without_repeats(records.read_results(folder / self.name)[0])
         samples = sum(cell["n"] * kind_of(cell["eval"]).seconds(cell["length"]) for cell in cells)
         return self._training(max(steps, default=0)) + samples + sum(job.spent(folder) for job in self.then)
 
@@ -82,7 +82,7 @@ class Job:
         for job in self.then:
             if (folder / job.name).exists():
                 return job.status(folder)
-        for cell in reversed(records.results(folder / self.name)[0]):
+        for cell in reversed(records.read_results(folder / self.name)[0]):
             return f"{cell['eval']} at {cell['length']} tokens"
         for record in reversed(read_metrics(folder / self.name)):
             return f"step {record['step']} of {self.config.steps}, loss {record['loss']:.3f}"

@@ -71,7 +71,7 @@ class Run:
         return ", ".join([self.label, *(f"{name}={value}" for name, value in sorted(cell["overrides"].items()))])
 
 
-def there(folder: Path) -> None:
+def require_folder(folder: Path) -> None:
     """Nothing, if there is a folder.
 
     Args:
@@ -86,7 +86,7 @@ def there(folder: Path) -> None:
         )
 
 
-def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
+def read_sweep(folder: Path) -> tuple[dict[str, Any], list[Run]]:
     """Reads the folder of a sweep: `experiment.json`, and its runs so far.
 
     Args:
@@ -96,10 +96,10 @@ def read(folder: Path) -> tuple[dict[str, Any], list[Run]]:
         UserError: no experiment there, or a file that cannot be read.
     """
     described = read_manifest(folder)
-    return described, [named(run(folder / each["name"]), each) for each in described["runs"]]
+    return described, [as_row(read_run(folder / each["name"]), each) for each in described["runs"]]
 
 
-def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
+def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
     """Reads a run's folder.
 
     Args:
@@ -110,7 +110,7 @@ def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
         UserError: a file that cannot be read.
     """
     config = run_folder.read_config(path) if (path / run_folder.CONFIG).exists() else None
-    cells, _ = records.results(path)
+    cells, _ = records.read_results(path)
     newest = max((cell["step"] for cell in cells), default=0)
     return Run(
         name=path.name,
@@ -119,16 +119,16 @@ def run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
         labels=[],
         commands=commands,
         config=config,
-        cells=records.once(cell for cell in cells if cell["step"] == newest),
+        cells=records.without_repeats(cell for cell in cells if cell["step"] == newest),
         history=read_metrics(path),
     )
 
 
-def named(run: Run, entry: Mapping[str, Any]) -> Run:
+def as_row(run: Run, entry: Mapping[str, Any]) -> Run:
     """A run as a row of an experiment, with no other cells than the experiment asks for.
 
     Args:
-        run: as `run` gives it.
+        run: as `read_run` gives it.
         entry: of `experiment.json`; one from before it had `evaluations` asks for all cells.
     """
     cells = run.cells
@@ -137,7 +137,7 @@ def named(run: Run, entry: Mapping[str, Any]) -> Run:
             id(cell)
             for each in entry["evaluations"]
             for length in each.lengths
-            for part in parts(run.cells, each, length, run.config or Config(), each.overrides).values()
+            for part in find_parts(run.cells, each, length, run.config or Config(), each.overrides).values()
             for cell in part.cells
         }
         cells = [cell for cell in cells if id(cell) in wanted]
@@ -145,7 +145,7 @@ def named(run: Run, entry: Mapping[str, Any]) -> Run:
     return dataclasses.replace(run, **own, cells=cells)
 
 
-def parts(
+def find_parts(
     measured: Iterable[Cell], evaluation: Evaluation, length: int, config: Config, changes: Mapping[str, Any]
 ) -> dict[Place, Part]:
     """The parts of what an evaluation asks for at a length, by depth and task; nothing that was measured otherwise counts.
@@ -170,7 +170,7 @@ def parts(
     for place in evaluation.places():
         last = newest[place] if place in newest else None
         wanted = evaluation.wanted(length, last)
-        cells = records.covering(found[place][records.identity(last)] if last else [], wanted)
+        cells = records.cover(found[place][records.identity(last)] if last else [], wanted)
         made[place] = Part(cells, wanted or max(1, sum(cell["n"] for cell in cells)))
     return made
 

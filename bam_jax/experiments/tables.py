@@ -185,7 +185,7 @@ def results_reader(folder: Path) -> Reader:
     Args:
         folder: of the runs.
     """
-    read = functools.cache(lambda name: RunResults(*records.results(folder / name)))
+    read = functools.cache(lambda name: RunResults(*records.read_results(folder / name)))
     return lambda job: read(job.name)
 
 
@@ -263,7 +263,7 @@ def parts_of(evaluation: Evaluation, job: Job, measured: RunResults) -> dict[Pla
     # A run that is not at its end yet, or was evaluated before it, has nothing for a table.
     cells = [cell for cell in measured.cells if cell["step"] == job.config.steps]
     overrides = {**evaluation.overrides, **job.row.changes}
-    return results.parts(cells, evaluation, evaluation.lengths[0], job.config, overrides)
+    return results.find_parts(cells, evaluation, evaluation.lengths[0], job.config, overrides)
 
 
 def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults) -> Outcome:

@@ -31,7 +31,7 @@ def page_sections(path: Path, folder: Path, scale: str) -> list[Section]:
         UserError: a file without claims, no folder, or a run that cannot be read.
     """
     by_paper, notes = claims.load(path)
-    results.there(folder)
+    results.require_folder(folder)
     measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
     return [Section(f"At the {scale} scale", items=notes), *claims_sections(by_paper, measured, printed)]
 

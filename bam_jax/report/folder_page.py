@@ -36,7 +36,7 @@ def write(folder: Path) -> Path:
     Raises:
         UserError: no experiment there, or a file that cannot be read.
     """
-    manifest, runs = results.read(folder)
+    manifest, runs = results.read_sweep(folder)
     sections = page_sections(manifest, runs, folder, find_priors({run.name: folder / run.name for run in runs}))
     (folder / "figures").mkdir(exist_ok=True)
     for section in sections:

@@ -63,7 +63,7 @@ def page_sections(
         sections.append(_evaluation(key, cells, config, f"eval{number}"))
     given_up = dict.fromkeys(
         f"{each['of']} at {_tokens(each['lengths'])} tokens: no prompt was answered at {_tokens(each['after'])}"
-        for each in records.results(path)[1]
+        for each in records.read_results(path)[1]
     )
     if given_up:
         sections.append(Section("Not measured", items=list(given_up)))

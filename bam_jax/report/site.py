@@ -120,7 +120,7 @@ def _read_runs(
     runs = {}
     for name, path in paths.items():
         made_by = commands[name] if name in commands else run_page.training_commands(configs[name], path)
-        run = results.run(path, seed=configs[name].seed, commands=made_by)
+        run = results.read_run(path, seed=configs[name].seed, commands=made_by)
         runs[name] = dataclasses.replace(run, name=name, label=name)
     return runs
 
@@ -132,7 +132,7 @@ def _folder_page(
     own, learned = [], {}
     for entry in manifest["runs"]:
         name = str((path / entry["name"]).relative_to(folder))
-        own.append(results.named(runs[name] if name in runs else results.run(path / entry["name"]), entry))
+        own.append(results.as_row(runs[name] if name in runs else results.read_run(path / entry["name"]), entry))
         if name in priors:
             learned[entry["name"]] = priors[name]
     return folder_page.page_sections(manifest, own, path, learned)

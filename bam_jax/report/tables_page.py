@@ -43,7 +43,7 @@ def write(files: Sequence[str], runs: Path, out: Path, scale: str | None) -> Ite
             raise UserError(f"{path} has no tables of a paper; python -m bam_jax.report says what its runs found")
     columns = [column for made in loaded.values() for table in made.tables for column in table.columns]
     if any(column.evaluation or column.speed for column in columns):
-        results.there(runs)
+        results.require_folder(runs)
     for path, made in loaded.items():
         entries = [compare(table, made, runs) for table in made.tables]
         sections = tables_sections(made, entries)

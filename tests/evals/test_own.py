@@ -53,16 +53,16 @@ def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys, evalua
     (_, (module, *arguments)) = job.commands(tmp_path)
     assert module == "bam_jax.evaluate" and not command(*arguments)
     assert f"{run}: accuracy at 16 tokens: " in (said := capsys.readouterr().out) and "(4 sequences)" in said
-    ((record,), _) = records.results(run)
+    ((record,), _) = records.read_results(run)
     assert (record["eval"], record["length"], record["n"], record["step"]) == ("next_token", 16, 4, 1)
     assert 0 <= record["value"] <= 1
     ((entry,),) = [tables.compare(table, made, tmp_path) for table in made.tables]
     assert entry.ours == (record["value"],) and entry.settled
     assert not command(*arguments[:2], "--lengths=16", "--sequences=6")
-    assert [(each["first"], each["n"]) for each in records.results(run)[0]] == [(0, 4), (4, 2)]
+    assert [(each["first"], each["n"]) for each in records.read_results(run)[0]] == [(0, 4), (4, 2)]
 
     entry = {"name": job.name, "label": "RoPE", "seed": 0, "labels": [], "commands": []}
-    shown = results.named(results.run(run), entry | {"evaluations": job.row.evaluations})
+    shown = results.as_row(results.read_run(run), entry | {"evaluations": job.row.evaluations})
     assert [cell["value"] for cell in shown.cells] == [record["value"]]
 
 

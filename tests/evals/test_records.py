@@ -27,13 +27,13 @@ def text(n, *, first=None, seconds=0.5, **others):
 
 def written(run, lines):
     (run / records.RESULTS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return records.results(run)[0]
+    return records.read_results(run)[0]
 
 
 @hypothesis.given(SPANS, st.none() | st.integers(1, 5))
 def test_each_sample_is_covered_once_by_what_fits_best(given, wanted):
     cells = [text(n, first=first) for first, n in given]
-    found = spans(records.covering(cells, wanted))
+    found = spans(records.cover(cells, wanted))
     assert all(before[1] == after[0] for before, after in itertools.pairwise([(0, 0), *found]))
     ends, longer = {0}, True
     while longer:  # all that chains of records reach
@@ -48,7 +48,7 @@ def test_records_twice_and_in_any_order_are_the_records_once(given, random):
     cells = [text(n, first=first, seconds=float(number)) for number, (first, n) in enumerate(given)]
     mixed = [*cells, *cells]
     random.shuffle(mixed)
-    assert spans(records.once(mixed)) == spans(records.once(cells))
+    assert spans(records.without_repeats(mixed)) == spans(records.without_repeats(cells))
 
 
 def test_records_that_do_not_say_their_samples_are_in_the_order_of_the_file(tmp_path):

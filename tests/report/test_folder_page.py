@@ -92,7 +92,7 @@ def folder(tmp_path):
 
 
 def test_curves_are_means_by_label_and_seed(folder):
-    _, runs = results.read(folder)
+    _, runs = results.read_sweep(folder)
     assert length_curves(runs, "passkey") == {
         "BAM SSMax": [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})],
         "RoPE": [Seed(0, {128: 0.0})],
@@ -103,7 +103,7 @@ def test_curves_are_means_by_label_and_seed(folder):
 
 
 def test_positions_are_the_windows_of_the_longest_sequences(folder):
-    _, runs = results.read(folder)
+    _, runs = results.read_sweep(folder)
     ((label, (seed,)),) = position_curves(runs).items()
     assert label == "RoPE" and seed.seed == 0 and list(seed.values) == [64, 128]
     np.testing.assert_allclose(list(seed.values.values()), np.exp([1.5, 2.5]))

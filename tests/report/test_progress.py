@@ -18,7 +18,7 @@ def run(tmp_path):
 
 
 def said(run):
-    return describe_training(results.run(run), run)
+    return describe_training(results.read_run(run), run)
 
 
 def reach(run, step):
