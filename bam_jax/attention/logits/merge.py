@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 from bam_jax.attention.logits.scoring import HIDDEN
 
 
-def parts(needed: Bool[Array, "H 1 M"], count: int) -> Bool[Array, "H P M"]:
+def deal_blocks(needed: Bool[Array, "H 1 M"], count: int) -> Bool[Array, "H P M"]:
     """The key blocks that the only query block needs, dealt out to so many copies of it, a run of blocks to each.
 
     Few queries and many keys have no other work to share out among the cores of a device.

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.merge import merge, parts
+from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Tiling
@@ -68,7 +68,7 @@ def _decode(pipeline: TilePipeline, kernel: Kernel, q: Array) -> tuple[Array, Ar
     count = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), pipeline.needed.shape[-1])
     # A copy of the query's block for each part: to the grid they are so many blocks of queries.
     copies = dataclasses.replace(
-        pipeline, needed=parts(pipeline.needed, count), q=jnp.tile(pipeline.q, (1, count, 1, 1))
+        pipeline, needed=deal_blocks(pipeline.needed, count), q=jnp.tile(pipeline.q, (1, count, 1, 1))
     )
     query_vectors = jax.tree.map(lambda x: jnp.tile(x, count), pipeline.queries)
     (out,), (lse,) = copies.over_keys(kernel, (copies.q,), query_vectors, matrices=1, vectors=1)

@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import tile
-from bam_jax.attention.logits.merge import merge, parts
+from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.tpu_forward import finish_softmax, start_softmax
@@ -55,7 +55,7 @@ def decode(
         queries=jax.tree.map(grouped, grid.queries),
         keys=jax.tree.map(grouped_keys, grid.keys),
         table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads: their parameters come with the queries
-        needed=parts(needed, number).reshape(heads * number, 1, -1),
+        needed=deal_blocks(needed, number).reshape(heads * number, 1, -1),
         block_q=count,
     )
     output = lambda n: jax.ShapeDtypeStruct((q.shape[0], heads * number, n, count), jnp.float32)

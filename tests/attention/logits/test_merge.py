@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Mask, Scoring, Tokens, reference
-from bam_jax.attention.logits.merge import merge, parts
+from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import HIDDEN
 from bam_jax.attention.logits.skipping import Tiling
 
@@ -43,8 +43,8 @@ def test_parts_merge_to_the_whole(seed, lengths, window):
 @pytest.mark.parametrize(("blocks", "count"), [(1, 1), (7, 1), (7, 2), (7, 3), (7, 7), (64, 5)])
 def test_every_block_is_in_one_part_and_parts_are_even(blocks, count):
     needed = jnp.asarray(np.random.default_rng(0).random((2, 1, blocks)) < 0.7)
-    dealt = np.asarray(parts(needed, count))
+    dealt = np.asarray(deal_blocks(needed, count))
     assert dealt.shape == (2, count, blocks)
     np.testing.assert_array_equal(dealt.sum(1), np.asarray(needed[:, 0], int))
-    sizes = np.asarray(parts(jnp.ones((1, 1, blocks), bool), count))[0].sum(1)
+    sizes = np.asarray(deal_blocks(jnp.ones((1, 1, blocks), bool), count))[0].sum(1)
     assert sizes.max() - sizes.min() <= 1
