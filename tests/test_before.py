@@ -173,6 +173,7 @@ def test_a_prepared_folder_made_again_has_the_same_text():
     }
 
 
+@pytest.mark.full  # ten seconds, most of them for figures
 def test_the_report_of_a_sweep_shows_what_was_measured(capsys):
     report.main([str(SWEEP)])
     assert capsys.readouterr().out.startswith(f"wrote {SWEEP / 'report.html'}")
@@ -192,9 +193,9 @@ def test_the_report_of_a_sweep_shows_what_was_measured(capsys):
 
 
 def test_heads_are_what_they_were(capsys):
-    kept = read(BAM / heads.FILE)
+    kept = read(BAM / "heads.jsonl")
     heads.main([f"--run={BAM}"])
-    for old, new in zip(kept, read(BAM / heads.FILE), strict=True):
+    for old, new in zip(kept, read(BAM / "heads.jsonl"), strict=True):
         assert old.keys() == new.keys()
         for name in ("layer", "head", "shape", "log_scale", "loc", "class", "scale", "step", "config", "positions"):
             assert new[name] == old[name]

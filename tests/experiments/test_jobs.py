@@ -63,8 +63,8 @@ def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
         assert made == config.load(file.removeprefix("--config="), config.from_arguments(changes))
         assert workdir == f"--workdir={run}"
     assert trained[1][0].start == str(trained[0][1])
-    (_, options) = evaluated[0]
-    assert list(options["allow"]) == [address] and options["overrides"] == {"encoding_options.window": 32}
+    ((_, evaluation), options) = evaluated[0]
+    assert list(options["allow"]) == [address] and evaluation == asked
 
 
 def test_the_folder_of_the_runs_does_not_change_their_names():
