@@ -6,7 +6,8 @@ Paper:    appendix H.3: BAM SSMax has accuracy 1 to 32 times its context, and ab
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, bam, far_passkeys, head, paper, passkey
+from bam_jax.experiments.paper_columns import far_passkeys, head, passkey
+from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, bam, paper
 
 LENGTHS = tuple(128 * 2**k for k in range(9))
 BOUND = ("51K", "102K", "153K", "204K", "256K")

@@ -6,7 +6,8 @@ Paper:    appendix H.3: at 512K, above 90% after training at 2048 and 40% after 
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import FINEWEB, bam, far_passkeys, paper
+from bam_jax.experiments.paper_columns import far_passkeys
+from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 LAST = {512: "0.40", 1024: "", 2048: ">0.90"}
 """At the last length. "Accuracy above 80%" to 300,000 tokens after 1024 is in Figure 11."""

@@ -6,7 +6,8 @@ Paper:    appendix H.4; its numbers are in the image alone.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.paper_columns import head, passkey
+from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 METHODS = ("Sinusoidal", "NoPE", "RoPE", "RoPE Local", "ALiBi", "BAM")
 LENGTHS = tuple(128 * 2**k for k in range(9))

@@ -6,7 +6,8 @@ Paper:    appendix H.5; its numbers are in the image alone. It shows the loss; o
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import BAM_SHRINK, FINEWEB, bam, bam_extended, head, paper, perplexity, tokens
+from bam_jax.experiments.paper_columns import BAM_SHRINK, head, perplexity, tokens
+from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
 
 POSITIONS = tuple(512 * 2**k for k in range(7))
 

@@ -6,7 +6,8 @@ Paper:    appendix H.6; its numbers are in the image alone.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, far_passkeys, paper
+from bam_jax.experiments.paper_columns import far_passkeys
+from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 NOTES = (

@@ -6,7 +6,8 @@ Paper:    section 3.1; its text and caption give BAM SSMax 1 at every length, an
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.paper_columns import head, passkey
+from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 METHODS = ("Sinusoidal SSMax", "NoPE SSMax", "RoPE SSMax", "RoPE Local", "ALiBi SSMax", "BAM", "BAM SSMax")
 LENGTHS = tuple(128 * 2**k for k in range(9))

@@ -6,7 +6,8 @@ Paper:    section 3.1: above 80% at 500 times the training length (512 tokens), 
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import FINEWEB, bam, far_passkeys, paper
+from bam_jax.experiments.paper_columns import far_passkeys
+from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 NOTES = (

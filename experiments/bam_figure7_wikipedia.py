@@ -6,7 +6,8 @@ Paper:    appendix D.2; its numbers are in the image alone. It takes articles as
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import BAM_METHODS, BAM_SHRINK, FINEWEB, WIKIPEDIA, bam, head, paper, perplexity, tokens
+from bam_jax.experiments.paper_columns import BAM_SHRINK, head, perplexity, tokens
+from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, WIKIPEDIA, bam, paper
 
 LONGEST = 32_768
 POSITIONS = tuple(512 * 2**k for k in range(7))

@@ -7,7 +7,8 @@ Paper:    appendix H.1; its numbers are in the image alone.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.paper_columns import head, passkey
+from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 LENGTHS = tuple(512 * 2**k for k in range(7))
 INITS = {"uniform": "uniform", "ALiBi": "alibi", "sampled": "sampled"}

@@ -7,7 +7,8 @@ Paper:    appendix H.2: the parameters are in the text, the accuracies in the im
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import FINEWEB, bam, head, paper, passkey
+from bam_jax.experiments.paper_columns import head, passkey
+from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 LENGTHS = tuple(512 * 2**k for k in range(7))
 PARAMETERS = {"shape": "192", "shape and scale": "384", "shape, scale and location": "576"}

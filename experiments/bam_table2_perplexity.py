@@ -6,7 +6,8 @@ Paper:    appendix D.1.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table, printed
-from bam_jax.experiments.papers import BAM_SHRINK, FINEWEB, WIKIPEDIA, bam, paper, perplexity
+from bam_jax.experiments.paper_columns import BAM_SHRINK, perplexity
+from bam_jax.experiments.papers import FINEWEB, WIKIPEDIA, bam, paper
 
 VALUES = """
 |                  | Wikipedia | Fineweb |

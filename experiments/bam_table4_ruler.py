@@ -6,7 +6,8 @@ Paper:    appendix F.1; 50 samples a cell.
 """
 
 from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.papers import ESSAYS, FINEWEB, bam, paper, ruler, ruler_overrides
+from bam_jax.experiments.paper_columns import ESSAYS, ruler, ruler_overrides
+from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 VALUES = {
     "Single 1": """

@@ -7,7 +7,8 @@ Paper:    appendix G; texts of at most 131k tokens.
 
 from bam_jax.evals.harness import Harness
 from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.papers import BENCHMARKS, FINEWEB, bam, bam_extended, paper, questions, ruler_overrides
+from bam_jax.experiments.paper_columns import BENCHMARKS, questions, ruler_overrides
+from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
 
 VALUES = """
 |                                     | BAM SSMax | RoPE SSMax |

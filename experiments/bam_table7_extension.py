@@ -6,7 +6,8 @@ Paper:    appendix H.5.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table, printed
-from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, far_passkeys, paper
+from bam_jax.experiments.paper_columns import far_passkeys
+from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
 
 VALUES = """
 | Model     | <1K | 51K | 102K | 153K | 204K | 256K | 307K | 358K | 409K | 460K | 512K |

@@ -6,7 +6,8 @@ Paper:    appendix H.7: 100 samples, batch 1, 512 tokens; its caption says "duri
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table, printed
-from bam_jax.experiments.papers import BAM_SHRINK, bam, paper, speed
+from bam_jax.experiments.paper_columns import BAM_SHRINK, speed
+from bam_jax.experiments.papers import bam, paper
 
 VALUES = {
     "120M": """

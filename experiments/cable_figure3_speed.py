@@ -7,7 +7,8 @@ Paper:    section 5.2; its numbers are in the image alone. The text says that CA
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.papers import CABLE_SHRINK, FINEWEB_EDU, cable, paper, speed
+from bam_jax.experiments.paper_columns import CABLE_SHRINK, speed
+from bam_jax.experiments.papers import FINEWEB_EDU, cable, paper
 
 METHODS = ("Sinusoidal", "RoPE", "Kerple", "Fire", "T5-bias", "ALiBi", "CABLE", "Learnable")
 NOTES = (

@@ -6,7 +6,8 @@ Paper:    section 5.3; its text gives the training speed, on eight H100 GPUs.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table, printed
-from bam_jax.experiments.papers import CABLE_SHRINK, FINEWEB_EDU, cable, paper, perplexity, speed
+from bam_jax.experiments.paper_columns import CABLE_SHRINK, perplexity, speed
+from bam_jax.experiments.papers import FINEWEB_EDU, cable, paper
 
 VALUES = """
 | Seq. Len. | CABLE | Kerple | DAPEv2+Cable | DAPEv2+Kerple |

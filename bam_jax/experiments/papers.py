@@ -9,12 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.data.tasks.benchmarks import INVENTED, TASKS
-from bam_jax.evals.harness import Harness
-from bam_jax.evals.passkey import Passkey
-from bam_jax.evals.perplexity import Perplexity
-from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Speed, Table, printed, tabled
+from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Table, printed, tabled
+from bam_jax.experiments.paper_columns import CABLE_SHRINK, perplexity, tokens
 from bam_jax.system.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -47,8 +43,6 @@ _BAM_TOY: Mapping[str, Mapping[str, Any]] = {
     "432M": {"model.width": 96, "model.heads": 6, "model.hidden": 192, "steps": 1000},
     "1.1B": {"model.layers": 3, "model.width": 128, "model.heads": 8, "steps": 1000},
 }
-BAM_SHRINK = 8
-"""Tokens of the paper to one token of the toy scale, beyond the context as within it."""
 
 CABLE_METHODS: Mapping[str, str] = {
     "CABLE": "cable",
@@ -67,7 +61,6 @@ CABLE_METHODS: Mapping[str, str] = {
 """CABLE, section 4.3: names in `bam_jax.encodings.ENCODINGS`."""
 
 CABLE_LENGTHS = (512, 1024, 2048, 4096, 8192, 15360)
-CABLE_SHRINK = 16
 _CABLE_STEPS = {"tiny": 9000, "small": 5000, "medium": 3000}
 _CABLE_TOY = {
     "tiny": {"model.layers": 2, "model.width": 64, "model.heads": 4},
@@ -76,10 +69,6 @@ _CABLE_TOY = {
 }
 
 FINEWEB, FINEWEB_EDU, WIKIPEDIA = "data/fineweb-10bt", "data/fineweb-edu-10bt", "data/wikipedia-en"
-ESSAYS = "corpora/essays"
-"""Where the user has essays for RULER's haystacks; RULER's own are those of Paul Graham."""
-BENCHMARKS = "corpora/benchmarks"
-"""Where the user has the benchmarks of questions."""
 WIKITEXT, WIKITEXT_TEST = "data/wikitext-103", "data/wikitext-103-test"
 _PREPARED: Mapping[str, tuple[str, ...]] = {
     FINEWEB: ("--preset=fineweb-10bt",),
@@ -110,110 +99,6 @@ def config_file(name: str) -> str:
             f"configs/{name} stands in the repository and not in the installed package; give the same command in a clone of it"
         )
     return str(path)
-
-
-def tokens(length: int, scale: str, shrink: int = BAM_SHRINK) -> int:
-    """A length or context of a paper at a scale.
-
-    >>> tokens(15_360, "toy", CABLE_SHRINK), tokens(15_360, "paper")
-    (960, 15360)
-    """
-    return length // shrink if scale == "toy" else length
-
-
-def head(length: int) -> str:
-    """A length of thousands as BAM's tables write it.
-
-    >>> [head(length) for length in (1536, 12_288, 512, 51_200, 307_200, 512_000)]
-    ['1.5K', '12K', '512', '51K', '307K', '512K']
-    """
-    if length < 1000:
-        return str(length)
-    return f"{length / 1024:g}K" if length % 512 == 0 and length < 50_000 else f"{length // 1000}K"
-
-
-PATIENCE = 2
-"""Lengths one after another without any passkey found, after which longer ones are left out."""
-
-
-def passkey(length: int, scale: str, *, depths: int = 20) -> Passkey:
-    """Passkeys at a length of the paper, until two lengths have none; at the toy scale at no more than 5 depths."""
-    depths = min(depths, 5) if scale == "toy" else depths
-    return Passkey((tokens(length, scale, BAM_SHRINK),), depths=depths, patience=PATIENCE)
-
-
-def far_passkeys(scale: str, *, depths: int = 20) -> dict[str, Passkey]:
-    """Passkeys within BAM's training context and at ten lengths to 512,000 tokens, by the heads of its Table 7.
-
-    At the toy scale they are at 64 and to 64,000 tokens.
-    """
-    heads = {"<1K": 512} | {head(51_200 * k): 51_200 * k for k in range(1, 11)}
-    return {label: passkey(length, scale, depths=depths) for label, length in heads.items()}
-
-
-def perplexity(length: int, scale: str, *, shrink: int, held_out: str = "", budget: int = 3_932_160) -> Perplexity:
-    """Perplexity at a length of the paper.
-
-    Args:
-        length: tokens, the paper's.
-        scale: "toy" or "paper".
-        shrink: tokens of the paper to one of the toy scale.
-        held_out: another corpus to measure it on; "": the one held out in training.
-        budget: tokens to measure.
-    """
-    toy = scale == "toy"
-    other = {"data.held_out_source": "stdlib" if toy else held_out} if held_out else {}
-    return Perplexity((tokens(length, scale, shrink),), tokens=2**15 if toy else budget, overrides=other)
-
-
-def speed(measure: str, length: int, scale: str, *, shrink: int) -> Speed:
-    """The speed or memory of a model with random parameters at a length of the paper.
-
-    Args:
-        measure: a name in `bam_jax.bench.speed.MEASURES`.
-        length: tokens, the paper's.
-        scale: "toy" or "paper".
-        shrink: tokens of the paper to one of the toy scale.
-    """
-    return Speed(measure, tokens(length, scale, shrink))
-
-
-def ruler(label: str, length: int, task: str, scale: str) -> Column:
-    """A task of RULER at a length of the paper, as a column; at the toy scale two samples, in bytes.
-
-    What is beyond 1024 tokens is an eighth at the toy scale: below, a prompt of RULER does not fit.
-
-    Args:
-        label: the column's head.
-        length: tokens, the paper's.
-        task: such as "niah_single_1".
-        scale: "toy" or "paper".
-    """
-    if scale == "toy":
-        return Column(label, Ruler((1024 + (length - 1024) // BAM_SHRINK,), tasks=(task,), samples=2))
-    return Column(label, Ruler((length,), tasks=(task,), essays=ESSAYS))
-
-
-def questions(label: str, evaluation: Harness, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0) -> Column:
-    """A benchmark of questions as a column; at the toy scale 64 invented ones, or four of each of many tasks, in bytes.
-
-    Args:
-        label: the column's head.
-        evaluation: the harness, one benchmark, and the tokens of the paper that are read at most.
-        scale: "toy" or "paper".
-        shrink: tokens of the paper to one of the toy scale.
-        unit: 0.01 for percent.
-    """
-    (length,), (task,) = evaluation.lengths, evaluation.tasks
-    asked = dataclasses.replace(evaluation, lengths=(tokens(length, scale, shrink),), data=BENCHMARKS)
-    if scale == "toy":
-        asked = dataclasses.replace(asked, questions=64 if len(TASKS[task]) == 1 else 4, data=INVENTED)
-    return Column(label, asked, unit=unit)
-
-
-def ruler_overrides(scale: str) -> dict[str, Any]:
-    """The changes that RULER and questions need: at the toy scale a tokenizer that keeps every text as it is."""
-    return {"data.tokenizer": "byte", "data.task": "packed", "steps": 300} if scale == "toy" else {}
 
 
 def bam(

@@ -7,7 +7,7 @@ import pytest
 
 from bam_jax.data.tasks import benchmarks
 from bam_jax.evals.passkey import Passkey
-from bam_jax.experiments import experiment, jobs, papers, tables
+from bam_jax.experiments import experiment, jobs, paper_columns, papers, tables
 from bam_jax.experiments.experiment import DASH, SCALES, Column, Row, Table, tabled
 from bam_jax.experiments.tables import parse_number
 from bam_jax.system.errors import UserError
@@ -246,7 +246,7 @@ def test_questions_are_those_of_the_papers_columns():
     assert domains == parts and len(domains) == 5
     for column in made[1]:  # the paper leaves out what is longer
         assert column.evaluation.lengths == (131_072,) and column.evaluation.longer == "skip"
-    assert {c.evaluation.data for columns in made for c in columns} == {papers.BENCHMARKS}
+    assert {c.evaluation.data for columns in made for c in columns} == {paper_columns.BENCHMARKS}
     assert {c.evaluation.data for columns in toy for c in columns} == {"invented"}
     (row,) = [row for row in load("bam_table6_longbench", "paper").rows if row.label == "BAM SSMax"]
     (together,) = row.evaluations
