@@ -128,7 +128,9 @@ def measure(
         UserError: the run or the arguments will not do.
     """
     run = Path(run)
-    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides)
+    own = run_folder.read_config(run)
+    step = run_folder.trained_step(run)  # once: a training may save another in the meantime
+    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
     wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
     if wanted[0] < 1 or tokens < 0:
         raise UserError(f"--keys={','.join(map(str, wanted))} and --tokens={tokens} count tokens: give 1 or more")
@@ -136,8 +138,8 @@ def measure(
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
     ids = held_out_tokens(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})
     common = {
-        "step": run_folder.latest_step(run),
-        "config": configs.digest(run_folder.read_config(run)),
+        "step": step,
+        "config": configs.digest(own),
         "commit": host.commit(),
         "overrides": configs.typed(overrides),
         "encoding": config.encoding,

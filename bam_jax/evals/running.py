@@ -65,13 +65,12 @@ def evaluate(
     """Evaluate the newest checkpoint of a run, and append to its `results.jsonl` what is not there yet.
 
     A record holds `eval`, `length`, `depth`, `value`, `unit`, `first` and `n` (it is about the prompts, sequences, samples or
-    questions `first`, `first` + 1 ... `first` + `n` - 1), what else the evaluation found (`bam_jax.evals`), what tells its
-    cells from others' (`prompt` and `seed` of passkeys; `task`, `seed` and `essays` of RULER; `task`, `shots`, `data` and more
-    of the harness), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of the code; null
-    outside a git checkout) and `seconds`. More trials, samples, questions or tokens than before add a record with those that
-    were missing, so that the mean of a cell's records (`results.mean`) is the cell's value. Where patience ends an
-    evaluation, a record of `STOPPED` says which lengths were left out; they have no cells, and are measured once they are
-    asked for without it.
+    questions `first`, `first` + 1 ... `first` + `n` - 1), the other results of the evaluation, the fields that tell its cells
+    from others' (`Evaluation.identity`), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of
+    the code; null outside a git checkout) and `seconds`. More trials, samples, questions or tokens than before add a record
+    with those that were missing, so that the mean of a cell's records (`Evaluation.mean`) is the cell's value. Where patience
+    ends an evaluation, a record of `STOPPED` says which lengths were left out; they have no cells, and are measured once they
+    are asked for without it.
 
     Args:
         run: the run's folder.
@@ -130,12 +129,14 @@ def _prepare(
     Returns:
         (the run; the fields that tell records of this state of it from others; the fields that say where records come from).
     """
-    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides)
+    own = run_folder.read_config(run)
+    step = run_folder.trained_step(run)  # once: a training may save another in the meantime
+    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step)
     decoder.layers.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
     source = {
-        "config": configs.digest(run_folder.read_config(run)),
+        "config": configs.digest(own),
         "tokenizer": tokenizer.hash,
         "commit": host.commit(),
     }
@@ -145,7 +146,7 @@ def _prepare(
     addresses = frozenset({*allow, *configs.mentioned(evaluation.overrides)})
     held_out = functools.partial(_held_out, configs.to_json(Config(data=config.data)), tokenizer.spec, addresses)
     trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
-    return trained, {"step": run_folder.latest_step(run), "overrides": overrides}, source
+    return trained, {"step": step, "overrides": overrides}, source
 
 
 @functools.lru_cache(maxsize=1)
@@ -184,13 +185,12 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
     started = list(started)
     count, total = 0, sum(len(each.missing()) for each in started)
     for each in started:
-        known = each.records
-        measured = iter(each.plan.measure(each.missing()))
-        while not each.plan.left_out(known)[0]:
-            pair = next(measured, None)
-            if pair is None:
-                break
-            samples, result = pair
+        known, remaining = each.records, each.missing()
+        measured = iter(each.plan.measure(remaining))
+        # Patience ends nothing while a shorter length than those that it leaves out is still to be measured.
+        while {samples.length for samples in remaining} - {*each.plan.left_out(known)[0]}:
+            samples, result = next(measured)
+            remaining.remove(samples)
             count += 1
             place = {"length": samples.length, "depth": samples.depth, "first": samples.first, "n": samples.n}
             record = {**each.identity, **place, **result, **source}
@@ -206,7 +206,7 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
 def _check_record(record: Mapping[str, Any], run: Path) -> None:
     """Raise UserError where a record could not be read again, such as the perplexity of a model that gives NaN."""
     where = f"{run}: what {record['eval']} found at {record['length']} tokens"
-    remedy = "nothing was written; train the model again, at a lower rate perhaps"
+    remedy = "it was not written; train the model again, at a lower rate perhaps"
     records.checked(strict_json.parse(json.dumps(record), where, remedy), where, remedy)
 
 

@@ -221,8 +221,10 @@ def steadier(cells: Cells, far: str, near: str, row: str, other: str) -> Check:
         growth = {}
         for label in (row, other):
             over, under = dataclasses.replace(cells, columns=(far, near)).values(measured, label)
-            if over is None or not under:  # nothing is measured, or there is nothing to divide by
+            if over is None or under is None:
                 return Finding(None, f"{row}, {other} at {far} / {near}: not measured", cells.title)
+            if under == 0:
+                return Finding(False, f"{label} at {far} / {near}: {_number(over)} / 0", cells.title)
             growth[label] = over / under
         says = ", ".join(f"{label} {value:.4g}" for label, value in growth.items())
         return Finding(growth[row] < growth[other], f"{far} / {near}: {says}", cells.title)
@@ -245,7 +247,8 @@ def above_chance(places: Sequence[Cells], rows: Sequence[str], chance: float) ->
         if len(known) < len(means):
             return Finding(None, f"{len(known)} of {len(means)} means")
         best = max(known)
-        return Finding(best > chance, f"the best mean is {_number(best)}, not above {_number(chance)}")
+        verb = "above" if best > chance else "not above"
+        return Finding(best > chance, f"the best mean is {_number(best)}, {verb} {_number(chance)}")
 
     return check
 

@@ -79,7 +79,7 @@ class Job:
 
     def status(self, folder: Path) -> str:
         """The last thing that its files show, in one line."""
-        for job in self.then:
+        for job in reversed(self.then):
             if (folder / job.name).exists():
                 return job.status(folder)
         for cell in reversed(records.read_results(folder / self.name)[0]):

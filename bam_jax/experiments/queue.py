@@ -1,4 +1,4 @@
-"""The processes of a sweep: preparations one after another, then as many jobs at a time as there are places."""
+"""The processes of a sweep: preparations one after another, then as many jobs at a time as there are slots."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 from bam_jax.experiments.board import Board
 from bam_jax.experiments.experiment import Preparation
 from bam_jax.experiments.jobs import Job
-from bam_jax.experiments.slots import Place
+from bam_jax.experiments.slots import Slot
 from bam_jax.experiments.speed_jobs import Comparison
 from bam_jax.system.errors import UserError
 
@@ -37,7 +37,7 @@ def prepare(preparations: Sequence[Preparation]) -> None:
 
 
 def run(
-    waiting: Sequence[Job | Comparison], named: Sequence[str], folder: Path, where: Sequence[Place], platform: str
+    waiting: Sequence[Job | Comparison], named: Sequence[str], folder: Path, where: Sequence[Slot], platform: str
 ) -> list[Job | Comparison]:
     """Work through the jobs, each in a process of its own at a place of its own; a comparison has the machine to itself.
 
@@ -56,7 +56,7 @@ def run(
     environment = ({"JAX_PLATFORMS": platform} if platform else {}) | cache | os.environ
     board = Board(waiting, folder)
     queue, free, failed = list(waiting), list(where), []
-    running: list[tuple[Job | Comparison, Place, subprocess.Popen[bytes]]] = []
+    running: list[tuple[Job | Comparison, Slot, subprocess.Popen[bytes]]] = []
     try:
         while queue or running:
             while queue and free and not (running and isinstance(queue[0], Comparison)):
@@ -81,7 +81,7 @@ def run(
 
 
 def _start(
-    job: Job | Comparison, place: Place, named: Sequence[str], folder: Path, environment: Mapping[str, str]
+    job: Job | Comparison, place: Slot, named: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Starts the process of a job, which loads the experiments again and finds the job by its name."""
     command = [sys.executable, "-m", "bam_jax.sweep", *named, f"--runs={folder}", f"--only={job.name}"]

@@ -72,7 +72,7 @@ class Run:
 
 
 def require_folder(folder: Path) -> None:
-    """Nothing, if there is a folder.
+    """Raise UserError where there is no folder of runs.
 
     Args:
         folder: of runs.

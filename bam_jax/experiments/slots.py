@@ -13,7 +13,7 @@ _ONE_CHIP = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Slot:
     """A core or an accelerator that one process at a time has for itself.
 
     Args:
@@ -25,27 +25,27 @@ class Place:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def places(platform: str, devices: Path = Path("/dev")) -> list[Place]:
-    """All places of this machine, found without touching an accelerator.
+def find_slots(platform: str, devices: Path = Path("/dev")) -> list[Slot]:
+    """All slots of this machine, found without touching an accelerator.
 
     Args:
         platform: as JAX_PLATFORMS: "cpu" means the cores; "" NVIDIA GPUs, else TPU chips, else one process left to JAX.
         devices: the folder in which the system shows accelerators.
 
-    >>> [place.core for place in places("", Path("/nowhere"))]
+    >>> [slot.core for slot in find_slots("", Path("/nowhere"))]
     [None]
     """
     if platform == "cpu":
-        return [Place(core) for core in _cores()]
+        return [Slot(core) for core in _cores()]
     gpus = [path.name.removeprefix("nvidia") for path in devices.glob("nvidia[0-9]*")]
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         gpus = [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
     if gpus:
-        return [Place(environment={"CUDA_VISIBLE_DEVICES": name}) for name in sorted(gpus, key=lambda x: (len(x), x))]
+        return [Slot(environment={"CUDA_VISIBLE_DEVICES": name}) for name in sorted(gpus, key=lambda x: (len(x), x))]
     chips = [*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")]
     if chips:
-        return [Place(environment=_ONE_CHIP | {"TPU_VISIBLE_CHIPS": f"{k}"}) for k in range(len(chips))]
-    return [Place()]
+        return [Slot(environment=_ONE_CHIP | {"TPU_VISIBLE_CHIPS": f"{k}"}) for k in range(len(chips))]
+    return [Slot()]
 
 
 def _cores() -> list[int]:

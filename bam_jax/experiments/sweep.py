@@ -13,7 +13,7 @@ from bam_jax.experiments import costs, experiment, queue
 from bam_jax.experiments.experiment import Experiment, Preparation
 from bam_jax.experiments.jobs import Job, jobs
 from bam_jax.experiments.manifest import MANIFEST
-from bam_jax.experiments.slots import places
+from bam_jax.experiments.slots import find_slots
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
@@ -119,6 +119,7 @@ class Sweep:
         """The description of an experiment with a folder of its own, which its report needs beside the runs' files."""
         (made,) = self.experiments
         order = [row.label for row in made.rows]
+        trained = [job for root in self.rows for job in (root, *root.then)]
         return {
             "title": made.title,
             "command": shlex.join(["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]),
@@ -127,7 +128,7 @@ class Sweep:
             "notes": list(made.notes),
             "runs": [
                 self._describe_run(job)
-                for job in sorted(self.rows, key=lambda job: (order.index(job.row.label), job.seed))
+                for job in sorted(trained, key=lambda job: (order.index(job.row.label), job.seed))
             ],
         }
 
@@ -157,6 +158,6 @@ class Sweep:
         if not self.experiments[0].shared:  # a report is about a folder of its own
             files.write_atomically(self.folder / MANIFEST, json.dumps(self.describe(), indent=2) + "\n")
         queue.prepare(self.preparations)
-        where = places(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
+        where = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
         slots = [where[number % len(where)] for number in range(count or len(where))]
         return queue.run(self.jobs, self.named, self.folder, slots, self.platform)

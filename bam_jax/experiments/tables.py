@@ -164,7 +164,9 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
     for label in table.values:
         mine = [job for job in planned if job.row.label == table.row(label)]
         for column, paper in table.cells(label):
-            outcomes = [_time(label, column, timed)] if column.speed else _measure(column, paper, mine, read)
+            outcomes = (
+                [_time(label, column, timed)] if column.speed and paper != DASH else _measure(column, paper, mine, read)
+            )
             entries.append(Entry(label, column, paper, tuple(outcomes)))
     return entries
 

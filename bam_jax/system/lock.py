@@ -8,6 +8,7 @@ system that passes it on, as NFS and Lustre can be told to do.
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def hold(path: Path, busy: str = "") -> Iterator[None]:
     opened = os.open(path, mode, 0o666)
     try:
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            if busy:
+                _lock_at_once(opened)
+            else:
+                fcntl.flock(opened, fcntl.LOCK_EX)
         except BlockingIOError as error:
             raise UserError(busy) from error
         except OSError as error:
@@ -39,6 +43,15 @@ def hold(path: Path, busy: str = "") -> Iterator[None]:
         yield
     finally:
         os.close(opened)
+
+
+def _lock_at_once(opened: int) -> None:
+    """Take the lock, or raise BlockingIOError; a second try passes by a process that only looks, as `is_held` does."""
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(0.05)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_held(path: Path) -> bool:

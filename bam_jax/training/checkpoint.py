@@ -186,13 +186,14 @@ def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str
 
 
 def restore_model(
-    run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}
+    run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, step: int | None = None
 ) -> tuple[Config, tokenizers.Tokenizer, transformer.Decoder]:
     """A trained model for evaluation, from a run's newest checkpoint.
 
     Args:
         run: the run's folder; nothing is written to it.
         overrides: changes at evaluation time, values by dotted names, that keep all parameters' shapes.
+        step: of the checkpoint; None: the newest.
 
     Returns:
         (config with the changes, its tokenizer, the model).
@@ -201,7 +202,7 @@ def restore_model(
         UserError: there is no run or no checkpoint, it cannot be read, or the changes do not fit it.
     """
     config = configs.override(read_config(run), overrides)
-    step = trained_step(run)
+    step = trained_step(run) if step is None else step
     tokenizer = load_tokenizer(run, config.data.tokenizer)
     vocab = vocabulary_size(config, tokenizer)
     build = lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))

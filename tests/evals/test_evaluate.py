@@ -157,6 +157,14 @@ def test_a_perplexity_that_is_no_number_is_not_written(run, monkeypatch, capsys)
     assert not (run / "results.jsonl").exists()
 
 
+def test_patience_leaves_no_shorter_length_out(run, monkeypatch):
+    """Lengths that were measured before end nothing while one below those that are left out has no result."""
+    monkeypatch.setattr(passkey, "correct", lambda decoder, samples, *, slots, rows: np.zeros((len(samples), 5), bool))
+    running.evaluate(run, Passkey((20, 24), depths=1))
+    found = running.evaluate(run, Passkey((12, 20, 24, 28, 32), depths=1, patience=2))
+    assert [record["length"] for record in found] == [12, 20, 24]
+
+
 def test_patience_ends_at_lengths_without_any_key_and_says_so(run, monkeypatch, capsys):
     measured = []
 

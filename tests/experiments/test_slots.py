@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bam_jax.experiments.slots import Place, places
+from bam_jax.experiments.slots import Slot, find_slots
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +21,13 @@ def machine(tmp_path, *names):
 
 def test_cores_are_those_that_this_process_may_use(tmp_path):
     machine(tmp_path, "nvidia0")
-    assert [place.core for place in places("cpu", tmp_path)] == sorted(os.sched_getaffinity(0))
-    assert all(not place.environment for place in places("cpu", tmp_path))
+    assert [place.core for place in find_slots("cpu", tmp_path)] == sorted(os.sched_getaffinity(0))
+    assert all(not place.environment for place in find_slots("cpu", tmp_path))
 
 
 def test_every_gpu_is_a_place(tmp_path):
     machine(tmp_path, *(f"nvidia{k}" for k in range(11)), "nvidiactl", "nvidia-uvm")
-    found = places("", tmp_path)
+    found = find_slots("", tmp_path)
     assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in found] == [str(k) for k in range(11)]
     assert {place.core for place in found} == {None}
 
@@ -35,14 +35,14 @@ def test_every_gpu_is_a_place(tmp_path):
 def test_gpus_that_the_user_hides_stay_hidden(tmp_path, monkeypatch):
     machine(tmp_path, "nvidia0", "nvidia1", "nvidia2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in places("", tmp_path)] == ["0", "2"]
+    assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in find_slots("", tmp_path)] == ["0", "2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert places("", tmp_path) == [Place()]
+    assert find_slots("", tmp_path) == [Slot()]
 
 
 @pytest.mark.parametrize("form", ["accel{}", "vfio/{}"])
 def test_every_tpu_chip_is_a_place(tmp_path, form):
     machine(tmp_path, *(form.format(k) for k in range(4)), "vfio/vfio")
-    found = places("", tmp_path)
+    found = find_slots("", tmp_path)
     assert [place.environment["TPU_VISIBLE_CHIPS"] for place in found] == ["0", "1", "2", "3"]
     assert {place.environment["TPU_PROCESS_BOUNDS"] for place in found} == {"1,1,1"}
