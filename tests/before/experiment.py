@@ -2,7 +2,7 @@
 
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments.experiment import Claim, Experiment, Row
+from bam_jax.experiments.experiment import Expected, Experiment, Row
 
 CONFIG = "configs/quickstart.py"
 SMALL = {
@@ -35,6 +35,6 @@ def get_experiment() -> Experiment:
                 evaluations=(passkey, perplexity, halved),
             ),
         ),
-        claims=(Claim("BAM SSMax", 32, least=0.9),),
+        expected=(Expected("BAM SSMax", 32, least=0.9),),
         notes=("Models so small find no key; what matters is that this is read.",),
     )
