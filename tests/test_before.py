@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import bam_jax.report.__main__ as report
-from bam_jax import evaluate, heads, sweep, tables, train
+from bam_jax import config, evaluate, heads, sweep, tables, train
 from bam_jax.data import inspect, prepare
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +104,7 @@ def measured_again(run):
     changing = {"seconds", "peak_bytes", "commit", "crc32"}
     numbers = {"value", "windows", "digits"}
     for old, new in zip(kept, again, strict=True):
+        old["overrides"], new["overrides"] = (config.typed(record["overrides"]) for record in (old, new))  # once texts
         assert {name: old[name] for name in old.keys() - changing - numbers} == {
             name: new[name] for name in new.keys() - changing - numbers
         }
