@@ -369,7 +369,7 @@ def test_options_are_a_copy():
 
 
 def test_parse_splits_overrides_and_names_the_nearest():
-    parser = errors.Parser()
+    parser = errors.Parser(prog="x", description="")
     parser.add_argument("--config", required=True)
     parser.add_argument("--workdir")
     namespace, changes = config.parse(["--config=a.py", "--config.steps=3", "--workdir", "w"], parser)
