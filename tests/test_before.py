@@ -1,4 +1,4 @@
-"""What an earlier version wrote (`tests/before/README.md`) is read by the same commands."""
+"""The same commands read the files of an earlier version (`tests/before/README.md`)."""
 
 import contextlib
 import csv

@@ -68,7 +68,7 @@ ROOMS = {room: set(imports.split()) for floor in FLOORS for room, imports in flo
 COMMANDS = {"train", "evaluate", "sweep", "tables", "claims", "report", "heads", "figures", "convert", "preflight"}
 COMMANDS |= {"methods", "data.prepare", "data.inspect", "data.train_bpe"}
 PUBLIC = ("biases", "encodings", "attention", "theory", "adapters")
-"""What people type and import: these names stay."""
+"""The packages that people import: these names stay."""
 
 
 def modules():

@@ -45,7 +45,7 @@ def test_a_run_that_starts_from_another_is_done_after_it_in_one_process():
 
 
 def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
-    """What the printed commands of training read is what the job trains; evaluations may fetch what the rows name."""
+    """A job trains the configuration that its printed command reads; its evaluations may fetch what the rows name."""
     address = "memory://nowhere/corpus"
     asked = Passkey((64,), depths=2, overrides={"encoding_options.window": 32})
     rows = (

@@ -116,7 +116,7 @@ def said(entry):
 
 
 def words(entry):
-    """What a table says of its one seed."""
+    """The text of a table's cell about its one seed."""
     line = tables_page.entry_line(entry, comparable=True)
     return line[5].removeprefix("1").removeprefix("; ") if entry.ours else line[2]
 

@@ -1,4 +1,4 @@
-"""What ends a command."""
+"""Errors, pipes and a lack of memory end a command in one line, or without a word."""
 
 import operator
 import os

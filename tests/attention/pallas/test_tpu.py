@@ -54,6 +54,8 @@ class Cauchy(biases.Bias):
 
 @biases.bias
 class Odd(biases.Bias):
+    """A formula that the compiler does not know."""
+
     scale: jax.Array
 
     def __call__(self, i, j):
