@@ -1,6 +1,7 @@
 """The parts of decoders besides attention: linear maps, norms and MLPs, and which of them a family puts together."""
 
 import dataclasses
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,34 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from bam_jax.system.platform import platform
+
+
+def product_dtype(name: str) -> jnp.dtype:
+    """The dtype of matrix products.
+
+    Args:
+        name: `config.model.dtype`.
+    """
+    if name == "auto":
+        name = "float32" if platform() == "cpu" else "bfloat16"
+    return jnp.dtype(name)
+
+
+def rngs_of(rngs: nnx.Rngs, name: str) -> nnx.Rngs:
+    """The random numbers of a part of a model, by its name alone.
+
+    Models of one seed share the initial values of every part that they have in common, whatever else they draw: what
+    differs between two encodings is then the encoding.
+
+    Args:
+        rngs: of the whole; nothing is drawn from them.
+        name: of the part within the whole.
+
+    >>> first, second = (rngs_of(nnx.Rngs(0), name).params() for name in ("query", "query"))
+    >>> bool(first == second)
+    True
+    """
+    return nnx.Rngs(params=jax.random.fold_in(rngs.params.key[...], zlib.crc32(name.encode())))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +83,9 @@ class SwiGLU(nnx.Module):
     """down(silu(gate(x)) * up(x)). Source: Shazeer 2020."""
 
     def __init__(self, width: int, hidden: int, layers: int, *, family: Family, dtype: jnp.dtype, rngs: nnx.Rngs):
-        self.gate = family.linear(width, hidden, dtype=dtype, rngs=rngs)
-        self.up = family.linear(width, hidden, dtype=dtype, rngs=rngs)
-        self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs, residual_layers=layers)
+        self.gate = family.linear(width, hidden, dtype=dtype, rngs=rngs_of(rngs, "gate"))
+        self.up = family.linear(width, hidden, dtype=dtype, rngs=rngs_of(rngs, "up"))
+        self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs_of(rngs, "down"), residual_layers=layers)
 
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
         return self.down(jax.nn.silu(self.gate(x)) * self.up(x))
@@ -66,8 +95,8 @@ class GELU(nnx.Module):
     """down(gelu(up(x))), with the tanh approximation. Source: Radford et al. 2019."""
 
     def __init__(self, width: int, hidden: int, layers: int, *, family: Family, dtype: jnp.dtype, rngs: nnx.Rngs):
-        self.up = family.linear(width, hidden, dtype=dtype, rngs=rngs)
-        self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs, residual_layers=layers)
+        self.up = family.linear(width, hidden, dtype=dtype, rngs=rngs_of(rngs, "up"))
+        self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs_of(rngs, "down"), residual_layers=layers)
 
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
         return self.down(jax.nn.gelu(self.up(x), approximate=True))

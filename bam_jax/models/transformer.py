@@ -13,10 +13,9 @@ from bam_jax.attention import EMPTY, Cache, Kinds, Mask, Scoring, Tiling, Tokens
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
 from bam_jax.models import per_device
-from bam_jax.models.layers import FAMILIES
+from bam_jax.models.layers import FAMILIES, product_dtype, rngs_of
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
-from bam_jax.system.platform import platform
 
 type Caches = tuple[Cache, ...]
 """One cache for each layer."""
@@ -53,11 +52,17 @@ class Attention(nnx.Module):
         self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
         head_width, linear = config.width // config.heads, FAMILIES[config.family].linear
         self.causal = config.causal
-        self.query = linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs)
-        self.key = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs)
-        self.value = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs)
-        self.out = linear(self.heads * head_width, config.width, dtype=dtype, rngs=rngs, residual_layers=config.layers)
-        self.encoding: Encoding = encoding.build(dims, rngs)
+        self.query = linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "query"))
+        self.key = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "key"))
+        self.value = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "value"))
+        self.out = linear(
+            self.heads * head_width,
+            config.width,
+            dtype=dtype,
+            rngs=rngs_of(rngs, "out"),
+            residual_layers=config.layers,
+        )
+        self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.ssmax_prior = encoding.ssmax
         self.ssmax = None if encoding.ssmax is None else SSMax(config.heads, rngs=rngs)
         self.tiling = Tiling()
@@ -123,9 +128,11 @@ class Block(nnx.Module):
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         family = FAMILIES[config.family]
         self.attention_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
-        self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs)
+        self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs_of(rngs, "attention"))
         self.mlp_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
-        self.mlp = family.mlp(config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs)
+        self.mlp = family.mlp(
+            config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs_of(rngs, "mlp")
+        )
 
     def __call__(
         self, x: Float[Array, "B T E"], info: _TokenInfo, cache: Cache | None = None, read: int | None = None
@@ -152,20 +159,20 @@ class Decoder(nnx.Module):
         self.config = config
         family = FAMILIES[config.family]
         init = nnx.initializers.normal(family.embedding_std)
-        self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=init, rngs=rngs)
-        self.position = encoding.build_embedding(dims, rngs)
+        self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=init, rngs=rngs_of(rngs, "embed"))
+        self.position = encoding.build_embedding(dims, rngs_of(rngs, "position"))
 
         @nnx.split_rngs(splits=config.layers)
         @nnx.vmap(in_axes=0, out_axes=0)
         def stack(rngs: nnx.Rngs) -> Block:
             return Block(config, encoding, dims, dtype=dtype, rngs=rngs)
 
-        self.layers = stack(rngs)
+        self.layers = stack(rngs_of(rngs, "layers"))
         self.shared_encoding = encoding.shared
         if encoding.shared:  # one for all layers, in the place of the stacked ones, without their axis of layers
-            self.layers.attention.encoding = encoding.build(dims, rngs)
+            self.layers.attention.encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.norm = family.norm(config.width, dtype=dtype, rngs=rngs)
-        self.head = None if family.tied else family.linear(config.width, vocab, dtype=dtype, rngs=rngs)
+        self.head = None if family.tied else family.linear(config.width, vocab, dtype=dtype, rngs=rngs_of(rngs, "head"))
 
     def __call__(
         self,
@@ -324,17 +331,6 @@ class Decoder(nnx.Module):
                 f"{length} tokens are more than the learned position table holds ({limit}): "
                 "use shorter texts (a passkey's answer counts), or train with encoding_options.length or another encoding"
             )
-
-
-def product_dtype(name: str) -> jnp.dtype:
-    """The dtype of matrix products.
-
-    Args:
-        name: `config.model.dtype`.
-    """
-    if name == "auto":
-        name = "float32" if platform() == "cpu" else "bfloat16"
-    return jnp.dtype(name)
 
 
 def split(decoder: nnx.Module) -> tuple[nnx.GraphDef, dict[str, dict[str, Any]]]:

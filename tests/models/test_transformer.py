@@ -376,6 +376,26 @@ def test_names_of_the_parameters():
     assert all(x.shape[0] == TINY.layers for path, x in state if path[0] == "layers")
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_models_of_a_seed_start_alike_but_for_their_encodings(family):
+    def initial(encoding, seed=0):
+        config = Config(encoding=encoding, context=T, model=dataclasses.replace(TINY, family=family))
+        model = models.build(config, vocab=VOCAB, rngs=nnx.Rngs(seed))
+        return {"/".join(path): x[...] for path, x in nnx.to_flat_state(nnx.state(model, nnx.Param))}
+
+    alibi, other = initial("alibi"), initial("alibi", seed=1)
+    drawn = [name for name, x in alibi.items() if np.ptp(x) > 0]
+    assert len(drawn) == len({float(np.ravel(alibi[name])[0]) for name in drawn})  # no two parameters begin alike
+    assert not any(np.array_equal(alibi[name], other[name]) for name in drawn)
+    for name in drawn:
+        if name.startswith("layers"):
+            assert not np.array_equal(alibi[name][0], alibi[name][1]), name  # nor do two layers
+    for encoding in ("cable", "fire", "fox", "kerple_log", "learned", "t5"):  # which draw numbers of their own
+        found = initial(encoding)
+        assert found.keys() > alibi.keys()
+        assert all(np.array_equal(found[name], alibi[name]) for name in alibi), encoding
+
+
 def test_ssmax_is_there_when_asked_for():
     assert build("bam").layers.attention.ssmax is None
     made = build("bam", "on").layers.attention
