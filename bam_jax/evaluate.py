@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from bam_jax import config as configs
 from bam_jax.evals import summary
+from bam_jax.evals.measuring import evaluate
 from bam_jax.evals.options import add_options, from_options
-from bam_jax.evals.running import evaluate
 from bam_jax.system import console, errors
 
 

@@ -22,7 +22,7 @@ from bam_jax.config import Config
 from bam_jax.data import loader
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.transformer import Attention, Decoder
-from bam_jax.system import console, files, host
+from bam_jax.system import console, files, git
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
@@ -140,7 +140,7 @@ def measure(
     common = {
         "step": step,
         "config": configs.digest(own),
-        "commit": host.commit(),
+        "commit": git.describe(),
         "overrides": configs.typed(overrides),
         "encoding": config.encoding,
         "shares": SHARES,

@@ -33,7 +33,7 @@ from bam_jax.bench.machine import machine
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
-from bam_jax.system import errors, host, jsonl
+from bam_jax.system import errors, git, jsonl
 from bam_jax.system.errors import UserError, nearest
 
 MEASURES = {"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s"}
@@ -144,7 +144,7 @@ def compare(
     Yields:
         Measure, length and the records of all contenders, old or new.
     """
-    about = {"machine": machine(), "commit": host.commit()}
+    about = {"machine": machine(), "commit": git.describe()}
     for which, length in cells:
         by_config = {
             record["config"]: record

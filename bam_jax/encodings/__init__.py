@@ -5,7 +5,7 @@ A method of your own is a class (or `learned(SomeBias, parameter=initial value)`
 
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Dims, Encoding, Frozen, learned
-from bam_jax.encodings.context import CABLE, CABLENW, KCABLE, ForgettingTransformer
+from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ForgettingTransformer
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,
@@ -21,11 +21,11 @@ from bam_jax.encodings.prior import (
     StudentT,
     T5Distance,
 )
+from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
 from bam_jax.encodings.specification import Spec, spec
 from bam_jax.encodings.ssmax import SSMax
-from bam_jax.encodings.table import ENCODINGS
 
 __all__ = [
     "BAM",

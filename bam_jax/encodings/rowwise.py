@@ -9,7 +9,7 @@ from flax import nnx
 
 from bam_jax import biases
 from bam_jax.encodings.base import Dims, Encoding, within
-from bam_jax.encodings.context import CABLE
+from bam_jax.encodings.context_aware import CABLE
 from bam_jax.encodings.prior import KerpleLog
 from bam_jax.system.errors import UserError
 

@@ -11,7 +11,7 @@ from typing import Any
 from flax import nnx
 
 from bam_jax.encodings.base import Dims, Encoding
-from bam_jax.encodings.table import ENCODINGS
+from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.system.errors import UserError, nearest, shown
 
 SSMAX = ("off", "on", "inside", "outside")

@@ -32,7 +32,7 @@ def option(default: int | str | tuple[str, ...] | None, help: str) -> Any:
 class Evaluation:
     """An evaluation of a trained run: what is asked, and all that tables, pages and costs need to know about it.
 
-    A kind of evaluation is a subclass in a file of its own and a line in `bam_jax.evals.table`. Its options are fields made
+    A kind of evaluation is a subclass in a file of its own and a line in `bam_jax.evals.registry`. Its options are fields made
     by `option`; their types, of `bam_jax.system.fields`, bound what a command or an experiment may give.
 
     Class attributes:

@@ -1,6 +1,7 @@
 """MMLU, ARC, HellaSwag, LongBench v2 and WikiText, as the LM Evaluation Harness asks and scores them.
 
-Its tasks are read from its own files, `bam_jax.evals.lm`; the questions lie in a local folder, `bam_jax.data.tasks.benchmarks`.
+Its tasks are read from its own files by `bam_jax.evals.lm_eval_adapter`; the questions lie in a local folder,
+`bam_jax.data.tasks.benchmarks`.
 """
 
 import dataclasses
@@ -82,7 +83,7 @@ class Harness(TaskEvaluation):
         for length in self.lengths:
             trained.decoder.check_length(length)
         plans = []
-        for name, task in _lm().load(leaves(self.tasks), self.data, self.shots).items():
+        for name, task in _import_adapter().load(leaves(self.tasks), self.data, self.shots).items():
             numbers = {length: self._numbers(trained, task, length) for length in self.lengths}
             identity = {"task": name, "shots": self.shots, "data": self.data, "data_hash": task.hash}
             identity["longer"] = self.longer
@@ -145,7 +146,7 @@ def measure(
     Args:
         trained: the run.
         todo: the questions; depths are None.
-        task: as `bam_jax.evals.lm.load` gives it.
+        task: as `bam_jax.evals.lm_eval_adapter.load` gives it.
         numbers: of the task's questions that can be asked, by length.
 
     Yields:
@@ -177,13 +178,13 @@ def measure(
         yield samples, result | metrics | rest
 
 
-def _lm() -> ModuleType:
+def _import_adapter() -> ModuleType:
     try:
-        from bam_jax.evals import lm
+        from bam_jax.evals import lm_eval_adapter
     except ModuleNotFoundError as error:
         raise UserError(f"--eval=harness needs the package {error.name}: pip install 'bam_jax[harness]'") from error
-    return lm
+    return lm_eval_adapter
 
 
 def _adapter(trained: Trained, length: int) -> Any:
-    return _lm().Adapter(trained.decoder, trained.tokenizer, budget=length, memory=trained.memory)
+    return _import_adapter().Adapter(trained.decoder, trained.tokenizer, budget=length, memory=trained.memory)

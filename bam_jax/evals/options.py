@@ -7,7 +7,7 @@ from typing import Any
 
 from bam_jax import config as configs
 from bam_jax.evals.base import Evaluation
-from bam_jax.evals.table import EVALUATIONS
+from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.system.errors import UserError, nearest
 
 

@@ -31,7 +31,7 @@ from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, Place, option
 from bam_jax.evals.plan import Plan, Samples, Trained, rows_within
 from bam_jax.models import generate, transformer
-from bam_jax.system import host
+from bam_jax.system import resources
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Natural, Share
 from bam_jax.system.strict_json import Must
@@ -274,7 +274,7 @@ def measure(
             batches = ([_prompt(prompts, *pair) for pair in batch] for batch in itertools.batched(asked, rows))
             answers = (correct(decoder, batch, slots=slots, rows=rows) for batch in batches)
         for samples, result in _results(asked, rows, answers):
-            yield samples, result | {"tokens": lengths[length], "peak_bytes": host.peak_bytes()}
+            yield samples, result | {"tokens": lengths[length], "peak_bytes": resources.peak_bytes()}
 
 
 def _prompt(prompts: Prompts, samples: Samples, trial: int) -> Sample:

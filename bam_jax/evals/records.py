@@ -11,7 +11,7 @@ from typing import Any
 
 from bam_jax import config
 from bam_jax.evals import schema
-from bam_jax.evals.table import EVALUATIONS, kind_of
+from bam_jax.evals.registry import EVALUATIONS, kind_of
 from bam_jax.system import jsonl, strict_json
 
 RESULTS = "results.jsonl"

@@ -14,7 +14,7 @@ def lines(run: str | os.PathLike, evaluation: Evaluation, records: Sequence[Cell
     Args:
         run: the folder that was evaluated.
         evaluation: what was asked.
-        records: as `running.evaluate` returned them.
+        records: as `measuring.evaluate` returned them.
     """
     cells: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     for record in records:

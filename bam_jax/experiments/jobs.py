@@ -7,8 +7,8 @@ from pathlib import Path
 from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.data.sources.source import is_fetched
-from bam_jax.evals import records, running, summary
-from bam_jax.evals.table import kind_of
+from bam_jax.evals import measuring, records, summary
+from bam_jax.evals.registry import kind_of
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.system.errors import UserError
 from bam_jax.training import session
@@ -40,14 +40,14 @@ class Job:
             folder: of the runs.
 
         Raises:
-            UserError: see `loop.fit` and `running.evaluate`.
+            UserError: see `loop.fit` and `measuring.evaluate`.
             errors.Stopped: training was told to stop; the same job goes on from there.
         """
         run = folder / self.name
         start = str(folder / self.config.start) if self.row.start else ""
         session.train(dataclasses.replace(self.config, start=start) if start else self.config, run)
         for evaluation in self.row.evaluations:
-            found = running.evaluate(run, evaluation, allow=_addresses(self.config))
+            found = measuring.evaluate(run, evaluation, allow=_addresses(self.config))
             for line in summary.lines(run, evaluation, found):
                 print(line)
         for job in self.then:

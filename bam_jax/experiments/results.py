@@ -10,8 +10,8 @@ from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
-from bam_jax.evals.table import kind_of
-from bam_jax.experiments.manifest import read_manifest
+from bam_jax.evals.registry import kind_of
+from bam_jax.experiments.experiment_json import read_description
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 from bam_jax.training.metrics import read_metrics
@@ -95,7 +95,7 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], list[Run]]:
     Raises:
         UserError: no experiment there, or a file that cannot be read.
     """
-    described = read_manifest(folder)
+    described = read_description(folder)
     return described, [as_row(read_run(folder / each["name"]), each) for each in described["runs"]]
 
 

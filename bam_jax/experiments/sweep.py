@@ -11,8 +11,8 @@ from typing import Any
 
 from bam_jax.experiments import costs, experiment, queue
 from bam_jax.experiments.experiment import Experiment, Preparation
+from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.experiments.jobs import Job, jobs
-from bam_jax.experiments.manifest import MANIFEST
 from bam_jax.experiments.slots import find_slots
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
 from bam_jax.system import files
@@ -156,7 +156,7 @@ class Sweep:
         """
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         if not self.experiments[0].shared:  # a report is about a folder of its own
-            files.write_atomically(self.folder / MANIFEST, json.dumps(self.describe(), indent=2) + "\n")
+            files.write_atomically(self.folder / DESCRIPTION, json.dumps(self.describe(), indent=2) + "\n")
         queue.prepare(self.preparations)
         where = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
         slots = [where[number % len(where)] for number in range(count or len(where))]

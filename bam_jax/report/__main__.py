@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bam_jax.report
-from bam_jax.experiments.manifest import MANIFEST
+from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.report import folder_page, site
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--scale", help="of a site: toy (the default) or paper")
     parser.add_argument("--out", type=Path, help="of a site: its folder (default: report, in that of the runs)")
     given = parser.parse_args(argv)
-    if (given.folder / MANIFEST).exists():
+    if (given.folder / DESCRIPTION).exists():
         if given.experiments or given.scale or given.out:
             raise UserError(f"{given.folder} holds one experiment, whose report has no options; give the folder alone")
         print(f"wrote {folder_page.write(given.folder)}, with report.md and figures beside it")

@@ -36,24 +36,24 @@ def write(folder: Path) -> Path:
     Raises:
         UserError: no experiment there, or a file that cannot be read.
     """
-    manifest, runs = results.read_sweep(folder)
-    sections = page_sections(manifest, runs, folder, find_priors({run.name: folder / run.name for run in runs}))
+    description, runs = results.read_sweep(folder)
+    sections = page_sections(description, runs, folder, find_priors({run.name: folder / run.name for run in runs}))
     (folder / "figures").mkdir(exist_ok=True)
     for section in sections:
         if section.figure:
             style.save(section.figure, folder / "figures" / section.name)
-    files.write_atomically(folder / "report.md", page.to_markdown(manifest["title"], sections))
-    files.write_atomically(folder / "report.html", page.to_html(manifest["title"], sections))
+    files.write_atomically(folder / "report.md", page.to_markdown(description["title"], sections))
+    files.write_atomically(folder / "report.html", page.to_html(description["title"], sections))
     return folder / "report.html"
 
 
 def page_sections(
-    manifest: Mapping[str, Any], runs: Sequence[Run], folder: Path, priors: Mapping[str, Heads]
+    description: Mapping[str, Any], runs: Sequence[Run], folder: Path, priors: Mapping[str, Heads]
 ) -> list[Section]:
     """The page's sections, in their order.
 
     Args:
-        manifest: `experiment.json`.
+        description: `experiment.json`.
         runs: all of the experiment, the main row's first.
         folder: where they stand.
         priors: by name, of the runs that have any.
@@ -63,7 +63,7 @@ def page_sections(
     again = f"python -m bam_jax.report {shlex.quote(str(folder))}"
     main = [run for run in runs if run.label == runs[0].label]
     sections = [
-        _summary(manifest, runs, length_curves(runs, Passkey.name), context),
+        _summary(description, runs, length_curves(runs, Passkey.name), context),
         *_passkey_sections(runs, main, context, again),
         *_perplexity_sections(runs, main, context, again),
     ]
@@ -74,8 +74,8 @@ def page_sections(
     if known:
         sections.append(scatter_section(known, again))
     sections.append(_runs_section(runs, folder))
-    if manifest["notes"]:
-        sections.append(Section("What these numbers say, and what they do not", items=manifest["notes"]))
+    if description["notes"]:
+        sections.append(Section("What these numbers say, and what they do not", items=description["notes"]))
     return sections
 
 
@@ -135,10 +135,10 @@ def _perplexity_sections(runs: Sequence[Run], main: Sequence[Run], context: int,
     return sections
 
 
-def _summary(manifest: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, context: int) -> Section:
+def _summary(description: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, context: int) -> Section:
     """The results that were expected beside what was measured, and what is missing."""
     rows = []
-    for bound in manifest["claims"]:
+    for bound in description["claims"]:
         seeds = [seed for label, seeds in passkey.items() if label == bound["label"] for seed in seeds]
         values = [value for seed in seeds for length, value in seed.values.items() if length == bound["length"]]
         met = "not measured"
@@ -155,9 +155,9 @@ def _summary(manifest: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, 
         measuring, added up over processes; code: {commits or "–"}."""
     missing = [run.name for run in runs if not run.cells and len(run.commands) > 1]
     if missing:
-        text += f" NOT THERE YET: {', '.join(missing)}; see `{manifest['folder']}/logs` and run this again."
+        text += f" NOT THERE YET: {', '.join(missing)}; see `{description['folder']}/logs` and run this again."
     table = Table(["passkey accuracy", "should be", "mean", "every seed", "met"], rows) if rows else None
-    return Section("In short", text, table=table, commands=[manifest["command"]])
+    return Section("In short", text, table=table, commands=[description["command"]])
 
 
 def _bounds(least: float, most: float) -> str:

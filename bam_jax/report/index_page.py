@@ -32,7 +32,7 @@ def folder_file(path: Path) -> str:
 
 def page_sections(
     papers: Sequence[Progress],
-    manifests: Mapping[Path, Mapping[str, Any]],
+    descriptions: Mapping[Path, Mapping[str, Any]],
     runs: Mapping[str, Run],
     configs: Mapping[str, Config],
     folder: Path,
@@ -43,7 +43,7 @@ def page_sections(
 
     Args:
         papers: experiments with a paper's tables.
-        manifests: those with a folder of their own.
+        descriptions: those with a folder of their own.
         runs: all runs by name.
         configs: theirs.
         folder: of the runs.
@@ -54,8 +54,8 @@ def page_sections(
         sections.append(_papers_section(papers))
     if claims:
         sections.append(Section("The papers' claims", items=[Link(claims_page.TITLE, CLAIMS)]))
-    if manifests:
-        sections.append(_folders_section(manifests, runs, folder))
+    if descriptions:
+        sections.append(_folders_section(descriptions, runs, folder))
     sections.append(_runs_section(runs, configs, folder))
     return sections
 
@@ -72,12 +72,12 @@ def _papers_section(papers: Sequence[Progress]) -> Section:
     return Section("Tables and figures of the papers", text, table=Table(["", "cells measured"], rows))
 
 
-def _folders_section(manifests: Mapping[Path, Mapping[str, Any]], runs: Mapping[str, Run], folder: Path) -> Section:
+def _folders_section(descriptions: Mapping[Path, Mapping[str, Any]], runs: Mapping[str, Run], folder: Path) -> Section:
     rows: list[list[Words]] = []
-    for path, manifest in manifests.items():
-        names = [str((path / entry["name"]).relative_to(folder)) for entry in manifest["runs"]]
+    for path, description in descriptions.items():
+        names = [str((path / entry["name"]).relative_to(folder)) for entry in description["runs"]]
         begun = sum(name in runs and bool(runs[name].cells) for name in names)
-        rows.append([Link(manifest["title"], folder_file(path)), f"{begun} of {len(names)}"])
+        rows.append([Link(description["title"], folder_file(path)), f"{begun} of {len(names)}"])
     return Section("Experiments with a folder of their own", table=Table(["", "runs measured"], rows))
 
 

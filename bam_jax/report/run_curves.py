@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from bam_jax.evals.table import kind_of
+from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import results
 from bam_jax.experiments.results import Cell, Run
 from bam_jax.render.curves import Curves, Seed

@@ -14,7 +14,7 @@ from bam_jax import config as configs
 from bam_jax import render
 from bam_jax.config import Config
 from bam_jax.evals import records
-from bam_jax.evals.table import kind_of
+from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import papers, results
 from bam_jax.experiments.results import Cell, Run
 from bam_jax.render.curves import Seed

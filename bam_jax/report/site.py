@@ -12,7 +12,7 @@ from bam_jax.analysis.priors import find_priors
 from bam_jax.config import Config
 from bam_jax.experiments import experiment, results
 from bam_jax.experiments.experiment import SCALES
-from bam_jax.experiments.manifest import read_manifest
+from bam_jax.experiments.experiment_json import read_description
 from bam_jax.experiments.results import Run
 from bam_jax.render import page
 from bam_jax.render.learned import Heads
@@ -34,7 +34,7 @@ NO_PAPERS = (
     "clone, or give their paths after the folder"
 )
 
-type Manifests = Mapping[Path, Mapping[str, Any]]
+type Descriptions = Mapping[Path, Mapping[str, Any]]
 """Experiments with a folder of their own: `experiment.json` by the folder."""
 
 
@@ -69,17 +69,17 @@ def write(
     Raises:
         UserError: no run in the folder, an experiment without tables, or a file that cannot be read.
     """
-    manifests = {path.parent: read_manifest(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
-    paths = _find_runs(folder, manifests)
+    descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
+    paths = _find_runs(folder, descriptions)
     papers = [read_progress(path, folder, scale) for path in sorted(files, key=_by_number)]
     configs = {name: run_folder.read_config(path) for name, path in paths.items()}
-    runs = _read_runs(paths, configs, _find_commands(papers, manifests, folder))
-    uses = _find_uses(papers, manifests, folder)
+    runs = _read_runs(paths, configs, _find_commands(papers, descriptions, folder))
+    uses = _find_uses(papers, descriptions, folder)
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder)])
     given = [f"--scale={scale}"] if scale else []
     priors: dict[str, Heads] = {}
     out.mkdir(parents=True, exist_ok=True)
-    with console.progress(len(paths) + len(papers) + len(manifests) + (claims is not None), unit="page") as bar:
+    with console.progress(len(paths) + len(papers) + len(descriptions) + (claims is not None), unit="page") as bar:
 
         def save(name: str, title: str, sections: Iterable[Section]) -> None:
             write_atomically(out / name, page.to_html(title, list(sections), [Link("All experiments", INDEX)]))
@@ -95,20 +95,20 @@ def write(
         for paper in papers:
             sections = paper_page.page_sections(paper, runs, run_file, folder, given)
             save(paper_file(paper.path), paper.made.title, sections)
-        for path, manifest in manifests.items():
-            save(folder_file(path), manifest["title"], _folder_page(path, manifest, runs, priors, folder))
+        for path, description in descriptions.items():
+            save(folder_file(path), description["title"], _folder_page(path, description, runs, priors, folder))
         if claims is not None:
             save(CLAIMS, claims_page.TITLE, claims_page.page_sections(claims, folder, scale or SCALES[0]))
-    index = index_page.page_sections(papers, manifests, runs, configs, folder, claims=claims is not None)
+    index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=claims is not None)
     write_atomically(out / INDEX, page.to_html(f"Experiments and runs in {folder}", index))
     return out / INDEX
 
 
-def _find_runs(folder: Path, manifests: Manifests) -> dict[str, Path]:
+def _find_runs(folder: Path, descriptions: Descriptions) -> dict[str, Path]:
     """The folders of all runs by their names, which are paths from the folder of the runs."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} is itself a run; give the folder that holds it, {folder.parent}")
-    found = [path.parent for place in (folder, *manifests) for path in sorted(place.glob("*/config.json"))]
+    found = [path.parent for place in (folder, *descriptions) for path in sorted(place.glob("*/config.json"))]
     if not found:
         raise UserError(f"{folder} has no runs; make some with python -m bam_jax.sweep, or give the folder of yours")
     return {str(path.relative_to(folder)): path for path in found}
@@ -126,16 +126,16 @@ def _read_runs(
 
 
 def _folder_page(
-    path: Path, manifest: Mapping[str, Any], runs: Mapping[str, Run], priors: Mapping[str, Heads], folder: Path
+    path: Path, description: Mapping[str, Any], runs: Mapping[str, Run], priors: Mapping[str, Heads], folder: Path
 ) -> list[Section]:
     """The page of an experiment with a folder of its own, whose runs are called there by their own names."""
     own, learned = [], {}
-    for entry in manifest["runs"]:
+    for entry in description["runs"]:
         name = str((path / entry["name"]).relative_to(folder))
         own.append(results.as_row(runs[name] if name in runs else results.read_run(path / entry["name"]), entry))
         if name in priors:
             learned[entry["name"]] = priors[name]
-    return folder_page.page_sections(manifest, own, path, learned)
+    return folder_page.page_sections(description, own, path, learned)
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
@@ -143,7 +143,7 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", path.stem)]
 
 
-def _find_commands(papers: Sequence[Progress], manifests: Manifests, folder: Path) -> dict[str, list[str]]:
+def _find_commands(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, list[str]]:
     """The command that trains each run, and the evaluations of all experiments that it belongs to."""
     # The keys of a dict are an ordered set: experiments that share a run share some of its evaluations.
     commands: dict[str, dict[str, None]] = defaultdict(dict)
@@ -153,22 +153,22 @@ def _find_commands(papers: Sequence[Progress], manifests: Manifests, folder: Pat
             if job.row.train:
                 known = job.name in commands
                 commands[job.name] |= dict.fromkeys(evaluations if known else [train, *evaluations])
-    for path, manifest in manifests.items():
-        for entry in manifest["runs"]:
+    for path, description in descriptions.items():
+        for entry in description["runs"]:
             commands[str((path / entry["name"]).relative_to(folder))] = dict.fromkeys(entry["commands"])
     here = f"{Path.cwd()}/"
     return {name: [command.replace(here, "") for command in found] for name, found in commands.items()}
 
 
-def _find_uses(papers: Sequence[Progress], manifests: Manifests, folder: Path) -> dict[str, list[Link]]:
+def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, list[Link]]:
     """The experiments that each run belongs to, each once; a run that no experiment names is left out."""
     uses: dict[str, dict[Link, None]] = defaultdict(dict)
     for progress in papers:
         for job in progress.planned:
             if job.row.train:
                 uses[job.name][Link(progress.made.title, paper_file(progress.path))] = None
-    for path, manifest in manifests.items():
-        for entry in manifest["runs"]:
+    for path, description in descriptions.items():
+        for entry in description["runs"]:
             name = str((path / entry["name"]).relative_to(folder))
-            uses[name][Link(manifest["title"], folder_file(path))] = None
+            uses[name][Link(description["title"], folder_file(path))] = None
     return {name: list(links) for name, links in uses.items()}

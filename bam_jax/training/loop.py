@@ -18,7 +18,7 @@ from bam_jax.models import counts
 from bam_jax.parallel import processes, sharding
 from bam_jax.system import console, errors, jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.system.host import keep_freed_memory
+from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import outlook, run_folder
 from bam_jax.training.checkpoint import Checkpoints
 from bam_jax.training.metrics import Meter, metering

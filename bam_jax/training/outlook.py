@@ -9,7 +9,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.models import counts, layers
 from bam_jax.models.counts import Parameters
-from bam_jax.system import host
+from bam_jax.system import resources
 
 LONG = {"step": 60.0, "run": 30 * 86400.0}
 """Seconds from which on a person is told what to try instead."""
@@ -52,7 +52,7 @@ def describe_duration(config: Config, known: Parameters, devices: Sequence[jax.D
     cpu = devices[0].platform == "cpu"
     # The devices of a CPU share its cores: those of a process are no faster than one.
     sharing = len({device.process_index for device in devices} if cpu else devices)
-    speed = sharing * host.speed(layers.product_dtype(config.model.dtype)) * counts.UTILISATION
+    speed = sharing * resources.speed(layers.product_dtype(config.model.dtype)) * counts.UTILISATION
     step = counts.step_operations(config, known) / speed
     run = step * (config.steps - done)
     bound = "at least" if step < SMALL else "about"

@@ -13,12 +13,12 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax import evaluate
 from bam_jax.data import loader, tokenizers
-from bam_jax.evals import harness, passkey, perplexity, running
+from bam_jax.evals import harness, measuring, passkey, perplexity
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.evals.table import EVALUATIONS
+from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.models import transformer
-from bam_jax.system import errors, host, jsonl, lock
+from bam_jax.system import errors, jsonl, lock
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
@@ -83,25 +83,25 @@ def test_a_record_says_all_that_the_report_needs(run, capsys):
 
 
 def test_what_is_there_is_not_measured_again(run, monkeypatch):
-    running.evaluate(run, Passkey((16,), depths=2))
+    measuring.evaluate(run, Passkey((16,), depths=2))
     before = lines(run)
     batches = []
     inner = passkey.correct
     monkeypatch.setattr(passkey, "correct", lambda *a, **k: batches.append(len(a[1])) or inner(*a, **k))
-    assert len(running.evaluate(run, Passkey((16,), depths=2))) == 2
+    assert len(measuring.evaluate(run, Passkey((16,), depths=2))) == 2
     assert lines(run) == before and not batches
     (run / "results.jsonl").write_text(before[0] + "\n" + before[1][:20])  # killed while it wrote the second
-    records = running.evaluate(run, Passkey((16,), depths=2))
+    records = measuring.evaluate(run, Passkey((16,), depths=2))
     assert batches == [1] and len(records) == 2
     assert [json.loads(line)["depth"] for line in lines(run)] == [0.0, 1.0] and lines(run)[0] == before[0]
 
 
 def test_more_trials_add_those_that_are_missing(run):
-    running.evaluate(run, Passkey((16,), depths=1, trials=2))
-    records = running.evaluate(run, Passkey((16,), depths=1, trials=4))
+    measuring.evaluate(run, Passkey((16,), depths=1, trials=2))
+    records = measuring.evaluate(run, Passkey((16,), depths=1, trials=4))
     assert [record["n"] for record in records] == [2, 2]
-    running.evaluate(run, Perplexity((16,), tokens=32))
-    records = running.evaluate(run, Perplexity((16,), tokens=64))
+    measuring.evaluate(run, Perplexity((16,), tokens=32))
+    records = measuring.evaluate(run, Perplexity((16,), tokens=64))
     assert [record["n"] for record in records] == [2, 2]
 
 
@@ -113,7 +113,7 @@ def test_two_at_once_give_the_records_of_one(run, capsys):
         said = capsys.readouterr().err
         assert "is being evaluated by another --eval=passkey" in said and said.count("\n") == 1
         assert not (run / "results.jsonl").exists()
-        running.evaluate(run, Perplexity((16,), tokens=32))
+        measuring.evaluate(run, Perplexity((16,), tokens=32))
     assert not command(run, *asked, "--trials=2")
     one = capsys.readouterr().out
     before = lines(run)
@@ -131,7 +131,7 @@ def test_two_at_once_give_the_records_of_one(run, capsys):
 def test_evaluations_of_a_run_in_several_threads_give_the_records_of_one(run):
     def work(name):
         try:
-            running.evaluate(run, asked[name], progress=False)
+            measuring.evaluate(run, asked[name], progress=False)
         except UserError as error:
             return str(error)
         return ""
@@ -160,8 +160,8 @@ def test_a_perplexity_that_is_no_number_is_not_written(run, monkeypatch, capsys)
 def test_patience_leaves_no_shorter_length_out(run, monkeypatch):
     """Lengths that were measured before end nothing while one below those that are left out has no result."""
     monkeypatch.setattr(passkey, "correct", lambda decoder, samples, *, slots, rows: np.zeros((len(samples), 5), bool))
-    running.evaluate(run, Passkey((20, 24), depths=1))
-    found = running.evaluate(run, Passkey((12, 20, 24, 28, 32), depths=1, patience=2))
+    measuring.evaluate(run, Passkey((20, 24), depths=1))
+    found = measuring.evaluate(run, Passkey((12, 20, 24, 28, 32), depths=1, patience=2))
     assert [record["length"] for record in found] == [12, 20, 24]
 
 
@@ -195,7 +195,7 @@ def test_patience_ends_at_lengths_without_any_key_and_says_so(run, monkeypatch, 
 
 def test_without_skipping_is_another_question_with_the_same_answer(run):
     (plain,), (whole,) = (
-        running.evaluate(run, Perplexity((48,), tokens=96, overrides={"encoding_options.window": 2}), skip=skip)
+        measuring.evaluate(run, Perplexity((48,), tokens=96, overrides={"encoding_options.window": 2}), skip=skip)
         for skip in (True, False)
     )
     assert whole["overrides"] == plain["overrides"] | {"skip": "off"} and len(lines(run)) == 2
@@ -205,23 +205,23 @@ def test_without_skipping_is_another_question_with_the_same_answer(run):
 @pytest.mark.parametrize("change", [{"overrides": {"encoding_options.window": 8}}, {"seed": 1}])
 def test_another_question_is_another_cell(run, change):
     plain = Passkey((16,), depths=1, trials=2)
-    running.evaluate(run, plain)
-    (record,) = running.evaluate(run, dataclasses.replace(plain, **change))
+    measuring.evaluate(run, plain)
+    (record,) = measuring.evaluate(run, dataclasses.replace(plain, **change))
     assert len(lines(run)) == 2
     assert record["overrides"] == ({"encoding_options.window": 8} if "overrides" in change else {})
-    assert len(running.evaluate(run, plain)) == 1 and len(lines(run)) == 2
+    assert len(measuring.evaluate(run, plain)) == 1 and len(lines(run)) == 2
 
 
 def test_an_override_changes_what_is_measured(run):
-    (plain,) = running.evaluate(run, Perplexity((48,), tokens=96))
-    (local,) = running.evaluate(run, Perplexity((48,), tokens=96, overrides={"encoding_options.window": 2}))
+    (plain,) = measuring.evaluate(run, Perplexity((48,), tokens=96))
+    (local,) = measuring.evaluate(run, Perplexity((48,), tokens=96, overrides={"encoding_options.window": 2}))
     assert plain["value"] != local["value"] and plain["windows"][0] != local["windows"][0]
     assert len(plain["windows"]) == 2 and plain["window"] == 24
 
 
 def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
     run = untrained(tmp_path, "byte")
-    before = running.evaluate(run, Perplexity((16,), tokens=32))
+    before = measuring.evaluate(run, Perplexity((16,), tokens=32))
     asked = (
         "--eval=ruler",
         "--lengths=600",
@@ -241,7 +241,7 @@ def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
     assert [("essays" in r, "essays_hash" in r) for r in records[:2]] == [(False, False), (True, True)]
     written = lines(run)
     assert not command(run, *asked, "--samples=2") and lines(run) == written
-    assert running.evaluate(run, Perplexity((16,), tokens=32)) == before and lines(run) == written
+    assert measuring.evaluate(run, Perplexity((16,), tokens=32)) == before and lines(run) == written
 
 
 def test_questions_go_on_with_the_task_that_was_interrupted(tmp_path, monkeypatch, capsys):
@@ -325,23 +325,18 @@ def test_no_run_no_checkpoint_bad_results(run, tmp_path, capsys):
     assert (run / "results.jsonl").read_text() == "not json\n"
 
 
-def test_the_commit_is_that_of_the_code():
-    said = host.commit()
-    assert said is None or len(said.removesuffix("-dirty")) >= 7
-
-
 def test_an_encoder_is_asked_for_nothing(tmp_path):
     run = untrained(tmp_path, "char")
     text = (run / "config.json").read_text()
     (run / "config.json").write_text(text.replace('"causal": true', '"causal": false'))
     for kind in EVALUATIONS.values():
         with pytest.raises(UserError, match="is an encoder"):
-            running.evaluate(run, kind((16,)))
+            measuring.evaluate(run, kind((16,)))
     assert not (run / "results.jsonl").exists()
 
 
 def test_records_are_read_by_those_who_read_results(run):
-    running.evaluate(run, Passkey((16,), depths=2))
+    measuring.evaluate(run, Passkey((16,), depths=2))
     assert [record["depth"] for record in jsonl.read(run / "results.jsonl")] == [0.0, 1.0]
     with pytest.raises(UserError, match="lengths"):
-        running.evaluate(run, Passkey(()))
+        measuring.evaluate(run, Passkey(()))

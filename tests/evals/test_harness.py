@@ -21,7 +21,7 @@ from bam_jax.models import generate, transformer
 from bam_jax.system.errors import UserError
 
 BYTE = ByteTokenizer()
-lm = pytest.importorskip("bam_jax.evals.lm")
+lm_eval_adapter = pytest.importorskip("bam_jax.evals.lm_eval_adapter")
 
 
 class Stub(nnx.Module):
@@ -75,7 +75,7 @@ TASKS = ("mmlu_anatomy", "arc_challenge", "hellaswag", "longbench2_code")
 
 @pytest.fixture(scope="module")
 def tasks():
-    return lm.load(TASKS, benchmarks.INVENTED, 0)
+    return lm_eval_adapter.load(TASKS, benchmarks.INVENTED, 0)
 
 
 def measure(task, n=12, length=300):
@@ -118,7 +118,7 @@ def decoder():
 
 
 def adapter(decoder, budget, tokenizer=BYTE):
-    return lm.Adapter(decoder, tokenizer, budget=budget, memory=2.0**28)
+    return lm_eval_adapter.Adapter(decoder, tokenizer, budget=budget, memory=2.0**28)
 
 
 def asked(*arguments):
@@ -195,7 +195,7 @@ def test_what_is_written_is_greedy_and_stops(decoder, monkeypatch):
         monkeypatch.setattr(generate, "greedy", greedy)
         assert adapter(decoder, 40).generate_until(every) != expected
     monkeypatch.undo()
-    monkeypatch.setattr(lm, "stopped", lambda ids, tokenizer, until: tokenizer.decode(np.array(ids)))
+    monkeypatch.setattr(lm_eval_adapter, "stopped", lambda ids, tokenizer, until: tokenizer.decode(np.array(ids)))
     assert adapter(decoder, 40).generate_until(every) != expected
 
 
@@ -210,7 +210,7 @@ def test_what_is_written_is_greedy_and_stops(decoder, monkeypatch):
     ],
 )
 def test_what_stops_a_text_is_not_part_of_it(ids, until, text):
-    assert lm.stopped(ids, BYTE, until) == text
+    assert lm_eval_adapter.stopped(ids, BYTE, until) == text
 
 
 def test_a_long_prompt_is_cut_and_sampling_is_refused(decoder, monkeypatch):
@@ -241,7 +241,7 @@ def test_questions_that_are_too_long_can_be_left_out(tasks, monkeypatch):
 
 
 def test_examples_come_from_the_split_that_is_meant_for_them():
-    one = lm.load(["mmlu_anatomy"], "invented", 2)["mmlu_anatomy"]
+    one = lm_eval_adapter.load(["mmlu_anatomy"], "invented", 2)["mmlu_anatomy"]
     one.build_all_requests(limit=1)
     prompt, _ = one.instances[0].args
     dev = benchmarks.read("invented", "cais/mmlu", "anatomy", "dev")
@@ -253,14 +253,14 @@ def test_examples_come_from_the_split_that_is_meant_for_them():
 @pytest.mark.full
 def test_every_task_is_the_harnesss_own_and_its_questions_are_found():
     names = benchmarks.leaves(benchmarks.TASKS)
-    found = lm.load(names, "invented", 0)
+    found = lm_eval_adapter.load(names, "invented", 0)
     assert tuple(found) == names
     for part in benchmarks._KINDS:
         assert found[f"longbench2_{part.task}"].config.dataset_name == part.subset
 
 
 def test_a_group_consists_of_the_tasks_of_the_harnesss_group():
-    index = lm.manager("invented").task_index
+    index = lm_eval_adapter.manager("invented").task_index
 
     def leaves(name):
         entry = index[name]
@@ -283,8 +283,8 @@ def test_what_is_not_there_is_one_line(monkeypatch, tmp_path):
     for options, message in (({"tasks": ("mmul",)}, "did you mean 'mmlu'"), ({"longer": "cat"}, "did you mean 'cut'")):
         with pytest.raises(UserError, match=message):
             Harness((64,), **options)
-    monkeypatch.delitem(sys.modules, "bam_jax.evals.lm")
+    monkeypatch.delitem(sys.modules, "bam_jax.evals.lm_eval_adapter")
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    monkeypatch.delattr("bam_jax.evals.lm")
+    monkeypatch.delattr("bam_jax.evals.lm_eval_adapter")
     with pytest.raises(UserError, match="needs the package lm_eval.*: pip install 'bam_jax.harness.'"):
         Harness((64,), data="invented").plans(trained)

@@ -7,7 +7,7 @@ from flax import nnx
 from bam_jax import evaluate
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import records
-from bam_jax.evals.table import EVALUATIONS
+from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.experiments import costs, experiment, jobs, papers, results, tables
 from bam_jax.experiments.experiment import Column, Row, Table
 from bam_jax.models import transformer

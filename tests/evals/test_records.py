@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bam_jax.bench.records import read_speeds
 from bam_jax.evals import records
-from bam_jax.experiments.manifest import MANIFEST, read_manifest
+from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.system.errors import UserError
 
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), max_size=7)
@@ -85,11 +85,11 @@ def test_quartiles_come_in_pairs(tmp_path):
         read_speeds(tmp_path / "x")
 
 
-def test_a_run_of_a_manifest_stays_in_its_folder(tmp_path):
+def test_a_described_run_stays_in_its_folder(tmp_path):
     entry = {"name": "../x", "label": "l", "seed": 0, "labels": [], "commands": ["c"]}
     made = {"title": "t", "command": "c", "folder": "f", "claims": [], "notes": [], "runs": [entry]}
-    (tmp_path / MANIFEST).write_text(json.dumps(made))
+    (tmp_path / DESCRIPTION).write_text(json.dumps(made))
     with pytest.raises(
         UserError, match=r"has runs\[0\].name='../x', which must be the name of a folder; run the sweep"
     ):
-        read_manifest(tmp_path)
+        read_description(tmp_path)

@@ -63,9 +63,9 @@ def test_a_failing_row_is_reported_and_stops_no_other(experiment, tmp_path, capf
     assert "1 of 2 rows failed: bad-seed0" in said and "2 rows, of which 1 failed, in " in said
     cells = [json.loads(line) for line in (folder / "good-seed0" / "results.jsonl").read_text().splitlines()]
     assert [(cell["length"], cell["depth"]) for cell in cells] == [(64, 0.0), (64, 1.0)]
-    manifest = json.loads((folder / "experiment.json").read_text())
-    assert [run["name"] for run in manifest["runs"]] == ["good-seed0", "bad-seed0"]
-    assert manifest["notes"] == ["A text."]
+    description = json.loads((folder / "experiment.json").read_text())
+    assert [run["name"] for run in description["runs"]] == ["good-seed0", "bad-seed0"]
+    assert description["notes"] == ["A text."]
 
     before = (folder / "good-seed0" / "results.jsonl").read_text()
     assert sweep.main([str(experiment), "--source=A text.", f"--runs={folder}", "--only=good-seed0"]) == 0
@@ -79,8 +79,8 @@ def test_steps_come_before_the_rows_and_make_what_is_missing(tmp_path, capfd):
     for _ in range(2):
         sweep.main([str(path), f"--runs={folder}", "--source=text"])
     assert (folder / "order").read_text() == "made text text "
-    manifest = json.loads((folder / "experiment.json").read_text())
-    assert manifest["command"] == f"python -m bam_jax.sweep {path} --source=text --runs={folder}"
+    description = json.loads((folder / "experiment.json").read_text())
+    assert description["command"] == f"python -m bam_jax.sweep {path} --source=text --runs={folder}"
     with pytest.raises(UserError, match="this failed: python -m timeit .*bad"):
         sweep.main([str(path), f"--runs={folder}", "--source=bad"])
 

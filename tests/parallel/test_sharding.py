@@ -15,7 +15,7 @@ from flax import nnx
 
 from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig, ModelConfig
-from bam_jax.encodings import ENCODINGS, context
+from bam_jax.encodings import ENCODINGS, context_aware
 from bam_jax.models import per_device, transformer
 from bam_jax.parallel import sharding
 from bam_jax.preflight.collectives import collectives
@@ -372,7 +372,7 @@ def test_a_running_sum_over_devices_is_that_of_one(x64):
     mesh = sharding.make_mesh(MeshConfig(context=8))
     x = np.random.default_rng(0).normal(size=(2, 3, 64)).astype(np.float32) * 1e4
     cut = jax.shard_map(
-        lambda x: context.running_sum(x, sharding.CONTEXT),
+        lambda x: context_aware.running_sum(x, sharding.CONTEXT),
         mesh=mesh,
         in_specs=sharding.P(None, None, sharding.CONTEXT),
         out_specs=sharding.P(None, None, sharding.CONTEXT),
@@ -381,7 +381,7 @@ def test_a_running_sum_over_devices_is_that_of_one(x64):
     high, low = map(np.asarray, jax.jit(cut)(x))
     np.testing.assert_allclose(high.astype(float) + low, np.cumsum(x.astype(float), -1), atol=1e-6)
     weigh = lambda sums: jax.grad(lambda x: (sums(x)[0] * np.cos(np.arange(64))).sum())
-    np.testing.assert_allclose(jax.jit(weigh(cut))(x), weigh(context.running_sum)(x), atol=1e-4)
+    np.testing.assert_allclose(jax.jit(weigh(cut))(x), weigh(context_aware.running_sum)(x), atol=1e-4)
 
 
 def test_axes_of_the_mesh_are_named_in_one_file():

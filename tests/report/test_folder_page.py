@@ -49,7 +49,7 @@ def entry(name, label, seed, labels=()):
 def folder(tmp_path):
     """Two seeds of BAM SSMax, RoPE with a window at evaluation, and a row that has not begun."""
     window = [["--config.encoding_options.window=64"], "Local RoPE"]
-    manifest = {
+    description = {
         "title": "An <invented> experiment",
         "command": "python -m bam_jax.sweep invented.py",
         "folder": str(tmp_path),
@@ -67,7 +67,7 @@ def folder(tmp_path):
             entry("cable-seed0", "CABLE", 0),
         ],
     }
-    (tmp_path / "experiment.json").write_text(json.dumps(manifest))
+    (tmp_path / "experiment.json").write_text(json.dumps(description))
     wide = {"encoding_options.window": "64"}
     cells = {
         "bam-seed0": [cell("passkey", n, 1.0, depth=d) for n in (64, 128) for d in (0.0, 1.0)],

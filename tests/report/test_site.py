@@ -119,7 +119,7 @@ def write_folder(paper):
     own = folder / "own"
     write_run(own / "nope-seed0", config.Config(encoding="nope", steps=10), keys([1.0, 1.0, 0.0, 0.0]))
     entry = {"label": "NoPE", "seed": 0, "labels": [], "commands": ["python -m bam_jax.train --workdir=x"]}
-    manifest = {
+    description = {
         "title": "Own & only",
         "command": "python -m bam_jax.sweep x.py",
         "folder": "x",
@@ -127,7 +127,7 @@ def write_folder(paper):
         "notes": [],
     }
     runs = [entry | {"name": "nope-seed0"}, entry | {"name": "nope-seed1", "seed": 1}]
-    (own / "experiment.json").write_text(json.dumps(manifest | {"runs": runs}))
+    (own / "experiment.json").write_text(json.dumps(description | {"runs": runs}))
     return folder
 
 

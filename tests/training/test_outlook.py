@@ -7,7 +7,7 @@ import pytest
 
 from bam_jax import config as configs
 from bam_jax.models import counts
-from bam_jax.system import host
+from bam_jax.system import resources
 from bam_jax.training import outlook
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -22,7 +22,7 @@ VOCAB = {"model.vocab": 32768}
     ],
 )
 def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, begins):
-    monkeypatch.setattr(host, "speed", lambda dtype: speed)
+    monkeypatch.setattr(resources, "speed", lambda dtype: speed)
     config = configs.load(CONFIGS / f"{name}.py", changes)
     first, *more = outlook.describe_duration(config, counts.parameters(config), jax.devices(), done=0)
     assert first.startswith(begins)
@@ -30,7 +30,7 @@ def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, b
 
 
 def test_what_is_left_counts(monkeypatch):
-    monkeypatch.setattr(host, "speed", lambda dtype: 1e9)
+    monkeypatch.setattr(resources, "speed", lambda dtype: 1e9)
     config = configs.load(CONFIGS / "quickstart.py")
     whole, half = (
         next(outlook.describe_duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500)
@@ -40,7 +40,7 @@ def test_what_is_left_counts(monkeypatch):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem)
 def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
-    monkeypatch.setattr(host, "speed", lambda dtype: 1.0)
+    monkeypatch.setattr(resources, "speed", lambda dtype: 1.0)
     config = configs.load(path, VOCAB)
     _, advice = outlook.describe_duration(config, counts.Parameters(1, 1, 1, 1), jax.devices(), done=0)
     smaller = outlook.smaller(config)
@@ -50,4 +50,4 @@ def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
 
 
 def test_the_speed_is_measured():
-    assert host.speed(jax.numpy.dtype("float32")) > 1e7
+    assert resources.speed(jax.numpy.dtype("float32")) > 1e7

@@ -10,7 +10,7 @@ from bam_jax import config as configs
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer, save_tokenizer
-from bam_jax.evals import running
+from bam_jax.evals import measuring
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop
@@ -48,7 +48,7 @@ def run(trained, tmp_path, monkeypatch):
 
 
 def test_a_run_is_evaluated_with_its_own_copy(trained, run):
-    (record,) = running.evaluate(run, Perplexity((16,), tokens=64))
+    (record,) = measuring.evaluate(run, Perplexity((16,), tokens=64))
     assert record["tokenizer"] == tokenizer(f"bpe:{trained[0] / 'bpe.json'}").hash
     assert json.loads((run / "results.jsonl").read_text())["tokenizer"] == record["tokenizer"]
     assert checkpoint.restore_model(run)[1].spec == f"bpe:{run / 'tokenizer'}"
@@ -99,7 +99,7 @@ RECORD = {
 def test_files_of_another_are_noticed(run, name, text, says):
     (run / name).write_text(text)
     with pytest.raises(UserError, match=re.escape(says)):
-        running.evaluate(run, Perplexity((16,), tokens=64))
+        measuring.evaluate(run, Perplexity((16,), tokens=64))
 
 
 def test_runs_from_before_load_and_are_marked_when_resumed(trained, run):

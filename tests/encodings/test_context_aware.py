@@ -8,7 +8,7 @@ from flax import nnx
 
 from bam_jax import biases
 from bam_jax.encodings import CABLE, CABLENW, KCABLE, Dims, ForgettingTransformer
-from bam_jax.encodings.context import running_sum
+from bam_jax.encodings.context_aware import running_sum
 
 DIMS = Dims(heads=3, width=4, context=8)
 B, T = 2, 7

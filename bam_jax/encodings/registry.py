@@ -2,7 +2,7 @@
 
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Encoding
-from bam_jax.encodings.context import CABLE, CABLENW, KCABLE, ForgettingTransformer
+from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ForgettingTransformer
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,

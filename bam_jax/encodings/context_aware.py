@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from bam_jax import biases
 from bam_jax.biases.base import Coordinate
-from bam_jax.biases.context import Sum
+from bam_jax.biases.context_aware import Sum
 from bam_jax.encodings.base import Dims, Encoding, among, within
 
 GATES = {"relu": jax.nn.relu, "softplus": jax.nn.softplus}

@@ -1,5 +1,6 @@
-"""A model as the LM Evaluation Harness asks it, and the harness's own tasks over local files; imports lm_eval, which is large.
+"""The adapter of the LM Evaluation Harness: a model as the harness asks it, and its own tasks over local files.
 
+It imports lm_eval, which is large.
 Prompts, few-shot examples, answers and metrics are upstream's; reading files, tokens, batches and truncation are ours.
 """
 

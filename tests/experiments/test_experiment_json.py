@@ -8,7 +8,7 @@ from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments.manifest import FLAT, read_manifest
+from bam_jax.experiments.experiment_json import FLAT, read_description
 from bam_jax.system.errors import UserError
 
 OLD = {
@@ -23,7 +23,7 @@ def written(folder, *evaluations):
     made = {"title": "t", "command": "c", "folder": "f", "claims": [], "notes": []}
     text = json.dumps(made | {"runs": [run | {"evaluations": evaluations}]})
     (folder / "experiment.json").write_text(text)
-    return read_manifest(folder)["runs"][0]["evaluations"]
+    return read_description(folder)["runs"][0]["evaluations"]
 
 
 @pytest.mark.parametrize(

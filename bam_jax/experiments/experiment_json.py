@@ -1,4 +1,4 @@
-"""The description that a sweep leaves in a folder of runs."""
+"""`experiment.json`: the description that a sweep leaves in a folder of runs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from bam_jax import config
 from bam_jax.evals.base import Evaluation
+from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.evals.schema import Setting
-from bam_jax.evals.table import EVALUATIONS
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural
 from bam_jax.system.strict_json import Must
 
-MANIFEST = "experiment.json"
+DESCRIPTION = "experiment.json"
 
 Overrides = dict[str, Setting] | list[Line]
 """Values by dotted names; older files have arguments, "--config.a.b=value"."""
@@ -28,7 +28,7 @@ FLAT = frozenset(
 """The fields that every evaluation had in a description when they all were of one class; it used few of them."""
 
 
-class Asked(TypedDict):
+class DescribedEvaluation(TypedDict):
     """An evaluation of a run: its name, what all have, and its own options, which the evaluation checks."""
 
     name: Line
@@ -37,18 +37,18 @@ class Asked(TypedDict):
     label: Line
 
 
-class Entry(TypedDict):
-    """A run of an experiment."""
+class DescribedRun(TypedDict):
+    """A run of an experiment, as a description has it."""
 
     name: Name
     label: Line
     seed: Natural
     labels: list[tuple[Overrides, Line]]
     commands: Annotated[list[str], Must(len, "one command at least")]
-    evaluations: NotRequired[list[Asked]]
+    evaluations: NotRequired[list[DescribedEvaluation]]
 
 
-class Bound(TypedDict):
+class DescribedBound(TypedDict):
     """An `experiment.Expected`."""
 
     label: Line
@@ -57,21 +57,21 @@ class Bound(TypedDict):
     most: Finite
 
 
-class Manifest(TypedDict):
+class Description(TypedDict):
     """The description that a sweep leaves of an experiment with a folder of its own."""
 
     title: Line
     command: str
     folder: str
-    claims: list[Bound]
+    claims: list[DescribedBound]
     notes: list[str]
-    runs: Annotated[list[Entry], Must(len, "one run at least")]
+    runs: Annotated[list[DescribedRun], Must(len, "one run at least")]
 
 
 REMEDY = "run the sweep again"
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_description(folder: Path) -> dict[str, Any]:
     """The `experiment.json` that `bam_jax.sweep` left in a folder, with its evaluations as objects.
 
     Args:
@@ -80,17 +80,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: it is not there, or cannot be read.
     """
-    path = folder / MANIFEST
+    path = folder / DESCRIPTION
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"{folder} has no {MANIFEST}; run python -m bam_jax.sweep FILE.py --runs={folder}") from error
-    manifest = strict_json.check(strict_json.parse(text, str(path), REMEDY), Manifest, str(path), REMEDY)
-    for entry in manifest["runs"]:
+        raise UserError(
+            f"{folder} has no {DESCRIPTION}; run python -m bam_jax.sweep FILE.py --runs={folder}"
+        ) from error
+    description = strict_json.check(strict_json.parse(text, str(path), REMEDY), Description, str(path), REMEDY)
+    for entry in description["runs"]:
         entry["labels"] = [(_read_overrides(overrides, path), label) for overrides, label in entry["labels"]]
         if "evaluations" in entry:  # the oldest have none
             entry["evaluations"] = [_read_evaluation(each, path) for each in entry["evaluations"]]
-    return manifest
+    return description
 
 
 def _read_overrides(read: dict[str, Any] | list[str], path: Path) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def _read_evaluation(entry: Mapping[str, Any], path: Path) -> Evaluation:
     """An evaluation as `Evaluation.to_dict` wrote it, or as it was when all had the fields `FLAT`.
 
     Args:
-        entry: an `Asked`.
+        entry: an `DescribedEvaluation`.
         path: of the description.
 
     Raises:

@@ -1,9 +1,8 @@
-"""The process that XLA's CPU backend runs in, how much memory it took, and how fast its device is."""
+"""The memory of this process, and the speed of its device."""
 
 import ctypes
 import functools
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -67,13 +66,3 @@ def speed(dtype: jnp.dtype) -> float:
             product(matrix, matrix).block_until_ready()
             times.append(time.perf_counter() - start)
     return 2 * size**3 / min(times)
-
-
-def commit() -> str | None:
-    """The git commit of this code, with "-dirty" if files differ from it; None outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        said = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return said.stdout.strip()

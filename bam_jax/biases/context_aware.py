@@ -1,4 +1,4 @@
-"""Biases of learned coordinates: running sums along the text, made by `encodings.context`.
+"""Biases of learned coordinates: running sums along the text, made by `encodings.context_aware`.
 
 A running sum comes as a pair (high, low) whose sum is its value: at 500k tokens it is near 3e5, where one float32 has a
 spacing of 0.03 and the difference between neighbours would be lost.

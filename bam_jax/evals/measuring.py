@@ -19,7 +19,7 @@ from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.plan import Plan, Samples, Trained
 from bam_jax.evals.records import STOPPED, Cell
-from bam_jax.system import console, host, jsonl, lock, strict_json
+from bam_jax.system import console, git, jsonl, lock, resources, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
@@ -89,7 +89,7 @@ def evaluate(
         UserError: the run or the arguments will not do, or another process does the same evaluation of the run; nothing
             is written then. Or a number that was found is none.
     """
-    host.keep_freed_memory()
+    resources.keep_freed_memory()
     run, name = Path(run), evaluation.name
     evaluation = dataclasses.replace(evaluation, lengths=tuple(sorted(set(evaluation.lengths))))
     _check_arguments(evaluation, memory)
@@ -138,7 +138,7 @@ def _prepare(
     source = {
         "config": configs.digest(own),
         "tokenizer": tokenizer.hash,
-        "commit": host.commit(),
+        "commit": git.describe(),
     }
     overrides = configs.typed(evaluation.overrides) | ({} if skip else {"skip": "off"})
     if not config.model.causal:
