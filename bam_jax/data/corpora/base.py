@@ -23,7 +23,7 @@ class Corpus:
 
     Args:
         paper: the paper and section that use it.
-        licence: the terms under which its text is given.
+        licence: the terms under which its text is given, as its data set's card or its publisher states them.
         splits: the patterns of the files' names for each split ("train", "test"). The first pattern that any file matches
             holds; the patterns fit the folders of the hub, and the files alone.
         repository: its data set on the Hugging Face hub.

@@ -4,7 +4,7 @@ from bam_jax.data.corpora.base import Corpus
 
 _SPLITS = {"train": ("sample/10BT/*.parquet", "*.parquet")}
 _INCLUDE = "sample/10BT/*"
-_LICENCE = "ODC-By 1.0"
+_LICENCE = "ODC-By 1.0, and Common Crawl's terms of use"
 
 FINEWEB_10BT = Corpus(
     paper="BAM, section 3 and appendix C",

@@ -4,7 +4,7 @@ from bam_jax.data.corpora.base import Corpus
 
 MS_MARCO = Corpus(
     paper="CABLE, section 5.5: mined hard negatives",
-    licence="Microsoft's terms of MS MARCO: research, not commerce",
+    licence="none stated; Microsoft's terms of MS MARCO: non-commercial research only",
     repository="sentence-transformers/msmarco-co-condenser-margin-mse-sym-mnrl-mean-v1",
     include="triplet-hard/*",
     splits={"train": ("triplet-hard/*.parquet", "*.parquet", "*.jsonl", "*.jsonl.gz", "*.jsonl.zst")},

@@ -68,7 +68,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 STDLIB = Corpus(
     paper="none: it is there without a download, for tests and toy models",
-    licence="PSF",
+    licence="PSF License Version 2",
     splits={"train": ()},
     make=passages,
     tokenizer="char",

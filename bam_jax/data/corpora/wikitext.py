@@ -45,7 +45,7 @@ def _version(number: str) -> Corpus:
     folder = f"wikitext-{number}-raw-v1"
     return Corpus(
         paper="CABLE, section 4.1; Merity et al. 2016",
-        licence="CC BY-SA and GFDL",
+        licence="CC BY-SA 3.0 and GFDL",
         repository="Salesforce/wikitext",
         include=f"{folder}/*",
         splits={
