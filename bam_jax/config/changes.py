@@ -121,7 +121,7 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 def _field(name: str) -> Any:
     """The type of the field that a dotted name names; `Any` for one of the options in a field."""
-    cls: type[section.Section] = Config
+    cls: type[section.ConfigSection] = Config
     keys = name.split(".")
     if "" in keys:
         raise UserError(f"{shown(name)} is not of the form a.b, keys with dots between them")

@@ -13,7 +13,7 @@ from typing import Any
 import ml_collections
 
 from bam_jax.config.changes import apply
-from bam_jax.config.section import Section, is_section, kind_of, kinds
+from bam_jax.config.section import ConfigSection, is_section, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, shown
@@ -159,7 +159,7 @@ def _import(module: str, what: str) -> None:
         raise UserError(f"cannot import {what}: {error}; is its folder on PYTHONPATH?") from error
 
 
-def _build[S: Section](cls: type[S], tree: Any) -> S:
+def _build[S: ConfigSection](cls: type[S], tree: Any) -> S:
     if not isinstance(tree, Mapping):
         raise UserError(f"{cls.path.rstrip('.')}={shown(tree)} must be a group of keys: {', '.join(kinds(cls))}")
     values = {}

@@ -15,18 +15,18 @@ DEPTH = 16
 """Groups within groups that options may have."""
 
 
-def kinds(cls: type["Section"]) -> dict[str, Any]:
+def kinds(cls: type["ConfigSection"]) -> dict[str, Any]:
     """Field name to type."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
-def is_section(kind: Any) -> "TypeGuard[type[Section]]":
+def is_section(kind: Any) -> "TypeGuard[type[ConfigSection]]":
     """True for the type of a group of fields."""
-    return isinstance(kind, type) and issubclass(kind, Section)
+    return isinstance(kind, type) and issubclass(kind, ConfigSection)
 
 
-def kind_of(cls: type["Section"], name: str) -> Any:
+def kind_of(cls: type["ConfigSection"], name: str) -> Any:
     """The type of a field.
 
     Raises:
@@ -84,7 +84,7 @@ def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
     return strict_json.parse(text, f"{path}={shown(value)}", "give others")
 
 
-class Section:
+class ConfigSection:
     """A group of fields: types are checked, and an int is accepted where a float is due."""
 
     path: ClassVar[str]

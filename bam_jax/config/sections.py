@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Any, ClassVar
 
-from bam_jax.config.section import Section, joined, kinds, typed
+from bam_jax.config.section import ConfigSection, joined, kinds, typed
 from bam_jax.system.errors import UserError, nearest, shown
 
 COUNT = 2**31 - 1
@@ -20,7 +20,7 @@ TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig(Section):
+class ModelConfig(ConfigSection):
     """The decoder's sizes."""
 
     path: ClassVar[str] = "config.model."
@@ -61,7 +61,7 @@ _SHARED = {"tokenizer", "mixture", "positions", "workers"}
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(Section):
+class DataConfig(ConfigSection):
     """Where the text comes from and what is made of it."""
 
     path: ClassVar[str] = "config.data."
@@ -165,7 +165,7 @@ class DataConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig(Section):
+class OptimizerConfig(ConfigSection):
     """The optimiser and its schedule: cosine from `rate` to `final` x `rate` after a linear warm-up."""
 
     path: ClassVar[str] = "config.optimizer."
@@ -200,7 +200,7 @@ class OptimizerConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig(Section):
+class MeshConfig(ConfigSection):
     """The mesh of devices that share a training step (`bam_jax.parallel.sharding`); a run may go on with another.
 
     Both at 0: one device of a CPU; all accelerators, where fsdp spans one slice of TPUs or one host's GPUs.
@@ -227,7 +227,7 @@ _NAME = re.compile(r"[^:]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Section):
+class Config(ConfigSection):
     """Everything that a run depends on."""
 
     path: ClassVar[str] = "config."

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from bam_jax.config import Config
-from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, Arrays, Entry, Layout
+from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, ArrayMapping, Arrays, Layout
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.strict_json import Must
@@ -42,29 +42,29 @@ class _Described(TypedDict):
     model_args: _ModelArgs
 
 
-def _entries(config: Config, shared: bool) -> list[Entry]:
+def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
     layer = "layers.{n}."
     turned = ROTARY if config.encoding == "rope" else LINEAR
     entries = [
-        Entry("embed/embedding", "tok_embeddings.weight", SAME),
-        Entry("layers/attention_norm/scale", layer + "attention_norm.weight", SAME),
-        Entry("layers/attention/query/kernel", layer + "attention.wq.weight", turned),
-        Entry("layers/attention/key/kernel", layer + "attention.wk.weight", turned),
-        Entry("layers/attention/value/kernel", layer + "attention.wv.weight", LINEAR),
-        Entry("layers/attention/out/kernel", layer + "attention.wo.weight", LINEAR),
-        Entry("layers/mlp_norm/scale", layer + "ffn_norm.weight", SAME),
-        Entry("layers/mlp/gate/kernel", layer + "feed_forward.w1.weight", LINEAR),
-        Entry("layers/mlp/down/kernel", layer + "feed_forward.w2.weight", LINEAR),
-        Entry("layers/mlp/up/kernel", layer + "feed_forward.w3.weight", LINEAR),
-        Entry("norm/scale", "norm.weight", SAME),
-        Entry("head/kernel", "output.weight", LINEAR),
+        ArrayMapping("embed/embedding", "tok_embeddings.weight", SAME),
+        ArrayMapping("layers/attention_norm/scale", layer + "attention_norm.weight", SAME),
+        ArrayMapping("layers/attention/query/kernel", layer + "attention.wq.weight", turned),
+        ArrayMapping("layers/attention/key/kernel", layer + "attention.wk.weight", turned),
+        ArrayMapping("layers/attention/value/kernel", layer + "attention.wv.weight", LINEAR),
+        ArrayMapping("layers/attention/out/kernel", layer + "attention.wo.weight", LINEAR),
+        ArrayMapping("layers/mlp_norm/scale", layer + "ffn_norm.weight", SAME),
+        ArrayMapping("layers/mlp/gate/kernel", layer + "feed_forward.w1.weight", LINEAR),
+        ArrayMapping("layers/mlp/down/kernel", layer + "feed_forward.w2.weight", LINEAR),
+        ArrayMapping("layers/mlp/up/kernel", layer + "feed_forward.w3.weight", LINEAR),
+        ArrayMapping("norm/scale", "norm.weight", SAME),
+        ArrayMapping("head/kernel", "output.weight", LINEAR),
     ]
     if config.encoding == "bam":
         prior = "prior." if shared else layer + "attention.prior."
         for ours, theirs in (("shape", "shape"), ("log_scale", "scale"), ("loc", "loc")):
-            entries.append(Entry(ENCODING + ours, prior + theirs, HEADS))
+            entries.append(ArrayMapping(ENCODING + ours, prior + theirs, HEADS))
     if config.ssmax != "off":
-        entries.append(Entry("layers/attention/ssmax/scale", layer + "attention.seq_scale", HEADS))
+        entries.append(ArrayMapping("layers/attention/ssmax/scale", layer + "attention.seq_scale", HEADS))
     return entries
 
 

@@ -29,7 +29,7 @@ class Form:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ArrayMapping:
     """One array of ours and where it is in theirs.
 
     Args:
@@ -99,7 +99,7 @@ class Layout:
         shared: the name of an array that is there where one prior serves all layers; "": there is none.
     """
 
-    entries: Callable[[Config, bool], Sequence[Entry]]
+    entries: Callable[[Config, bool], Sequence[ArrayMapping]]
     config: Callable[[Arrays, Mapping[str, Any]], dict[str, Any]]
     holds: str
     tokenizer: str
@@ -190,7 +190,7 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
     return {name: np.ascontiguousarray(np.concatenate(own)) for name, own in parts.items()}
 
 
-def _take_part(entry: Entry, whole: np.ndarray, config: Config) -> np.ndarray:
+def _take_part(entry: ArrayMapping, whole: np.ndarray, config: Config) -> np.ndarray:
     whole = np.asarray(whole, np.float32)
     if len(whole) % entry.parts:
         raise UserError(f"{entry.theirs!r} {whole.shape} does not divide into {entry.parts} parts")

@@ -4,26 +4,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from bam_jax.config import Config
-from bam_jax.convert.base import ENCODING, LINEAR, QUERY, QUERY_BIAS, SAME, Arrays, Entry, Form, Layout
+from bam_jax.convert.base import ENCODING, LINEAR, QUERY, QUERY_BIAS, SAME, ArrayMapping, Arrays, Form, Layout
 from bam_jax.system.errors import UserError
 
 
-def _entries(config: Config, shared: bool) -> list[Entry]:
+def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
     layer = "transformer.h.{n}."
 
-    def linear(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAME, **part: int) -> list[Entry]:
+    def linear(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAME, **part: int) -> list[ArrayMapping]:
         return [
-            Entry(f"{ours}/kernel", f"{theirs}.weight", form, **part),
-            Entry(f"{ours}/bias", f"{theirs}.bias", bias, **part),
+            ArrayMapping(f"{ours}/kernel", f"{theirs}.weight", form, **part),
+            ArrayMapping(f"{ours}/bias", f"{theirs}.bias", bias, **part),
         ]
 
-    def norm(ours: str, theirs: str) -> list[Entry]:
-        return [Entry(f"{ours}/scale", f"{theirs}.weight", SAME), Entry(f"{ours}/bias", f"{theirs}.bias", SAME)]
+    def norm(ours: str, theirs: str) -> list[ArrayMapping]:
+        return [
+            ArrayMapping(f"{ours}/scale", f"{theirs}.weight", SAME),
+            ArrayMapping(f"{ours}/bias", f"{theirs}.bias", SAME),
+        ]
 
     attention = layer + "attn."
     return [
-        Entry("embed/embedding", "transformer.wte.weight", SAME),
-        Entry("embed/embedding", "lm_head.weight", SAME),
+        ArrayMapping("embed/embedding", "transformer.wte.weight", SAME),
+        ArrayMapping("embed/embedding", "lm_head.weight", SAME),
         *norm("layers/attention_norm", layer + "ln_1"),
         *linear("layers/attention/query", attention + "c_attn", QUERY, QUERY_BIAS, part=0, parts=3),
         *linear("layers/attention/key", attention + "c_attn", part=1, parts=3),

@@ -38,7 +38,7 @@ class Evaluation:
     Class attributes:
         name: the `eval` of its records.
         sample_noun: what its samples are called, such as "prompts".
-        record: the type of its lines in results.jsonl, a `schema.Measured` with a `value`.
+        record: the type of its lines in results.jsonl, a `schema.CellRecord` with a `value`.
         identity: besides what every record has, the fields that tell one cell from others.
         curve: what its values by length show: "accuracy", "perplexity", or "" where no curve is drawn.
         figure: what a picture of its records has beside the lengths: "depth" and "task" are the rows of a grid of fractions,
@@ -56,7 +56,7 @@ class Evaluation:
 
     name: ClassVar[str] = ""
     sample_noun: ClassVar[str] = "samples"
-    record: ClassVar[Any] = schema.Other
+    record: ClassVar[Any] = schema.OtherRecord
     identity: ClassVar[tuple[str, ...]] = ()
     curve: ClassVar[Literal["", "accuracy", "perplexity"]] = ""
     figure: ClassVar[Literal["", "depth", "task", "position"]] = ""

@@ -17,7 +17,7 @@ from bam_jax.config import Config
 from bam_jax.data.tasks.benchmarks import INVENTED, TASKS, count, leaves
 from bam_jax.evals import schema
 from bam_jax.evals.base import Place, TaskEvaluation, option
-from bam_jax.evals.plan import Plan, Samples, Trained
+from bam_jax.evals.plan import Plan, SampleRange, Trained
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Natural, Seconds
 
@@ -26,7 +26,7 @@ ALL = 100_000
 """More questions than any of the tasks has."""
 
 
-class HarnessRecord(schema.Measured):
+class HarnessRecord(schema.CellRecord):
     """Questions of a task, of which there are `of`."""
 
     value: Seconds
@@ -139,8 +139,8 @@ class Harness(TaskEvaluation):
 
 
 def measure(
-    trained: Trained, todo: Sequence[Samples], *, task: Any, numbers: dict[int, list[int]]
-) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    trained: Trained, todo: Sequence[SampleRange], *, task: Any, numbers: dict[int, list[int]]
+) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
     """Measures questions of a task, shorter ones first.
 
     Args:

@@ -17,7 +17,7 @@ from bam_jax.config import Config
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation
-from bam_jax.evals.plan import Plan, Samples, Trained
+from bam_jax.evals.plan import Plan, SampleRange, Trained
 from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.system import console, git, jsonl, lock, resources, strict_json
 from bam_jax.system.errors import UserError
@@ -43,10 +43,10 @@ class Started:
         """All of them."""
         return [record for records in self.cells.values() for record in records]
 
-    def missing(self) -> list[Samples]:
+    def missing(self) -> list[SampleRange]:
         """The samples that are still to be measured."""
         done = {at: sum(record["n"] for record in records) for at, records in self.cells.items()}
-        return [Samples(*at, done[at], n) for at, n in self.plan.wanted.items() if done[at] < n]
+        return [SampleRange(*at, done[at], n) for at, n in self.plan.wanted.items() if done[at] < n]
 
     def tokens(self) -> int:
         """The number of tokens of all samples that are wanted."""

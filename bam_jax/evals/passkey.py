@@ -29,7 +29,7 @@ from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, Place, option
-from bam_jax.evals.plan import Plan, Samples, Trained, rows_within
+from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system import resources
 from bam_jax.system.errors import UserError, nearest
@@ -94,7 +94,7 @@ def paper(tokenizer: Tokenizer, seed: int) -> Prompts:
     return make
 
 
-class PasskeyRecord(schema.Measured):
+class PasskeyRecord(schema.CellRecord):
     """Prompts at one depth."""
 
     value: Share
@@ -209,7 +209,7 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
 
 def _one_by_one(decoder: transformer.Decoder, samples: Iterable[Sample], slots: int) -> Iterator[np.ndarray]:
     """As `correct`, of any number of prompts, each read in pieces from where it parts from the one before: [1, 5] bool."""
-    reader = generate.Reader(decoder, slots + FORCED, chunk=CHUNK, read=DIGITS)
+    reader = generate.TextReader(decoder, slots + FORCED, chunk=CHUNK, read=DIGITS)
     for tokens, answer in samples:
         logits = reader(np.concatenate([tokens, answer[:FORCED]]))
         yield np.asarray(jnp.argmax(logits, axis=-1))[None] == answer
@@ -235,8 +235,8 @@ def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
 
 
 def measure(
-    decoder: transformer.Decoder, todo: Sequence[Samples], prompts: Prompts, *, memory: float
-) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    decoder: transformer.Decoder, todo: Sequence[SampleRange], prompts: Prompts, *, memory: float
+) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
     """Measures samples, shorter prompts first; see above how they are read.
 
     Args:
@@ -277,13 +277,13 @@ def measure(
             yield samples, result | {"tokens": lengths[length], "peak_bytes": resources.peak_bytes()}
 
 
-def _prompt(prompts: Prompts, samples: Samples, trial: int) -> Sample:
+def _prompt(prompts: Prompts, samples: SampleRange, trial: int) -> Sample:
     return prompts(samples.length, samples.depth or 0.0, trial)
 
 
 def _results(
-    asked: Sequence[tuple[Samples, int]], rows: int, answers: Iterable[np.ndarray]
-) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    asked: Sequence[tuple[SampleRange, int]], rows: int, answers: Iterable[np.ndarray]
+) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
     """Samples with their results, as soon as the last of their prompts is answered.
 
     Args:
@@ -291,8 +291,8 @@ def _results(
         rows: prompts that are answered at once.
         answers: for each so many prompts which of their digits are right, [rows, 5] bool.
     """
-    found: dict[Samples, list[np.ndarray]] = collections.defaultdict(list)
-    seconds: dict[Samples, float] = collections.defaultdict(float)
+    found: dict[SampleRange, list[np.ndarray]] = collections.defaultdict(list)
+    seconds: dict[SampleRange, float] = collections.defaultdict(float)
     start = time.perf_counter()
     for batch, right in zip(itertools.batched(asked, rows), answers, strict=True):
         share = (time.perf_counter() - start) / len(batch)

@@ -19,7 +19,7 @@ from jaxtyping import Array
 from bam_jax.attention import EMPTY
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, Samples, Trained, rows_within
+from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Loss, Positive
@@ -27,7 +27,7 @@ from bam_jax.system.strict_json import Must
 from bam_jax.training import losses
 
 
-class PerplexityRecord(schema.Measured):
+class PerplexityRecord(schema.CellRecord):
     """Sequences of held-out text, of which there are `of`, with the mean loss of each window of their positions."""
 
     value: Positive
@@ -109,7 +109,7 @@ def available(stream: np.ndarray, length: int, tokens: int) -> int:
 
 
 def token_losses(
-    decoder: transformer.Decoder, stream: np.ndarray, samples: Samples, *, row: int, rows: int
+    decoder: transformer.Decoder, stream: np.ndarray, samples: SampleRange, *, row: int, rows: int
 ) -> np.ndarray:
     """Negative log-likelihood of the token after each position, in nats, [sequences, length] float32.
 
@@ -158,8 +158,8 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
 
 
 def measure(
-    decoder: transformer.Decoder, todo: Sequence[Samples], stream: np.ndarray, *, window: int, memory: float
-) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    decoder: transformer.Decoder, todo: Sequence[SampleRange], stream: np.ndarray, *, window: int, memory: float
+) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
     """Measures samples, which are sequences of the stream, shorter ones first.
 
     Args:

@@ -32,7 +32,7 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Samples:
+class SampleRange:
     """The samples `first` ... `stop` - 1 of a length and a depth, which one record is about.
 
     Args:
@@ -65,7 +65,7 @@ class Plan:
 
     identity: Mapping[str, Any]
     wanted: Mapping[tuple[int, float | None], int]
-    measure: Callable[[Sequence[Samples]], Iterator[tuple[Samples, dict[str, Any]]]]
+    measure: Callable[[Sequence[SampleRange]], Iterator[tuple[SampleRange, dict[str, Any]]]]
     patience: int = 0
 
     def left_out(self, records: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]:

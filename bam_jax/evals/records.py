@@ -46,12 +46,12 @@ def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
         UserError: it is no such record.
     """
     strict_json.check(record, schema.Named, where, remedy)
-    kind = schema.Stopped if record["eval"] == STOPPED else kind_of(record["eval"]).record
+    kind = schema.StoppedRecord if record["eval"] == STOPPED else kind_of(record["eval"]).record
     return strict_json.check(record, kind, where, remedy)
 
 
 def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The lines of a run's results.jsonl: what was measured, and what was left out (`schema.Stopped`).
+    """The lines of a run's results.jsonl: what was measured, and what was left out (`schema.StoppedRecord`).
 
     A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
     says the same as one above it is left out. Overrides have the values that their fields read, also where they are texts.

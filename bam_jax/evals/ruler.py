@@ -19,7 +19,7 @@ from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, 
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.evals import schema
 from bam_jax.evals.base import TaskEvaluation, option
-from bam_jax.evals.plan import Plan, Samples, Trained, rows_within
+from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
 
@@ -27,7 +27,7 @@ CHUNK = 1024
 """Tokens of a prompt that are read at once."""
 
 
-class RulerRecord(schema.Measured):
+class RulerRecord(schema.CellRecord):
     """Samples of a task."""
 
     value: Share
@@ -138,8 +138,8 @@ def write(
 
 
 def measure(
-    trained: Trained, todo: Sequence[Samples], *, make: Sampler, task: str
-) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    trained: Trained, todo: Sequence[SampleRange], *, make: Sampler, task: str
+) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
     """Measures samples of a task, shorter ones first.
 
     Args:

@@ -14,7 +14,7 @@ class Named(TypedDict):
     eval: Line
 
 
-class Measured(TypedDict):
+class CellRecord(TypedDict):
     """Every measured cell: `n` samples of a length, the first of which has the number `first`."""
 
     eval: Line
@@ -31,14 +31,14 @@ class Measured(TypedDict):
     config: NotRequired[str]
 
 
-class Other(Measured):
+class OtherRecord(CellRecord):
     """A cell of an evaluation whose records have no schema of their own, or that this version does not know."""
 
     value: Finite
     depth: NotRequired[Share | None]
 
 
-class Stopped(TypedDict):
+class StoppedRecord(TypedDict):
     """Lengths of an evaluation (`of`) that were left out, since no prompt was answered at those in `after`."""
 
     eval: Literal["stopped"]

@@ -16,7 +16,7 @@ UTILISATION = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters:
+class ParameterCounts:
     """Numbers of parameters.
 
     Args:
@@ -32,12 +32,12 @@ class Parameters:
     trained_prior: int
 
 
-def parameters(config: Config) -> Parameters:
+def parameters(config: Config) -> ParameterCounts:
     """Count a model's parameters, without making it.
 
     >>> from bam_jax.config import ModelConfig
     >>> parameters(Config(encoding="bam", model=ModelConfig(layers=2, heads=4, vocab=100)))
-    Parameters(embedding=6400, transformer=88640, prior=24, trained_prior=16)
+    ParameterCounts(embedding=6400, transformer=88640, prior=24, trained_prior=16)
 
     Args:
         config: whose tokenizer is asked unless it names the vocabulary.
@@ -50,7 +50,7 @@ def parameters(config: Config) -> Parameters:
     return parameters_of(tree)
 
 
-def parameters_of(tree: dict[str, Any]) -> Parameters:
+def parameters_of(tree: dict[str, Any]) -> ParameterCounts:
     """Count the parameters of a model that is made, or whose shapes are known.
 
     Args:
@@ -65,7 +65,7 @@ def parameters_of(tree: dict[str, Any]) -> Parameters:
                 counts["trained_prior"] += size if kind == "params" else 0
             else:
                 counts["embedding" if names[0] == "embed" else "transformer"] += size
-    return Parameters(**counts)
+    return ParameterCounts(**counts)
 
 
 def training_operations(config: Config) -> float:
@@ -77,7 +77,7 @@ def training_operations(config: Config) -> float:
     return config.steps * step_operations(config, parameters(config))
 
 
-def step_operations(config: Config, known: Parameters) -> float:
+def step_operations(config: Config, known: ParameterCounts) -> float:
     """Floating-point operations of a step: 6 N a token, and attention's 6 layers width context under a causal mask.
 
     Each parameter multiplies and adds once forward and twice backward. So does attention, over all pairs of tokens for q.k and
@@ -92,7 +92,7 @@ def step_operations(config: Config, known: Parameters) -> float:
     return float(config.batch * config.context * token)
 
 
-def multiplied_parameters(config: Config, known: Parameters) -> int:
+def multiplied_parameters(config: Config, known: ParameterCounts) -> int:
     """Parameters that every token is multiplied with: the embedding is only where it is the head as well."""
     return known.transformer + (known.embedding if config.model.family == "gpt2" else 0)
 

@@ -103,7 +103,7 @@ def greedy(
     return jnp.concatenate(written, axis=1)
 
 
-class Reader:
+class TextReader:
     """Reads texts one after another, each from where it parts from the one before, in O(T) memory.
 
     What two texts have in common at their beginnings is computed once, in whole chunks. Of texts that share a trunk, such as

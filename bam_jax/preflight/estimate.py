@@ -11,7 +11,7 @@ from bam_jax.preflight.chips import Slice
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class StepTime:
     """Seconds of one step, were there nothing else to do than each of these.
 
     Args:
@@ -89,7 +89,7 @@ def sent(config: Config, state: Any, share: memory.Share, mesh: dict[str, int]) 
     return config.optimizer.accumulate * math.fsum(each)
 
 
-def estimate(where: Slice, operations: float, read: float, sent: float, utilisation: float) -> Estimate | None:
+def estimate(where: Slice, operations: float, read: float, sent: float, utilisation: float) -> StepTime | None:
     """Seconds of one step on a slice; None for a CPU.
 
     Args:
@@ -101,7 +101,7 @@ def estimate(where: Slice, operations: float, read: float, sent: float, utilisat
     """
     if where.chip is None:
         return None
-    return Estimate(
+    return StepTime(
         compute=operations / (len(where.devices) * where.peak * utilisation),
         memory=read / where.chip.bandwidth,
         links=sent / where.chip.links,

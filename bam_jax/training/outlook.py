@@ -8,7 +8,7 @@ import jax
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.models import counts, layers
-from bam_jax.models.counts import Parameters
+from bam_jax.models.counts import ParameterCounts
 from bam_jax.system import resources
 
 LONG = {"step": 60.0, "run": 30 * 86400.0}
@@ -21,7 +21,7 @@ _TRIAL = {"batch": 8, "context": 128, "model.layers": 2, "optimizer.accumulate":
 _UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
 
 
-def describe_size(config: Config, known: Parameters, devices: Sequence[jax.Device]) -> str:
+def describe_size(config: Config, known: ParameterCounts, devices: Sequence[jax.Device]) -> str:
     """Say in a line how many parameters, steps, tokens and devices a training has.
 
     Args:
@@ -37,7 +37,9 @@ def describe_size(config: Config, known: Parameters, devices: Sequence[jax.Devic
     )
 
 
-def describe_duration(config: Config, known: Parameters, devices: Sequence[jax.Device], done: int) -> Iterator[str]:
+def describe_duration(
+    config: Config, known: ParameterCounts, devices: Sequence[jax.Device], done: int
+) -> Iterator[str]:
     """Say in a line about how long a step and the run take here, and in another what to try where that is hopeless.
 
     The time is that of a step's operations at the speed of a matrix product, which is measured, times `counts.UTILISATION`. A

@@ -16,7 +16,7 @@ from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import harness, likelihood
 from bam_jax.evals.harness import Harness
-from bam_jax.evals.plan import Samples, Trained
+from bam_jax.evals.plan import SampleRange, Trained
 from bam_jax.models import generate, transformer
 from bam_jax.system.errors import UserError
 
@@ -82,7 +82,7 @@ def measure(task, n=12, length=300):
     stub = Stub()
     trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
     numbers = {length: list(range(len(task.eval_docs)))}
-    ((_, result),) = harness.measure(trained, [Samples(length, None, 0, n)], task=task, numbers=numbers)
+    ((_, result),) = harness.measure(trained, [SampleRange(length, None, 0, n)], task=task, numbers=numbers)
     return result
 
 
@@ -236,7 +236,7 @@ def test_questions_that_are_too_long_can_be_left_out(tasks, monkeypatch):
     fit = [sum(length + 2 <= budget + 1 for length in prompts) for budget in (400, 2500)]
     assert [plan.wanted[n, None] for n in (400, 2500)] == [min(5, n) for n in fit] and fit[0] < fit[1] < 64
     assert plan.identity["longer"] == "skip" and plan.identity["task"] == "longbench2_code"
-    found = dict(plan.measure([Samples(2500, None, 1, 3)]))
+    found = dict(plan.measure([SampleRange(2500, None, 1, 3)]))
     assert [(result["cut"], result["of"]) for result in found.values()] == [(0, fit[1])]
 
 

@@ -12,7 +12,7 @@ from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import passkey
-from bam_jax.evals.plan import Samples
+from bam_jax.evals.plan import SampleRange
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
@@ -50,7 +50,7 @@ def measure(decoder, cells, *, seed=0, memory=2.0**30):
     return dict(passkey.measure(decoder, cells, prompts, memory=memory))
 
 
-CELLS = [Samples(length, depth, 0, 3) for length in (40, 16) for depth in (0.0, 0.5, 1.0)]
+CELLS = [SampleRange(length, depth, 0, 3) for length in (40, 16) for depth in (0.0, 0.5, 1.0)]
 
 
 def test_who_copies_the_key_finds_it_at_every_depth():
@@ -68,7 +68,7 @@ def test_who_guesses_does_not():
 
 
 def test_a_key_counts_only_whole_and_digits_count_each():
-    found = measure(Stub(wrong=[1, 4]), [Samples(40, 0.5, 0, 5)])
+    found = measure(Stub(wrong=[1, 4]), [SampleRange(40, 0.5, 0, 5)])
     (result,) = found.values()
     assert result["value"] == 0.0 and result["digits"] == pytest.approx(0.6)
 
@@ -121,7 +121,7 @@ def test_long_prompts_are_read_one_by_one_and_the_deepest_key_first(monkeypatch)
         asked.append(len(p)) or np.full((1, 5), n < 2) for n, (p, _) in enumerate(samples)
     )
     monkeypatch.setattr(passkey, "_one_by_one", one_by_one)
-    found = measure(Stub(), [Samples(length, depth, 0, 2) for length in (16, 40) for depth in (0.0, 0.5, 1.0)])
+    found = measure(Stub(), [SampleRange(length, depth, 0, 2) for length in (16, 40) for depth in (0.0, 0.5, 1.0)])
     assert [(cell.length, cell.depth) for cell in found] == [
         (16, 0.0),
         (16, 0.5),
@@ -137,7 +137,7 @@ def test_long_prompts_are_read_one_by_one_and_the_deepest_key_first(monkeypatch)
 def test_what_the_papers_prompts_have_in_common_is_read_once(monkeypatch):
     read = []
 
-    class Reader:
+    class TextReader:
         def __init__(self, decoder, length, *, chunk, read):
             pass
 
@@ -145,11 +145,11 @@ def test_what_the_papers_prompts_have_in_common_is_read_once(monkeypatch):
             read.append(tokens)
             return jnp.zeros((5, 256))
 
-    monkeypatch.setattr(passkey.generate, "Reader", Reader)
+    monkeypatch.setattr(passkey.generate, "TextReader", TextReader)
     monkeypatch.setattr(passkey, "CHUNK", 600)
     list(
         passkey.measure(
-            Stub(), [Samples(900, d, 0, 1) for d in (0.0, 0.5, 1.0)], passkey.paper(ByteTokenizer(), 0), memory=1
+            Stub(), [SampleRange(900, d, 0, 1) for d in (0.0, 0.5, 1.0)], passkey.paper(ByteTokenizer(), 0), memory=1
         )
     )
     common = [int((a != b).argmax()) for a, b in itertools.pairwise(read)]
@@ -177,7 +177,10 @@ def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(length, 
     config = Config(encoding="learned", context=64, model=ModelConfig(width=16, heads=2, hidden=16))
     decoder = nnx.eval_shape(lambda: transformer.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))
     measured = passkey.measure(
-        decoder, [Samples(16, 0.5, 0, 1), Samples(length, 0.5, 0, 1)], passkey.toy(STREAM, CHAR, 0), memory=2**20
+        decoder,
+        [SampleRange(16, 0.5, 0, 1), SampleRange(length, 0.5, 0, 1)],
+        passkey.toy(STREAM, CHAR, 0),
+        memory=2**20,
     )
     with pytest.raises(UserError, match=message):
         next(measured)

@@ -8,7 +8,7 @@ from flax import nnx
 
 from bam_jax.config import Config, ModelConfig
 from bam_jax.evals import perplexity
-from bam_jax.evals.plan import Samples
+from bam_jax.evals.plan import SampleRange
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
@@ -34,14 +34,14 @@ def direct(decoder, length, sequences):
 def test_losses_are_those_of_each_sequence_alone(encoding):
     # Rows of 23 hold three sequences of 7 and two empty places; the second batch is not full.
     made = decoder(encoding)
-    nll = perplexity.token_losses(made, STREAM, Samples(7, None, 1, 14), row=23, rows=3)
+    nll = perplexity.token_losses(made, STREAM, SampleRange(7, None, 1, 14), row=23, rows=3)
     assert nll.shape == (13, 7)
     np.testing.assert_allclose(nll, direct(made, 7, range(1, 14)), rtol=1e-4)
 
 
 def test_value_is_exp_of_the_mean_and_windows_average_to_the_whole():
     made = decoder("nope")
-    cells = [Samples(20, None, 0, 4), Samples(6, None, 0, 9)]
+    cells = [SampleRange(20, None, 0, 4), SampleRange(6, None, 0, 9)]
     found = dict(perplexity.measure(made, cells, STREAM, window=8, memory=2**20))
     assert [cell.length for cell in found] == [6, 20]
     expected = direct(made, 20, range(4))
@@ -65,6 +65,10 @@ def test_a_length_beyond_a_learned_table_is_refused():
     with pytest.raises(UserError, match="learned position table"):
         next(
             perplexity.measure(
-                nnx.eval_shape(lambda: decoder("learned")), [Samples(25, None, 0, 1)], STREAM, window=8, memory=2**20
+                nnx.eval_shape(lambda: decoder("learned")),
+                [SampleRange(25, None, 0, 1)],
+                STREAM,
+                window=8,
+                memory=2**20,
             )
         )

@@ -16,7 +16,7 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tasks import ruler as data
 from bam_jax.data.tokenizers import ByteTokenizer
 from bam_jax.evals import ruler
-from bam_jax.evals.plan import Samples, Trained
+from bam_jax.evals.plan import SampleRange, Trained
 from bam_jax.evals.ruler import Ruler
 from bam_jax.system.errors import UserError
 
@@ -88,7 +88,7 @@ def measure(stub, tasks, *, samples=3, memory=2.0**30, first=0, essays="One two 
     make = data.Sampler(BYTE, text, 0)
     trained = Trained(stub, BYTE, Config(model=stub.config), lambda: np.zeros(0, np.int32), memory)
     return {
-        task: dict(ruler.measure(trained, [Samples(LENGTH, None, first, first + samples)], make=make, task=task))
+        task: dict(ruler.measure(trained, [SampleRange(LENGTH, None, first, first + samples)], make=make, task=task))
         for task in tasks
     }
 

@@ -62,7 +62,7 @@ def test_evaluating_grows_with_prompts_and_lengths():
 )
 def test_the_papers_sizes(size, embedding, transformer, prior, trained):
     (job,) = jobs.jobs(Experiment("t", (papers.bam("BAM", "paper", size=size),)))
-    assert counts.parameters(job.config) == counts.Parameters(embedding, transformer, prior, trained)
+    assert counts.parameters(job.config) == counts.ParameterCounts(embedding, transformer, prior, trained)
 
 
 def test_the_table_adds_up():

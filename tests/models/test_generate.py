@@ -95,7 +95,7 @@ def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens
     made, reader_read = build(encoding), generate._read
     read = []
     monkeypatch.setattr(generate, "_read", lambda *x: read.append(int(x[3][0, 0])) or reader_read(*x))
-    reader = generate.Reader(made, T, chunk=4, read=3)
+    reader = generate.TextReader(made, T, chunk=4, read=3)
     first = np.asarray(tokens[0])
     late, early, short = first.copy(), first.copy(), first[2:]
     late[9] += 1
@@ -116,7 +116,7 @@ def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens
 
 def test_chunks_of_a_reader_are_as_equal_as_blocks_allow():
     sizes = lambda length, chunk: [
-        getattr(generate.Reader(build("nope"), length, chunk=chunk, read=5), x) for x in ("chunk", "slots")
+        getattr(generate.TextReader(build("nope"), length, chunk=chunk, read=5), x) for x in ("chunk", "slots")
     ]
     assert sizes(100, 64) == [64, 128]
     assert sizes(1030, 512) == [512, 1536]  # three chunks of 344 tokens, in whole blocks of 256

@@ -42,7 +42,7 @@ def test_what_is_left_counts(monkeypatch):
 def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
     monkeypatch.setattr(resources, "speed", lambda dtype: 1.0)
     config = configs.load(path, VOCAB)
-    _, advice = outlook.describe_duration(config, counts.Parameters(1, 1, 1, 1), jax.devices(), done=0)
+    _, advice = outlook.describe_duration(config, counts.ParameterCounts(1, 1, 1, 1), jax.devices(), done=0)
     smaller = outlook.smaller(config)
     small = configs.load(path, VOCAB | smaller)
     assert all(argument in advice for argument in configs.arguments(smaller)) and outlook.smaller(small) == {}

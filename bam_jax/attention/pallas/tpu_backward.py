@@ -17,7 +17,7 @@ from jaxtyping import Array
 from bam_jax.attention.logits import tile
 from bam_jax.attention.pallas import tpu_strips
 from bam_jax.attention.pallas.tpu_forward import bias_of_piece
-from bam_jax.attention.pallas.tpu_grid import Step
+from bam_jax.attention.pallas.tpu_grid import GridStep
 from bam_jax.attention.pallas.tpu_layout import (
     along_lanes,
     along_sublanes,
@@ -46,7 +46,9 @@ class QueryOperands:
     delta: Array
 
 
-def query_kernel(wanted: list[bool], step: Step, held: QueryOperands, k: Any, v: Any, outputs: Any, sums: Any) -> None:
+def query_kernel(
+    wanted: list[bool], step: GridStep, held: QueryOperands, k: Any, v: Any, outputs: Any, sums: Any
+) -> None:
     """Add one tile to the gradients of a block of queries.
 
     Args:
@@ -101,7 +103,7 @@ def query_kernel(wanted: list[bool], step: Step, held: QueryOperands, k: Any, v:
 
 
 def key_kernel(
-    wanted: list[bool], step: Step, passing: QueryOperands, k: Any, v: Any, outputs: Any, d_k: Any, d_v: Any
+    wanted: list[bool], step: GridStep, passing: QueryOperands, k: Any, v: Any, outputs: Any, d_k: Any, d_v: Any
 ) -> None:
     """Add one tile to the gradients of a block of keys.
 

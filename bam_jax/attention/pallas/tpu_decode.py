@@ -17,7 +17,7 @@ from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.tpu_forward import finish_softmax, start_softmax
-from bam_jax.attention.pallas.tpu_grid import Step, TileGrid
+from bam_jax.attention.pallas.tpu_grid import GridStep, TileGrid
 from bam_jax.attention.pallas.tpu_layout import along_lanes, along_sublanes, multiply
 
 _CORES = 2  # Of the TPUs that have most. One query is one block: its keys are dealt out for a second core to have work.
@@ -72,7 +72,7 @@ def decode(
 
 
 def decode_kernel(
-    step: Step, query_operands: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any
+    step: GridStep, query_operands: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any
 ) -> None:
     """Add one tile to the running softmax of the query heads of a key head.
 

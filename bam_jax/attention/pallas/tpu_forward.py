@@ -10,12 +10,12 @@ from jaxtyping import Array
 from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN
 from bam_jax.attention.pallas import tpu_strips
-from bam_jax.attention.pallas.tpu_grid import Step
+from bam_jax.attention.pallas.tpu_grid import GridStep
 from bam_jax.attention.pallas.tpu_layout import along_lanes, along_sublanes, key_pieces, multiply, take_piece
 from bam_jax.biases import Bias
 
 
-def forward_kernel(step: Step, q: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
+def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: Any, total: Any, sums: Any) -> None:
     """Add one tile to a running softmax.
 
     Args:

@@ -24,7 +24,7 @@ _INTERPRET: Any = True  # How kernels run on a CPU.
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class GridStep:
     """The place in the grid where a kernel stands.
 
     Args:
@@ -233,7 +233,7 @@ class _Walk:
         )
 
     def _body(self, kernel: Callable, scratch_count: int) -> Callable:
-        """The kernel as Pallas calls it: it is told at which `Step` of the grid it stands."""
+        """The kernel as Pallas calls it: it is told at which `GridStep` of the grid it stands."""
 
         def body(
             table: Any,
@@ -250,7 +250,7 @@ class _Walk:
             at = [pl.program_id(axis) for axis in range(5)]
             _, c, n, g, m = at
             h = c * self.group + g
-            step = Step(
+            step = GridStep(
                 queries,
                 keys,
                 self.tiles.parameters,

@@ -17,7 +17,7 @@ BATCHES = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class SourceSize:
     """The size of a whole source, extrapolated from a sample by its stored bytes.
 
     Args:
@@ -33,7 +33,7 @@ class Estimate:
     seconds: float
 
 
-def estimate(fragments: list[Fragment], encoder: Encoder) -> Estimate:
+def estimate(fragments: list[Fragment], encoder: Encoder) -> SourceSize:
     """Reads the beginnings of some fragments, spread over the source; all but the time is always the same.
 
     Args:
@@ -59,4 +59,4 @@ def estimate(fragments: list[Fragment], encoder: Encoder) -> Estimate:
         raise UserError("the beginnings of the source's files hold no text; name a folder or file with some")
     seconds = time.perf_counter() - start
     scale = sum(fragment.size for fragment in fragments) / max(read, 1)
-    return Estimate(round(documents * scale), round(tokens * scale), round(text * scale), seconds * scale)
+    return SourceSize(round(documents * scale), round(tokens * scale), round(text * scale), seconds * scale)

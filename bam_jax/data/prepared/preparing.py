@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from bam_jax.data.prepared.estimate import Estimate, estimate
+from bam_jax.data.prepared.estimate import SourceSize, estimate
 from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, read_manifest
-from bam_jax.data.prepared.request import Request
+from bam_jax.data.prepared.request import PreparationRequest
 from bam_jax.data.prepared.thresholds import draw, reserve
 from bam_jax.data.prepared.tokenising import ALL_HASHES, Encoder
 from bam_jax.data.prepared.writing import write_shards
@@ -24,7 +24,7 @@ _NOTHING_READ = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
 _FREE = ("source", "preset", "parts")  # entries that may change: where the source lies, and how it is named
 
 
-def prepare(folder: Path, request: Request, fragments: list[Fragment]) -> str:
+def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]) -> str:
     """Makes a prepared folder, or goes on with one that was begun with the same request.
 
     Args:
@@ -46,7 +46,7 @@ def prepare(folder: Path, request: Request, fragments: list[Fragment]) -> str:
     return _summarise(write_shards(folder, manifest, fragments, encoder, request.workers))
 
 
-def forecast(request: Request, fragments: list[Fragment]) -> str:
+def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
     """Estimates from a sample what preparing gives and takes, as a table.
 
     Args:
@@ -71,7 +71,7 @@ def forecast(request: Request, fragments: list[Fragment]) -> str:
     )
 
 
-def _share(whole: Estimate, request: Request) -> float:
+def _share(whole: SourceSize, request: PreparationRequest) -> float:
     """The part of the source that the request takes, estimated."""
     records = whole.documents / len(request.source.documents)
     shares = [
@@ -82,7 +82,7 @@ def _share(whole: Estimate, request: Request) -> float:
     return min(1.0, *shares)
 
 
-def _begin(folder: Path, request: Request, fragments: list[Fragment]) -> Manifest:
+def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment]) -> Manifest:
     """The manifest of the folder, if it was begun in the same way; otherwise a new one."""
     source = request.source
     recipe = {
@@ -124,7 +124,7 @@ def _begin(folder: Path, request: Request, fragments: list[Fragment]) -> Manifes
     return fresh
 
 
-def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request: Request) -> None:
+def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request: PreparationRequest) -> None:
     """Refuses to go on with a folder that was begun by another version, or with another request."""
     for name, entries, wanted in (
         ("recipe", begun.recipe, {*recipe, *_THRESHOLDS}),
@@ -143,7 +143,7 @@ def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request:
             _check_same(folder, name, begun.recipe[name], value)
 
 
-def _thresholds(request: Request, fragments: list[Fragment], encoder: Encoder) -> tuple[int, int]:
+def _thresholds(request: PreparationRequest, fragments: list[Fragment], encoder: Encoder) -> tuple[int, int]:
     """The hash below which a record is held out, and that from which on it is left out."""
     if request.sample_records or request.holdout_records:
         return draw(fragments, encoder, request.holdout_records, request.sample_records)

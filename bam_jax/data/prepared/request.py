@@ -13,7 +13,7 @@ _LIMITS = ("holdout_tokens", "holdout_records", "max_tokens", "max_records", "sa
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class PreparationRequest:
     """A corpus to prepare, and the way to do it.
 
     Args:
@@ -43,7 +43,7 @@ class Request:
     workers: int
 
 
-def complete(options: argparse.Namespace) -> Request:
+def complete(options: argparse.Namespace) -> PreparationRequest:
     """Fills in what the options leave open: from the preset, or the defaults.
 
     Args:
@@ -62,7 +62,7 @@ def complete(options: argparse.Namespace) -> Request:
         require(options, "tokenizer")
     _check_limits(limits)
     made = tokenizer(spec)
-    return Request(
+    return PreparationRequest(
         source=_open(options),
         preset=options.preset,
         tokenizer=made,
