@@ -79,7 +79,7 @@ def visible(queries: Tokens, keys: Tokens, mask: Mask) -> Bool[Array, "#B T S"]:
 def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
     """Number of keys that each token of a packed row sees, itself included: SSMax's n_i.
 
-        causal: n_i = position_i - position of its document's first token + 1;   else the document's length;
+        causal: n_i = number of its document's tokens up to it;   else the document's length;
         at most the window's. Empty slots and padding count 1.
 
     Source: BAM section 2.5 (the input vector's size), and the authors' code, which counts the mask's row.
@@ -90,13 +90,15 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
         first = jnp.zeros_like(position)
         last = jnp.max(jnp.where(filled, position, 0), axis=1, keepdims=True)
     else:
-        segment = tokens.segment
-        filled = filled & (segment > 0)
+        # Slots take the place of positions, which may begin anew in each document: only slots order the whole row.
+        position = jnp.arange(filled.shape[1], dtype=position.dtype)[None]
+        segment = jnp.where(filled, tokens.segment, 0)
+        filled = segment > 0
         change = segment[:, 1:] != segment[:, :-1]
         edge = jnp.ones_like(filled[:, :1])
         starts = jnp.concatenate([edge, change], axis=1)
         ends = jnp.concatenate([change, edge], axis=1)
-        first = jax.lax.cummax(jnp.where(starts & filled, position, 0), axis=1)
+        first = jax.lax.cummax(jnp.where(starts, position, 0), axis=1)
         last = jax.lax.cummin(jnp.where(ends, position, EMPTY), axis=1, reverse=True)
     limits = mask.limits(position)
     last = position if mask.causal else jnp.minimum(last, limits.highest)

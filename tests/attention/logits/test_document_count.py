@@ -27,15 +27,19 @@ def by_counting(position, segment, mask):
 
 
 MASKS = st.builds(Mask, st.booleans(), st.none() | st.integers(1, T + 2))
+POSITIONS = ("shared", "of each row", "restarting")
 CUTS = st.lists(st.integers(1, T), min_size=2, max_size=2)
 
 
-@given(st.lists(st.tuples(CUTS, st.integers(0, 4)), min_size=2, max_size=2), MASKS, st.booleans())
-def test_packed_rows(rows, mask, shared_position):
+@given(st.lists(st.tuples(CUTS, st.integers(0, 4)), min_size=2, max_size=2), MASKS, st.sampled_from(POSITIONS))
+def test_packed_rows(rows, mask, positions):
     segment = np.array([1 + (np.arange(T)[:, None] >= cuts).sum(1) for cuts, _ in rows])
     for n, (_, pads) in enumerate(rows):
         segment[n, T - pads :] = 0
-    position = np.arange(T)[None].repeat(1 if shared_position else len(rows), 0)
+    position = np.arange(T)[None].repeat(1 if positions == "shared" else len(rows), 0)
+    if positions == "restarting":  # as packing gives them: 0 at each document's first token
+        starts = np.diff(segment, axis=1, prepend=-1) != 0
+        position = position - np.maximum.accumulate(np.where(starts, position, 0), axis=1)
     made = document_count(Tokens(jnp.asarray(position), jnp.asarray(segment)), mask)
     wanted = by_counting(np.broadcast_to(position, segment.shape), segment, mask)
     np.testing.assert_array_equal(np.broadcast_to(made, segment.shape), wanted)
