@@ -6,7 +6,7 @@ import numpy as np
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data.iterator import Batches
-from bam_jax.data.packing.base import RowSource
+from bam_jax.data.packing.base import PackedRows, RowSource
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.masked import Masked
@@ -136,7 +136,7 @@ def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer:
     return Triplets(documents, Shuffle(documents, config.seed, data.shuffle), config.context, eos=tokenizer.eos)
 
 
-_PACKINGS: dict[str, type[Concatenated] | type[FirstFit]] = {"concat": Concatenated, "first_fit": FirstFit}
+_PACKINGS: dict[str, type[PackedRows]] = {"concat": Concatenated, "first_fit": FirstFit}
 _TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer], RowSource]] = {
     "packed": _packed,
     "masked": _masked,

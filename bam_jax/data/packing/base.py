@@ -1,10 +1,14 @@
 """Row sources: endless rows to make batches of, each a pure function of its number; and what they share."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
 import numpy as np
+
+from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.prepared.documents import Documents
 
 Batch = dict[str, np.ndarray]
 
@@ -21,6 +25,28 @@ class RowSource(Protocol):
         Returns:
             Arrays whose first axis is R; what they are, `bam_jax.data.loader.batches` says.
         """
+
+
+@dataclasses.dataclass(eq=False)
+class PackedRows(RowSource):
+    """Rows packed with documents.
+
+    Args:
+        documents: what to pack.
+        shuffle: their order.
+        context: tokens of a row.
+        shift: 1: targets are the tokens that follow; 0: the tokens themselves.
+        document_mask: number the documents of a row, and do not predict one from another.
+        restart: give positions that start from 0 in every document.
+    """
+
+    documents: Documents
+    shuffle: Shuffle
+    context: int
+    _: dataclasses.KW_ONLY
+    shift: int = 1
+    document_mask: bool = True
+    restart: bool = False
 
 
 class Memo[*Key, Value]:

@@ -1,13 +1,13 @@
 """Documents end to end, cut at any place: the packing concat-then-split."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
 
 import numpy as np
 
-from bam_jax.data.packing.base import Batch, Memo, consecutive_runs, restarted_positions
-from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.base import Batch, Memo, PackedRows, consecutive_runs, restarted_positions
 from bam_jax.data.prepared.documents import Documents, Reader
 from bam_jax.system.errors import UserError
 
@@ -88,70 +88,51 @@ def too_short(tokens: int, context: int) -> UserError:
     )
 
 
-class Concatenated:
+@dataclasses.dataclass(eq=False)
+class Concatenated(PackedRows):
     """Rows of whole documents end to end, in a new order every epoch, cut where a row is full.
 
     A document that a row's end cuts goes on in the next row. With `shift` 1 the last target of a row is the first
     token of the next: an epoch has each token as a target once (but the first, and the last that fill no row).
 
-    Args:
-        documents: what to pack.
-        shuffle: their order.
-        context: tokens of a row.
-        shift: 1: targets are the tokens that follow; 0: the tokens themselves.
-        document_mask: number the documents of a row, and do not predict one from another.
-        restart: give positions that start from 0 in every document.
-
     Raises:
         UserError: the text does not fill a row.
     """
 
-    def __init__(
-        self,
-        documents: Documents,
-        shuffle: Shuffle,
-        context: int,
-        *,
-        shift: int = 1,
-        document_mask: bool = True,
-        restart: bool = False,
-    ) -> None:
-        self._read = Reader(documents)
-        self._shuffle = shuffle
-        self._context, self._shift = context, shift
-        self._document_mask, self._restart = document_mask, restart
-        groups = range(len(shuffle))
-        self._tokens = np.array([shuffle.lengths(group).sum(dtype=np.int64) for group in groups], np.int64)
+    def __post_init__(self) -> None:
+        self._read = Reader(self.documents)
+        groups = range(len(self.shuffle))
+        self._tokens = np.array([self.shuffle.lengths(group).sum(dtype=np.int64) for group in groups], np.int64)
         total = int(self._tokens.sum())
-        self._rows = (total - shift) // context
+        self._rows = (total - self.shift) // self.context
         if self._rows < 1:
-            raise too_short(total, context)
+            raise too_short(total, self.context)
         self._stream = Memo(self._epoch, size=2)  # a batch may begin in one epoch and end in the next
 
     def take(self, numbers: np.ndarray) -> Batch:
         """See `RowSource`: tokens, targets, weights, and segment and position if they are wanted."""
         epochs, rows = numbers // self._rows, numbers % self._rows
-        wide = self._context + self._shift
+        wide = self.context + self.shift
         tokens = np.empty((len(numbers), wide), np.int32)
         slots = np.empty_like(tokens)
         for part in consecutive_runs(rows, epochs):
-            first = int(rows[part][0]) * self._context
-            last = int(rows[part][-1]) * self._context + wide
+            first = int(rows[part][0]) * self.context
+            last = int(rows[part][-1]) * self.context + wide
             documents = self._stream(int(epochs[part][0])).cut(first, last)
             slot = np.repeat(np.arange(len(documents), dtype=np.int32), list(map(len, documents)))
             windows = np.lib.stride_tricks.sliding_window_view
-            tokens[part] = windows(np.concatenate(documents), wide)[:: self._context]
-            slots[part] = windows(slot, wide)[:: self._context]
-        here, there = slice(self._context), slice(self._shift, None)
+            tokens[part] = windows(np.concatenate(documents), wide)[:: self.context]
+            slots[part] = windows(slot, wide)[:: self.context]
+        here, there = slice(self.context), slice(self.shift, None)
         batch = {"tokens": tokens[:, here], "targets": tokens[:, there]}
         segment = slots[:, here] - slots[:, :1] + 1
-        if self._document_mask:
+        if self.document_mask:
             batch |= {"weights": (slots[:, here] == slots[:, there]).astype(np.float32), "segment": segment}
         else:
             batch |= {"weights": np.ones(segment.shape, np.float32)}
-        return batch | ({"position": restarted_positions(segment)} if self._restart else {})
+        return batch | ({"position": restarted_positions(segment)} if self.restart else {})
 
     def _epoch(self, epoch: int) -> Stream:
-        groups = self._shuffle.groups(epoch)
-        order = lambda place: self._shuffle.order(epoch, int(groups[place]))
+        groups = self.shuffle.groups(epoch)
+        order = lambda place: self.shuffle.order(epoch, int(groups[place]))
         return Stream(self._read, self._tokens[groups], order)
