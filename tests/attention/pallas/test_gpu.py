@@ -22,27 +22,6 @@ few = lambda *numbers: jnp.asarray(numbers, jnp.float32)
 GGD = biases.GeneralisedGaussian(few(0.7, -0.4), few(-0.5, 0.3), few(0.3, 0.0))
 
 
-@biases.bias
-class Cauchy(biases.Bias):
-    """A user's own."""
-
-    scale: jax.Array
-
-    def __call__(self, i, j):
-        distance = (i - j) / self.scale
-        return -jnp.log(1 + distance * distance)
-
-
-@biases.bias
-class Odd(biases.Bias):
-    """A formula that the compiler does not know."""
-
-    scale: jax.Array
-
-    def __call__(self, i, j):
-        return -self.scale * jnp.sinh(i - j)
-
-
 def scoring(bias, mask=None, *, packed=True, temperature=None):
     """Two rows: documents that end inside blocks, and empty slots in front."""
     position = np.stack([np.arange(T), np.arange(T) - 70])
@@ -100,8 +79,8 @@ def test_several_blocks_agree_with_the_reference(dtype, tolerance, mask, packed,
 
 
 @pytest.mark.hopper
-def test_a_users_bias_and_tiles_left_out():
-    arguments = (*operands("bfloat16"), scoring(Cauchy(few(2.0, 30.0)), packed=False))
+def test_a_users_bias_and_tiles_left_out(cauchy):
+    arguments = (*operands("bfloat16"), scoring(cauchy(few(2.0, 30.0)), packed=False))
     agree(interpreted(*arguments), reference(*arguments), 3e-2)
     arguments = (*operands("bfloat16"), scoring(biases.ALiBi(few(9.0, 0.1)), packed=False))
     agree(interpreted(*arguments, Tiling(block_q=128, block_k=256)), reference(*arguments), 3e-2)
@@ -144,7 +123,7 @@ def test_decoding_compiles_for_an_h100(name):
     assert gpu_static.compile_for_h100(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
 
 
-def test_what_it_cannot_do_it_refuses_by_a_reason():
+def test_what_it_cannot_do_it_refuses_by_a_reason(odd):
     q, k, v, _ = operands("bfloat16")
     asked = functools.partial(attention, backend="pallas_gpu")
     with pytest.raises(Unsupported, match="bfloat16, float16.*float32"):
@@ -152,7 +131,7 @@ def test_what_it_cannot_do_it_refuses_by_a_reason():
     with pytest.raises(Unsupported, match="a head width of 192, above 128"):
         asked(*(jnp.repeat(x, 4, axis=-1) for x in (q, k, v)), scoring(GGD))
     with pytest.raises(Unsupported, match="Odd.* sinh"):
-        asked(q, k, v, scoring(Odd(few(1.0, 1.0))))
+        asked(q, k, v, scoring(odd(few(1.0, 1.0))))
     with pytest.raises(ValueError, match="multiples of 128 queries and keys, got 64 x 128"):
         asked(q, k, v, scoring(GGD), tiling=Tiling(block_q=64))
 

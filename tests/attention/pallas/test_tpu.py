@@ -42,27 +42,6 @@ BIASES = {
 
 
 @biases.bias
-class Cauchy(biases.Bias):
-    """A user's own."""
-
-    scale: jax.Array
-
-    def __call__(self, i, j):
-        distance = (i - j) / self.scale
-        return -jnp.log(1 + distance * distance)
-
-
-@biases.bias
-class Odd(biases.Bias):
-    """A formula that the compiler does not know."""
-
-    scale: jax.Array
-
-    def __call__(self, i, j):
-        return -self.scale * jnp.sinh(i - j)
-
-
-@biases.bias
 class Looked(biases.Bias):
     values: jax.Array
 
@@ -175,9 +154,9 @@ def close(made, expected):
     )
 
 
-def test_a_bias_of_the_users_own_runs_with_its_gradient(row):
+def test_a_bias_of_the_users_own_runs_with_its_gradient(row, cauchy):
     *qkv, tokens = row
-    bias = Cauchy(vector() * 4)
+    bias = cauchy(vector() * 4)
     made, expected = (loss(backend, tokens)(*qkv, bias) for backend in ("pallas_tpu", "reference"))
     assert made[1][3].scale.all()
     close(made, expected)
@@ -198,13 +177,13 @@ def test_kernels_run_where_they_are_asked_for(row):
     assert "pallas_call" not in program("auto")
 
 
-def test_what_a_kernel_cannot_do_is_said_before_it_is_compiled(row):
+def test_what_a_kernel_cannot_do_is_said_before_it_is_compiled(row, cauchy, odd):
     q, k, v, tokens = row
     ask = lambda bias, dtype="float32": attention(
         *(x.astype(dtype) for x in (q, k, v)), Scoring(bias, tokens, tokens), backend="pallas_tpu"
     )
     with pytest.raises(Unsupported, match="the formula of Odd or its gradient needs cosh, sinh"):
-        ask(Odd(vector()))
+        ask(odd(vector()))
     with pytest.raises(Unsupported, match="the formula of Held holds an array that is no parameter"):
         ask(Held(vector()))
     with pytest.raises(Unsupported, match="the formula of Whole takes its parameters otherwise than one by one"):
@@ -215,7 +194,7 @@ def test_what_a_kernel_cannot_do_is_said_before_it_is_compiled(row):
     with pytest.raises(Unsupported, match="T5Distance takes its.* for offsets of positions, not of coordinates"):
         attention(q, k, v, Scoring(biases.T5Distance(vector(3)), tokens, own), backend="pallas_tpu")
     with pytest.raises(Unsupported, match=r"Cauchy has a parameter with more axes than \[H, n\]"):
-        ask(Cauchy(vector(2, 2)))
+        ask(cauchy(vector(2, 2)))
     with jax.enable_x64(True), pytest.raises(Unsupported, match="float64"):
         ask(biases.Uniform(), "float64")
     wide = jnp.zeros((1, 24, 1, 512))
@@ -223,14 +202,14 @@ def test_what_a_kernel_cannot_do_is_said_before_it_is_compiled(row):
         attention(wide, wide, wide, Scoring(biases.Uniform(), tokens, tokens), backend="pallas_tpu")
 
 
-def test_auto_takes_the_kernels_on_a_tpu_and_says_when_it_cannot(row, monkeypatch, caplog):
+def test_auto_takes_the_kernels_on_a_tpu_and_says_when_it_cannot(row, odd, monkeypatch, caplog):
     *qkv, tokens = row
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     op._announce.cache_clear()
     with caplog.at_level("INFO"):
         assert op.choose(*qkv, Scoring(biases.Uniform(), tokens, tokens)) == "pallas_tpu"
         for _ in range(2):
-            assert op.choose(*qkv, Scoring(Odd(vector()), tokens, tokens)) == "chunked"
+            assert op.choose(*qkv, Scoring(odd(vector()), tokens, tokens)) == "chunked"
     op._announce.cache_clear()
     assert [x.message for x in caplog.records] == [
         "attention: auto chose the backend 'pallas_tpu' on tpu",
