@@ -3,14 +3,17 @@
 Where a prior's gradient is summed. A parameter of a prior takes part in the logit of every pair of tokens, so that its
 gradient is one sum over all of them. It is summed in this order, each part in one place:
 
-1. A tile: over its pairs, by `Bias.cotangents` in kernels and `Blocks.bias_cotangents` on CPUs. Kernels leave a number for
-   each row of the tile, or for each diagonal where a bias comes in strips (`tpu_strips.diagonal_sums`).
-2. The tiles of a row: where the backend walks over them, in float32 (the carry of `chunked`, the scratch of kernels, the
-   blocks of `rows`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
-3. Rows and the batch: `ScoringSums.cotangent` for kernels; on CPUs the batch is part of the tile (`sum_leading`).
-4. Heads, for parameters that they share: `Parameters.cotangent` for kernels, `one_head` where heads come one by one.
-5. The parts of a text that is cut: the ring adds what each step finds, on the device whose queries those are.
-6. Devices: `system.axes.varying` makes parameters vary over the mesh, and the transpose of that is the sum; where
+1. A tile: over its pairs, by `Bias.cotangents` (`biases/base.py`) in kernels and `Blocks.bias_cotangents` (`cpu/blocks.py`) on
+   CPUs. Kernels leave a number for each row of the tile, or for each diagonal where a bias comes in strips (`diagonal_sums`,
+   `pallas/tpu_strips.py`).
+2. The tiles of a row: where the backend walks over them, in float32 (the carry of `cpu/chunked.py`, the scratch of the kernels in
+   `pallas/`, the blocks of `rows.py`). A kernel that holds queries sums for them, one that holds keys for the keys' coordinates.
+3. Rows and the batch: `ScoringSums.cotangent` (`logits/tile.py`) for kernels; on CPUs the batch is part of the tile
+   (`sum_leading`, `cpu/blocks.py`).
+4. Heads, for parameters that they share: `Parameters.cotangent` (`logits/tile.py`) for kernels, `cpu/one_head.py` where heads
+   come one by one.
+5. The parts of a text that is cut: `ring.py` adds what each step finds, on the device whose queries those are.
+6. Devices: `varying` (`system/axes.py`) makes parameters vary over the mesh, and the transpose of that is the sum; where
    `jax.shard_map` does not check types, its own transpose is.
 
 Coordinates and the temperature go the same way as far as their axes say: what has an axis is not summed over it.
