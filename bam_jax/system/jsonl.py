@@ -122,8 +122,16 @@ def mend(path: Path) -> None:
     Args:
         path: a JSON-lines file; a missing one stays missing.
     """
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
+    if path.exists() and _is_torn(path):
         keep(path, lambda record: True)
+
+
+def _is_torn(path: Path) -> bool:
+    """True where a file's last line has no end; only the last byte is read, since files grow and are mended often."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        return file.read() not in (b"\n", b"")
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:

@@ -68,3 +68,21 @@ def test_a_line_is_json_and_a_change_of_it_is_noticed(record, data):
 def test_a_missing_file_has_no_records_and_stays_missing(tmp_path):
     jsonl.keep(tmp_path / "none.jsonl", lambda record: True)
     assert list(jsonl.read(tmp_path / "none.jsonl")) == [] and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("before", [None, "", '{"step": 1}\n', '{"step": 1}\n{"st'])
+def test_a_record_is_appended_after_the_last_whole_line(tmp_path, before):
+    path = tmp_path / "results.jsonl"
+    if before is not None:
+        path.write_text(before)
+    jsonl.append(path, {"step": 2})
+    assert [record["step"] for record in jsonl.read(path)] == ([1, 2] if before else [2])
+
+
+def test_appending_to_a_whole_file_does_not_read_it(tmp_path, monkeypatch):
+    path = tmp_path / "results.jsonl"
+    jsonl.append(path, {"step": 1})
+    with monkeypatch.context() as patched:
+        patched.setattr(type(path), "read_bytes", None)
+        jsonl.append(path, {"step": 2})
+    assert [record["step"] for record in jsonl.read(path)] == [1, 2]
