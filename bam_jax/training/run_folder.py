@@ -153,10 +153,11 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _check_outside_data(run: Path, config: Config) -> None:
     for _, part in config.data.parts().values():
-        for source in {part.source, part.held_out_source} - {"", corpus.STDLIB}:
-            if run.resolve().is_relative_to(Path(source).resolve()):
+        for source in {part.source, part.held_out_source} - {""}:
+            path = corpus.find_path(source)
+            if path is not None and run.resolve().is_relative_to(Path(path).resolve()):
                 raise UserError(
-                    f"workdir {run} lies in the data source {source}, where its own files would be read as data; "
+                    f"workdir {run} lies in the data source {path}, where its own files would be read as data; "
                     "give a workdir outside that folder"
                 )
 

@@ -16,6 +16,17 @@ def names_corpus(source: str) -> bool:
     return source in CORPORA and (CORPORA[source].make is not None or not Path(source).exists())
 
 
+def find_path(source: str) -> str | None:
+    """The path that a source is read from; None for a corpus that is read from no files.
+
+    Args:
+        source: a path, an address, or the name of a corpus.
+    """
+    if not names_corpus(source):
+        return source
+    return None if CORPORA[source].make is not None else _default_folder(source)
+
+
 def find_corpus(name: str, split: str) -> Corpus:
     """The corpus of a name.
 
@@ -64,7 +75,7 @@ def open_corpus(
         return Source(name, make=corpus.make)
     own_format = BY_SUFFIX if corpus.format is None else corpus.format.name
     source = Source(
-        path=f"corpora/{name}" if path is None else path,
+        path=_default_folder(name) if path is None else path,
         fields=corpus.fields if fields is None else fields,
         patterns=corpus.splits[split],
         format=own_format if format is None else format,
@@ -78,6 +89,10 @@ def open_corpus(
             f"fetch it there (licence: {corpus.licence}): {corpus.download(source.path)}  (or name its folder with --source)"
         )
     return source
+
+
+def _default_folder(name: str) -> str:
+    return f"corpora/{name}"
 
 
 def _has_files(source: Source) -> bool:
