@@ -26,7 +26,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME; runs for a paper's tables)")
     parser.add_argument("--scale", help="toy (the default) or paper, for experiments that have both")
     parser.add_argument("--source", help="where the corpus is, for an experiment about one")
-    parser.add_argument("--jobs", type=int, help="rows at a time (default: one a core, or one an accelerator)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        help="rows at a time (default: one a core, or one an accelerator; with more than cores, none is pinned to one)",
+    )
     parser.add_argument("--only", metavar="RUN", help="only this run, in this process, such as cable-seed0")
     parser.add_argument("--core", type=int, help="pin the process of --only to this core")
     parser.add_argument("--parent", type=int, help="end the process of --only with that one, which started it")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _ONE_CHIP = {
@@ -46,6 +46,23 @@ def find_slots(platform: str, devices: Path = Path("/dev")) -> list[Slot]:
     if chips:
         return [Slot(environment=_ONE_CHIP | {"TPU_VISIBLE_CHIPS": f"{k}"}) for k in range(len(chips))]
     return [Slot()]
+
+
+def share_slots(slots: Sequence[Slot], count: int) -> list[Slot]:
+    """Slots for a number of processes, which share accelerators in turn; more processes than cores are not pinned.
+
+    Two processes that are pinned to one core would halve each other while another core may stand idle.
+
+    Args:
+        slots: as `find_slots` gives them.
+        count: number of processes.
+
+    >>> [slot.core for slot in share_slots([Slot(0), Slot(1)], 3)]
+    [None, None, None]
+    """
+    if count > len(slots):
+        slots = [dataclasses.replace(slot, core=None) for slot in slots]
+    return [slots[number % len(slots)] for number in range(count)]
 
 
 def _cores() -> list[int]:

@@ -13,7 +13,7 @@ from bam_jax.experiments import costs, experiment, queue
 from bam_jax.experiments.experiment import Experiment, Preparation
 from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.experiments.jobs import Job, jobs
-from bam_jax.experiments.slots import find_slots
+from bam_jax.experiments.slots import find_slots, share_slots
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
@@ -158,6 +158,6 @@ class Sweep:
         if not self.experiments[0].shared:  # a report is about a folder of its own
             files.write_atomically(self.folder / DESCRIPTION, json.dumps(self.describe(), indent=2) + "\n")
         queue.prepare(self.preparations)
-        where = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
-        slots = [where[number % len(where)] for number in range(count or len(where))]
-        return queue.run(self.jobs, self.named, self.folder, slots, self.platform)
+        slots = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
+        places = share_slots(slots, len(slots) if count is None else count)
+        return queue.run(self.jobs, self.named, self.folder, places, self.platform)

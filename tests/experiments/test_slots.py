@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bam_jax.experiments.slots import Slot, find_slots
+from bam_jax.experiments.slots import Slot, find_slots, share_slots
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +46,15 @@ def test_every_tpu_chip_is_a_place(tmp_path, form):
     found = find_slots("", tmp_path)
     assert [place.environment["TPU_VISIBLE_CHIPS"] for place in found] == ["0", "1", "2", "3"]
     assert {place.environment["TPU_PROCESS_BOUNDS"] for place in found} == {"1,1,1"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_no_two_processes_are_pinned_to_one_core(count):
+    cores = [place.core for place in share_slots([Slot(3), Slot(7)], count)]
+    assert len(cores) == count
+    assert cores == [3, 7][:count] if count <= 2 else set(cores) == {None}
+
+
+def test_more_processes_than_accelerators_share_them_in_turn():
+    gpus = [Slot(environment={"CUDA_VISIBLE_DEVICES": name}) for name in "01"]
+    assert share_slots(gpus, 3) == [gpus[0], gpus[1], gpus[0]]
