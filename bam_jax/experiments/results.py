@@ -45,7 +45,8 @@ class Run:
         labels: pairs of evaluation-time overrides and the label of the curve they make.
         commands: what made it, one string each.
         config: None before training has begun.
-        cells: of results.jsonl, measured at the newest step, each sample once.
+        cells: of results.jsonl, measured at the newest step that has results (the newest checkpoint may be later), each
+            sample once.
         history: the lines of metrics.jsonl.
     """
 

@@ -89,7 +89,8 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
     if run.metrics:
         rows.append(["last loss", f"{run.metrics['loss']:.4f} nats a token"])
         rows.append(["training", _training_time(run)])
-    rows.append(["measurements", f"{len(run.cells)}{f', code {commits}' if commits else ''}"])
+    step = f" at step {run.cells[0]['step']:,}, the newest that has any" if run.cells else ""
+    rows.append(["measurements", f"{len(run.cells)}{step}{f'; code {commits}' if commits else ''}"])
     text = "It belongs to these experiments:" if uses else "It belongs to no experiment of this site."
     return Section("In short", text, items=uses, table=Table(["", ""], rows))
 
