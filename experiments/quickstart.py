@@ -48,7 +48,8 @@ NOTES = (
     """The first row starts from shapes spread evenly from −2 to 2 over the heads of a layer and trains
     them at the common rate. This init is not in the paper. The paper's (all zero, the uniform prior)
     has its prior at 20 times the common rate here: `experiments/prior_init.py` compares inits and rates.""",
-    """Training seeds were fixed beforehand; the prompts were not used while the recipe was looked for.""",
+    """Training seeds were fixed beforehand; their prompts, which all rows of a seed share, were not used while the recipe
+    was looked for.""",
     """20 prompts a cell (10 at 500×) are worth about ±.1 for one model, ±.2 where it finds half of the
     keys, and one training seed says nothing about a baseline's spread: baselines less than .2 apart are
     not told apart.""",

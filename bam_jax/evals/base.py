@@ -28,6 +28,18 @@ def option(default: int | str | tuple[str, ...] | None, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": help})
 
 
+def prompt_seed(asked: int | None, config: Config) -> int:
+    """The seed of an evaluation's prompts: the run's own training seed, unless another is asked for.
+
+    So each training seed has prompts of its own, and all methods of that seed are asked the same ones.
+
+    Args:
+        asked: the evaluation's option; None: the training seed.
+        config: the run's.
+    """
+    return config.seed if asked is None else asked
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """An evaluation of a trained run: what is asked, and all that tables, pages and costs need to know about it.

@@ -119,6 +119,11 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
         if key.startswith("mesh."):
             (override,) = configs.arguments({key: value})
             raise UserError(f"{override} says how training is cut, and an evaluation runs on one device; leave it out")
+    if "seed" in evaluation.overrides:
+        raise UserError(
+            f"--config.seed={evaluation.overrides['seed']} is the seed of training, which is done; "
+            "prompts have one of their own, --seed"
+        )
 
 
 def _prepare(

@@ -1,6 +1,8 @@
 """The evaluations' options as arguments of a command, made from their fields."""
 
 import argparse
+import types
+import typing
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,20 +24,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     helps: dict[str, list[str]] = defaultdict(list)
     readers: dict[str, Callable[[str], Any]] = {}
     for name, kind in EVALUATIONS.items():
+        hints = typing.get_type_hints(kind)
         for field in kind.options():
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             suffix = "" if default is None else f" ({default})"
             helps[field.name].append(f"{name}: {field.metadata['help']}{suffix}")
-            readers[field.name] = _reader(field.default)
+            readers[field.name] = _reader(hints[field.name])
     for option, texts in helps.items():
         parser.add_argument(f"--{option}", type=readers[option], help="; ".join(texts))
 
 
-def _reader(default: Any) -> Callable[[str], Any]:
-    """The function that reads an option's text."""
-    if isinstance(default, tuple):
+def _reader(kind: Any) -> Callable[[str], Any]:
+    """The function that reads an option's text, by the type of its field; an option that is not given is None."""
+    if typing.get_origin(kind) is tuple:
         return lambda text: tuple(text.split(","))
-    return str if default is None else type(default)
+    (plain,) = {*(typing.get_args(kind) or [kind])} - {types.NoneType}
+    return plain
 
 
 def from_options(given: argparse.Namespace, overrides: Mapping[str, Any]) -> Evaluation:

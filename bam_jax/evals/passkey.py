@@ -28,7 +28,7 @@ from bam_jax.data.tasks import passkey
 from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.evals import schema
-from bam_jax.evals.base import Evaluation, Place, option
+from bam_jax.evals.base import Evaluation, Place, option, prompt_seed
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system import resources
@@ -111,7 +111,7 @@ class Passkey(Evaluation):
         depths: number of equally spaced depths of the key, 0 to 1.
         trials: prompts at each depth.
         prompt: "toy" or "paper"; None: toy for the character tokenizer, paper for others.
-        seed: of the prompts.
+        seed: of the prompts; None: the run's training seed.
         patience: lengths one after another without a key found, after which longer ones are not measured; 0: all are.
     """
 
@@ -127,7 +127,7 @@ class Passkey(Evaluation):
     )
     trials: Count = option(1, "prompts at each depth")
     prompt: Line | None = option(None, "toy (the default for the tokenizer char) or paper")
-    seed: Natural = option(0, "of the prompts")
+    seed: Natural | None = option(None, "of the prompts (the run's training seed)")
     patience: Natural = option(0, "lengths without any key found after which longer ones are left out; 0: none is")
 
     def __post_init__(self) -> None:
@@ -142,15 +142,15 @@ class Passkey(Evaluation):
             UserError: the toy prompt is asked of another tokenizer.
         """
         tokenizer = trained.tokenizer
-        prompt = self.prompt or passkey.usual(tokenizer.name)
+        prompt, seed = self.prompt or passkey.usual(tokenizer.name), prompt_seed(self.seed, trained.config)
         if prompt == "toy":
-            prompts = toy(trained.held_out(), tokenizer, self.seed)
+            prompts = toy(trained.held_out(), tokenizer, seed)
         else:
-            prompts = paper(tokenizer, self.seed)
+            prompts = paper(tokenizer, seed)
         wanted: dict[tuple[int, float | None], int] = {
             (length, depth): self.trials for length in self.lengths for depth in passkey.depths(self.depths)
         }
-        identity = {"prompt": prompt, "seed": self.seed}
+        identity = {"prompt": prompt, "seed": seed}
         measured = lambda todo: measure(trained.decoder, todo, prompts, memory=trained.memory)
         return [Plan(identity, wanted, measured, self.patience)]
 
@@ -168,7 +168,8 @@ class Passkey(Evaluation):
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
         """See `Evaluation`."""
-        return {"seed": self.seed, "prompt": self.prompt or passkey.usual(config.data.tokenizer)}
+        prompt = self.prompt or passkey.usual(config.data.tokenizer)
+        return {"seed": prompt_seed(self.seed, config), "prompt": prompt}
 
     def gives_up(self, empty: int) -> bool:
         """See `Evaluation`."""

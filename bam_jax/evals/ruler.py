@@ -18,7 +18,7 @@ from bam_jax.data.sources.corpus import STDLIB
 from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, essays
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.evals import schema
-from bam_jax.evals.base import TaskEvaluation, option
+from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
@@ -46,7 +46,7 @@ class Ruler(TaskEvaluation):
         tasks: names in `bam_jax.data.tasks.ruler.TASKS`.
         samples: of each task and length.
         essays: a file or folder of texts for the tasks whose needles stand in essays, or "stdlib".
-        seed: of the samples.
+        seed: of the samples; None: the run's training seed.
     """
 
     name = "ruler"
@@ -61,7 +61,7 @@ class Ruler(TaskEvaluation):
     essays: Line = option(
         STDLIB, "a file or folder of texts in which needles are hidden, or stdlib, Python's documentation"
     )
-    seed: Natural = option(0, "of the samples")
+    seed: Natural | None = option(None, "of the samples (the run's training seed)")
 
     def plans(self, trained: Trained) -> list[Plan]:
         """See `Evaluation`; each task is a plan.
@@ -76,14 +76,15 @@ class Ruler(TaskEvaluation):
         text = Essays(self.essays, ())
         if any(TASKS[task].haystack == "essay" for task in tasks):
             text = essays(self.essays)
-        make = Sampler(trained.tokenizer, text, self.seed)
+        seed = prompt_seed(self.seed, trained.config)
+        make = Sampler(trained.tokenizer, text, seed)
         for length in self.lengths:
             trained.decoder.check_length(length - 1)  # the last token written is not read
         plans = []
         for task in tasks:
             for length in self.lengths:
                 make.check(task, length, range(self.samples))
-            identity = {"task": task, "seed": self.seed}
+            identity = {"task": task, "seed": seed}
             if TASKS[task].haystack == "essay":
                 identity |= {"essays": text.source, "essays_hash": text.hash}
             plans.append(Plan(identity, wanted, functools.partial(measure, trained, make=make, task=task)))
@@ -100,7 +101,7 @@ class Ruler(TaskEvaluation):
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
         """See `Evaluation`; only tasks in essays have records that name them."""
         essays = {"essays": self.essays} if "essays" in record else {}
-        return {"seed": self.seed} | essays
+        return {"seed": prompt_seed(self.seed, config)} | essays
 
 
 def string_match_all(written: str, answers: Sequence[str]) -> float:

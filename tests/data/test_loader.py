@@ -230,6 +230,15 @@ def test_shapes_and_seeds(make, task):
     assert not np.array_equal(next(open_(make(task=task, seed=1)))["tokens"], first["tokens"])
 
 
+def test_methods_of_a_seed_see_the_same_batches_and_other_seeds_others(option):
+    first = take(open_(option), 3)
+    wide = dataclasses.replace(option.model, width=96)
+    for method in ({"encoding": "alibi"}, {"encoding": "bam", "ssmax": "on"}, {"steps": 7, "model": wide}):
+        assert_same(take(open_(dataclasses.replace(option, **method)), 3), first)
+    other = take(open_(dataclasses.replace(option, seed=option.seed + 1)), 3)
+    assert any(not np.array_equal(one[name], two[name]) for one, two in zip(first, other, strict=True) for name in one)
+
+
 @pytest.mark.parametrize("task", ["packed", "passkey"])
 def test_batches_differ(make, task):
     assert len({batch["tokens"].tobytes() for batch in take(open_(make(task=task, batch=1, context=20)), 12)}) == 12

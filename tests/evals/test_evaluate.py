@@ -291,6 +291,8 @@ MISTAKES = [
     (["--eval=passkey", "--lengths=64", "--seed=-1"], "--seed=-1"),
     (["--eval=perplexity", "--lengths=99999999"], "too few for a sequence of length 99999999"),
     (["--eval=passkey", "--lengths=64", "--config.mesh.fsdp=2"], "runs on one device; leave it out"),
+    (["--eval=passkey", "--lengths=64", "--config.seed=3"], "prompts have one of their own, --seed"),
+    (["--eval=passkey", "--lengths=64", "--seed=two"], "--seed"),
     (["--eval=passkey", "--lengths=64", "--config.encodin=bam"], "did you mean 'encoding'"),
     (["--eval=passkey", "--lengths=64", "--dephts=4"], "did you mean '--depths'"),
     (["--eval=passkey"], "--lengths"),

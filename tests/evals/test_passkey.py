@@ -12,7 +12,8 @@ from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import passkey
-from bam_jax.evals.plan import SampleRange
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.plan import SampleRange, Trained
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
@@ -189,3 +190,34 @@ def test_lengths_that_cannot_be_are_refused_before_anything_is_measured(length, 
 def test_the_toy_prompt_needs_its_tokenizer():
     with pytest.raises(UserError, match="--prompt=paper"):
         passkey.toy(STREAM, ByteTokenizer(), 0)
+
+
+def prompts_of(evaluation, config):
+    """Prompts of an evaluation's plan, as those who are asked see them."""
+    seen = []
+
+    class Watched(Stub):
+        def __call__(self, tokens, *, position, read):
+            jax.debug.callback(lambda ids: seen.append(np.asarray(ids)), tokens)
+            return super().__call__(tokens, position=position, read=read)
+
+    trained = Trained(Watched(), CHAR, config, lambda: STREAM, 2.0**30)
+    (plan,) = evaluation.plans(trained)
+    list(plan.measure([SampleRange(*at, 0, n) for at, n in plan.wanted.items()]))
+    jax.effects_barrier()
+    return plan.identity["seed"], np.concatenate(seen).tobytes()
+
+
+def test_methods_of_a_training_seed_are_asked_the_same_prompts_and_other_seeds_others():
+    ask = lambda encoding, training, **options: prompts_of(
+        Passkey((40,), depths=3, **options), Config(encoding=encoding, seed=training)
+    )
+    bam, alibi, other = ask("bam", 4), ask("alibi", 4), ask("bam", 5)
+    assert bam == alibi and bam[0] == 4 and other[0] == 5 and other[1] != bam[1]
+    assert ask("bam", 5, seed=4) == bam
+
+
+def test_records_of_prompts_with_seed_0_count_for_training_seed_0():
+    record = {"eval": "passkey", "prompt": "toy", "seed": 0, "overrides": {}}
+    counts = lambda training, **options: Passkey((64,), **options).asks(record, Config(seed=training), {})
+    assert counts(0) and not counts(1) and counts(1, seed=0)

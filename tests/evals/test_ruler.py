@@ -172,7 +172,7 @@ def test_mistakes(options, message):
 
 def test_a_task_of_essays_says_which(tmp_path):
     (tmp_path / "essay.txt").write_text("One two three. Four.")
-    trained = types.SimpleNamespace(tokenizer=BYTE, decoder=Stub(copied))
+    trained = types.SimpleNamespace(tokenizer=BYTE, decoder=Stub(copied), config=Config(seed=5))
     tasks = ("niah_single_1", "niah_single_2")
     asked = Ruler((1024, 2048), tasks=tasks, essays=str(tmp_path), seed=3, samples=9)
     noise, essay = asked.plans(trained)
@@ -180,3 +180,5 @@ def test_a_task_of_essays_says_which(tmp_path):
     text = data.essays(str(tmp_path))
     assert essay.identity == {"task": "niah_single_2", "seed": 3, "essays": str(tmp_path), "essays_hash": text.hash}
     assert noise.wanted == essay.wanted == {(1024, None): 9, (2048, None): 9}
+    (own,) = Ruler((1024,), tasks=("niah_single_1",)).plans(trained)
+    assert own.identity["seed"] == 5

@@ -49,7 +49,7 @@ def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):
 def test_an_evaluation_is_the_arguments_of_its_command():
     ruler = Ruler((4096,), tasks=("niah_single_1", "niah_multikey_3"), essays="FOLDER").arguments()
     tasks = "--tasks=niah_single_1,niah_multikey_3"
-    assert ruler == ["--eval=ruler", "--lengths=4096", tasks, "--samples=50", "--essays=FOLDER", "--seed=0"]
+    assert ruler == ["--eval=ruler", "--lengths=4096", tasks, "--samples=50", "--essays=FOLDER"]
     asked = Harness((512,), tasks=("mmlu",), data="FOLDER").arguments()
     assert asked == ["--eval=harness", "--lengths=512", "--tasks=mmlu", "--questions=100000", "--shots=0", *asked[5:]]
     assert asked[5:] == ["--data=FOLDER", "--longer=cut"]
@@ -76,7 +76,6 @@ def test_a_job_is_the_commands_a_person_would_type():
             "--lengths=64,128",
             "--depths=5",
             "--trials=1",
-            "--seed=0",
             "--patience=0",
             "--config.encoding_options.window=64",
         ],

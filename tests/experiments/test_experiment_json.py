@@ -30,6 +30,7 @@ def written(folder, *evaluations):
     "evaluation",
     [
         Passkey((64, 128), depths=5, patience=2, label="mine"),
+        Passkey((64,), seed=3),
         Perplexity((64,), tokens=100),
         Ruler((4096,), tasks=("niah_single_1",), essays="folder"),
         Harness((64,), tasks=("arc_easy", "mmlu"), data="invented", shots=5),

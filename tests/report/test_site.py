@@ -63,11 +63,11 @@ def cell(evaluation, length, value, **others):
     return record | {"unit": "accuracy", "seconds": 0.5, "commit": "abc1234"} | others
 
 
-def keys(values, **others):
+def keys(values, *, seed=0, **others):
     """Passkeys at two lengths and depths, values in this order."""
     places = [(length, depth) for length in (64, 128) for depth in (0.0, 1.0)]
     return [
-        cell("passkey", length, value, depth=depth, prompt="toy", seed=0, **others)
+        cell("passkey", length, value, depth=depth, prompt="toy", seed=seed, **others)
         for (length, depth), value in zip(places, values, strict=True)
     ]
 
@@ -75,10 +75,10 @@ def keys(values, **others):
 def records(seed):
     windows = {64: [math.log(3.0)], 128: [math.log(3.0), math.log(5.0)]}
     return [
-        *keys([1.0, 1.0, seed, 1.0]),
+        *keys([1.0, 1.0, seed, 1.0], seed=seed),
         *(keys([1.0, 1.0, 0.0, 0.0], overrides={"encoding_options.window": "64"}) if seed == 0 else []),
         *(cell("perplexity", n, 3.0 + seed, windows=each, window=64) for n, each in windows.items()),
-        *(cell("ruler", n, 0.5, n=2, task="niah_single_1", seed=0, essays="stdlib") for n in (256, 512)),
+        *(cell("ruler", n, 0.5, n=2, task="niah_single_1", seed=seed, essays="stdlib") for n in (256, 512)),
         {"eval": STOPPED, "of": "passkey", "lengths": [4096], "after": [64, 128], "step": 10, "overrides": {}},
         cell("a new one", 64, 12.5, unit="ms", task="<inference>", spread=0.25, detail={"not": "shown"}),
     ]
