@@ -51,7 +51,14 @@ Sample = tuple[np.ndarray, np.ndarray]
 """Tokens of a prompt, and the five tokens of its answer."""
 
 
-PROMPTS = ("paper", "toy")
+GIVEN = {"paper": 0, "first_digit": 1}
+"""Digits by which a key of the paper's prompts is longer than five; the prompt ends with them. The last five are asked for.
+
+Source: BAM's authors give the first digit in their runs over long contexts (their code), and none in the others.
+"""
+
+PROMPTS = ("toy", *GIVEN)
+"""The prompts that can be asked for by name."""
 
 
 class Prompts(Protocol):
@@ -84,11 +91,16 @@ def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
     return make
 
 
-def paper(tokenizer: Tokenizer, seed: int) -> Prompts:
-    """The paper's prompts; arguments and errors as in `toy`, for a tokenizer that keeps each digit as a token."""
+def paper(tokenizer: Tokenizer, seed: int, *, given: int = 0) -> Prompts:
+    """The paper's prompts; arguments and errors as in `toy`, for a tokenizer that keeps each digit as a token.
+
+    Args:
+        tokenizer, seed: see `toy`.
+        given: digits before the five that are asked for; see `GIVEN`.
+    """
 
     def make(length: int, depth: float, trial: int) -> Sample:
-        digits = _rng(seed, length, depth, trial).integers(0, 10, DIGITS).tolist()
+        digits = _rng(seed, length, depth, trial).integers(0, 10, given + DIGITS).tolist()
         return passkey.paper_prompt(length, depth, digits, tokenizer)
 
     return make
@@ -110,7 +122,8 @@ class Passkey(Evaluation):
     Args:
         depths: number of equally spaced depths of the key, 0 to 1.
         trials: prompts at each depth.
-        prompt: "toy" or "paper"; None: toy for the character tokenizer, paper for others.
+        prompt: "toy", "paper", or "first_digit", the paper's with a first digit given (`GIVEN`); None: toy for the
+            character tokenizer, paper for others.
         seed: of the prompts; None: the run's training seed.
         patience: lengths one after another without a key found, after which longer ones are not measured; 0: all are.
     """
@@ -126,7 +139,9 @@ class Passkey(Evaluation):
         20, "equally spaced places of the key"
     )
     trials: Count = option(1, "prompts at each depth")
-    prompt: Line | None = option(None, "toy (the default for the tokenizer char) or paper")
+    prompt: Line | None = option(
+        None, "toy (the default for the tokenizer char), paper, or first_digit: of six, the first is given"
+    )
     seed: Natural | None = option(None, "of the prompts (the run's training seed)")
     patience: Natural = option(0, "lengths without any key found after which longer ones are left out; 0: none is")
 
@@ -146,7 +161,7 @@ class Passkey(Evaluation):
         if prompt == "toy":
             prompts = toy(trained.held_out(), tokenizer, seed)
         else:
-            prompts = paper(tokenizer, seed)
+            prompts = paper(tokenizer, seed, given=GIVEN[prompt])
         wanted: dict[tuple[int, float | None], int] = {
             (length, depth): self.trials for length in self.lengths for depth in passkey.depths(self.depths)
         }

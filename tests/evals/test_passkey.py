@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bam_jax.attention import EMPTY
-from bam_jax.config import Config, ModelConfig
+from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data.tokenizers import ByteTokenizer, CharTokenizer
 from bam_jax.evals import passkey
 from bam_jax.evals.passkey import Passkey
@@ -165,6 +165,20 @@ def test_the_papers_prompt_in_bytes():
     key = bytes(answer.tolist()).decode()
     assert 600 < len(text) <= 700 and f"The pass key is {key}. Remember it." in text
     assert text.endswith("What is the pass key? The pass key is ")
+
+
+def test_a_first_digit_that_is_given_stands_before_the_five_that_are_asked_for():
+    config = Config(data=DataConfig(tokenizer="byte"))
+    trained = Trained(Stub(), ByteTokenizer(), config, lambda: STREAM, 2.0**30)
+    asked = {prompt: Passkey((700,), depths=2, prompt=prompt) for prompt in ("paper", "first_digit")}
+    found = {prompt: each.plans(trained)[0].identity for prompt, each in asked.items()}
+    assert found == {prompt: {"prompt": prompt, "seed": 0} for prompt in asked}
+    record = {"eval": "passkey", "overrides": {}, **found["first_digit"]}
+    assert asked["first_digit"].asks(record, config, {}) and not asked["paper"].asks(record, config, {})
+    tokens, answer = passkey.paper(ByteTokenizer(), 0, given=1)(700, 0.5, 0)
+    text, five = bytes(tokens.tolist()).decode(), bytes(answer.tolist()).decode()
+    assert len(five) == 5 and f"The pass key is {text[-1]}{five}. Remember it." in text
+    assert text.endswith(f"What is the pass key? The pass key is {text[-1]}")
 
 
 def test_shapes_are_shared_where_padding_is_cheaper_than_compiling():

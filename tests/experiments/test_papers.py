@@ -209,6 +209,15 @@ def test_the_methods_of_bam_are_the_papers():
     assert not configs["BAM SSMax"].shared_encoding and configs["BAM SSMax"].optimizer.prior_rate == 1.0
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_passkeys_are_asked_as_the_authors_ask(scale):
+    near = [column.evaluation for column in load("bam_figure2_passkey", scale).tables[0].columns]
+    far = [column.evaluation for column in load("bam_table7_extension", scale).tables[0].columns]
+    assert {each.patience for each in (*near, *far)} == {2 if scale == "toy" else 0}
+    assert {each.prompt for each in far} == {"first_digit" if scale == "paper" else None}
+    assert {each.prompt for each in near} == {None} == {each.seed for each in (*near, *far)}
+
+
 def test_the_extension_goes_on_at_the_rate_that_training_ended_with():
     for scale in SCALES:
         for base in jobs.jobs(load("bam_table7_extension", scale)):

@@ -130,7 +130,7 @@ def paper_prompt(
     Args:
         length: tokens of the prompt, at most; the returned tokens tell the true number.
         depth: fraction of the fillers before the key line, 0 to 1.
-        digits: the five digits, each 0 to 9.
+        digits: the key, each 0 to 9. The last five are the answer; the prompt ends with those before them, if there are any.
         tokenizer: one whose digits are single tokens.
 
     Returns:
@@ -140,17 +140,17 @@ def paper_prompt(
     Raises:
         UserError: the length is too short, the depth out of range, or the tokenizer merges or drops digits.
     """
-    _check(depth, digits)
+    _check(depth, digits[-DIGITS:])
     key = "".join(map(str, digits))
     # Some tokenizers put a space before every text, which then also parts the pieces; others need it written.
     bare = tokenizer.decode(np.concatenate([tokenizer.encode("a"), tokenizer.encode("b")])) == "ab"
     space = " " if bare else ""
-    answer = np.take(tokenizer.digits, digits).astype(np.int32)
+    keyed = np.take(tokenizer.digits, digits).astype(np.int32)
     description = tokenizer.encode(DESCRIPTION)
     filler = tokenizer.encode(space + FILLER)
     line = tokenizer.encode(space + KEY_LINE.format(key=key))
     question = tokenizer.encode(space + QUESTION.format(key=key))
-    if not np.array_equal(question[-DIGITS:], answer):
+    if not np.array_equal(question[-len(keyed) :], keyed):
         raise UserError(
             f"tokenizer '{tokenizer.name}' does not keep each digit as a token, which the paper's prompt needs; "
             "give --prompt=toy, or train with tokenizer 'mistral'"
@@ -162,7 +162,7 @@ def paper_prompt(
     fillers = (length - least) // len(filler)
     before = round(depth * fillers)
     parts = [description, np.tile(filler, before), line, np.tile(filler, fillers - before), question]
-    return np.concatenate(parts), answer
+    return np.concatenate(parts), keyed[-DIGITS:]
 
 
 def _check(depth: float, digits: Sequence[int]) -> None:

@@ -58,19 +58,19 @@ def test_prompt(length, depth, digits, held_out):
     np.testing.assert_array_equal(tokens[rest], text[rest % held_out])
 
 
-@given(st.integers(350, 3000), st.floats(0, 1), KEYS)
+@given(st.integers(360, 3000), st.floats(0, 1), st.lists(st.integers(0, 9), min_size=5, max_size=7))
 def test_paper_prompt(length, depth, digits):
     made = ByteTokenizer()
     tokens, answer = paper_prompt(length, depth, digits, made)
     key = "".join(map(str, digits))
     text = made.decode(tokens)
-    assert length - len(FILLER) - 1 < len(tokens) <= length and made.decode(answer) == key
+    assert length - len(FILLER) - 1 < len(tokens) <= length and made.decode(answer) == key[-5:]
     before, after = text.split(f" The pass key is {key}. Remember it. {key} is the pass key.")
     assert before.startswith("There is an important info") and before.count(FILLER) + after.count(FILLER) == round(
-        (len(before) + len(after) - 198) / 90
+        (len(before) + len(after) - 193 - len(key)) / 90
     )
     assert before.count(FILLER) == round(depth * (before.count(FILLER) + after.count(FILLER)))
-    assert after.endswith(" What is the pass key? The pass key is ")
+    assert after.endswith(f" What is the pass key? The pass key is {key[:-5]}")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,8 @@ def test_paper_prompt(length, depth, digits):
         (lambda: prompt(np.zeros(9), -4, 0.5, [1] * 5, TOKENIZER), "length -4 is shorter"),
         (lambda: prompt(np.zeros(9), 64, 1.5, [1] * 5, TOKENIZER), "depth 1.5 must be between 0 and 1"),
         (lambda: prompt(np.zeros(9), 64, 0.5, [1] * 4, TOKENIZER), "a passkey is 5 digits"),
+        (lambda: prompt(np.zeros(9), 64, 0.5, [1] * 6, TOKENIZER), "a passkey is 5 digits"),
+        (lambda: paper_prompt(999, 0.5, [1] * 4, ByteTokenizer()), "a passkey is 5 digits"),
         (lambda: prompt(np.zeros(0), 64, 0.5, [1] * 5, TOKENIZER), "no held-out text"),
         (
             lambda: paper_prompt(64, 0.5, [1] * 5, ByteTokenizer()),
