@@ -36,7 +36,7 @@ def get_config() -> ml_collections.ConfigDict:
             "optimizer": {
                 "name": "adamw",
                 "rate": 6e-4,
-                "warmup": 715,
+                "warmup": 750,  # the paper; its code has 715, beside 19,073 steps
                 "accumulate": 32,
             },
             "context": 1024,

@@ -9,7 +9,16 @@ from bam_jax.experiments.experiment import Column, Experiment, Table
 from bam_jax.experiments.paper_columns import head, passkey
 from bam_jax.experiments.papers import FINEWEB, bam, paper
 
-METHODS = ("Sinusoidal SSMax", "NoPE SSMax", "RoPE SSMax", "RoPE Local", "ALiBi SSMax", "BAM", "BAM SSMax")
+METHODS = (
+    "Sinusoidal SSMax",
+    "NoPE SSMax",
+    "RoPE SSMax",
+    "RoPE SSMax x50",
+    "RoPE Local",
+    "ALiBi SSMax",
+    "BAM",
+    "BAM SSMax",
+)
 LENGTHS = tuple(128 * 2**k for k in range(9))
 VALUES = {method: ("1.00",) * len(LENGTHS) if method == "BAM SSMax" else () for method in METHODS}
 

@@ -8,7 +8,7 @@ Paper:    appendix E.
 from bam_jax.evals.harness import Harness
 from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.paper_columns import BENCHMARKS, questions, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
+from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
 
 VALUES = """
 |            |   MMLU | ARC-Easy | ARC-Challenge |
@@ -29,9 +29,6 @@ def get_experiment(scale: str) -> Experiment:
     """A column for each benchmark, a row for each model."""
     heads, values = printed(VALUES)
     columns = tuple(questions(label, Harness((LENGTH,), tasks=(TASKS[label],)), scale) for label in heads)
-    rows, overrides = [], ruler_overrides(scale)
-    for method in ("BAM SSMax", "RoPE SSMax"):
-        rows.append(bam(method, scale, label=f"{method}, 512", size="1.1B", overrides=overrides))
-        rows.append(bam_extended(method, scale, f"{method}, 512", label=method, size="1.1B", overrides=overrides))
-    table = Table("Table 3: accuracy", columns, values)
+    rows = extended_rows(scale, overrides=ruler_overrides(scale))
+    table = Table("Table 3: accuracy", columns, both_bases(values))
     return paper("BAM, Table 3: MMLU and ARC", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)

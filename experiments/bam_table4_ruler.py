@@ -7,7 +7,7 @@ Paper:    appendix F.1; 50 samples a cell.
 
 from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.paper_columns import ESSAYS, ruler, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, bam, paper
+from bam_jax.experiments.papers import FINEWEB, bam, both_bases, paper
 
 VALUES = {
     "Single 1": """
@@ -51,6 +51,6 @@ def get_experiment(scale: str) -> Experiment:
     for title, text in VALUES.items():
         heads, values = printed(text)
         columns = tuple(ruler(*each, TASKS[title], scale) for each in zip(heads, LENGTHS, strict=True))
-        tables.append(Table(f"Table 4, {title}: accuracy", columns, values))
+        tables.append(Table(f"Table 4, {title}: accuracy", columns, both_bases(values)))
     rows = [bam(method, scale, overrides=ruler_overrides(scale)) for method in tables[0].values]
     return paper("BAM, Table 4: RULER at 120M", scale, rows, tables, corpora=(FINEWEB,), notes=NOTES)

@@ -7,7 +7,7 @@ Paper:    appendix F.2; 50 samples a cell.
 
 from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.paper_columns import ESSAYS, ruler, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
+from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
 
 VALUES = {
     "Single 1": """
@@ -68,16 +68,11 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A table for each task, with a row for each of the two models."""
+    """A table for each task, with a row for each model."""
     tables = []
     for title, text in VALUES.items():
         heads, values = printed(text)
         columns = tuple(ruler(head, int(head), TASKS[title], scale) for head in heads)
-        tables.append(Table(f"Table 5, {title}: accuracy", columns, values))
-    rows = []
-    for method in ("BAM SSMax", "RoPE SSMax"):
-        rows.append(bam(method, scale, label=f"{method}, 512", size="1.1B", overrides=ruler_overrides(scale)))
-        rows.append(
-            bam_extended(method, scale, f"{method}, 512", label=method, size="1.1B", overrides=ruler_overrides(scale))
-        )
+        tables.append(Table(f"Table 5, {title}: accuracy", columns, both_bases(values)))
+    rows = extended_rows(scale, overrides=ruler_overrides(scale))
     return paper("BAM, Table 5: RULER at 1.1B", scale, rows, tables, corpora=(FINEWEB,), notes=NOTES)

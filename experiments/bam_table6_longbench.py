@@ -8,7 +8,7 @@ Paper:    appendix G; texts of at most 131k tokens.
 from bam_jax.evals.harness import Harness
 from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.paper_columns import BENCHMARKS, questions, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
+from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
 
 VALUES = """
 |                                     | BAM SSMax | RoPE SSMax |
@@ -40,9 +40,6 @@ def get_experiment(scale: str) -> Experiment:
     heads, values = printed(VALUES, transpose=True)
     asked = {head: Harness((LENGTH,), tasks=(TASKS[head],), longer="skip") for head in heads}
     columns = tuple(questions(head, evaluation, scale, shrink=SHRINK, unit=0.01) for head, evaluation in asked.items())
-    rows, overrides = [], ruler_overrides(scale)
-    for method in ("BAM SSMax", "RoPE SSMax"):
-        rows.append(bam(method, scale, label=f"{method}, 512", size="1.1B", overrides=overrides))
-        rows.append(bam_extended(method, scale, f"{method}, 512", label=method, size="1.1B", overrides=overrides))
-    table = Table("Table 6: accuracy in percent", columns, values)
+    rows = extended_rows(scale, overrides=ruler_overrides(scale))
+    table = Table("Table 6: accuracy in percent", columns, both_bases(values))
     return paper("BAM, Table 6: LongBench v2", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)

@@ -12,7 +12,7 @@ COUNT = 2**31 - 1
 DTYPES = ("auto", "bfloat16", "float32")
 FAMILIES = ("llama", "gpt2")
 OPTIMIZERS = ("adamw", "radam")
-PACKINGS = ("concat", "first_fit")
+PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
 SSMAX = ("off", "on", "inside", "outside")
 TASKS = ("packed", "passkey", "masked", "triplets")
@@ -82,7 +82,8 @@ class DataConfig(ConfigSection):
     """Evaluate on this source; then none of `source` is held out. "": on what is held out of `source`."""
     packing: str = "concat"
     """"concat": documents end to end, cut into rows; "first_fit": whole documents where they fit (longer ones are
-    cut), the rest of a row padded."""
+    cut), the rest of a row padded; "framed": as concat, but a document begins with the tokenizer's begin token as well, and
+    the last token of one predicts that of the next, as BAM's authors train."""
     document_mask: bool = True
     """Whether attention and loss stay within a document (tasks packed and masked)."""
     positions: str = "row"

@@ -1,5 +1,6 @@
 """Batches: a pure function of the configuration and a number, so that any of them can be made again."""
 
+import functools
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ from bam_jax.data.packing.mixture import Mixture
 from bam_jax.data.packing.planted import Planted
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.packing.triplets import FIELDS, Triplets
-from bam_jax.data.prepared.documents import Documents, open_documents
+from bam_jax.data.prepared.documents import Begun, Documents, open_documents
 from bam_jax.data.prepared.shards import Split
 from bam_jax.data.sources.source import is_fetched
 from bam_jax.data.tokenizers import Tokenizer
@@ -100,6 +101,8 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
 
 
 def _packed(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, shift: int = 1) -> RowSource:
+    if data.packing == "framed":
+        documents = Begun(documents, _begin_token(tokenizer))
     return _PACKINGS[data.packing](
         documents,
         Shuffle(documents, config.seed, data.shuffle),
@@ -108,6 +111,15 @@ def _packed(documents: Documents, data: DataConfig, config: Config, tokenizer: T
         document_mask=data.document_mask,
         restart=data.positions == "restart",
     )
+
+
+def _begin_token(tokenizer: Tokenizer) -> int:
+    if tokenizer.bos is None:
+        raise UserError(
+            f"tokenizer {tokenizer.spec!r} has no begin token, which config.data.packing='framed' needs; "
+            "give --config.data.packing=concat, or tokenizer 'mistral'"
+        )
+    return tokenizer.bos
 
 
 def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
@@ -136,7 +148,11 @@ def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer:
     return Triplets(documents, Shuffle(documents, config.seed, data.shuffle), config.context, eos=tokenizer.eos)
 
 
-_PACKINGS: dict[str, type[PackedRows]] = {"concat": Concatenated, "first_fit": FirstFit}
+_PACKINGS: dict[str, Callable[..., RowSource]] = {
+    "concat": Concatenated,
+    "first_fit": FirstFit,
+    "framed": functools.partial(Concatenated, across=True),
+}
 _TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer], RowSource]] = {
     "packed": _packed,
     "masked": _masked,

@@ -87,6 +87,9 @@ class CABLENW(_RunningSum):
 
     Options: gate, "relu" (paper) or "softplus" (the authors' code); step_bias, whether x w has a bias, as in their code.
 
+    x is what queries and keys are made of as well: the layer's input behind its norm, at the model's width, as in the
+    authors' code. The paper's w has a head's dimension, and it does not say which d of the width a head's x would be.
+
     Source: CABLE section 3, equations 2 to 5.
     """
 

@@ -189,6 +189,9 @@ class KerplePower(Encoding):
 class FIRE(Encoding):
     """FIRE: a network of one hidden layer of the relative progress; c and L stay positive by their absolute values.
 
+    CABLE names only "an MLP", and its public code has no FIRE: as a baseline there it is FIRE's own, two linear layers with a
+    relu between them. L starts as the training context; Li et al. start at 512.
+
     Options: hidden units, 32 in the paper.  Source: Li et al. 2023, section 3.3 and appendix B (c = 0.1 at first).
     """
 

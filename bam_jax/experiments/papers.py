@@ -15,24 +15,28 @@ from bam_jax.system.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
+_SINUSOIDAL = {"encoding": "sinusoidal", "encoding_options.odd_cosines": True}
+"""The cosines of the authors' code have exponents of their own; `SinusoidalTable` says which."""
 _SSMAX = {"ssmax": "on"}
 _PLAIN = {"ssmax": "off"}
 _ROPE = {"encoding": "rope", "encoding_options.base": 500_000.0}
 _BAM = {"encoding": "bam", "encoding_options": {"init": "uniform"}}
 BAM_METHODS: Mapping[str, Mapping[str, Any]] = {
-    "Sinusoidal": {"encoding": "sinusoidal", **_PLAIN},
+    "Sinusoidal": {**_SINUSOIDAL, **_PLAIN},
     "NoPE": {"encoding": "nope", **_PLAIN},
     "ALiBi": {"encoding": "alibi", **_PLAIN},
     "RoPE": {**_ROPE, **_PLAIN},
     "RoPE Local": {**_ROPE, **_PLAIN},
     "BAM": {**_BAM, **_PLAIN},
-    "Sinusoidal SSMax": {"encoding": "sinusoidal", **_SSMAX},
+    "Sinusoidal SSMax": {**_SINUSOIDAL, **_SSMAX},
     "NoPE SSMax": {"encoding": "nope", **_SSMAX},
     "ALiBi SSMax": {"encoding": "alibi", **_SSMAX},
     "RoPE SSMax": {**_ROPE, **_SSMAX},
+    "RoPE SSMax x50": {**_ROPE, **_SSMAX},
     "BAM SSMax": {**_BAM, **_SSMAX},
 }
-"""BAM, section 3: what is trained."""
+"""BAM, section 3: what is trained. The two RoPE SSMax are one model, whose base is multiplied after training: by 100, as
+appendix H.3 has it, and by 50, as Nakanishi 2025 has it. The paper does not say of which factor its other numbers are."""
 
 BAM_SIZES = ("120M", "432M", "1.1B")
 _BAM_CONFIGS = dict(zip(BAM_SIZES, ("lm_120m.py", "lm_432m.py", "lm_1b.py"), strict=True))
@@ -128,6 +132,7 @@ def bam(
     own: Mapping[str, Mapping[str, Any]] = {
         "RoPE Local": {"encoding_options.window": here},
         "RoPE SSMax": {"encoding_options.base_scale": 100.0},
+        "RoPE SSMax x50": {"encoding_options.base_scale": 50.0},
     }
     if method in own:
         changes = {**own[method], **changes}
@@ -168,6 +173,32 @@ def bam_extended(
         "optimizer.warmup": 0,
     }
     return Row(label, row.config, {**row.overrides, **further}, changes=row.changes, start=start)
+
+
+def both_bases(values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The rows of a table, and RoPE SSMax once more with its base multiplied by 50; its numbers stand at the factor 100.
+
+    Args:
+        values: of the table, by label.
+    """
+    return {**values, "RoPE SSMax x50": ()}
+
+
+def extended_rows(scale: str, *, overrides: Mapping[str, Any] = {}) -> list[Row]:
+    """BAM SSMax and RoPE SSMax of 1.1B, extended to context 1024, RoPE SSMax with `both_bases`; and the two as they start.
+
+    Args:
+        scale, overrides: as in `bam`.
+    """
+    rows = [
+        bam(method, scale, label=f"{method}, 512", size="1.1B", overrides=overrides)
+        for method in ("BAM SSMax", "RoPE SSMax")
+    ]
+    starts = {"BAM SSMax": "BAM SSMax, 512", "RoPE SSMax": "RoPE SSMax, 512", "RoPE SSMax x50": "RoPE SSMax, 512"}
+    return rows + [
+        bam_extended(method, scale, start, label=method, size="1.1B", overrides=overrides)
+        for method, start in starts.items()
+    ]
 
 
 def cable(method: str, scale: str, *, label: str, size: str, corpus: str, context: int = 1024) -> Row:

@@ -244,6 +244,24 @@ def test_batches_differ(make, task):
     assert len({batch["tokens"].tobytes() for batch in take(open_(make(task=task, batch=1, context=20)), 12)}) == 12
 
 
+def test_framed_documents_begin_and_end_with_tokens_and_no_target_is_left_out(make):
+    made = tokenizer("mistral")
+    total = sum(len(made.encode(text)) + 2 for text in TEXTS)
+    config = make(packing="framed", tokenizer="mistral", context=total - 1, batch=1)
+    (batch,) = take(open_(config), 1)
+    stream = np.append(batch["tokens"][0], batch["targets"][0, -1])
+    starts = np.flatnonzero(stream == made.bos)
+    assert starts[0] == 0 and (batch["weights"] == 1).all()
+    np.testing.assert_array_equal(np.append(starts[1:], total) - 1, np.flatnonzero(stream == made.eos))
+    documents = {made.decode(part[1:-1]) for part in np.split(stream, starts[1:])}
+    assert documents == {made.decode(made.encode(text)) for text in TEXTS}
+    # Attention stays within a document: each begin token starts a segment.
+    np.testing.assert_array_equal(np.flatnonzero(np.diff(batch["segment"][0])) + 1, starts[1:])
+    for name in ("char", "byte"):
+        with pytest.raises(UserError, match=f"'{name}' has no begin token.*packing=concat"):
+            open_(make(packing="framed", tokenizer=name))
+
+
 def test_text_that_rows_divide_leaves_the_last_target_inside(make):
     total = sum(map(len, TEXTS))
     assert total % 17 == 0

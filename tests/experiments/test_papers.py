@@ -198,13 +198,16 @@ def test_the_methods_of_bam_are_the_papers():
     made = {row.label: row for row in load("bam_figure6_perplexity", "paper").rows}
     configs = {job.row.label: job.config for job in jobs.row_jobs(load("bam_figure6_perplexity", "paper"))}
     assert {label for label in made if configs[label].ssmax == "on"} == {label for label in made if "SSMax" in label}
-    for label in ("RoPE", "RoPE Local", "RoPE SSMax"):
+    for label in ("RoPE", "RoPE Local", "RoPE SSMax", "RoPE SSMax x50"):
         assert configs[label].encoding_options == {"base": 500_000.0}
     changes = {label: row.changes for label, row in made.items() if row.changes}
     assert changes == {
         "RoPE Local": {"encoding_options.window": 512},
         "RoPE SSMax": {"encoding_options.base_scale": 100.0},
+        "RoPE SSMax x50": {"encoding_options.base_scale": 50.0},
     }
+    assert {configs[label].encoding_options["odd_cosines"] for label in ("Sinusoidal", "Sinusoidal SSMax")} == {True}
+    assert {config.data.packing for config in configs.values()} == {"framed"}
     assert configs["BAM SSMax"].encoding_options == {"init": "uniform"}
     assert not configs["BAM SSMax"].shared_encoding and configs["BAM SSMax"].optimizer.prior_rate == 1.0
 
@@ -216,6 +219,14 @@ def test_passkeys_are_asked_as_the_authors_ask(scale):
     assert {each.patience for each in (*near, *far)} == {2 if scale == "toy" else 0}
     assert {each.prompt for each in far} == {"first_digit" if scale == "paper" else None}
     assert {each.prompt for each in near} == {None} == {each.seed for each in (*near, *far)}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_rope_ssmax_has_both_factors_of_its_base(name):
+    """Where time and memory are measured, a factor changes nothing."""
+    for table in load(name, "paper").tables:
+        if "RoPE SSMax" in table.values and not any(column.speed for column in table.columns):
+            assert "RoPE SSMax x50" in table.values
 
 
 def test_the_extension_goes_on_at_the_rate_that_training_ended_with():

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from bam_jax.config import DataConfig
-from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
+from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_description
 from bam_jax.data.prepared.shards import open_split
 from bam_jax.data.sources.corpus import STDLIB, names_corpus
 from bam_jax.data.sources.texts import divide, read_texts
@@ -61,6 +61,30 @@ class InMemory:
         return [self._stream[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
+class Begun:
+    """Documents that each begin with one more token.
+
+    It travels to other processes as the documents and the token, and counts there again.
+
+    Args:
+        documents: without it.
+        bos: its id.
+    """
+
+    def __init__(self, documents: Documents, bos: int) -> None:
+        self._documents = documents
+        self._bos = np.array([bos], np.int32)
+        self.lengths = documents.lengths + 1
+        self.shards = documents.shards
+
+    def read(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
+        return [np.concatenate([self._bos, ids]) for ids in self._documents.read(numbers)]
+
+    def __reduce__(self) -> tuple:
+        return Begun, (self._documents, int(self._bos[0]))
+
+
 def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train") -> Documents:
     """The documents of one split of a source.
 
@@ -78,7 +102,7 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
     source = data.held_out_source if apart else data.source
     if not is_prepared(source):
         return InMemory(_read_split(data, split), tokenizer)
-    manifest = read_manifest(source)
+    manifest = read_description(source)
     tokenizer.check(manifest.tokenizer["hash"], f"{source} (prepared with {manifest.tokenizer['spec']})")
     if (manifest.tokenizer["size"], manifest.tokenizer["eos"]) != (tokenizer.size, tokenizer.eos):
         raise UserError(

@@ -26,6 +26,8 @@ class Tokenizer(abc.ABC):
     """Number of ids: all that `encode` gives, and the special ones, are below it."""
     digits: tuple[int, ...]
     """The ids of the ten digits, 0 first."""
+    bos: int | None = None
+    """The id that can begin a document; None: there is none."""
     eos: int | None = None
     """The id that ends a document; None: documents end without one."""
     mask: int | None = None

@@ -35,7 +35,7 @@ class MistralTokenizer(Tokenizer):
         self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.size = self._pieces.vocab_size()
         self.digits = tuple(self._pieces.piece_to_id(digit) for digit in string.digits)
-        self.eos = self._pieces.eos_id()
+        self.bos, self.eos = self._pieces.bos_id(), self._pieces.eos_id()
         self.special = tuple(number for number in range(self.size) if self._pieces.is_control(number))
         self.hash = digest(model)
         self._words = _Words(self._pieces.encode)

@@ -1,13 +1,14 @@
 """Documents from texts and from prepared folders are the same to the loader."""
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data.loader import batches, held_out
-from bam_jax.data.prepared.documents import InMemory, Reader, open_documents
+from bam_jax.data.prepared.documents import Begun, InMemory, Reader, open_documents
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.system.errors import UserError
 
@@ -30,6 +31,14 @@ def test_in_memory(name):
     assert documents.shards.tolist() == [0, 5] and documents.lengths.dtype == np.int32
     for number, ids in zip(numbers, documents.read(numbers), strict=True):
         assert ids.tolist() == [*made.encode(TEXTS[number]), *ending] and len(ids) == documents.lengths[number]
+
+
+def test_documents_that_begin_with_a_token_are_whole_in_other_processes_as_well():
+    plain, numbers = InMemory(TEXTS, BYTE), np.array([3, 0])
+    for begun in (made := Begun(plain, 7), pickle.loads(pickle.dumps(made))):
+        assert begun.shards.tolist() == [0, 5] and begun.lengths.dtype == np.int32
+        for number, ids, own in zip(numbers, begun.read(numbers), plain.read(numbers), strict=True):
+            assert ids.tolist() == [7, *own] and len(ids) == begun.lengths[number] and ids.dtype == np.int32
 
 
 def test_a_prepared_folder_gives_the_batches_of_its_texts(tmp_path, folder):
