@@ -9,7 +9,8 @@ Cells, MEASURE:TOKENS; the default is the first three at the training context, a
     inference   seconds for the logits of a batch of one
     memory      bytes of the gradient of a batch of one, as compiled; the device's own peak beside it, where it counts one
     training    tokens a second of optimiser steps on a micro-batch of rows of so many tokens
-    decoding    tokens a second, one after another, a batch of one, behind so many tokens in the cache
+    decoding    tokens a second, one after another, a batch of one, behind so many tokens in the cache, running sums included
+    latency     seconds a token of the same
 
 Parameters are random: nothing is trained. In each of the --rounds every contender has its turn, warms up and is timed
 --calls times, so that a machine that slows down slows all of them; a value is the median over all of that, with the
@@ -36,14 +37,17 @@ from bam_jax.encodings import ENCODINGS
 from bam_jax.system import errors, git, jsonl
 from bam_jax.system.errors import UserError, nearest
 
-MEASURES = {"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s"}
+MEASURES = {"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s", "latency": "s"}
 """Units."""
 
 ROUNDS = 5
 """Turns of all contenders."""
 
-CALLS = {"inference": 20, "memory": 0, "training": 2, "decoding": 2}
+CALLS = {"inference": 20, "memory": 0, "training": 2, "decoding": 2, "latency": 2}
 """Timed calls in each turn."""
+
+DECODED = workloads.TOKENS * (CALLS["decoding"] + 1)
+"""Tokens that a turn of decoding writes behind its context."""
 
 BASELINE = {"encoding": "nope", "encoding_options": {}, "ssmax": "off"}
 
@@ -95,7 +99,7 @@ def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rou
         of memory `device_peak_bytes`, None where the device counts none.
     """
     calls = CALLS[which]
-    further = workloads.TOKENS * (calls + 1) if which == "decoding" else 0
+    further = DECODED if which in ("decoding", "latency") else 0
     entrants = {name: one for name, one in contenders.items() if one.limit is None or length + further <= one.limit}
     if which == "memory":
         values = _measure_memory(length, entrants)
@@ -116,15 +120,17 @@ def _measure_memory(length: int, entrants: Mapping[str, Contender]) -> dict[str,
 def _measure_time(
     which: str, length: int, entrants: Mapping[str, Contender], *, rounds: int, calls: int
 ) -> dict[str, dict[str, Any]]:
+    decoding = functools.partial(workloads.decoding, calls=calls + 1)
     make: dict[str, Callable[[Contender, int], Workload]] = {
         "inference": workloads.inference,
         "training": workloads.training,
-        "decoding": functools.partial(workloads.decoding, calls=calls + 1),
+        "decoding": decoding,
+        "latency": decoding,
     }
     work = {name: make[which](contender, length) for name, contender in entrants.items()}
     values: dict[str, dict[str, Any]] = {}
     for name, seconds in race(work, rounds=rounds, calls=calls).items():
-        samples = seconds if MEASURES[which] == "s" else work[name].work / seconds
+        samples = seconds / work[name].work if MEASURES[which] == "s" else work[name].work / seconds
         low, value, high = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
         values[name] = {"value": value, "low": low, "high": high, "n": len(samples)}
     return values
@@ -177,7 +183,8 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def _cells(text: str | None, context: int) -> list[tuple[str, int]]:
     if text is None:
-        return [(which, context) for which in MEASURES] + [("decoding", far * context) for far in (8, 64)]
+        within = [(which, context) for which in ("inference", "memory", "training")]
+        return within + [("decoding", far * context) for far in (1, 8, 64)]
     cells = []
     for part in text.split(","):
         which, _, length = part.partition(":")

@@ -7,7 +7,7 @@ import numpy as np
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data.iterator import Batches
-from bam_jax.data.packing.base import PackedRows, RowSource
+from bam_jax.data.packing.base import RowSource
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.masked import Masked

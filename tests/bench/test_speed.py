@@ -12,7 +12,7 @@ from bam_jax import config
 from bam_jax.bench import speed, workloads
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config, ModelConfig
-from bam_jax.encodings import ENCODINGS
+from bam_jax.encodings import ENCODINGS, context
 from bam_jax.models import generate, transformer
 from bam_jax.system.errors import UserError
 
@@ -48,6 +48,27 @@ def test_what_is_timed_as_decoding_writes_what_generate_writes():
         assert int(state[1][0, 0]) == int(expected[0, call * workloads.TOKENS])
         state = workload.call(state)
     assert int(state[1][0, 0]) == int(expected[0, -1]) and int(state[2][0, 0]) == 5 + 2 * workloads.TOKENS
+
+
+def test_decoding_sums_over_the_new_token_alone(monkeypatch):
+    sizes, inner = [], context.running_sum
+    monkeypatch.setattr(context, "running_sum", lambda x, axis=None: sizes.append(x.shape[-1]) or inner(x, axis))
+    workload = workloads.decoding(made("cable"), 5, calls=1)
+    state = workload.start()
+    assert max(sizes) == 2 + 5
+    sizes.clear()
+    workload.call(state)
+    assert set(sizes) == {3}, "the sum so far, high and low, and one step"
+
+
+def test_latency_is_the_time_of_one_token(monkeypatch):
+    taken = lambda work, *, rounds, calls: {name: np.full(rounds * calls, 3.2) for name in work}
+    monkeypatch.setattr(speed, "race", taken)
+    contenders = {"first": made("nope"), "second": made("learned")}
+    found = {which: speed.measure(which, 5, contenders, rounds=1) for which in ("latency", "decoding")}
+    assert set(found["latency"]) == {"first"}, "a table of 12 positions has no place for what is decoded"
+    assert found["latency"]["first"]["value"] == pytest.approx(0.2)
+    assert found["decoding"]["first"]["value"] == pytest.approx(5.0)
 
 
 def test_a_step_of_training_reads_as_many_tokens_as_it_says_and_learns():

@@ -96,35 +96,19 @@ class Concatenated(PackedRows):
     token of the next: an epoch has each token as a target once (but the first, and the last that fill no row).
 
     Args:
-        documents: what to pack.
-        shuffle: their order.
-        context: tokens of a row.
-        shift: 1: targets are the tokens that follow; 0: the tokens themselves.
-        document_mask: number the documents of a row, and do not predict one from another.
-        restart: give positions that start from 0 in every document.
         across: predict a document's first token from the last one of the document before it, whatever the mask.
 
     Raises:
         UserError: the text does not fill a row.
     """
 
-    def __init__(
-        self,
-        documents: Documents,
-        shuffle: Shuffle,
-        context: int,
-        *,
-        shift: int = 1,
-        document_mask: bool = True,
-        restart: bool = False,
-        across: bool = False,
-    ) -> None:
-        self._read = Reader(documents)
-        self._shuffle = shuffle
-        self._context, self._shift = context, shift
-        self._document_mask, self._restart, self._across = document_mask, restart, across
-        groups = range(len(shuffle))
-        self._tokens = np.array([shuffle.lengths(group).sum(dtype=np.int64) for group in groups], np.int64)
+    _: dataclasses.KW_ONLY
+    across: bool = False
+
+    def __post_init__(self) -> None:
+        self._read = Reader(self.documents)
+        groups = range(len(self.shuffle))
+        self._tokens = np.array([self.shuffle.lengths(group).sum(dtype=np.int64) for group in groups], np.int64)
         total = int(self._tokens.sum())
         self._rows = (total - self.shift) // self.context
         if self._rows < 1:
@@ -148,12 +132,13 @@ class Concatenated(PackedRows):
         here, there = slice(self.context), slice(self.shift, None)
         batch = {"tokens": tokens[:, here], "targets": tokens[:, there]}
         segment = slots[:, here] - slots[:, :1] + 1
-        batch |= {"weights": np.ones(segment.shape, np.float32)}
-        if self._document_mask:
+        predicted = (
+            slots[:, here] == slots[:, there] if self.document_mask and not self.across else np.ones(segment.shape)
+        )
+        batch |= {"weights": predicted.astype(np.float32)}
+        if self.document_mask:
             batch |= {"segment": segment}
-        if self._document_mask and not self._across:
-            batch |= {"weights": (slots[:, here] == slots[:, there]).astype(np.float32)}
-        return batch | ({"position": restarted_positions(segment)} if self._restart else {})
+        return batch | ({"position": restarted_positions(segment)} if self.restart else {})
 
     def _epoch(self, epoch: int) -> Stream:
         groups = self.shuffle.groups(epoch)

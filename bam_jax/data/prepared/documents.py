@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from bam_jax.config import DataConfig
-from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_description
+from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
 from bam_jax.data.prepared.shards import open_split
 from bam_jax.data.sources.corpus import STDLIB, names_corpus
 from bam_jax.data.sources.texts import divide, read_texts
@@ -102,7 +102,7 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
     source = data.held_out_source if apart else data.source
     if not is_prepared(source):
         return InMemory(_read_split(data, split), tokenizer)
-    manifest = read_description(source)
+    manifest = read_manifest(source)
     tokenizer.check(manifest.tokenizer["hash"], f"{source} (prepared with {manifest.tokenizer['spec']})")
     if (manifest.tokenizer["size"], manifest.tokenizer["eos"]) != (tokenizer.size, tokenizer.eos):
         raise UserError(
