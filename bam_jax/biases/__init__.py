@@ -16,6 +16,7 @@ spreads a formula over heads, queries and keys.
 from bam_jax.biases.base import Bias, Monotone, Relative, bias, head_axes, shared, static, table
 from bam_jax.biases.context_aware import CABLE, KCABLE, Difference
 from bam_jax.biases.decay import AdditiveDecay, Gaussian, Sandwich, StudentT, sandwich_compression
+from bam_jax.biases.effective import log_effective_keys
 from bam_jax.biases.prior import (
     CAP,
     FIRE,
@@ -58,6 +59,7 @@ __all__ = [
     "alibi_slopes",
     "bias",
     "head_axes",
+    "log_effective_keys",
     "sandwich_compression",
     "shared",
     "static",

@@ -14,7 +14,7 @@ FAMILIES = ("llama", "gpt2")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
-SSMAX = ("off", "on", "inside", "outside")
+SSMAX = ("off", "on", "inside", "outside", "effective")
 TASKS = ("packed", "passkey", "masked", "triplets")
 TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
 
@@ -239,7 +239,8 @@ class Config(ConfigSection):
     encoding_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the encoding, which checks them."""
     ssmax: str = "off"
-    """"on": the placement that the authors use with that encoding."""
+    """"on": the placement that the authors use with that encoding; "inside" or "outside": the prior's, of its factor;
+    "effective": outside, and the factor counts the keys that the prior leaves in play."""
     shared_encoding: bool = False
     """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper)."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)

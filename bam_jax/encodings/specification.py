@@ -14,7 +14,7 @@ from bam_jax.encodings.base import Dims, Encoding
 from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.system.errors import UserError, nearest, shown
 
-SSMAX = ("off", "on", "inside", "outside")
+SSMAX = ("off", "on", "inside", "outside", "effective")
 KINDS = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None)}
 """Annotations of options that are checked, alone or with | between them."""
 
@@ -26,7 +26,8 @@ class Spec:
     Args:
         encoding: the class.
         options: keyword arguments of its constructor.
-        ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor; None: no SSMax.
+        ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor, or "effective": outside, and the
+            factor counts the keys that it leaves in play; None: no SSMax.
         shared: whether all layers have one encoding together.
     """
 
@@ -52,7 +53,7 @@ def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off"
         name: a key of `ENCODINGS`, or an import path "package.module:Class" of a module that has been imported. Nothing is
             imported here: names come from runs too, which may be a stranger's.
         options: keyword arguments of the class.
-        ssmax: "off", "on" (the authors' placement for this encoding), or the prior "inside" or "outside" the factor.
+        ssmax: "off", "on" (the authors' placement for this encoding), the prior "inside" or "outside" the factor, or "effective".
         shared: whether all layers have one encoding together.
 
     Raises:

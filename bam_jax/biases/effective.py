@@ -1,0 +1,50 @@
+"""The number of keys that a prior leaves in play, which Scalable Softmax may count in place of all that are visible."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bam_jax.biases.base import Bias, Relative, table
+
+EXACT = 64
+"""Distances that are summed one by one; farther ones stand in groups, each a sixteenth as long as it is far."""
+
+
+def _groups() -> np.ndarray:
+    """Counts of keys at which the sum is known, up to the largest that an int32 holds."""
+    farther = EXACT * (1 + 1 / 16) ** np.arange(1, 286)
+    return np.concatenate([np.arange(1, EXACT + 1), np.round(farther)])
+
+
+COUNTS = _groups()
+
+
+def log_effective_keys(bias: Bias, count: Int[Array, "#B T"]) -> Float[Array, "#B #H T"]:
+    """The logarithm of the effective number of keys of queries that see `count` keys, themselves included.
+
+        N_h(n) = sum_d exp(b_h(d)) / max_d exp(b_h(d)),   d = 0 ... n - 1 tokens back
+
+    N is n for the uniform prior and stays near 1 / (1 - exp(-slope)) for ALiBi's, however long the text. It is a count of
+    the prior, not of the scores: 1 <= N <= n. No gradient flows through it.
+
+    Args:
+        bias: of the offset alone, parameters [H] or [H, n].
+        count: of the last visible keys.
+
+    Raises:
+        TypeError: the bias depends on more than the offset.
+
+    >>> from bam_jax.biases import Uniform
+    >>> float(log_effective_keys(Uniform(), jnp.array([[8]]))[0, 0, 0]) == float(np.log(np.float32(8)))
+    True
+    """
+    if not isinstance(bias, Relative):
+        raise TypeError(f"{type(bias).__name__} is not Relative: its prior is no function of the distance alone")
+    size = np.diff(COUNTS, prepend=0)
+    distance = np.sqrt(np.maximum(COUNTS - size, 0) * (COUNTS - 1))  # 0, 1, 2 ..., then the middle of each group
+    prior = table(bias, jnp.zeros((1, 1, 1)), -jnp.asarray(distance, jnp.float32)[None, None])[:, :, 0]
+    total = jax.lax.cumlogsumexp(prior + jnp.log(jnp.asarray(size, jnp.float32)), axis=2)
+    known = jax.lax.stop_gradient(total - jax.lax.cummax(prior, axis=2))[0]
+    at = jnp.log(count.astype(jnp.float32))
+    return jax.vmap(lambda keys: jnp.interp(at, np.log(COUNTS).astype(np.float32), keys), out_axes=1)(known)
