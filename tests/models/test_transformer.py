@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from bam_jax import biases
 from bam_jax import config as configs
 from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
@@ -300,7 +301,9 @@ def test_rows_padded_on_the_left(encoding, tokens):
     np.testing.assert_allclose(both[1, 6:], model(tokens[:, 6:])[0][1], atol=1e-4)
 
 
-@pytest.mark.parametrize(("encoding", "ssmax"), [("bam", "on"), ("cable", "inside"), ("fox", "off"), ("rope", "on")])
+@pytest.mark.parametrize(
+    ("encoding", "ssmax"), [("bam", "effective"), ("cable", "inside"), ("fox", "off"), ("rope", "on")]
+)
 def test_reading_the_last_rows_only(encoding, ssmax, tokens):
     model = build(encoding, ssmax)
     whole = model(tokens)[0]
@@ -394,6 +397,22 @@ def test_models_of_a_seed_start_alike_but_for_their_encodings(family):
         found = initial(encoding)
         assert found.keys() > alibi.keys()
         assert all(np.array_equal(found[name], alibi[name]) for name in alibi), encoding
+
+
+@pytest.mark.parametrize(("encoding", "sizes"), [("cable", {}), ("bam", {"causal": False})])
+def test_effective_keys_need_a_distance_to_keys_before(encoding, sizes):
+    with pytest.raises(UserError, match="ssmax='effective' needs a decoder"):
+        build(encoding, "effective", **sizes)
+
+
+def test_effective_keys_scale_the_scores_and_not_the_prior(tokens):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, T, TINY.width)), jnp.float32)
+    info = models._TokenInfo(models.Tokens(jnp.arange(T)[None]), 1 + jnp.arange(T)[None])
+    blocks = [build("bam", ssmax).blocks()[0].attention for ssmax in ("off", "effective")]
+    (plain, _, _, scoring, _), (scaled, *_, effective, _) = (block.inputs(x, info) for block in blocks)
+    keys = biases.log_effective_keys(scoring.bias, info.visible)[0] * blocks[1].ssmax.scale[...][:, None]
+    assert effective.temperature is None
+    np.testing.assert_allclose(scaled[0], plain[0] * keys.T[..., None], rtol=1e-4, atol=1e-5)
 
 
 def test_ssmax_is_there_when_asked_for():
