@@ -1,75 +1,14 @@
-"""Checks of measured cells of the papers' tables: bounds, comparisons and ratios, which a claim is made of."""
+"""Checks of the papers' tables, of which a claim is made: bounds, comparisons and ratios, each as criteria over seeds."""
 
 import dataclasses
-import functools
+import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from bam_jax.experiments import experiment, tables
-from bam_jax.experiments.experiment import Experiment
-from bam_jax.experiments.tables import Entry
-from bam_jax.system.errors import UserError
+import numpy as np
 
-
-class Measured:
-    """Cells of the papers' tables, by experiment, table, row and column.
-
-    Args:
-        folder: of the runs.
-        scale: "toy" or "paper".
-        experiments: where the files of the experiments are.
-    """
-
-    def __init__(self, folder: Path, scale: str, experiments: Path) -> None:
-        self.folder, self.scale, self.experiments = folder, scale, experiments
-        self.load = functools.cache(self._load)
-        self._entries = functools.cache(self._compare)
-
-    def cell(self, name: str, title: str, row: str, column: str, scale: str = "") -> float | None:
-        """The mean over the seeds, 0 for a length that was given up; None where it is not there, or only in part.
-
-        Args:
-            name: of the experiment's file, without ".py".
-            title: what the table's title begins with.
-            row, column: labels in the paper.
-            scale: another one than the page's, for what a configuration tells without a run.
-
-        Raises:
-            UserError: the experiment has no such cell.
-        """
-        return self.entry(name, title, row, column, scale).score
-
-    def entry(self, name: str, title: str, row: str, column: str, scale: str = "") -> Entry:
-        """A cell with all that is known of it; arguments and errors as in `cell`."""
-        entries = self._entries(name, title, scale or self.scale)
-        if (row, column) not in entries:
-            raise UserError(f"{name} has no cell {row!r}, {column!r} in a table {title!r}")
-        return entries[row, column]
-
-    def _load(self, name: str, scale: str) -> Experiment:
-        return experiment.load(str(self.experiments / f"{name}.py"), runs=self.folder, scale=scale)
-
-    def _compare(self, name: str, title: str, scale: str) -> dict[tuple[str, str], Entry]:
-        made = self.load(name, scale)
-        named = [table for table in made.tables if table.title.startswith(title)]
-        if len(named) != 1:
-            raise UserError(f"{name} has {len(named)} tables whose titles begin with {title!r}, not 1")
-        return {(entry.row, entry.column.label): entry for entry in tables.compare(named[0], made, self.folder)}
-
-
-class Printed(Measured):
-    """The papers' own numbers in place of ours."""
-
-    def cell(self, name: str, title: str, row: str, column: str, scale: str = "") -> float | None:
-        """The number that the paper prints; arguments and errors as in `Measured`.
-
-        With a scale of its own a cell needs no run, and both have the value that the configuration tells.
-        """
-        entry = self.entry(name, title, row, column, scale)
-        if scale:
-            return entry.mean
-        printed = tables.parse_number(entry.paper)
-        return None if printed is None else float(printed)
+from bam_jax.experiments import criteria
+from bam_jax.experiments.cells import Cells, Measured, Row, Series, read
+from bam_jax.experiments.criteria import SIGNS, Criterion, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +16,14 @@ class Finding:
     """The outcome of a check.
 
     Args:
-        holds: None: something was not measured.
-        says: the numbers.
-        where: the title of their table, or what it begins with.
+        criteria: all of which must be met, one at least.
+        subject: a row, or a quantity of some.
+        says: of the subject, as it stands before any run.
+        where: the title of the table, or what it begins with.
     """
 
-    holds: bool | None
+    criteria: Sequence[Criterion]
+    subject: str
     says: str
     where: str = ""
 
@@ -90,61 +31,40 @@ class Finding:
 type Check = Callable[[Measured], Finding]
 
 
-@dataclasses.dataclass(frozen=True)
-class Cells:
-    """Some columns of a table.
-
-    Args:
-        name: of the experiment's file, without ".py".
-        title: what the table's title begins with.
-        columns: of it.
-        scale: see `Measured.cell`.
-    """
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    scale: str = ""
-
-    def values(self, measured: Measured, row: str) -> list[float | None]:
-        """A row's values."""
-        return [measured.cell(self.name, self.title, row, column, self.scale) for column in self.columns]
-
-    def mean(self, measured: Measured, row: str) -> float | None:
-        """The mean of a row's values; None where one is not there."""
-        values = [value for value in self.values(measured, row) if value is not None]
-        return sum(values) / len(values) if len(values) == len(self.columns) else None
-
-    @property
-    def span(self) -> str:
-        """The columns, in words."""
-        return self.columns[0] if len(self.columns) == 1 else f"{self.columns[0]} to {self.columns[-1]}"
-
-
 def within(
     cells: Cells,
     row: str,
     *,
-    least: float = float("-inf"),
-    above: float = float("-inf"),
-    most: float = float("inf"),
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    tolerance: float = 0.0,
 ) -> Check:
-    """A check that every cell of a row lies within bounds.
+    """A check that a row's mean over seeds lies within bounds in every column, each of which is a criterion of its own.
 
     Args:
         cells: the columns.
         row: its label.
         least, above, most: the bounds, the second of which it must exceed.
+        tolerance: by which it may miss them: no number of seeds shows that an accuracy is 1, but that it is above .95.
     """
+    bounds = [
+        (bound + tolerance * (1 if lower else -1), lower, strict)
+        for bound, lower, strict in ((least, False, False), (above, False, True), (most, True, False))
+        if abs(bound) != math.inf
+    ]
+    limits = " and ".join(f"{SIGNS[lower, strict]} {number(bound)}" for bound, lower, strict in bounds)
+    allowed = f", a tolerance of {number(tolerance)} included" if tolerance else ""
+    says = f"{limits} {_at(cells, each=True)}{allowed}"
 
     def check(measured: Measured) -> Finding:
-        values = cells.values(measured, row)
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return Finding(None, f"{row}: {len(known)} of {len(values)} cells", cells.title)
-        low, high = min(known), max(known)
-        spread = _number(low) if len(known) == 1 else f"{_number(low)} to {_number(high)}"
-        return Finding(low >= least and low > above and high <= most, f"{row} at {cells.span}: {spread}", cells.title)
+        (found,) = read(measured, [(cells, row)])
+        made = [
+            criteria.bounded(f"{row} at {label}", series, bound, lower=lower, strict=strict)
+            for label, series in found.columns()
+            for bound, lower, strict in bounds
+        ]
+        return Finding(made, row, says, cells.title)
 
     return check
 
@@ -152,7 +72,7 @@ def within(
 def better(
     cells: Cells, row: str, others: Sequence[str], *, lower: bool = False, margin: float = 0.0, each: bool = False
 ) -> Check:
-    """A check that a row is better than others by more than a margin.
+    """A check that a row is better than others by more than a margin, seed by seed; each other is a criterion of its own.
 
     Args:
         cells: the columns, whose mean is compared.
@@ -160,76 +80,100 @@ def better(
         others: theirs.
         lower: whether less is better, as with a perplexity.
         margin: by which it is better; negative: by which it may be worse.
-        each: whether it must be better in each column, not in the mean.
+        each: whether it must be better in each column, which is then a criterion of its own, not in the mean.
     """
-    sign = -1 if lower else 1
+    by = (
+        f" by more than {number(margin)}"
+        if margin > 0
+        else f", or worse by less than {number(-margin)},"
+        if margin
+        else ""
+    )
+    side = "below" if lower else "above"
+    says = f"{side} {_any(others)}{by} {_at(cells, each=each)}"
 
     def check(measured: Measured) -> Finding:
-        values = {label: cells.values(measured, label) for label in (row, *others)}
-        known = {label: [value for value in found if value is not None] for label, found in values.items()}
-        absent = [label for label in known if len(known[label]) < len(cells.columns)]
-        if absent:
-            return Finding(None, f"{', '.join(absent)} at {cells.span}: not measured", cells.title)
-        means = {label: sum(found) / len(found) for label, found in known.items()}
-        compared = known if each else {label: [mean] for label, mean in means.items()}
-        ahead = [
-            sign * (mine - theirs) > margin
-            for other in others
-            for mine, theirs in zip(compared[row], compared[other], strict=True)
-        ]
-        numbers = ", ".join(f"{label} {_number(mean)}" for label, mean in means.items())
-        count = f"; better in {sum(ahead)} of {len(ahead)} comparisons" if each else ""
-        start = "mean at " if len(cells.columns) > 1 else ""
-        return Finding(all(ahead), f"{start}{cells.span}: {numbers}{count}", cells.title)
+        mine, *theirs = read(measured, [(cells, label) for label in (row, *others)])
+        made = []
+        for other in theirs:
+            pairs = [(cells.span, mine.mean(), other.mean())]
+            if each:
+                both = zip(mine.columns(), other.columns(), strict=True)
+                pairs = [(label, one, another) for (label, one), (_, another) in both]
+            made += [
+                criteria.ahead(f"{row} minus {other.label} at {label}", one, another, margin, lower=lower)
+                for label, one, another in pairs
+            ]
+        return Finding(made, row, says, cells.title)
 
     return check
 
 
 def ratio(
-    first: tuple[Cells, str], second: tuple[Cells, str], *, least: float = 0.0, most: float = float("inf")
+    first: tuple[Cells, str],
+    second: tuple[Cells, str],
+    *,
+    least: float = 0.0,
+    most: float = math.inf,
+    margin: float = 0.0,
 ) -> Check:
-    """A check that one mean divided by another lies within bounds.
+    """A check that one mean divided by another lies within bounds, seed by seed; each bound is a criterion of its own.
 
     Args:
         first, second: the columns and the row of each.
         least, most: the bounds.
+        margin: by which it must stay within them; negative: by which it may miss them.
     """
+    (over, row), (under, label) = first, second
+    name = f"{row} at {over.span} / {label} at {under.span}"
+    bounds, limits = bounds_of(least, most, margin)
 
     def check(measured: Measured) -> Finding:
-        (cells, row), (other, label) = first, second
-        over, under = cells.mean(measured, row), other.mean(measured, label)
-        where = f"{row} at {cells.span} / {label} at {other.span}"
-        if over is None or under is None:
-            return Finding(None, f"{where}: not measured", cells.title)
-        if under == 0:
-            return Finding(False, f"{where}: {_number(over)} / 0", cells.title)
-        return Finding(least <= over / under <= most, f"{where}: {over / under:.4g}", cells.title)
+        one, other = read(measured, [first, second])
+        made = [criteria.compared(name, one.mean(), other.mean(), bound, lower=lower) for bound, lower in bounds]
+        return Finding(made, name, limits, over.title)
 
     return check
+
+
+def bounds_of(least: float, most: float, margin: float = 0.0) -> tuple[list[tuple[float, bool]], str]:
+    """The bounds of a quotient, each with whether it is the greatest, and both in words.
+
+    Args:
+        least, most: the bounds; 0 and infinity are none.
+        margin: by which it must stay within them.
+    """
+    bounds = ([(least + margin, False)] if least else []) + ([(most - margin, True)] if most < math.inf else [])
+    return bounds, " and ".join(f"{SIGNS[lower, False]} {number(bound)}" for bound, lower in bounds)
 
 
 def steadier(cells: Cells, far: str, near: str, row: str, other: str) -> Check:
-    """A check that a row grows less from one column to another than another row does.
+    """A check that a row grows less from one column to another than another row does, by the quotient of both.
 
     Args:
-        cells: the table.
+        cells: the table, of perplexities or other positive numbers.
         far, near: the columns.
         row, other: labels.
     """
+    name = f"growth of {row} / that of {other}, from {near} to {far}"
+    columns = dataclasses.replace(cells, columns=(far, near))
 
     def check(measured: Measured) -> Finding:
-        growth = {}
-        for label in (row, other):
-            over, under = dataclasses.replace(cells, columns=(far, near)).values(measured, label)
-            if over is None or under is None:
-                return Finding(None, f"{row}, {other} at {far} / {near}: not measured", cells.title)
-            if under == 0:
-                return Finding(False, f"{label} at {far} / {near}: {_number(over)} / 0", cells.title)
-            growth[label] = over / under
-        says = ", ".join(f"{label} {value:.4g}" for label, value in growth.items())
-        return Finding(growth[row] < growth[other], f"{far} / {near}: {says}", cells.title)
+        mine, theirs = (growth(found) for found in read(measured, [(columns, row), (columns, other)]))
+        made = criteria.compared(name, mine, theirs, 1.0, lower=True, strict=True)
+        return Finding([made], name, "< 1", cells.title)
 
     return check
+
+
+def growth(row: Row) -> Series:
+    """The first column of a row divided by the second, for each seed.
+
+    Args:
+        row: of perplexities or other positive numbers.
+    """
+    far, near = row.column(0), row.column(1)
+    return far._replace(values=far.values / near.values)
 
 
 def above_chance(places: Sequence[Cells], rows: Sequence[str], chance: float) -> Check:
@@ -240,49 +184,75 @@ def above_chance(places: Sequence[Cells], rows: Sequence[str], chance: float) ->
         rows: labels.
         chance: the score of such a model.
     """
+    subject, says = f"the best mean of {', '.join(rows)}", f"> {number(chance)}"
 
     def check(measured: Measured) -> Finding:
-        means = [cells.mean(measured, row) for cells in places for row in rows]
-        known = [mean for mean in means if mean is not None]
-        if len(known) < len(means):
-            return Finding(None, f"{len(known)} of {len(means)} means")
-        best = max(known)
-        verb = "above" if best > chance else "not above"
-        return Finding(best > chance, f"the best mean is {_number(best)}, {verb} {_number(chance)}")
+        several = []
+        for cells in places:
+            for label in rows:  # each for itself: a row that lacks a seed takes none from the others
+                (found,) = read(measured, [(cells, label)])
+                name = f"{label} at {cells.span}"
+                several.append(criteria.bounded(name, found.mean(), chance, lower=False, strict=True))
+        where = " and ".join(dict.fromkeys(cells.title for cells in places))
+        return Finding([criteria.quorum(f"{subject} {says}", several, 1)], subject, says, where)
 
     return check
 
 
 def reaches_further(cells: Cells, row: str, others: Sequence[str], *, columns: int, least: float = 0.8) -> Check:
-    """A check that a row stays at or above a bound for so many columns more than any other row.
+    """A check that in most seeds a row stays at or above a bound for so many columns more than any other row.
+
+    A reach that ends with the table, or before it begins, is censored: the true one may be greater, or less. A seed whose
+    censored reaches do not differ by enough may differ by enough in truth, so that it speaks for neither side.
 
     Args:
         cells: the columns, each twice as far as the one before.
         row: its label.
-        others: theirs.
+        others: theirs, each a criterion of its own.
         columns: how many more.
         least: the bound.
     """
+    says = f"in most seeds ≥ {number(least)} for {columns} columns more than {_any(others)}, of {cells.span}"
 
     def check(measured: Measured) -> Finding:
-        reach: dict[str, int] = {}
-        absent = []
-        for label in (row, *others):
-            values = cells.values(measured, label)
-            known = [value for value in values if value is not None]
-            if len(known) < len(values):
-                absent.append(label)
-            low = [value < least for value in known]
-            reach[label] = low.index(True) if True in low else len(low)
-        if absent:
-            return Finding(None, f"{', '.join(absent)}: not measured")
-        ends = [f"below {cells.columns[0]}", *cells.columns]
-        says = ", ".join(f"{label} {ends[far]}" for label, far in reach.items())
-        ahead = reach[row] - max(reach[other] for other in others)
-        return Finding(ahead >= columns, f"{least:g} or more up to: {says}")
+        mine, *theirs = read(measured, [(cells, label) for label in (row, *others)])
+        made = []
+        for other in theirs:
+            votes = [
+                _goes_further(first_below(far, least), first_below(near, least), columns, len(cells.columns))
+                for far, near in zip(mine.table().T, other.table().T, strict=True)
+            ]
+            made.append(criteria.voted(f"{row} {columns} columns further than {other.label}", votes))
+        return Finding(made, row, says, cells.title)
 
     return check
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+def _goes_further(mine: int, theirs: int, columns: int, last: int) -> bool | None:
+    """True where one reach is so many columns more than another; None where the table's ends hide it."""
+    if mine - theirs >= columns:
+        return True
+    return None if mine == last or theirs == 0 else False
+
+
+def first_below(values: np.ndarray, least: float) -> int:
+    """The index of the first value below a bound; their number where none is.
+
+    Args:
+        values: in the order of columns.
+        least: the bound.
+    """
+    below = np.flatnonzero(values < least)
+    return int(below[0]) if below.size else len(values)
+
+
+def _at(cells: Cells, *, each: bool) -> str:
+    """The columns of a check, each of which counts or their mean, in words."""
+    if len(cells.columns) == 1:
+        return f"at {cells.span}"
+    return f"at each of {cells.span}" if each else f"in the mean of {cells.span}"
+
+
+def _any(labels: Sequence[str]) -> str:
+    """Some labels, in words."""
+    return labels[0] if len(labels) == 1 else f"each of {', '.join(labels)}"

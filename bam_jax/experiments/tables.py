@@ -18,10 +18,11 @@ import numpy as np
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
-from bam_jax.experiments import jobs, results, speed_jobs
+from bam_jax.experiments import jobs, results, speed_jobs, statistics
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Part
+from bam_jax.experiments.statistics import Interval, Kind
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
@@ -61,6 +62,7 @@ class Outcome:
         value: in the column's unit; None unless measured.
         remark: how many samples there are, or why there are none; "": nothing to say.
         seed: of training.
+        n: samples of the value, or those that would have been asked where it was given up; 0: it is of no samples.
         speed: the record that a speed or a memory is taken from; None of other values.
     """
 
@@ -68,6 +70,7 @@ class Outcome:
     value: float | None = None
     remark: str = ""
     seed: int = 0
+    n: int = 0
     speed: Mapping[str, Any] | None = None
 
 
@@ -91,6 +94,32 @@ class Entry:
     def ours(self) -> tuple[float, ...]:
         """The values of the seeds that have been measured."""
         return tuple(outcome.value for outcome in self.outcomes if outcome.value is not None)
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """The value of each seed that is settled, of which one that was given up has 0."""
+        settled = [outcome for outcome in self.outcomes if outcome.value is not None or outcome.state is State.STOPPED]
+        return {outcome.seed: outcome.value or 0.0 for outcome in settled}
+
+    @property
+    def samples(self) -> int:
+        """The number of samples, such as prompts, behind the values of all seeds in `by_seed`."""
+        return sum(outcome.n for outcome in self.outcomes)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its number."""
+        if self.column.speed is not None:
+            return Kind.SPEED
+        if self.column.evaluation is None:
+            return Kind.CONFIGURATION
+        # Shares of samples have no curve of perplexity: keys, needles and questions.
+        return Kind.PERPLEXITY if self.column.evaluation.curve == "perplexity" else Kind.ACCURACY
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval over `by_seed` in the column's unit; None of fewer than two seeds, or without any."""
+        return statistics.interval(self.kind, list(self.by_seed.values()), self.samples, self.column.unit)
 
     @property
     def mean(self) -> float | None:
@@ -117,7 +146,7 @@ class Entry:
     @property
     def score(self) -> float | None:
         """The mean over all seeds, of which one that was given up has 0; None where it is not settled."""
-        return sum(self.ours) / len(self.outcomes) if self.settled else None
+        return sum(self.by_seed.values()) / len(self.outcomes) if self.settled else None
 
 
 def parse_number(printed: str) -> Decimal | None:
@@ -215,7 +244,7 @@ def _outcome(column: Column, job: Job, measured: RunResults) -> Outcome:
     if column.depth is not None:
         parts = {at: part for at, part in parts.items() if at[0] == column.depth}
     if not any(part.cells for part in parts.values()):
-        return _missing_or_stopped(column.evaluation, job, measured)
+        return _missing_or_stopped(column.evaluation, job, measured, _count(parts)[1])
     if column.evaluation.grouped:
         return _answered(parts, column)
     count, wanted = _count(parts)
@@ -223,7 +252,7 @@ def _outcome(column: Column, job: Job, measured: RunResults) -> Outcome:
         return Outcome(State.PARTIAL, remark=f"{count} of {wanted} samples")
     total = sum(part.n for part in parts.values())
     remark = f"{total} samples, of which {wanted} are asked for" if total > wanted else ""
-    return Outcome(State.MEASURED, _mean(parts, column.position) / column.unit, remark)
+    return Outcome(State.MEASURED, _mean(parts, column.position) / column.unit, remark, n=total)
 
 
 def _count(parts: Mapping[Any, Part]) -> tuple[int, int]:
@@ -268,7 +297,7 @@ def parts_of(evaluation: Evaluation, job: Job, measured: RunResults) -> dict[Pla
     return results.find_parts(cells, evaluation, evaluation.lengths[0], job.config, overrides)
 
 
-def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults) -> Outcome:
+def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults, wanted: int) -> Outcome:
     """A cell without results: missing, or given up where the run says so.
 
     A run's word holds for those who ask for no more patience, and for the very prompts that were not answered.
@@ -285,7 +314,7 @@ def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults) 
             and all(_failed(dataclasses.replace(evaluation, lengths=(n,)), job, measured) for n in record["after"])
         ):
             after = " and ".join(f"{length:,}" for length in record["after"])
-            return Outcome(State.STOPPED, remark=f"no prompt answered at {after} tokens")
+            return Outcome(State.STOPPED, remark=f"no prompt answered at {after} tokens", n=wanted)
     return Outcome(State.MISSING)
 
 
@@ -307,4 +336,4 @@ def _answered(parts: Mapping[Place, Part], column: Column) -> Outcome:
     if len(answered) < len(parts) and not skips:
         return Outcome(State.PARTIAL, remark=tasks)
     remark = f"{count} questions of {tasks}" if skips else ""
-    return Outcome(State.MEASURED, _mean(answered) / column.unit, remark)
+    return Outcome(State.MEASURED, _mean(answered) / column.unit, remark, n=count)

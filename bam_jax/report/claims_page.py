@@ -1,17 +1,29 @@
 """The page of the papers' claims, each held against what was measured."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bam_jax.analysis import priors
-from bam_jax.evals import records
-from bam_jax.experiments import claims, jobs, results
-from bam_jax.experiments.checks import Check, Finding, Measured, Printed
-from bam_jax.experiments.claims import Claim, Verdict
+from bam_jax.experiments import claims, statistics
+from bam_jax.experiments.cells import Measured, Printed
+from bam_jax.experiments.checks import Check, Finding
+from bam_jax.experiments.claims import MEANINGS, ClaimsFile, Judgement, Verdict
+from bam_jax.experiments.criteria import Criterion, number
 from bam_jax.render import page
 from bam_jax.render.page import Section
+from bam_jax.report.prior_checks import check_shapes
 
 TITLE = "What the papers claim, and what came out here"
+HEAD = ("criterion", "estimate [95%]", "seeds", "meet it alone [95%]", "p, for it", "p, against it")
+PROCEDURE = f"""
+Training seeds are the sample; prompts and text estimate each seed's value. An interval is that of Student's t over seeds, of
+logarithms where the values are perplexities, of differences seed by seed where rows are compared; seeds that agree on an accuracy
+leave at least the binomial error of their prompts. "In most seeds" is a sign test. A claim holds if all of its criteria are met
+(the greatest of their p-values), and is contradicted if one is not (the least, times their number). Over all claims of the page
+the procedure of Benjamini and Hochberg keeps the expected share of false verdicts at {claims.FALSE:g}. There is no verdict on
+fewer than {statistics.SEEDS} seeds. The paper's own numbers meet a criterion or not: one number has no interval. More is in
+`docs/statistics.md`.
+"""
 
 
 def to_markdown(path: Path, folder: Path, scale: str) -> str:
@@ -20,78 +32,163 @@ def to_markdown(path: Path, folder: Path, scale: str) -> str:
 
 
 def page_sections(path: Path, folder: Path, scale: str) -> list[Section]:
-    """The page's sections: what the scale means, then every claim.
+    """The page's sections: what the scale and the verdicts mean, then every claim.
 
     Args:
         path: a Python file with `get_claims()` and `NOTES`, beside the experiments.
-        folder: of the runs.
-        scale: "toy" or "paper".
+        folder: of the runs, which need not be there where records tell what they measured.
+        scale: one of `experiment.SCALES`.
 
     Raises:
-        UserError: a file without claims, no folder, or a run that cannot be read.
+        UserError: a file without claims, or a run that cannot be read.
     """
-    by_paper, notes = claims.load(path)
-    results.require_folder(folder)
+    file = claims.load(path)
     measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
-    return [Section(f"At the {scale} scale", items=notes), *claims_sections(by_paper, measured, printed)]
+    judged = claims.judge(file.by_paper, measured, printed)
+    return [
+        Section(f"At the {scale} scale", items=file.notes),
+        verdicts_section(file, judged),
+        *claims_sections(judged),
+    ]
 
 
-def claims_sections(
-    by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: Measured
-) -> Iterator[Section]:
-    """A list for each paper, a point for each claim.
+def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]) -> Section:
+    """The meanings of the verdicts, how they are come by, and how many there are of each.
 
     Args:
-        by_paper: the claims.
-        measured: what they are held against.
-        printed: the papers' own numbers, which they are held against as well.
-
-    Raises:
-        UserError: a claim names a cell that there is not.
+        file: the claims.
+        judged: by paper.
     """
-    for paper, said in by_paper.items():
-        items, verdicts = [], []
-        for claim in said:
-            judged = claims.judge(claim, measured, printed)
-            verdicts.append(judged.verdict)
-            own = f" (by the paper's own numbers: {judged.printed.value})"
-            if judged.printed in (Verdict.UNMEASURED, Verdict.UNCHECKED):
-                own = ""
-            evidence = ". ".join([*_worded(judged.evidence), *filter(None, [claim.why])])
-            items.append(f"**{judged.verdict.value}**{own} · {claim.place}: {claim.says} — {evidence}.")
-        counted = ", ".join(f"{each.value} {verdicts.count(each)}" for each in Verdict if each in verdicts)
-        yield Section(paper, f"{len(items)} claims: {counted}.", items=items)
+    frozen = (
+        f"frozen in commit `{file.frozen}`, before the first run that they judge" if file.frozen else "not frozen yet"
+    )
+    tested = sum(judgement.p is not None for said in judged.values() for judgement in said)
+    found = {judgement.verdict for said in judged.values() for judgement in said}
+    shown = [verdict for verdict in Verdict if verdict in found]
+    rows = [
+        [verdict.value, *(str(_count(said, verdict)) for said in judged.values()), MEANINGS[verdict]]
+        for verdict in shown
+    ]
+    text = f"{PROCEDURE.strip()} {tested} claims are tested here. The criteria are {frozen}."
+    return Section("What the verdicts mean", text, table=page.Table(["verdict", *judged, "meaning"], rows))
 
 
-def _worded(findings: Sequence[Finding]) -> list[str]:
-    """The words of findings, with their tables where those differ."""
+def claims_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
+    """Two sections for each paper: a point for each claim, and a table of all criteria.
+
+    Args:
+        judged: the claims by paper.
+    """
+    sections = []
+    for paper, said in judged.items():
+        counted = ", ".join(f"{each.value} {_count(said, each)}" for each in Verdict if _count(said, each))
+        items = [claim_item(judgement) for judgement in said]
+        sections.append(Section(paper, f"{len(items)} claims: {counted}.", items=items))
+        rows = [row for judgement in said if judgement.findings for row in _criteria_rows(judgement)]
+        sections.append(Section(f"{paper}: criterion by criterion", table=page.Table(HEAD, rows), folded=True))
+    return sections
+
+
+def claim_item(judgement: Judgement) -> str:
+    """A claim with its verdict, the criterion that decides, and all of its criteria in words.
+
+    Args:
+        judgement: the claim, judged.
+    """
+    own = {
+        True: " (by the paper's own numbers: holds)",
+        False: " (by the paper's own numbers: does not hold)",
+        None: "",
+    }
+    decisive, count = judgement.decisive, len(judgement.criteria)
+    said = [judgement.remark]
+    if decisive is not None:
+        least = f", the least certain of {count} criteria" if count > 1 else ""
+        said.append(f"{decisive.says}: {_estimate(decisive)}{_seeds(decisive)}{least}")
+    said += [f"Criterion: {_words(judgement.findings)}"] if judgement.findings else []
+    said.append(judgement.claim.why)
+    claim = judgement.claim
+    evidence = ". ".join(filter(None, said))
+    return f"**{judgement.verdict.value}**{own[judgement.printed]} · {claim.place}: {claim.says} — {evidence}."
+
+
+def _count(said: Sequence[Judgement], verdict: Verdict) -> int:
+    return sum(judgement.verdict is verdict for judgement in said)
+
+
+def _words(findings: Sequence[Finding]) -> str:
+    """The criteria of checks in words, those that say the same in one; with their tables where those differ."""
     differ = len({finding.where for finding in findings}) > 1
-    return [f"{finding.where}: {finding.says}" if differ and finding.where else finding.says for finding in findings]
+    tables: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        tables.setdefault((finding.subject, finding.says), []).append(finding.where)
+    subjects: dict[tuple[str, str], list[str]] = {}
+    for (subject, says), found in tables.items():
+        named = "; ".join(filter(None, dict.fromkeys(found)))
+        where = f" ({named})" if differ and named else ""
+        subjects.setdefault((says, where), []).append(subject)
+    return "; ".join(f"{', '.join(some)} {says}{where}" for (says, where), some in subjects.items())
+
+
+def _criteria_rows(judgement: Judgement) -> list[list[str]]:
+    """A line for a claim, and one for each of its criteria, of those that they are made of, and of its condition."""
+    claim = judgement.claim
+    rows = [[f"{claim.place}: {claim.says}", judgement.verdict.value, "", "", "", ""]]
+    conditions = [judgement.condition] if judgement.condition else []
+    for criterion in _all_of([*judgement.criteria, *conditions]):
+        word = "condition: " if criterion in conditions else ""
+        rows.append([f" {word}{criterion.says}", _estimate(criterion), str(criterion.n), *_evidence(criterion)])
+    return rows
+
+
+def _all_of(some: Sequence[Criterion]) -> list[Criterion]:
+    """Criteria, each before those that it is made of."""
+    return [each for criterion in some for each in (criterion, *_all_of(criterion.several))]
+
+
+def _evidence(criterion: Criterion) -> list[str]:
+    """The seeds that meet a criterion by themselves and its p-values, where it has any."""
+    if criterion.n < 2 or not criterion.has_seeds or criterion.met is None:
+        return ["", "", ""]
+    low, share, high = statistics.share_interval(criterion.agree, criterion.n)
+    alone = "" if criterion.several else f"{criterion.agree}, {share:.2f} [{low:.2f}, {high:.2f}]"
+    return [alone, f"{criterion.p_met:.2g}", f"{criterion.p_unmet:.2g}"]
+
+
+def _estimate(criterion: Criterion) -> str:
+    """The estimate with its interval, where it has one."""
+    low, middle, high = criterion.shown
+    if math.isnan(middle):
+        return "none"
+    if criterion.several:
+        return f"{middle:.0f} of {len(criterion.several)}"
+    return number(middle) if math.isnan(low) else f"{number(middle)} [{number(low)}, {number(high)}]"
+
+
+def _seeds(criterion: Criterion) -> str:
+    """The seeds behind a criterion, or the device that one number is of."""
+    if not criterion.has_seeds:
+        return f" on {criterion.device}" if criterion.device else ""
+    if criterion.n < 2 or criterion.several:
+        return f", {criterion.n} seed{'s' * (criterion.n != 1)}"
+    return f", {criterion.n} seeds, of which {criterion.agree} meet it by themselves"
 
 
 def clusters(name: str, row: str, bounds: tuple[float, float]) -> Check:
-    """A check that each of the three classes of learned shapes has a head, and the lowest class the fewest.
-
-    It stands here and not with the other checks, which read tables: this one reads the weights of a run.
+    """A check that in most seeds each of three classes of learned shapes has a head, and the lowest class the fewest.
 
     Args:
         name: of the experiment's file, without ".py".
-        row: whose first seed's priors are looked at.
+        row: whose priors are looked at.
         bounds: between the classes, ascending.
 
     Source: BAM, appendix H.8.
     """
+    low, high = bounds
+    says = f"in most seeds has shapes below {low:g}, from there to {high:g} and above, the fewest below"
 
-    def check(measured: Measured) -> Finding:
-        planned = [job for job in jobs.row_jobs(measured.load(name, measured.scale)) if job.row.label == row]
-        run = measured.folder / planned[0].name
-        if not (run / records.RESULTS).exists():
-            return Finding(None, f"{row}: not trained")
-        shapes = priors.learned_priors(run).shape.ravel()
-        low, high = bounds
-        below, above = int((shapes < low).sum()), int((shapes > high).sum())
-        between = shapes.size - below - above
-        says = f"{row}: {below} shapes below {low:g}, {between} from there to {high:g}, {above} above"
-        return Finding(0 < below < min(between, above), says)
+    def is_so(shapes: Sequence[float]) -> bool:
+        below, above = sum(shape < low for shape in shapes), sum(shape > high for shape in shapes)
+        return 0 < below < min(len(shapes) - below - above, above)
 
-    return check
+    return check_shapes(name, row, says, is_so)

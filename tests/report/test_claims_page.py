@@ -9,7 +9,7 @@ from bam_jax import claims as claims_command
 from bam_jax.analysis import priors
 from bam_jax.evals import records
 from bam_jax.experiments import jobs
-from bam_jax.experiments.checks import Measured
+from bam_jax.experiments.cells import Measured
 from bam_jax.render.learned import Heads
 from bam_jax.report.claims_page import clusters
 from bam_jax.system.errors import UserError
@@ -19,8 +19,12 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_is_written_and_bad_input_named(tmp_path):
     out = tmp_path / "claims.md"
-    claims_command.main([str(ROOT / "experiments" / "claims.py"), f"--runs={tmp_path}", f"--out={out}"])
-    assert out.read_text().startswith("# What the papers claim")
+    # Records tell what runs measured, so the folder need not be there.
+    given = [str(ROOT / "experiments" / "claims.py"), "--scale=toy", f"--runs={tmp_path / 'none'}", f"--out={out}"]
+    claims_command.main(given)
+    page = out.read_text()
+    assert page.startswith("# What the papers claim") and "## What the verdicts mean" in page
+    assert "**not measured** (by the paper's own numbers: holds)" in page and "**no verdict**" not in page
     with pytest.raises(UserError, match="no file nowhere.py"):
         claims_command.main(["nowhere.py"])
     with pytest.raises(UserError, match="has no get_claims"):
@@ -34,11 +38,12 @@ def test_the_page_is_written_and_bad_input_named(tmp_path):
 def test_clusters_are_counted_among_learned_shapes(tmp_path, monkeypatch, shapes, holds):
     measured = Measured(tmp_path, "toy", ROOT / "experiments")
     check = clusters("bam_figure12_contexts", "context 512", (-0.6, 0.0))
-    assert check(measured).holds is None
+    assert check(measured).criteria[0].met is None
     made = measured.load("bam_figure12_contexts", "toy")
     (job,) = [job for job in jobs.row_jobs(made) if job.row.label == "context 512"]
     (tmp_path / job.name).mkdir()
     (tmp_path / job.name / records.RESULTS).touch()
     learned = np.array([shapes])
     monkeypatch.setattr(priors, "learned_priors", lambda run: Heads(learned, learned, learned))
-    assert check(measured).holds is holds
+    (criterion,) = check(measured).criteria
+    assert (criterion.met, criterion.n) == (holds, 1)

@@ -1,0 +1,41 @@
+"""Checks that read the learned priors of runs, where those of `bam_jax.experiments` read tables."""
+
+from collections.abc import Callable, Sequence
+
+from bam_jax.analysis import priors
+from bam_jax.evals import records
+from bam_jax.experiments import criteria, jobs
+from bam_jax.experiments.cells import Measured
+from bam_jax.experiments.checks import Check, Finding
+
+
+def has_negative_shapes(name: str, row: str) -> Check:
+    """A check that in most seeds some head of a row has learned a shape below 0.
+
+    Args:
+        name: of the experiment's file, without ".py".
+        row: whose priors are looked at.
+
+    Source: BAM, section 2.5.
+    """
+    return check_shapes(name, row, "in most seeds has a shape below 0", lambda shapes: min(shapes) < 0)
+
+
+def check_shapes(name: str, row: str, says: str, is_so: Callable[[Sequence[float]], bool]) -> Check:
+    """A check that in most seeds the learned shapes of a row are so.
+
+    Args:
+        name: of the experiment's file, without ".py".
+        row: whose priors are looked at.
+        says: how they are, in words.
+        is_so: True of shapes, one for each head, that are.
+    """
+
+    def check(measured: Measured) -> Finding:
+        planned = [job for job in jobs.row_jobs(measured.load(name, measured.scale)) if job.row.label == row]
+        runs = [measured.folder / job.name for job in planned]
+        trained = [run for run in runs if (run / records.RESULTS).exists()]
+        votes = [is_so(priors.learned_priors(run).shape.ravel().tolist()) for run in trained]
+        return Finding([criteria.voted(f"{row} {says}", votes)], row, says)
+
+    return check
