@@ -1,8 +1,9 @@
 """Print the papers' tables beside what our runs measured.
 
 python -m bam_jax.tables experiments/cable_table*.py [--scale=paper] [--runs=runs] [--out=FOLDER]
+python -m bam_jax.tables experiments/cable_table1_perplexity.py --format=markdown    # to paste into a README
 
-Columns are ours, paper, difference and seeds with their spread. The tables are written as Markdown, CSV and HTML.
+Columns are ours, its 95% interval over seeds, paper, difference and every seed. The tables are written as Markdown, CSV and HTML.
 
 What has not been measured, or only in part, is marked and never filled in.
 """
@@ -26,7 +27,12 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--scale", help="toy (the default) or paper")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument("--out", type=Path, help="folder of the files (default: tables, in that of the runs)")
+    formats = "page: all of it, also into files (the default); markdown: only the grids, and no files"
+    parser.add_argument("--format", choices=("page", "markdown"), default="page", help=formats)
     given = parser.parse_args(argv)
+    if given.format == "markdown":
+        print("\n".join(tables_page.grids_to_markdown(given.experiments, given.runs, given.scale)), end="")
+        return
     out = given.out or given.runs / "tables"
     for path, markdown in tables_page.write(given.experiments, given.runs, out, given.scale):
         sys.stdout.write(markdown)

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
     found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for run in runs:
         label, _, rate = run.label.rpartition(", ")
-        value = lambda name, run=run: length_curves([run], name)[run.label][0].values[CONTEXT]
+        value = lambda name, run=run: length_curves([run], name)[run.label].seeds[0].values[CONTEXT]
         worst = found[label].setdefault(rate, {"accuracy": math.inf, "perplexity": 0.0})
         worst["accuracy"] = min(worst["accuracy"], round(value("passkey"), 4))
         worst["perplexity"] = max(worst["perplexity"], round(value("perplexity"), 4))

@@ -9,6 +9,8 @@ from bam_jax.render.style import INK, SIZE, Axes, Figure, library, plain, sheet,
 
 FOOT = (1.03, 1.1)
 """Where the heat map's row of means lies; depths go from 0 to 1."""
+FEW = 5
+"""Seeds of a curve that are drawn each by itself; more would hide the band."""
 
 
 class Seed(NamedTuple):
@@ -18,12 +20,37 @@ class Seed(NamedTuple):
     values: Mapping[int, float]
 
 
-Curves = Mapping[str, Sequence[Seed]]
+class Curve(NamedTuple):
+    """A curve of one or more training seeds.
+
+    Args:
+        seeds: one at least.
+        intervals: low end, middle and high end of the seeds' mean, at the lengths that two seeds or more have.
+    """
+
+    seeds: Sequence[Seed]
+    intervals: Mapping[int, tuple[float, float, float]]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths that some seed has, ascending."""
+        return sorted({length for seed in self.seeds for length in seed.values})
+
+    def values(self, length: int) -> list[float]:
+        """The values of the seeds that have a length."""
+        return [seed.values[length] for seed in self.seeds if length in seed.values]
+
+    def middle(self, length: int) -> float:
+        """The middle of the interval at a length, or the value of the only seed that has it."""
+        return self.intervals[length][1] if length in self.intervals else self.values(length)[0]
+
+
+Curves = Mapping[str, Curve]
 
 
 @styled
 def passkey(curves: Curves, context: int) -> Figure:
-    """Passkey accuracy against length: means over seeds, with bands from the worst to the best seed.
+    """Passkey accuracy against length: means over seeds, with bands of their intervals.
 
     Args:
         curves: accuracies in [0, 1] by label.
@@ -177,22 +204,12 @@ def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     axes = figure.add_subplot()
     names = max((len(plain(label)) for label in curves), default=0)
     figure.subplots_adjust(left=0.1, right=1 - (0.45 + 0.062 * names) / SIZE, bottom=0.16, top=0.97)
-    for label, seeds in curves.items():
-        lengths = sorted({length for seed in seeds for length in seed.values})
-        several = [[seed.values[length] for seed in seeds if length in seed.values] for length in lengths]
+    for label, curve in curves.items():
         look = style(list(curves), label)
-        axes.plot(
-            lengths,
-            [np.mean(values) for values in several],
-            marker="o",
-            zorder=3 if len(seeds) > 1 else 2,
-            **look,
-        )
-        if len(seeds) > 1:
-            axes.fill_between(
-                lengths, [min(v) for v in several], [max(v) for v in several], color=look["color"], alpha=0.2
-            )
-    lengths = sorted({length for seeds in curves.values() for seed in seeds for length in seed.values})
+        middles = [curve.middle(length) for length in curve.lengths]
+        axes.plot(curve.lengths, middles, marker="o", zorder=3 if curve.intervals else 2, **look)
+        _draw_seeds(axes, curve, look["color"])
+    lengths = sorted({length for curve in curves.values() for length in curve.lengths})
     least = (lengths[-1] / lengths[0]) ** (1 / 9)  # at most ten ticks
     ticks = lengths[:1]
     for length in lengths:
@@ -204,13 +221,27 @@ def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def _draw_seeds(axes: Axes, curve: Curve, colour: str) -> None:
+    """Draws the band of a curve's intervals, and thin lines for its seeds where they are few; nothing for one seed."""
+    if not curve.intervals:
+        return
+    # A length that one seed has leaves a gap, since it has no interval.
+    gap = (np.nan, np.nan, np.nan)
+    ends = [curve.intervals[length] if length in curve.intervals else gap for length in curve.lengths]
+    low, _, high = zip(*ends, strict=True)
+    axes.fill_between(curve.lengths, low, high, color=colour, alpha=0.15, linewidth=0)
+    if len(curve.seeds) <= FEW:
+        for seed in curve.seeds:
+            axes.plot([*seed.values], [*seed.values.values()], color=colour, linewidth=0.6, alpha=0.7)
+
+
 def _name(axes: Axes, curves: Curves) -> None:
     """Writes each curve's name at the right, beside its end, and moves names apart where ends meet."""
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = []
-    for label, seeds in curves.items():
-        last = max(length for seed in seeds for length in seed.values)
-        value = float(np.mean([seed.values[last] for seed in seeds if last in seed.values]))
+    for label, curve in curves.items():
+        last = curve.lengths[-1]
+        value = curve.middle(last)
         ends.append((to_axes.transform((last, value))[1], label, (last, value)))
     ends.sort()
     # From the lowest name up each keeps its distance from the one below; from the highest down all stay within the figure.

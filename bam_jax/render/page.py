@@ -42,7 +42,8 @@ th, td { padding: .2rem .4rem; text-align: right; white-space: nowrap; border-bo
 th { font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
   background: var(--page); background-clip: padding-box; }
-td.wide { white-space: normal; text-align: left; min-width: 11rem; }
+td small { display: block; color: var(--soft); font-size: .85em; }
+th.wide, td.wide { text-align: left; } td.wide { white-space: normal; min-width: 11rem; }
 tr.part td { color: var(--soft); } tr.part td:first-child { padding-left: 1.4rem; }
 code { font: .85em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 pre { background: var(--tint); padding: .6rem .8rem; margin: .5rem 0 0; overflow-x: auto; }
@@ -67,11 +68,18 @@ class Link(NamedTuple):
     to: str
 
 
-type Words = str | Link
+class Estimated(NamedTuple):
+    """A value, and in smaller letters below it how sure it is, such as its interval."""
+
+    text: str
+    below: str
+
+
+type Words = str | Link | Estimated
 
 
 WIDE = 30
-"""Characters of a cell that is broken into lines."""
+"""Characters of a cell whose column is broken into lines."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,11 +141,16 @@ def to_markdown(title: str, sections: Sequence[Section]) -> str:
         parts += ["\n".join(f"- {_marked(item)}" for item in section.items)] if section.items else []
         parts += [f"![{section.title}](figures/{section.name}.png)"] if section.figure else []
         if section.table:
-            rule = ["---", *["---:"] * (len(section.table.head) - 1)]
-            rows = [map(_marked, row) for row in section.table.rows]
-            parts.append("\n".join(f"| {' | '.join(row)} |" for row in (section.table.head, rule, *rows)))
+            parts.append(table_to_markdown(section.table))
         parts += ["```\n" + "\n".join(section.commands) + "\n```"] if section.commands else []
     return "\n\n".join(parts) + "\n"
+
+
+def table_to_markdown(table: Table) -> str:
+    """A table alone as Markdown, with numbers at the right."""
+    rule = ["---", *["---:"] * (len(table.head) - 1)]
+    rows = [map(_marked, row) for row in table.rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (table.head, rule, *rows))
 
 
 def _section(section: Section) -> str:
@@ -160,10 +173,15 @@ def _section(section: Section) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.head)
+    # A column has one alignment, so that its short cells stand below its long ones.
+    wide = [any(len(_said(cell)) > WIDE for cell in column) for column in zip(*table.rows, strict=True)]
+    looks = [" class=wide" if each else "" for each in wide] or [""] * len(table.head)
+    head = "".join(
+        f'<th scope="col"{look}>{html.escape(cell)}</th>' for look, cell in zip(looks, table.head, strict=True)
+    )
     rows = []
     for row in table.rows:
-        cells = "".join(f"<td{' class=wide' if len(_said(cell)) > WIDE else ''}>{_inline(cell)}</td>" for cell in row)
+        cells = "".join(f"<td{look}>{_inline(cell)}</td>" for look, cell in zip(looks, row, strict=True))
         rows.append(f"<tr{' class=part' if _said(row[0]).startswith(' ') else ''}>{cells}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
@@ -171,17 +189,21 @@ def _table(table: Table) -> str:
 def _inline(words: Words) -> str:
     if isinstance(words, Link):
         return f'<a href="{html.escape(urllib.parse.quote(words.to))}">{_inline(words.text)}</a>'
+    if isinstance(words, Estimated):
+        return f"{_inline(words.text)}<small>{_inline(words.below)}</small>"
     # Escaped first, so that no text of a run can bring tags of its own.
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(_joined(words)))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked)
 
 
 def _marked(words: Words) -> str:
+    if isinstance(words, Estimated):
+        return f"{words.text} {words.below}"
     return f"[{words.text}]({urllib.parse.quote(words.to)})" if isinstance(words, Link) else words
 
 
 def _said(words: Words) -> str:
-    return words.text if isinstance(words, Link) else words
+    return words if isinstance(words, str) else words.text
 
 
 def _joined(text: str) -> str:

@@ -1,12 +1,11 @@
 """The page of an experiment with a folder of its own: report.html, report.md and figures/, from the files of its runs."""
 
+import dataclasses
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bam_jax import render
 from bam_jax.analysis.priors import find_priors
@@ -15,13 +14,18 @@ from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import results
 from bam_jax.experiments.results import Cell, Run
 from bam_jax.render import page, style
-from bam_jax.render.curves import Curves
+from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads
-from bam_jax.render.page import Section, Table
+from bam_jax.render.page import Estimated, Section, Table, Words
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import length_curves, position_curves
+from bam_jax.report.tables_page import describe_interval
 from bam_jax.system import files
+
+SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals over n seeds; thin lines are the seeds, where there
+are no more than {FEW}."""
+GEOMETRIC = "Means of perplexities are geometric."
 
 
 def write(folder: Path) -> Path:
@@ -89,17 +93,10 @@ def _passkey_sections(runs: Sequence[Run], main: Sequence[Run], context: int, ag
     commands = _commands(main, Passkey.name, again)
     curves = length_curves(runs, Passkey.name)
     if curves:
-        sections.append(
-            Section(
-                "Passkey accuracy against length",
-                """Whole keys: all five digits right. Lines are means over training seeds; bands go from the
-                worst seed to the best.""",
-                figure=render.passkey(curves, context),
-                name="passkey",
-                table=_curves_table(curves, context),
-                commands=commands,
-            )
-        )
+        figure = render.passkey(curves, context)
+        text = f"Whole keys: all five digits right. {SEEDS} The error of a mean is at least that of its prompts."
+        whole = Section("Passkey accuracy against length", text, figure=figure, name="passkey", commands=commands)
+        sections += _curves_sections(whole, curves, context)
     if any(cell["eval"] == Passkey.name and run.curve(cell) == run.label for run in main for cell in run.cells):
         sections.append(_depths_section(main, context, commands))
     return sections
@@ -110,28 +107,17 @@ def _perplexity_sections(runs: Sequence[Run], main: Sequence[Run], context: int,
     commands = _commands(main, Perplexity.name, again)
     lengths, positions = length_curves(runs, Perplexity.name), position_curves(runs)
     if lengths:
-        sections.append(
-            Section(
-                "Perplexity against length",
-                "Held-out text in sequences of each length; exp of the mean loss over all their positions.",
-                figure=render.perplexity(lengths, context),
-                name="perplexity",
-                table=_curves_table(lengths, context),
-                commands=commands,
-            )
-        )
-    if any(len(seed.values) > 1 for seeds in positions.values() for seed in seeds):
-        sections.append(
-            Section(
-                "Perplexity by position",
-                """The longest sequences of held-out text, in windows of positions as long as a training context; a
-                column is the window that ends there.""",
-                figure=render.positions(positions, context),
-                name="positions",
-                table=_curves_table(positions, context),
-                commands=commands,
-            )
-        )
+        figure = render.perplexity(lengths, context)
+        text = f"""Held-out text in sequences of each length; exp of the mean loss over all their positions.
+            {SEEDS} {GEOMETRIC}"""
+        whole = Section("Perplexity against length", text, figure=figure, name="perplexity", commands=commands)
+        sections += _curves_sections(whole, lengths, context)
+    if any(len(curve.lengths) > 1 for curve in positions.values()):
+        figure = render.positions(positions, context)
+        text = f"""The longest sequences of held-out text, in windows of positions as long as a training context; a
+            column is the window that ends there. {SEEDS} {GEOMETRIC}"""
+        whole = Section("Perplexity by position", text, figure=figure, name="positions", commands=commands)
+        sections += _curves_sections(whole, positions, context)
     return sections
 
 
@@ -139,14 +125,15 @@ def _summary(description: Mapping[str, Any], runs: Sequence[Run], passkey: Curve
     """The results that were expected beside what was measured, and what is missing."""
     rows = []
     for bound in description["claims"]:
-        seeds = [seed for label, seeds in passkey.items() if label == bound["label"] for seed in seeds]
-        values = [value for seed in seeds for length, value in seed.values.items() if length == bound["length"]]
+        label, length = bound["label"], bound["length"]
+        curve = passkey[label] if label in passkey else Curve([], {})
+        values = curve.values(length)
         met = "not measured"
         if values:
-            met = "yes" if bound["least"] <= np.mean(values) <= bound["most"] else "NO"
+            met = "yes" if bound["least"] <= curve.middle(length) <= bound["most"] else "NO"
         every = " ".join(f"{value:.2f}" for value in values)
-        what = f"{bound['label']} at {render.times(bound['length'], context)}"
-        rows.append([what, _bounds(bound["least"], bound["most"]), _mean(values), every, met])
+        what = f"{label} at {render.times(length, context)}"
+        rows.append([what, _bounds(bound["least"], bound["most"]), _estimate(curve, length), every, met])
     cells = [cell for run in runs for cell in run.cells]
     training = sum(run.metrics["seconds"] for run in runs if run.metrics)
     measuring = sum(cell["seconds"] for cell in cells if "seconds" in cell)
@@ -168,28 +155,43 @@ def _bounds(least: float, most: float) -> str:
     return below if least > 0 else above
 
 
-def _curves_table(curves: Curves, context: int) -> Table:
-    """A row for every seed of a curve, below their mean where there are several."""
-    lengths = sorted({length for seeds in curves.values() for seed in seeds for length in seed.values})
-    rows = []
-    for label, seeds in curves.items():
-        columns = [[seed.values[length] for seed in seeds if length in seed.values] for length in lengths]
-        if len(seeds) > 1:
-            rows.append([label, "mean", *map(_mean, columns)])
-        for seed in seeds:
-            numbers = [_mean([seed.values[length]] if length in seed.values else []) for length in lengths]
-            rows.append([f" {label}" if len(seeds) > 1 else label, f"{seed.seed}", *numbers])
-    return Table(["", "seed", *(render.times(length, context) for length in lengths)], rows)
+def _curves_sections(section: Section, curves: Curves, context: int) -> list[Section]:
+    """A section of curves with a table of their means, and one of every seed's values where curves have several.
+
+    Args:
+        section: all but the table.
+        curves: drawn there.
+        context: tokens seen in training.
+    """
+    lengths = sorted({length for curve in curves.values() for length in curve.lengths})
+    head = [render.times(length, context) for length in lengths]
+    means = [[label, *(_estimate(curve, length) for length in lengths)] for label, curve in curves.items()]
+    sections = [dataclasses.replace(section, table=Table(["", *head], means))]
+    if any(len(curve.seeds) > 1 for curve in curves.values()):
+        rows = []
+        for label, curve in curves.items():
+            for seed in curve.seeds:
+                numbers = [_number(seed.values[length]) if length in seed.values else "–" for length in lengths]
+                rows.append([label, f"{seed.seed}", *numbers])
+        table = Table(["", "seed", *head], rows)
+        sections.append(Section(f"{section.title}: every seed", table=table, folded=True))
+    return sections
 
 
-def _mean(values: Sequence[float]) -> str:
-    """The mean of accuracies or perplexities as it is printed; a dash for none."""
+def _estimate(curve: Curve, length: int) -> Words:
+    """The mean over seeds with its interval; a dash where no seed has the length."""
+    values = curve.values(length)
     if not values:
         return "–"
-    mean = float(np.mean(values))
-    if mean < 100:
-        return f"{mean:.2f}"
-    return f"{mean:.0f}" if mean < 1e5 else f"{mean:.0e}"
+    interval = curve.intervals[length] if length in curve.intervals else None
+    return Estimated(_number(curve.middle(length)), describe_interval(interval, len(values), _number))
+
+
+def _number(value: float) -> str:
+    """An accuracy or a perplexity as it is printed."""
+    if value < 100:
+        return f"{value:.2f}"
+    return f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
 
 
 def _depths_section(main: Sequence[Run], context: int, commands: list[str]) -> Section:
@@ -201,11 +203,11 @@ def _depths_section(main: Sequence[Run], context: int, commands: list[str]) -> S
                 cells[cell["length"], cell["depth"]].append(cell)
     means = {place: results.mean(cells[place]) for place in sorted(cells)}
     lengths, depths = sorted({length for length, _ in means}), sorted({depth for _, depth in means})
-    rows = [[f"{d:.2f}", *(_mean([means[n, d]]) if (n, d) in means else "" for n in lengths)] for d in depths]
+    rows = [[f"{d:.2f}", *(_number(means[n, d]) if (n, d) in means else "" for n in lengths)] for d in depths]
     return Section(
         "Passkey accuracy by length and depth",
-        f"""{main[0].label}, mean over {len(main)} seeds. At depth 0 the key stands at the start, as far from
-        the question as it can.""",
+        f"""{main[0].label}, mean over {len(main)} seed{"s" if len(main) > 1 else ""}. At depth 0 the key stands at the
+        start, as far from the question as it can. Intervals stand above, where all depths count together.""",
         figure=render.heat_map(means, context),
         name="depths",
         table=Table(["depth", *(render.times(length, context) for length in lengths)], rows),

@@ -1,7 +1,7 @@
 """The figures of a paper's tables: curves over lengths, heat maps of passkeys and of RULER."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ from bam_jax import render
 from bam_jax.experiments import results, tables
 from bam_jax.experiments.experiment import Column, Table
 from bam_jax.experiments.tables import Entry
-from bam_jax.render.curves import Seed
+from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.style import Figure
 from bam_jax.report.progress import Progress
@@ -36,17 +36,31 @@ def draw_curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figur
     curve, by_position, depth = kinds.pop()
     if depth is not None or not curve:
         return None
-    seeds: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    for entry in entries:
-        for outcome in entry.outcomes:
-            if outcome.value is not None:
-                seeds[entry.row][outcome.seed][_place(entry.column)] = outcome.value
-    curves = {row: [Seed(seed, values) for seed, values in sorted(found.items())] for row, found in seeds.items()}
+    curves = {row: _curve([entry for entry in entries if entry.row == row]) for row in table.values}
+    curves = {row: made for row, made in curves.items() if made.seeds}
     if not curves:
         return None
     if curve == "accuracy":
         return render.passkey(curves, context)
     return render.positions(curves, context) if by_position else render.perplexity(curves, context)
+
+
+def _curve(entries: Sequence[Entry]) -> Curve:
+    """The curve of a row; a place where no seed is measured has no point.
+
+    Args:
+        entries: the row's cells.
+    """
+    seeds: dict[int, dict[int, float]] = defaultdict(dict)
+    intervals = {}
+    for entry in entries:
+        if entry.ours:
+            place = _place(entry.column)
+            for seed, value in entry.by_seed.items():
+                seeds[seed][place] = value
+            if entry.interval is not None:
+                intervals[place] = entry.interval
+    return Curve([Seed(seed, values) for seed, values in sorted(seeds.items())], intervals)
 
 
 def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:

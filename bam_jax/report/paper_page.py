@@ -33,7 +33,7 @@ def page_sections(
     """
     made = progress.made
     context = progress.planned[0].config.context
-    sections = [_summary(progress, runs, page, folder, given)]
+    sections = [_summary(progress, runs, folder, given), *_runs_sections(progress, runs, page, folder)]
     for number, (table, entries) in enumerate(zip(made.tables, progress.entries, strict=True), start=1):
         grid, lines = table_sections(table, entries, comparable=made.comparable)
         figure = draw_curves(table, entries, context)
@@ -63,10 +63,8 @@ def page_sections(
     return sections + notes_sections(made)
 
 
-def _summary(
-    progress: Progress, runs: Mapping[str, Run], page: Callable[[str], str], folder: Path, given: Sequence[str]
-) -> Section:
-    """The experiment's progress, its runs, and the commands that make it."""
+def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: Sequence[str]) -> Section:
+    """The experiment's progress, and the commands that make it."""
     trained = {job.name: job for job in progress.planned if job.row.train}
     begun = [runs[name] for name in trained if name in runs]
     done = sum(run.metrics["step"] == trained[run.name].config.steps for run in begun if run.metrics)
@@ -74,18 +72,25 @@ def _summary(
     patience = f", {stopped} of them given up where no prompt was answered before" if stopped else ""
     text = f"""**{progress.status.value}**: {len(progress.settled)} of {len(progress.asked)} cells measured{patience};
         {done} of {len(trained)} models trained."""
+    commands = [
+        shlex.join(["python", "-m", module, str(progress.path), *given, f"--runs={folder}"])
+        for module in ("bam_jax.sweep", "bam_jax.tables")
+    ]
+    return Section("In short", text, commands=commands)
+
+
+def _runs_sections(
+    progress: Progress, runs: Mapping[str, Run], page: Callable[[str], str], folder: Path
+) -> list[Section]:
+    """A line for each row and seed that is trained, with its page; no section where there is none."""
     rows: list[list[Words]] = []
     for job in progress.planned:
         if job.row.train:
             label: Words = Link(job.row.label, page(job.name)) if job.name in runs else job.row.label
             run = runs[job.name] if job.name in runs else None
             rows.append([label, f"{job.seed}", describe_training(run, folder / job.name)])
-    commands = [
-        shlex.join(["python", "-m", module, str(progress.path), *given, f"--runs={folder}"])
-        for module in ("bam_jax.sweep", "bam_jax.tables")
-    ]
-    table = Table(["row", "seed", "steps"], rows) if rows else None
-    return Section("In short", text, table=table, commands=commands)
+    # Rows with many seeds would hide the tables below them.
+    return [Section("The runs", table=Table(["row", "seed", "steps"], rows), folded=True)] if rows else []
 
 
 def _grids_table(panels: Mapping[str, Grid], down: str) -> Table:

@@ -1,14 +1,15 @@
 """Curves over lengths and over positions, from what runs measured."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from bam_jax.evals.registry import kind_of
-from bam_jax.experiments import results
+from bam_jax.experiments import results, statistics
 from bam_jax.experiments.results import Cell, Run
-from bam_jax.render.curves import Curves, Seed
+from bam_jax.experiments.statistics import Kind
+from bam_jax.render.curves import Curve, Curves, Seed
 
 
 def length_curves(runs: Iterable[Run], evaluation: str) -> Curves:
@@ -16,18 +17,39 @@ def length_curves(runs: Iterable[Run], evaluation: str) -> Curves:
 
     Args:
         runs: cells of the same label and seed count together.
-        evaluation: the name of one, such as "passkey".
+        evaluation: the name of one that makes a curve, such as "passkey".
     """
     groups: dict[str, dict[int, dict[int, list[Cell]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for run in runs:
         for cell in run.cells:
             if cell["eval"] == evaluation:
                 groups[run.curve(cell)][run.seed][cell["length"]].append(cell)
-    curves: dict[str, list[Seed]] = defaultdict(list)
+    kind = Kind[kind_of(evaluation).curve.upper()]
+    curves = {}
     for label, seeds in groups.items():
-        for seed, lengths in seeds.items():
-            curves[label].append(Seed(seed, {length: results.mean(lengths[length]) for length in sorted(lengths)}))
-    return dict(curves)
+        prompts = Counter[int]()
+        for lengths in seeds.values():
+            for length, cells in lengths.items():
+                prompts[length] += sum(cell["n"] for cell in cells)
+        means = [
+            Seed(seed, {length: results.mean(lengths[length]) for length in sorted(lengths)})
+            for seed, lengths in seeds.items()
+        ]
+        curves[label] = make_curve(kind, means, prompts)
+    return curves
+
+
+def make_curve(kind: Kind, seeds: Sequence[Seed], prompts: Counter[int]) -> Curve:
+    """A curve with the interval over seeds wherever two or more have a value.
+
+    Args:
+        kind: of the values.
+        seeds: one at least.
+        prompts: of all seeds together, by length; only accuracies need them.
+    """
+    alone = Curve(seeds, {})
+    intervals = {length: statistics.interval(kind, alone.values(length), prompts[length]) for length in alone.lengths}
+    return Curve(seeds, {length: ends for length, ends in intervals.items() if ends is not None})
 
 
 def position_curves(runs: Iterable[Run]) -> Curves:
@@ -44,7 +66,7 @@ def position_curves(runs: Iterable[Run]) -> Curves:
                 groups[run.curve(cell)].append(cell)
         for label, cells in groups.items():
             curves[label].append(Seed(run.seed, window_perplexities(cells)))
-    return dict(curves)
+    return {label: make_curve(Kind.PERPLEXITY, seeds, Counter()) for label, seeds in curves.items()}
 
 
 def window_perplexities(cells: Sequence[Cell]) -> dict[int, float]:

@@ -17,7 +17,7 @@ from bam_jax.evals import records
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import papers, results
 from bam_jax.experiments.results import Cell, Run
-from bam_jax.render.curves import Seed
+from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section, Table
@@ -136,7 +136,8 @@ def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name:
         grid = _grid([(short_task(cell["task"]), cell) for cell in cells])
         figure = render.grids({"": grid}, down="task", across="length in tokens")
     elif figure_of == "position" and any(len(cell["windows"]) > 1 for cell in cells):
-        figure = render.positions({"perplexity": [Seed(config.seed, window_perplexities(cells))]}, config.context)
+        curve = Curve([Seed(config.seed, window_perplexities(cells))], {})
+        figure = render.positions({"perplexity": curve}, config.context)
     else:
         return Section(title, table=table)
     return Section(title, figure=figure, name=name, table=table)

@@ -1,22 +1,26 @@
-"""The page of a paper's tables beside our runs, ours | paper | difference | seeds (spread), as Markdown, HTML and CSV."""
+"""The page of a paper's tables beside our runs, as Markdown, HTML and CSV: means over seeds, intervals, every seed's value."""
 
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bam_jax.experiments import experiment, results
 from bam_jax.experiments.experiment import DASH, Experiment, Table
+from bam_jax.experiments.statistics import Kind
 from bam_jax.experiments.tables import Entry, Outcome, State, compare, parse_number
 from bam_jax.render import page
-from bam_jax.render.page import Section
+from bam_jax.render.page import Estimated, Section, Words
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import write_atomically
 
-HEAD = ("row", "column", "ours", "paper", "difference", "seeds (spread)")
-CSV_HEAD = ("table", "row", "column", "ours", "paper", "difference", "seeds", "least", "most", "note")
+HEAD = ("row", "column", "ours", "95% interval", "paper", "difference", "seeds")
+CSV_HEAD = ("table", "row", "column", "ours", "low", "high", "paper", "difference", "seeds", "values", "note")
 GIVEN_UP = "0 (stopped)"
+MEANS = """Several training seeds: their mean (of perplexities the geometric one), its 95% t interval and their number n; the
+error of an accuracy is at least that of its prompts. Every seed's value stands cell by cell."""
 LEGEND = f"{GIVEN_UP}: not measured, since no prompt was answered at the lengths before."
 WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: "not measurable"}
 """States that have words of their own; the remark says the others."""
@@ -37,15 +41,7 @@ def write(files: Sequence[str], runs: Path, out: Path, scale: str | None) -> Ite
     Raises:
         UserError: an experiment without tables, no folder of runs, or a file that cannot be read.
     """
-    loaded = {path: experiment.load(path, runs=runs, scale=scale) for path in files}
-    for path, made in loaded.items():
-        if not made.tables:
-            raise UserError(f"{path} has no tables of a paper; python -m bam_jax.report says what its runs found")
-    columns = [column for made in loaded.values() for table in made.tables for column in table.columns]
-    if any(column.evaluation or column.speed for column in columns):
-        results.require_folder(runs)
-    for path, made in loaded.items():
-        entries = [compare(table, made, runs) for table in made.tables]
+    for path, made, entries in _compare_all(files, runs, scale):
         sections = tables_sections(made, entries)
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"
         markdown = page.to_markdown(made.title, sections)
@@ -54,6 +50,35 @@ def write(files: Sequence[str], runs: Path, out: Path, scale: str | None) -> Ite
         for suffix, text in texts.items():
             write_atomically(Path(f"{name}.{suffix}"), text)
         yield name, markdown
+
+
+def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None) -> Iterator[str]:
+    """The tables of experiments as Markdown to paste elsewhere: each a title and a grid "ours [interval] n (paper)".
+
+    Args:
+        files, runs, scale: see `write`.
+
+    Raises:
+        UserError: see `write`.
+    """
+    for _, made, compared in _compare_all(files, runs, scale):
+        for table, entries in zip(made.tables, compared, strict=True):
+            yield f"{table.title}\n\n{page.table_to_markdown(_grid(table, entries))}\n"
+
+
+def _compare_all(
+    files: Sequence[str], runs: Path, scale: str | None
+) -> Iterator[tuple[str, Experiment, list[list[Entry]]]]:
+    """Each experiment with its file and the cells of its tables; arguments and errors as in `write`."""
+    loaded = {path: experiment.load(path, runs=runs, scale=scale) for path in files}
+    for path, made in loaded.items():
+        if not made.tables:
+            raise UserError(f"{path} has no tables of a paper; python -m bam_jax.report says what its runs found")
+    columns = [column for made in loaded.values() for table in made.tables for column in table.columns]
+    if any(column.evaluation or column.speed for column in columns):
+        results.require_folder(runs)
+    for path, made in loaded.items():
+        yield path, made, [compare(table, made, runs) for table in made.tables]
 
 
 def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> list[Section]:
@@ -77,15 +102,12 @@ def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) 
         entries: its cells.
         comparable: whether a difference from the paper means anything.
     """
-    width = len(table.columns)
-    grid = [
-        [label, *(_in_grid(entry) for entry in entries[start : start + width])]
-        for label, start in zip(table.values, range(0, len(entries), width), strict=True)
-    ]
     text = f"{sum(bool(entry.ours) for entry in entries)} of {len(entries)} cells measured. Ours (paper)."
+    if any(entry.interval for entry in entries):
+        text = f"{text} {MEANS}"
     if any(entry.stopped for entry in entries):
         text = f"{text} {LEGEND}"
-    whole = Section(table.title, text, table=page.Table(["", *(each.label for each in table.columns)], grid))
+    whole = Section(table.title, text, table=_grid(table, entries))
     lines = [entry_line(entry, comparable=comparable) for entry in entries]
     return whole, Section(f"{table.title}: cell by cell", table=page.Table(HEAD, lines), folded=True)
 
@@ -95,14 +117,56 @@ def notes_sections(made: Experiment) -> list[Section]:
     return [Section("What these numbers say, and what they do not", items=made.notes)] if made.notes else []
 
 
-def _in_grid(entry: Entry) -> str:
-    if entry.mean is not None:
-        ours = format_value(entry.mean, entry.paper)
-    elif entry.stopped:
-        ours = GIVEN_UP
-    else:
-        ours = "" if entry.paper == DASH else "…"
-    return f"{ours} ({entry.paper})".strip() if entry.paper else ours
+def _grid(table: Table, entries: Sequence[Entry]) -> page.Table:
+    width = len(table.columns)
+    rows = [
+        [label, *map(_in_grid, entries[start : start + width])]
+        for label, start in zip(table.values, range(0, len(entries), width), strict=True)
+    ]
+    return page.Table(["", *(each.label for each in table.columns)], rows)
+
+
+def _in_grid(entry: Entry) -> Words:
+    paper = f" ({entry.paper})" if entry.paper else ""
+    value = _middle(entry)
+    if value is None:
+        ours = GIVEN_UP if entry.stopped else "" if entry.paper == DASH else "…"
+        return f"{ours}{paper}".strip()
+    shown = _formatter(entry)(value)
+    if entry.kind in (Kind.SPEED, Kind.CONFIGURATION):
+        return f"{shown}{paper}"
+    return Estimated(f"{shown}{paper}", describe_interval(entry.interval, len(entry.by_seed), _end_formatter(shown)))
+
+
+def _formatter(entry: Entry) -> Callable[[float], str]:
+    """A function that prints a number of a cell: as its paper does, or accuracies that it has none of with two decimals."""
+    if entry.kind is Kind.ACCURACY and not entry.paper:
+        return "{:.2f}".format
+    return lambda number: format_value(number, entry.paper)
+
+
+def _end_formatter(shown: str) -> Callable[[float], str]:
+    """A function that prints the ends of an interval with as many decimals as its middle is shown with."""
+    return f"{{:,.{len(shown.partition('.')[2])}f}}".format
+
+
+def _middle(entry: Entry) -> float | None:
+    """The value of a cell: the middle of its interval, or its one seed's; None where no seed is measured."""
+    return entry.interval.middle if entry.ours and entry.interval else entry.mean
+
+
+def describe_interval(interval: tuple[float, float, float] | None, n: int, show: Callable[[float], str]) -> str:
+    """The interval over seeds and their number in words.
+
+    >>> describe_interval((0.5, 0.75, 1.0), 3, "{:.2f}".format), describe_interval(None, 1, str)
+    ('[0.50, 1.00] n=3', '1 seed')
+
+    Args:
+        interval: its low end, middle and high end; None of one seed.
+        n: the number of seeds.
+        show: an end as it is printed.
+    """
+    return "1 seed" if interval is None else f"[{show(interval[0])}, {show(interval[2])}] n={n}"
 
 
 def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
@@ -112,31 +176,38 @@ def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
         entry: the cell.
         comparable: whether the difference means anything.
     """
-    row, column, mean = entry.row, entry.column.label, entry.mean
-    if mean is None:
-        return [row, column, _remarks(entry, measured=False), entry.paper, "", ""]
+    row, column, value = entry.row, entry.column.label, _middle(entry)
+    if value is None:
+        return [row, column, _remarks(entry, measured=False), "", entry.paper, "", ""]
+    show = _formatter(entry)
     paper = parse_number(entry.paper)
     difference = ""
     if paper is not None and comparable:
-        difference = format_value(mean - float(paper), entry.paper, sign="+")
-    seeds = f"{len(entry.ours)}"
-    if len(entry.ours) > 1:
-        least, most = (format_value(value, entry.paper) for value in (min(entry.ours), max(entry.ours)))
-        seeds = f"{seeds} ({least} to {most})"
+        difference = format_value(value - float(paper), entry.paper, sign="+")
+    interval = ""
+    if entry.interval:
+        end = _end_formatter(show(value))
+        interval = f"{end(entry.interval.low)} to {end(entry.interval.high)}"
+    seeds = f"{len(entry.by_seed)}"
+    if len(entry.by_seed) > 1:
+        seeds = f"{seeds} ({', '.join(f'{seed}: {show(own)}' for seed, own in entry.by_seed.items())})"
     remarks = [_remarks(entry, measured=False), _remarks(entry, measured=True)]
     seeds = "; ".join([seeds, *filter(None, remarks)])
-    return [row, column, format_value(mean, entry.paper), entry.paper, difference, seeds]
+    return [row, column, show(value), interval, entry.paper, difference, seeds]
 
 
 def _remarks(entry: Entry, *, measured: bool) -> str:
     """The remarks on the seeds that have a value, or on those that have none."""
-    said = []
+    said: dict[str, list[str]] = defaultdict(list)
     for outcome in entry.outcomes:
         if (outcome.state is State.MEASURED) == measured:
-            words = _describe(outcome, entry)
-            # One seed alone needs no number.
-            said += [f"seed {outcome.seed}: {words}" if len(entry.outcomes) > 1 else words] if words else []
-    return "; ".join(said)
+            said[_describe(outcome, entry)].append(f"{outcome.seed}")
+    # What is true of all seeds needs no numbers.
+    return "; ".join(
+        words if len(seeds) == len(entry.outcomes) else f"seed {', '.join(seeds)}: {words}"
+        for words, seeds in said.items()
+        if words
+    )
 
 
 def _describe(outcome: Outcome, entry: Entry) -> str:
@@ -192,10 +263,11 @@ def to_csv(made: Experiment, entries: Sequence[Sequence[Entry]]) -> str:
     writer.writerow(CSV_HEAD)
     for table, cells in zip(made.tables, entries, strict=True):
         for entry in cells:
-            paper, mean = parse_number(entry.paper), entry.mean
-            difference = "" if paper is None or mean is None or not made.comparable else mean - float(paper)
-            ours = ["" if mean is None else mean, entry.paper, difference, len(entry.ours)]
-            spread = [min(entry.ours), max(entry.ours)] if entry.ours else ["", ""]
+            paper, value, seeds = parse_number(entry.paper), _middle(entry), entry.by_seed if entry.ours else {}
+            difference = "" if paper is None or value is None or not made.comparable else value - float(paper)
+            ends = [entry.interval.low, entry.interval.high] if entry.ours and entry.interval else ["", ""]
+            ours = ["" if value is None else value, *ends, entry.paper, difference]
+            values = " ".join(f"{seed}:{own}" for seed, own in seeds.items())
             note = _remarks(entry, measured=False) or _remarks(entry, measured=True)
-            writer.writerow([table.title, entry.row, entry.column.label, *ours, *spread, note])
+            writer.writerow([table.title, entry.row, entry.column.label, *ours, len(seeds), values, note])
     return file.getvalue()

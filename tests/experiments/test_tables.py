@@ -119,7 +119,21 @@ def said(entry):
 def words(entry):
     """The text of a table's cell about its one seed."""
     line = tables_page.entry_line(entry, comparable=True)
-    return line[5].removeprefix("1").removeprefix("; ") if entry.ours else line[2]
+    return line[-1].removeprefix("1").removeprefix("; ") if entry.ours else line[2]
+
+
+def test_an_entry_has_a_value_for_each_seed_and_their_interval():
+    given_up = Outcome(State.STOPPED, seed=2, n=40)
+    seeds = (Outcome(State.MEASURED, 0.9, seed=0, n=40), Outcome(State.MISSING, seed=1), given_up)
+    keys = Entry("a", Column("keys", PASSKEY), "", seeds)
+    assert (keys.by_seed, keys.samples, keys.kind) == ({0: 0.9, 2: 0.0}, 80, Kind.ACCURACY)
+    assert keys.interval == accuracy_interval([0.9, 0.0], 80)
+    text = Entry("a", Column("text", TEXT), "", tuple(Outcome(State.MEASURED, x, seed=int(x)) for x in (4.0, 9.0)))
+    assert text.kind is Kind.PERPLEXITY and text.interval == positive_interval([4.0, 9.0])
+    assert Entry("a", Column("text", TEXT), "", text.outcomes[:1]).interval is None
+    assert (
+        Entry("a", COLUMNS[4], "", ()).kind is Kind.SPEED and Entry("a", COLUMNS[5], "", ()).kind is Kind.CONFIGURATION
+    )
 
 
 def test_an_entry_has_a_value_for_each_seed_and_their_interval():
@@ -254,15 +268,15 @@ def test_what_has_not_begun_is_missing_and_nothing_is_made_up(made, folder):
 def test_a_cell_is_printed_as_the_paper_prints_it(made, folder):
     found = entries(made, folder)
     line = lambda row, column: tables_page.entry_line(found[row, column], comparable=True)[2:]
-    assert line("BAM", "text") == ["10.88", "12.00", "-1.12", "1; seed 1: missing"]
-    assert line("BAM", "at the end") == ["0.62", "", "", "2 (0.25 to 1.00)"]
-    assert line("BAM", "second window") == ["4.0", ">3.0", "+1.0", "1; seed 1: missing"]
-    assert line("BAM", "speed")[:2] == ["1.5", "1.5K"] and line("Late", "speed")[0] == "missing"
+    assert line("BAM", "text") == ["10.88", "", "12.00", "-1.12", "1; seed 1: missing"]
+    assert line("BAM", "at the end") == ["0.62", "0.00 to 1.00", "", "", "2 (0: 1.00, 1: 0.25)"]
+    assert line("BAM", "second window") == ["4.0", "", ">3.0", "+1.0", "1; seed 1: missing"]
+    assert line("BAM", "speed")[:3] == ["1.5", "", "1.5K"] and line("Late", "speed")[0] == "missing"
     about = "median of 100, quartiles 1 to 2; 1.25 times NoPE's; cpu (An abacus, 2 cores), jax 0.1"
-    assert line("BAM", "speed")[3] == f"1; {about}"
+    assert line("BAM", "speed")[4] == f"1; {about}"
     assert line("Local", "text")[0] == "not measurable"
-    assert line("BAM", "answers") == ["not measurable yet: no such evaluation", "0.4", "", ""]
-    assert tables_page.entry_line(found["BAM", "text"], comparable=False)[4] == ""
+    assert line("BAM", "answers") == ["not measurable yet: no such evaluation", "", "0.4", "", ""]
+    assert tables_page.entry_line(found["BAM", "text"], comparable=False)[5] == ""
 
 
 class Counter(HTMLParser):
@@ -284,18 +298,33 @@ def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr()
     markdown, page, text = ((tmp_path / "out" / f"invented-paper.{end}").read_text() for end in ("md", "html", "csv"))
     assert said.out == markdown and "invented-paper" in said.err
-    assert "| BAM | text | 10.88 | 12.00 | -1.12 | 1; seed 1: missing |" in markdown
+    assert "| BAM | text | 10.88 |  | 12.00 | -1.12 | 1; seed 1: missing |" in markdown
     assert "10 of 21 cells measured" in markdown
-    assert "| BAM | 0.75 (0.80) | 0.62 | 10.88 (12.00) |" in markdown and "| Late | … | … |" in markdown
+    row = "| BAM | 0.75 (0.80) 1 seed | 0.62 [0.00, 1.00] n=2 | 10.88 (12.00) 1 seed |"
+    assert row in markdown and tables_page.MEANS.replace("\n", " ") in markdown and "| Late | … | … |" in markdown
     counter = Counter()
     counter.feed(page)
     assert counter.tags.count("table") == 2 and "An &lt;invented&gt; paper" in page
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 21
     (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "at the end")]
-    assert (row["ours"], row["seeds"], row["least"], row["most"]) == ("0.625", "2", "0.25", "1.0")
+    assert [row[name] for name in ("ours", "low", "high", "seeds", "values")] == [
+        "0.625",
+        "0.0",
+        "1.0",
+        "2",
+        "0:1.0 1:0.25",
+    ]
     (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "keys")]
     assert float(row["difference"]) == pytest.approx(-0.05) and row["note"] == "seed 1: 1 of 2 samples"
+    tables_command.main([str(path), f"--runs={folder}", f"--out={tmp_path / 'none'}", "--format=markdown"])
+    grid = capsys.readouterr().out
+    assert (
+        grid.startswith("Table 1: all\n\n|  | keys |")
+        and grid.count("\n") == 7
+        and grid.partition("\n\n")[2] in markdown
+    )
+    assert not (tmp_path / "none").exists()
 
 
 def test_tasks_of_ruler_are_told_apart_and_their_essays(tmp_path):

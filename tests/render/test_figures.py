@@ -11,14 +11,17 @@ from matplotlib.text import Text
 
 from bam_jax import render
 from bam_jax.render import maps, style
-from bam_jax.render.curves import Seed
+from bam_jax.render.curves import FEW, Curve, Seed
 from bam_jax.render.learned import Heads
 from bam_jax.system.errors import UserError
 
 CURVES = {
-    "BAM SSMax": [Seed(0, {64: 1.0, 4096: 0.9, 32000: 0.8}), Seed(1, {64: 1.0, 4096: 1.0})],
-    "RoPE": [Seed(0, {64: 1.0, 4096: 0.0})],
-    "NoPE": [Seed(0, {64: 0.9, 4096: 0.0})],
+    "BAM SSMax": Curve(
+        [Seed(0, {64: 1.0, 4096: 0.9, 32000: 0.8}), Seed(1, {64: 1.0, 4096: 1.0})],
+        {64: (0.9, 1.0, 1.0), 4096: (0.8, 0.95, 1.0)},
+    ),
+    "RoPE": Curve([Seed(0, {64: 1.0, 4096: 0.0})], {}),
+    "NoPE": Curve([Seed(0, {64: 0.9, 4096: 0.0})], {}),
 }
 HEADS = Heads(np.array([[-2.0, 0.5], [0.0, 1.0]]), np.array([[0.1, 0.2], [0.3, 0.4]]), np.zeros((2, 2)))
 
@@ -27,6 +30,19 @@ def test_a_curve_is_the_mean_over_the_seeds_that_were_measured_there():
     axes = render.passkey(CURVES, 64).axes[0]
     points = np.asarray(axes.lines[0].get_xydata(), float)
     np.testing.assert_allclose(points, [[64, 1.0], [4096, 0.95], [32000, 0.8]])
+
+
+def test_the_band_is_the_interval_and_has_a_gap_where_one_seed_is_left():
+    (band,) = render.passkey(CURVES, 64).axes[0].collections
+    (path,) = band.get_paths()
+    assert {tuple(point) for point in path.vertices} == {(64, 0.9), (64, 1.0), (4096, 0.8), (4096, 1.0)}
+
+
+@pytest.mark.parametrize("seeds", [1, 2, FEW, FEW + 1])
+def test_few_seeds_have_a_thin_line_each(seeds):
+    curve = Curve([Seed(n, {64: 0.5, 128: n / 10}) for n in range(seeds)], {64: (0.4, 0.5, 0.6)} if seeds > 1 else {})
+    lines = render.passkey({"BAM": curve}, 64).axes[0].lines[1:]
+    assert [line.get_ydata()[1] for line in lines] == [n / 10 for n in range(seeds) if 1 < seeds <= FEW]
 
 
 @pytest.mark.parametrize("draw", [render.passkey, render.perplexity])
@@ -43,13 +59,13 @@ def test_names_stand_apart_and_inside_the_figure(draw):
 
 
 def test_large_perplexities_leave_room_for_the_axis_name():
-    figure = render.positions({"BAM": [Seed(0, {128: 150.0, 256: 1200.0})]}, 128)
+    figure = render.positions({"BAM": Curve([Seed(0, {128: 150.0, 256: 1200.0})], {})}, 128)
     figure.draw_without_rendering()
     assert figure.axes[0].yaxis.label.get_window_extent().x0 >= figure.bbox.x0
 
 
 def test_many_lengths_have_ticks_that_do_not_meet():
-    figure = render.passkey({"BAM": [Seed(0, {64 * 2**k: 1.0 for k in range(14)} | {32000: 1.0})]}, 64)
+    figure = render.passkey({"BAM": Curve([Seed(0, {64 * 2**k: 1.0 for k in range(14)} | {32000: 1.0})], {})}, 64)
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
     assert len(boxes) > 4
@@ -150,7 +166,7 @@ def test_labels_differ_in_colour_or_dashes():
 
 def test_a_label_is_drawn_as_it_stands():
     label = "$\\frac{1$ --> <b> & \x00\x1b" + "x" * 1000
-    curves = {label: [Seed(0, {64: 0.5, 128: 0.5})]}
+    curves = {label: Curve([Seed(0, {64: 0.5, 128: 0.5})], {})}
     drawn = [
         render.passkey(curves, 64),
         render.lengths({label: np.array([1, 5])}, 4),

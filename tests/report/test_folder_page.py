@@ -10,7 +10,7 @@ from bam_jax import config, render
 from bam_jax.analysis import figures, heads, priors
 from bam_jax.experiments import results
 from bam_jax.render import page
-from bam_jax.render.curves import Seed
+from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section, Table
 from bam_jax.report import folder_page as report
@@ -94,17 +94,20 @@ def folder(tmp_path):
 def test_curves_are_means_by_label_and_seed(folder):
     _, runs = results.read_sweep(folder)
     assert length_curves(runs, "passkey") == {
-        "BAM SSMax": [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})],
-        "RoPE": [Seed(0, {128: 0.0})],
-        "Local RoPE": [Seed(0, {128: 1.0})],
-        "RoPE, encoding_options.base_scale=50": [Seed(0, {128: 0.5})],
+        "BAM SSMax": Curve(
+            [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})], {64: (0.0, 0.75, 1.0), 128: (0.0, 0.75, 1.0)}
+        ),
+        "RoPE": Curve([Seed(0, {128: 0.0})], {}),
+        "Local RoPE": Curve([Seed(0, {128: 1.0})], {}),
+        "RoPE, encoding_options.base_scale=50": Curve([Seed(0, {128: 0.5})], {}),
     }
-    assert length_curves(runs, "perplexity") == {"RoPE": [Seed(0, pytest.approx({64: 9.0, 128: 4.0}))]}
+    assert length_curves(runs, "perplexity") == {"RoPE": Curve([Seed(0, pytest.approx({64: 9.0, 128: 4.0}))], {})}
 
 
 def test_positions_are_the_windows_of_the_longest_sequences(folder):
     _, runs = results.read_sweep(folder)
-    ((label, (seed,)),) = position_curves(runs).items()
+    ((label, curve),) = position_curves(runs).items()
+    (seed,) = curve.seeds
     assert label == "RoPE" and seed.seed == 0 and list(seed.values) == [64, 128]
     np.testing.assert_allclose(list(seed.values.values()), np.exp([1.5, 2.5]))
 
@@ -152,14 +155,14 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     assert parser.loads and all(value.startswith(("#", "data:")) for value in parser.loads)  # nothing from a network
     said = " ".join(" ".join(parser.said).split())
     assert "An <invented> experiment" in said
-    assert "BAM SSMax at 2× at least 0.9 0.75 1.00 0.50 NO".replace(" ", "") in said.replace(" ", "")
-    assert "RoPE at 2× at most 0.1 0.00 0.00 yes".replace(" ", "") in said.replace(" ", "")
+    assert "BAM SSMax at 2× at least 0.9 0.75 [0.00, 1.00] n=2 1.00 0.50 NO".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 2× at most 0.1 0.00 1 seed 0.00 yes".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 4× at most 0.1 – not measured".replace(" ", "") in said.replace(" ", "")
-    assert "RoPE at 2× at least 0.3, at most 0.5 0.00 0.00 NO".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 2× at least 0.3, at most 0.5 0.00 1 seed 0.00 NO".replace(" ", "") in said.replace(" ", "")
     assert "NOT THERE YET: cable-seed0" in said
     assert "<code>this</code>" in html
     markdown = (folder / "report.md").read_text()
-    assert "| Local RoPE | 0 | – | 1.00 |" in markdown
+    assert "| Local RoPE | – | 1.00 1 seed |" in markdown and "| BAM SSMax | 1 | 0.50 | 0.50 |" in markdown
     for name in ("passkey", "depths", "perplexity"):
         assert f"(figures/{name}.png)" in markdown
         assert (folder / "figures" / f"{name}.png").exists()

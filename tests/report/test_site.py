@@ -205,9 +205,9 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     assert "An <invented> paper ◐ 8 of 10" in index and "Own & only 1 of 2" in index and "mine #1" in index
     assert "0 ● done, 1 ◐ in part, 0 ○ missing, 0 – nothing to measure" in index
     assert "◐ in part : 8 of 10 cells measured; 2 of 3 models trained." in table
-    assert "RoPE 1.00 (1.00) 0.75 (0.50) Local 1.00 0.00" in table
-    assert "RoPE 3.5 (3.0) 3.5 (4.0) Late … …" in table
-    assert "RoPE 128 <tokens> 0.75 0.50 +0.25 2 (0.50 to 1.00)" in table
+    assert "RoPE 1.00 (1.00) [0.00, 1.00] n=2 0.75 (0.50) [0.00, 1.00] n=2 Local 1.00 1 seed 0.00 1 seed" in table
+    assert "RoPE 3.5 (3.0) [0.6, 21.5] n=2 3.5 (4.0) [0.6, 21.5] n=2 Late … …" in table
+    assert "RoPE 128 <tokens> 0.75 0.00 to 1.00 0.50 +0.25 2 (0: 0.50, 1: 1.00)" in table
     assert "RoPE 0.00 1.00 0.50 RoPE 1.00 1.00 1.00 Local 0.00 1.00 0.00" in table  # by depth and length
     assert "Look at this ." in table
     (name,) = [each for each in found if "seed0" in each and each.startswith("run-rope")]
@@ -266,8 +266,10 @@ def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
     each = read_progress(paper, folder, None)
     figures = [paper_figures.draw_curves(*both, 64) for both in zip(each.made.tables, each.entries, strict=True)]
     assert [figure is None for figure in figures] == [False, False, True]
-    lines = figures[0].axes[0].lines
-    np.testing.assert_array_equal([line.get_ydata() for line in lines], [[1.0, 0.75], [1.0, 0.0]])
+    rope, first, second, local = figures[0].axes[0].lines
+    lines = [line.get_ydata() for line in (rope, first, second, local)]
+    np.testing.assert_array_equal(lines, [[1.0, 0.75], [1.0, 0.5], [1.0, 1.0], [1.0, 0.0]])
+    assert first.get_linewidth() < rope.get_linewidth() == local.get_linewidth()
 
 
 @pytest.mark.parametrize("name", sorted(encodings.ENCODINGS))

@@ -22,13 +22,15 @@ from bam_jax.system.errors import UserError
         ([State.NOT_ASKED], "why"),
         ([State.STOPPED], "0 (stopped): why"),
         ([State.MISSING, State.STOPPED], "seed 0: missing; seed 1: 0 (stopped): why"),
+        ([State.MISSING, State.MISSING], "missing"),
+        ([State.MISSING, State.MISSING, State.PARTIAL], "seed 0, 1: missing; seed 2: why"),
     ],
 )
 def test_each_state_has_its_words(states, line):
     silent = (State.MISSING, State.UNMEASURABLE)
     made = [Outcome(state, remark="" if state in silent else "why", seed=seed) for seed, state in enumerate(states)]
     entry = Entry("r", Column("c"), "1.0", tuple(made))
-    assert tables_page.entry_line(entry, comparable=True) == ["r", "c", line, "1.0", "", ""]
+    assert tables_page.entry_line(entry, comparable=True) == ["r", "c", line, "", "1.0", "", ""]
 
 
 @hypothesis.given(st.floats(1e-3, 1e6), st.sampled_from(["", "1", "1.74", "~0.5", "1.0 ± 0.1", "2 × 768", "17.00"]))
@@ -42,9 +44,9 @@ def test_a_value_is_printed_so_that_it_can_be_read_again(value, printed):
 def test_a_small_value_keeps_two_digits():
     line = lambda value, printed: tables_page.entry_line(
         Entry("r", Column("c"), printed, (Outcome(State.MEASURED, value),)), comparable=True
-    )[2:5]
+    )[2:6]
     assert line(0.00413, "1.74")[0] == "0.0041" and line(0.0, "1.74")[0] == "0.00"
-    assert line(1.7391, "1.74") == ["1.74", "1.74", "-0.0009"]
+    assert line(1.7391, "1.74") == ["1.74", "", "1.74", "-0.0009"]
 
 
 def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path):
