@@ -15,7 +15,13 @@ OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
 SSMAX = ("off", "on", "inside", "outside", "effective")
-TASKS = ("packed", "passkey", "masked", "triplets")
+SYNTHETIC = ("copy", "recall", "recall_last")
+"""Tasks whose rows are made without any text (`bam_jax.data.tasks.registry`)."""
+PACKED = ("packed", "masked")
+"""Tasks whose rows are packed from documents."""
+NEXT_TOKEN = ("packed", "passkey", *SYNTHETIC)
+"""Tasks of decoders; their rows may stand in one batch."""
+TASKS = (*NEXT_TOKEN, "masked", "triplets")
 TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
 
 
@@ -73,7 +79,8 @@ class DataConfig(ConfigSection):
     """"char", "byte", "mistral", "gpt2" or "gpt2:FOLDER", "bert:PATH", "bpe:PATH" (`bam_jax.data.tokenizers`)."""
     task: str = "packed"
     """"packed": documents in rows, predict the next token; "masked": the same rows, predict masked tokens;
-    "passkey": random windows with planted keys; "triplets": query, positive, negative."""
+    "passkey": random windows with planted keys; "triplets": query, positive, negative; "recall", "recall_last", "copy":
+    synthetic rows without text, half items and half fillers (`bam_jax.data.tasks`)."""
     text_field: str = "text"
     """The field of a .jsonl line that holds the text."""
     holdout: float = 0.1
@@ -140,10 +147,10 @@ class DataConfig(ConfigSection):
                 path = joined(f"{self.path}mixture.", name)
                 raise UserError(f"{path}.weight={weight} is less than 0.00001 of all weights; leave the part out")
         tasks = {part.task for _, part in parts.values()}
-        if len(tasks) > 1 and not tasks <= {"packed", "passkey"}:
+        if len(tasks) > 1 and not tasks <= {*NEXT_TOKEN}:
             raise UserError(
                 f"{self.path}mixture has the tasks {', '.join(sorted(tasks))}, whose batches differ in kind; "
-                "mix packed and passkey, or one task with itself"
+                f"mix {', '.join(NEXT_TOKEN)}, or one task with itself"
             )
 
     def check(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 
 from bam_jax.config import Config, DataConfig
+from bam_jax.config.sections import SYNTHETIC
 from bam_jax.data.iterator import Batches
 from bam_jax.data.packing.base import RowSource
 from bam_jax.data.packing.concat import Concatenated
@@ -14,6 +15,7 @@ from bam_jax.data.packing.masked import Masked
 from bam_jax.data.packing.mixture import Mixture
 from bam_jax.data.packing.planted import Planted
 from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.synthetic import Synthetic
 from bam_jax.data.packing.triplets import FIELDS, Triplets
 from bam_jax.data.prepared.documents import Begun, Documents, open_documents
 from bam_jax.data.prepared.shards import Split
@@ -60,10 +62,10 @@ def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> Row
     Raises:
         UserError: unknown split, no or unreadable text, or less of it than a row.
     """
-    parts = {}
-    for name, (weight, part) in config.data.parts().items():
-        documents = open_documents(part, tokenizer, split)
-        parts[name] = (weight, _TASKS[part.task](documents, part, config, tokenizer))
+    parts = {
+        name: (weight, _TASKS[part.task](part, config, tokenizer, split))
+        for name, (weight, part) in config.data.parts().items()
+    }
     return Mixture(parts) if config.data.mixture else parts[""][1]
 
 
@@ -100,7 +102,8 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
     return np.concatenate([text[:-1] if ending else text for text in ids])
 
 
-def _packed(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, shift: int = 1) -> RowSource:
+def _packed(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str, shift: int = 1) -> RowSource:
+    documents = open_documents(data, tokenizer, split)
     if data.packing == "framed":
         documents = Begun(documents, _begin_token(tokenizer))
     return _PACKINGS[data.packing](
@@ -122,14 +125,14 @@ def _begin_token(tokenizer: Tokenizer) -> int:
     return tokenizer.bos
 
 
-def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
-    rows = _packed(documents, data, config, tokenizer, shift=0)
+def _masked(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
+    rows = _packed(data, config, tokenizer, split, shift=0)
     return Masked(rows, tokenizer, fraction=data.mask_fraction, seed=config.seed)
 
 
-def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
+def _planted(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
     return Planted(
-        documents,
+        open_documents(data, tokenizer, split),
         tokenizer,
         config.context,
         block=config.batch,
@@ -139,7 +142,8 @@ def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: 
     )
 
 
-def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer) -> RowSource:
+def _triplets(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
+    documents = open_documents(data, tokenizer, split)
     if not isinstance(documents, Split) or documents.manifest.fields != FIELDS:
         raise UserError(
             f"the task 'triplets' needs a folder prepared with the fields {', '.join(FIELDS)}, and "
@@ -148,16 +152,21 @@ def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer:
     return Triplets(documents, Shuffle(documents, config.seed, data.shuffle), config.context, eos=tokenizer.eos)
 
 
+def _synthetic(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
+    return Synthetic(data.task, tokenizer, config.context, seed=config.seed, split=split)
+
+
 _PACKINGS: dict[str, Callable[..., RowSource]] = {
     "concat": Concatenated,
     "first_fit": FirstFit,
     "framed": functools.partial(Concatenated, across=True),
 }
-_TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer], RowSource]] = {
+_TASKS: dict[str, Callable[[DataConfig, Config, Tokenizer, str], RowSource]] = {
     "packed": _packed,
     "masked": _masked,
     "passkey": _planted,
     "triplets": _triplets,
+    **dict.fromkeys(SYNTHETIC, _synthetic),
 }
 
 

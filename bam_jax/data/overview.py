@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax.config import Config
+from bam_jax.config.sections import PACKED, SYNTHETIC
 from bam_jax.data import loader
 from bam_jax.data.packing.base import Batch
 from bam_jax.data.packing.statistics import octaves, packing_statistics
@@ -19,8 +20,6 @@ from bam_jax.render import curves
 
 WIDTH = 110
 """Characters of a line."""
-PACKED = ("packed", "masked")
-"""Tasks whose rows are packed from documents."""
 BAR = 30
 """Characters of the longest bar."""
 QUANTILES = {"1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
@@ -135,7 +134,11 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
     yield f"tokenizer {tokenizer.spec}: {tokenizer.size:,} ids, hash {tokenizer.hash}"
     drawn = {}
     for label, (weight, part) in config.data.parts().items():
-        yield f"\n{f'{label}, weight {weight:g}: ' if label else ''}{part.source}"
+        made = part.task in SYNTHETIC
+        name = f"rows of the task {part.task}, made without text" if made else part.source
+        yield f"\n{f'{label}, weight {weight:g}: ' if label else ''}{name}"
+        if made:
+            continue
         splits = {name: open_documents(part, tokenizer, name) for name in SPLITS}
         yield count_documents(splits)
         lengths = np.asarray(splits["train"].lengths)

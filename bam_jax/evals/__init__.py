@@ -1,1 +1,1 @@
-"""Evaluations of trained models: passkeys, perplexity, RULER, benchmarks of questions."""
+"""Evaluations of trained models: passkeys, perplexity, RULER, synthetic tasks, benchmarks of questions."""

@@ -5,12 +5,14 @@ from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
+from bam_jax.evals.synthetic import Synthetic
 
 KINDS: tuple[type[Evaluation], ...] = (
     Harness,
     Passkey,
     Perplexity,
     Ruler,
+    Synthetic,
 )
 
 EVALUATIONS: dict[str, type[Evaluation]] = {kind.name: kind for kind in KINDS}

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import NamedSharding
 
 from bam_jax.config import Config
+from bam_jax.config.sections import PACKED
 from bam_jax.models import counts
 from bam_jax.parallel import sharding
 from bam_jax.preflight import memory
@@ -119,9 +120,10 @@ def _batch(config: Config, mesh: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents."""
     parts = [part for _, part in config.data.parts().values()]
     names = {"tokens": jnp.int32, "targets": jnp.int32, "weights": jnp.float32}
-    if any(part.task != "passkey" and (part.document_mask or part.packing == "first_fit") for part in parts):
+    packed = [part for part in parts if part.task in PACKED]
+    if any(part.document_mask or part.packing == "first_fit" for part in packed):
         names["segment"] = jnp.int32
-    if config.data.positions == "restart" and any(part.task != "passkey" for part in parts):
+    if config.data.positions == "restart" and packed:
         names["position"] = jnp.int32
     where = NamedSharding(mesh, sharding.TEXT)
     shape = config.batch, config.context

@@ -59,7 +59,7 @@ def passkey(curves: Curves, context: int) -> Figure:
     Source: BAM, figure 2.
     """
     figure, axes = _lines(curves, context)
-    axes.set(ylim=(-0.03, 1.03), ylabel="passkey accuracy")
+    axes.set(ylim=(-0.03, 1.03), ylabel="accuracy")
     _name(axes, curves)
     return figure
 

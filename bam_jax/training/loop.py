@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 
 from bam_jax.config import Config
+from bam_jax.config.sections import NEXT_TOKEN
 from bam_jax.data import loader, tokenizers
 from bam_jax.models import counts
 from bam_jax.parallel import processes, sharding
@@ -33,7 +34,7 @@ from bam_jax.training.step import (
     with_shardings,
 )
 
-TASKS = {True: ("packed", "passkey"), False: ("masked",)}
+TASKS = {True: NEXT_TOKEN, False: ("masked",)}
 """The tasks of decoders, whose `config.model.causal` is true, and of encoders."""
 
 

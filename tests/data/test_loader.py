@@ -82,6 +82,7 @@ def test_batches_are_for_ever_what_they_were(tmp_path, task, name, seed, expecte
 
 MIXTURES = {
     "keys": {"mixture": {"text": {"weight": 0.7}, "keys": {"weight": 0.3, "task": "passkey"}}},
+    "copies": {"mixture": {"text": {"weight": 0.7}, "copies": {"weight": 0.3, "task": "copy"}}},
     "texts": {
         "packing": "first_fit",
         "positions": "restart",
@@ -99,6 +100,7 @@ OPTIONS = {
     "masked": {"task": "masked", "tokenizer": "byte"},
     "masked first_fit": {"task": "masked", "tokenizer": "byte", "packing": "first_fit", "document_mask": False},
     "triplets": {"task": "triplets", "source": "triplets", "tokenizer": "byte", "shuffle": 6},
+    "recall": {"task": "recall"},
     **MIXTURES,
 }
 

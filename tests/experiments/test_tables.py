@@ -136,20 +136,6 @@ def test_an_entry_has_a_value_for_each_seed_and_their_interval():
     )
 
 
-def test_an_entry_has_a_value_for_each_seed_and_their_interval():
-    given_up = Outcome(State.STOPPED, seed=2, n=40)
-    seeds = (Outcome(State.MEASURED, 0.9, seed=0, n=40), Outcome(State.MISSING, seed=1), given_up)
-    keys = Entry("a", Column("keys", PASSKEY), "", seeds)
-    assert (keys.by_seed, keys.samples, keys.kind) == ({0: 0.9, 2: 0.0}, 80, Kind.ACCURACY)
-    assert keys.interval == accuracy_interval([0.9, 0.0], 80)
-    text = Entry("a", Column("text", TEXT), "", tuple(Outcome(State.MEASURED, x, seed=int(x)) for x in (4.0, 9.0)))
-    assert text.kind is Kind.PERPLEXITY and text.interval == positive_interval([4.0, 9.0])
-    assert Entry("a", Column("text", TEXT), "", text.outcomes[:1]).interval is None
-    assert (
-        Entry("a", COLUMNS[4], "", ()).kind is Kind.SPEED and Entry("a", COLUMNS[5], "", ()).kind is Kind.CONFIGURATION
-    )
-
-
 def test_every_cell_is_found_where_it_belongs(made, folder):
     found = entries(made, folder)
     assert len(found) == 3 * len(COLUMNS)

@@ -1,1 +1,1 @@
-"""Rows of a batch made of documents."""
+"""Rows of a batch, made of documents or of a synthetic task."""

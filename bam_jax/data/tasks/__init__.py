@@ -1,1 +1,1 @@
-"""Tasks whose samples are made or read: passkeys, RULER, benchmarks."""
+"""Tasks whose samples are made or read: passkeys, RULER, benchmarks, synthetic tasks."""

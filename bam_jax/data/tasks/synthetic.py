@@ -1,0 +1,181 @@
+"""Synthetic tasks: rows of symbols that end with questions, whose answers stand further up among fillers.
+
+A row holds as many items (pairs of key and value, or symbols to copy) at any length: what grows with the length is the distance
+to the answers alone. Fillers tell nothing about the answers, but each is the successor of the one before the last: from them a
+model learns to look at the token before, without which none can tell what stands behind a key.
+"""
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from bam_jax.system.errors import UserError
+
+SHARE = 4
+"""A row of the training context is items by one part in so many, fillers for the rest."""
+
+FILLERS = 8
+"""Symbols that stand between items."""
+
+FILLER_WEIGHT = 0.2
+"""Loss weight of a filler that can be foretold; an answer has 1."""
+
+TRAINING, HELD_OUT, ASKED = range(3)
+"""Streams of random numbers, no two alike: of the rows of training, of its held-out ones, of those of an evaluation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Alphabet:
+    """The ids of a vocabulary by the parts that they play: keys, as many values, fillers, a marker.
+
+    >>> Alphabet.of(73)
+    Alphabet(keys=range(0, 32), values=range(32, 64), fillers=range(64, 72), marker=72)
+    """
+
+    keys: range
+    values: range
+    fillers: range
+    marker: int
+
+    @classmethod
+    def of(cls, vocabulary: int) -> "Alphabet":
+        """The parts of the ids 0 ... vocabulary - 1.
+
+        Args:
+            vocabulary: number of ids, of any tokenizer: what its ids mean as text does not matter.
+        """
+        each = (vocabulary - FILLERS - 1) // 2
+        return cls(range(each), range(each, 2 * each), range(2 * each, 2 * each + FILLERS), 2 * each + FILLERS)
+
+
+class SyntheticTask(abc.ABC):
+    """A task whose rows are made, each a pure function of seed, stream, length and number.
+
+    A task is a subclass in a file of its own, a line in `bam_jax.data.tasks.registry`, and its name in `SYNTHETIC` of
+    `bam_jax.config.sections`.
+
+    Class attributes:
+        name: of the task.
+        cost: tokens that an item takes, its question and answer included.
+
+    Args:
+        vocabulary: number of token ids.
+        context: tokens that a model reads in training: a part of such a row is items (`SHARE`).
+
+    Raises:
+        UserError: the context is too short for an item, or has more items than the vocabulary has symbols for.
+    """
+
+    name: ClassVar[str]
+    cost: ClassVar[int]
+
+    def __init__(self, vocabulary: int, context: int) -> None:
+        self.alphabet = Alphabet.of(vocabulary)
+        self.items = context // (SHARE * self.cost)
+        if not self.items:
+            raise UserError(
+                f"config.context={context} is too short for the task {self.name!r}; give {SHARE * self.cost} or more"
+            )
+        most = len(self.symbols())
+        if self.items > most:
+            raise UserError(
+                f"config.context={context} makes {self.items} items of the task {self.name!r}, and {vocabulary} ids have "
+                f"symbols for {most}; give a context below {SHARE * self.cost * (most + 1)}, or a tokenizer with more ids"
+            )
+
+    @abc.abstractmethod
+    def symbols(self) -> range:
+        """The symbols of which each item of a row takes another."""
+
+    @property
+    @abc.abstractmethod
+    def chance(self) -> float:
+        """The share of answers that a guess among all symbols finds."""
+
+    @property
+    @abc.abstractmethod
+    def answers(self) -> np.ndarray:
+        """The places of a row's answers, [answers] int, ascending, counted from its end: -1 is its last token."""
+
+    @abc.abstractmethod
+    def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
+        """A row.
+
+        Args:
+            rng: decides what stands in it.
+            length: its tokens, enough for all items.
+
+        Returns:
+            [length] int32.
+        """
+
+    def weights(self, row: np.ndarray) -> np.ndarray:
+        """The loss weights of tokens as targets: 1 of answers, little of fillers that can be foretold, 0 of what cannot.
+
+        Args:
+            row: [tokens] ids.
+
+        Returns:
+            [tokens] float32.
+        """
+        filler = (row >= self.alphabet.fillers.start) & (row < self.alphabet.fillers.stop)
+        weights = np.zeros(len(row), np.float32)
+        weights[2:] = FILLER_WEIGHT * (filler[2:] & filler[:-2])
+        weights[self.answers] = 1
+        return weights
+
+    def check(self, length: int) -> None:
+        """Raise UserError where a model that reads `length` tokens would not read all items."""
+        least = self.items * self.cost + 1
+        if length < least:
+            raise UserError(
+                f"length {length} is too short for the {self.items} items of a row of the task {self.name!r}; "
+                f"give {least} or more"
+            )
+
+    def row(self, seed: int, stream: int, length: int, number: int) -> np.ndarray:
+        """The tokens that a model reads and one more, which it predicts last: [length + 1] int32.
+
+        Args:
+            seed: of training, or of an evaluation.
+            stream: TRAINING, HELD_OUT or ASKED.
+            length: tokens that are read.
+            number: of the row, from 0.
+        """
+        # A spawn key tells streams apart whatever the other words are; a list of words alone is padded with zeros.
+        sequence = np.random.SeedSequence([seed, length, number], spawn_key=(stream,))
+        return self.draw(np.random.default_rng(sequence), length + 1)
+
+
+def draw_any(rng: np.random.Generator, symbols: range, count: int) -> np.ndarray:
+    """Symbols drawn independently, [count] int32 (`Generator.choice` of a range is ten times slower)."""
+    return rng.integers(symbols.start, symbols.stop, count, dtype=np.int32)
+
+
+def draw_different(rng: np.random.Generator, symbols: range, count: int) -> np.ndarray:
+    """Symbols of which no two are the same, in random order, [count]."""
+    return symbols.start + rng.choice(len(symbols), count, replace=False)
+
+
+def scatter(rng: np.random.Generator, pieces: np.ndarray, alphabet: Alphabet, length: int) -> np.ndarray:
+    """Two interleaved counters of fillers, with pieces written over them at random places, in their order.
+
+    Args:
+        rng: decides on places, and on the first two fillers.
+        pieces: [pieces, width] ids.
+        alphabet: has the fillers.
+        length: of the result, at least that of all pieces.
+
+    Returns:
+        [length] int32.
+    """
+    count, width = pieces.shape
+    place = np.arange(length)
+    count_from = rng.integers(0, FILLERS, 2)
+    row = (alphabet.fillers.start + (count_from[place % 2] + place // 2) % FILLERS).astype(np.int32)
+    # Sorted places in what the pieces leave free, each moved on by the pieces before it: they never overlap.
+    starts = np.sort(rng.integers(0, length - count * width + 1, count)) + width * np.arange(count)
+    row[starts[:, None] + np.arange(width)] = pieces
+    return row

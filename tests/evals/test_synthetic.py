@@ -1,0 +1,101 @@
+"""Synthetic tasks, asked of models that are known to solve them, or not; and trained and asked from end to end."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import evaluate, train
+from bam_jax.config import ModelConfig
+from bam_jax.data.tasks.registry import SYNTHETIC
+from bam_jax.data.tokenizers import CharTokenizer
+from bam_jax.evals import records, synthetic
+from bam_jax.evals.plan import SampleRange
+from bam_jax.system import errors
+
+CHAR = CharTokenizer()
+CELLS = [SampleRange(length, None, 0, 5) for length in (200, 64)]
+
+
+class Solver(nnx.Module):
+    """A model that writes what followed the last token that is the same as the one it sees."""
+
+    def __init__(self):
+        self.config = ModelConfig()
+        self.head = nnx.Param(jnp.zeros(3))
+
+    def __call__(self, tokens, *, read):
+        def last(row, place):
+            same = (row == row[place]) & (jnp.arange(len(row)) < place)
+            return row[jnp.max(jnp.where(same, jnp.arange(len(row)), -1)) + 1]
+
+        places = jnp.arange(tokens.shape[1] - read, tokens.shape[1])
+        found = jax.vmap(lambda row: jax.vmap(lambda place: last(row, place))(places))(tokens)
+        return jax.nn.one_hot(found, CHAR.size), None
+
+
+class Guesser(Solver):
+    def __call__(self, tokens, *, read):
+        return jax.random.normal(jax.random.key(0), (*tokens.shape[:1], read, CHAR.size)), None
+
+
+def measure(decoder, name, *, seed=0, memory=2.0**30, cells=CELLS):
+    task = SYNTHETIC[name](CHAR.size, 64)
+    return dict(synthetic.measure(decoder, cells, task=task, seed=seed, memory=memory))
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_who_solves_the_task_is_right_at_any_length(name):
+    found = measure(Solver(), name)
+    assert list(found) == sorted(CELLS) and {result["value"] for result in found.values()} == {1.0}
+    little = measure(Solver(), name, memory=4 * 200 * 896 * 2)  # two rows at once, the last one alone
+    assert {result["value"] for result in little.values()} == {1.0}
+
+
+def test_who_guesses_is_right_by_chance():
+    (result,) = measure(Guesser(), "recall", cells=[SampleRange(64, None, 0, 200)]).values()
+    assert result["chance"] == 1 / 32 and result["items"] == 4
+    among_all = 1 / CHAR.size  # the model's guess may be any id
+    assert abs(result["value"] - among_all) < 5 * np.sqrt(among_all / 800)
+
+
+def command(main, *arguments):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(main, arguments)
+    return exit.value.code
+
+
+def test_a_model_is_trained_and_asked(tmp_path, capsys):
+    path, run = tmp_path / "tiny.py", tmp_path / "run"
+    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}
+    mixture = {name: {"weight": 1, "task": name} for name in SYNTHETIC}
+    fields = {"encoding": "alibi", "context": 32, "batch": 6, "steps": 2, "model": sizes, "data": {"mixture": mixture}}
+    path.write_text(f"import ml_collections\n\n\ndef get_config():\n    return ml_collections.ConfigDict({fields})\n")
+    assert not command(train.main, f"--config={path}", f"--workdir={run}")
+    ask = [f"--run={run}", "--eval=synthetic", "--lengths=48"]
+    capsys.readouterr()
+    assert not command(evaluate.main, *ask, "--tasks=copy,recall_last", "--samples=3")
+    assert "recall_last accuracy at 48 tokens" in capsys.readouterr().out
+    assert not command(evaluate.main, *ask, "--tasks=copy", "--samples=6")
+    cells, _ = records.read_results(run)
+    assert [(cell["task"], cell["first"], cell["n"], cell["items"]) for cell in cells] == [
+        ("copy", 0, 3, 4),
+        ("recall_last", 0, 3, 1),
+        ("copy", 3, 3, 4),
+    ]
+    before = (run / "results.jsonl").read_text()
+    assert json.loads(before.splitlines()[0])["unit"] == "accuracy"
+    capsys.readouterr()
+    for argument, says in (
+        ("--lengths=64,8", "length 8 is too short for the 4 items of a row of the task 'copy'"),
+        ("--samples=0", "--samples=0, which must be from 1 to"),
+        ("--tasks=recal", "unknown task 'recal'; did you mean 'recall'?"),
+        ("--depths=3", "--depths is no option of --eval=synthetic"),
+    ):
+        assert command(evaluate.main, *ask, argument) == 2
+        said = capsys.readouterr().err
+        assert says in said and said.count("\n") == 1
+    assert (run / "results.jsonl").read_text() == before
