@@ -27,6 +27,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", help="toy (the default) or paper, for experiments that have both")
     parser.add_argument("--source", help="where the corpus is, for an experiment about one")
     parser.add_argument(
+        "--records",
+        metavar="FILE",
+        help="where records are kept, which count as measured without the runs (default: records/SCALE/ beside the "
+        "experiment, none at the toy scale; an empty name: none)",
+    )
+    parser.add_argument(
         "--jobs",
         type=int,
         help="rows at a time (default: one a core, or one an accelerator; with more than cores, none is pinned to one)",
@@ -49,9 +55,12 @@ def main(argv: Sequence[str]) -> int:
         UserError: bad arguments, experiment or configuration.
     """
     given = _parser().parse_args(argv)
-    sweep = Sweep.load(given.experiments, source=given.source, scale=given.scale, runs=given.runs)
+    sweep = Sweep.load(
+        given.experiments, source=given.source, scale=given.scale, runs=given.runs, records=given.records
+    )
     if given.only is not None:
-        queue.work_alone(sweep.job(given.only), sweep.folder, core=given.core, parent=given.parent)
+        job = sweep.job(given.only)
+        queue.work_alone(job, sweep.folder, sweep.recorder, core=given.core, parent=given.parent)
         return 0
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs={given.jobs} must be 1 or more")

@@ -26,15 +26,18 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
     parser.add_argument("--scale", help="toy (the default) or paper")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
+    parser.add_argument(
+        "--records", metavar="FILE", help="what sweeps recorded (default: records/SCALE/ beside the experiment)"
+    )
     parser.add_argument("--out", type=Path, help="folder of the files (default: tables, in that of the runs)")
     formats = "page: all of it, also into files (the default); markdown: only the grids, and no files"
     parser.add_argument("--format", choices=("page", "markdown"), default="page", help=formats)
     given = parser.parse_args(argv)
     if given.format == "markdown":
-        print("\n".join(tables_page.grids_to_markdown(given.experiments, given.runs, given.scale)), end="")
+        print("\n".join(tables_page.grids_to_markdown(given.experiments, given.runs, given.scale, given.records)), end="")
         return
     out = given.out or given.runs / "tables"
-    for path, markdown in tables_page.write(given.experiments, given.runs, out, given.scale):
+    for path, markdown in tables_page.write(given.experiments, given.runs, out, given.scale, given.records):
         sys.stdout.write(markdown)
         print(f"wrote {path}.md, .html and .csv", file=sys.stderr)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bam_jax import biases, theory
-from bam_jax.models import transformer
+from bam_jax.models.head_parameters import head_parameters
 from bam_jax.render.learned import Heads
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
@@ -25,11 +25,8 @@ def learned_priors(run: Path) -> Heads:
     encoding = run_folder.read_config(run).encoding
     if encoding != "bam":
         raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
-    _, parameters = transformer.split(checkpoint.restore_model(run)[2])
-    encodings = [stack["layers"]["attention"]["encoding"] for stack in parameters.values() if "layers" in stack]
-    # A prior that all layers share has no axis of layers; here it is one layer.
-    arrays = {name: np.atleast_2d(np.asarray(value, np.float64)) for kind in encodings for name, value in kind.items()}
-    return Heads(arrays["shape"], arrays["log_scale"], arrays["loc"])
+    found = head_parameters(checkpoint.restore_model(run)[2])
+    return Heads(found["shape"], found["log_scale"], found["loc"])
 
 
 def find_priors(runs: Mapping[str, Path]) -> dict[str, Heads]:

@@ -6,11 +6,13 @@ from bam_jax.config.reading import (
     allowed,
     digest,
     from_dict,
+    from_fields,
     from_json,
     lengths_of,
     load,
     override,
     to_dict,
+    to_fields,
     to_json,
 )
 from bam_jax.config.sections import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig
@@ -27,6 +29,7 @@ __all__ = [
     "digest",
     "from_arguments",
     "from_dict",
+    "from_fields",
     "from_json",
     "lengths_of",
     "load",
@@ -34,6 +37,7 @@ __all__ = [
     "override",
     "parse",
     "to_dict",
+    "to_fields",
     "to_json",
     "typed",
 ]

@@ -123,6 +123,32 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     return _build(Config, tree)
 
 
+def to_fields(section: ConfigSection, above: str = "") -> dict[str, Any]:
+    """Every field by its dotted name; the options in a field are one value.
+
+    >>> to_fields(Config(steps=3))["steps"], to_fields(Config())["model.layers"]
+    (3, 2)
+
+    Args:
+        section: a configuration, or a group of one.
+        above: what all names begin with.
+    """
+    fields: dict[str, Any] = {}
+    for name, kind in kinds(type(section)).items():
+        value = getattr(section, name)
+        fields |= to_fields(value, f"{above}{name}.") if is_section(kind) else {f"{above}{name}": value}
+    return fields
+
+
+def from_fields(fields: Mapping[str, Any]) -> Config:
+    """The configuration of `to_fields`; what is left out has its default, and nothing that it names is imported or opened.
+
+    Raises:
+        UserError: unknown name, wrong type or bad value.
+    """
+    return from_dict(apply({}, fields))
+
+
 def to_json(config: Config) -> str:
     """The configuration as indented JSON with sorted keys."""
     return json.dumps(to_dict(config), indent=2, sort_keys=True)

@@ -5,7 +5,7 @@ Everything that reads such a file reads it here, so that a damaged record is one
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,12 @@ def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
         UserError: it is no such record.
     """
     strict_json.check(record, schema.Named, where, remedy)
-    kind = schema.StoppedRecord if record["eval"] == STOPPED else kind_of(record["eval"]).record
+    kind = schema.StoppedRecordRecord if record["eval"] == STOPPED else kind_of(record["eval"]).record
     return strict_json.check(record, kind, where, remedy)
 
 
 def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The lines of a run's results.jsonl: what was measured, and what was left out (`schema.StoppedRecord`).
-
-    A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
-    says the same as one above it is left out. Overrides have the values that their fields read, also where they are texts.
+    """The lines of a run's results.jsonl, as `divide` gives them.
 
     Args:
         run: its folder; one without results has no lines.
@@ -63,14 +60,28 @@ def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
         UserError: a line is not JSON, or lacks what its kind has.
     """
     path = run / RESULTS
-    lines: dict[str, dict[str, Any]] = {}
-    for number, record in enumerate(jsonl.read(path), start=1):
+    return divide(
         checked(record, f"{path}, line {number}", "remove that line")
+        for number, record in enumerate(jsonl.read(path), start=1)
+    )
+
+
+def divide(lines: Iterable[dict[str, Any]]) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """Checked lines as what was measured, and what was left out (`schema.StoppedRecord`).
+
+    A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
+    says the same as one above it is left out. Overrides have the values that their fields read, also where they are texts.
+
+    Args:
+        lines: of one run; their overrides are replaced.
+    """
+    distinct: dict[str, dict[str, Any]] = {}
+    for record in lines:
         if "overrides" in record:  # an evaluation that is not known here may have none
             record["overrides"] = config.typed(record["overrides"])
-        lines.setdefault(json.dumps(record, sort_keys=True), record)
+        distinct.setdefault(json.dumps(record, sort_keys=True), record)
     cells, stops, ends = [], [], Counter[str]()
-    for record in lines.values():
+    for record in distinct.values():
         if record["eval"] == STOPPED:
             stops.append(record)
             continue
@@ -112,3 +123,10 @@ def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
     for cell in cells:
         groups.setdefault(identity(cell), []).append(cell)
     return [cell for group in groups.values() for cell in cover(group)]
+
+
+def merge(older: Sequence[Cell], newer: Sequence[Cell]) -> list[Cell]:
+    """The cells of two sources of a run; of two about the same samples the newer one."""
+    spans = {(identity(cell), cell["first"], cell["n"]) for cell in newer}
+    kept = [cell for cell in older if (identity(cell), cell["first"], cell["n"]) not in spans]
+    return [*kept, *newer]

@@ -23,7 +23,7 @@ from bam_jax.models import transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
 
 
-class SyntheticRecord(schema.Measured):
+class SyntheticRecord(schema.CellRecord):
     """Rows of a task with `items` items each; a guess among all symbols would give `chance`."""
 
     value: Share

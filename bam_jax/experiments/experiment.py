@@ -159,6 +159,7 @@ class Experiment:
         tables: of the paper.
         shared: runs are named by their configurations, so that experiments with one folder of runs share them.
         comparable: whether the rows are trained as the paper's were, so that a difference from its values means something.
+        records: a file of records (`record_file`), which count as measured without the runs' folders; None: none is kept.
     """
 
     title: str
@@ -170,6 +171,7 @@ class Experiment:
     tables: tuple[Table, ...] = ()
     shared: bool = False
     comparable: bool = True
+    records: Path | None = None
 
 
 def printed(text: str, *, transpose: bool = False) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
@@ -243,7 +245,12 @@ def _merge(asked: Mapping[Evaluation, Sequence[int]], changes: Mapping[str, Any]
 
 
 def load(
-    path: str | Path, *, source: str | None = None, runs: Path = Path("runs"), scale: str | None = None
+    path: str | Path,
+    *,
+    source: str | None = None,
+    runs: Path = Path("runs"),
+    scale: str | None = None,
+    records: str | None = None,
 ) -> Experiment:
     """The experiment in a Python file with `get_experiment()`, which is given what its arguments name.
 
@@ -254,6 +261,7 @@ def load(
         source: where the user has the corpus.
         runs: folder of the runs, below which preparations may put what they make of it.
         scale: "toy" or "paper"; None: toy.
+        records: the file of records; "": none; None: the one that belongs to the experiment, see `find_records`.
 
     Raises:
         UserError: no such file, or no `get_experiment` in it, or a corpus or scale missing or not wanted.
@@ -278,4 +286,21 @@ def load(
     if scale is not None and "scale" not in wanted:
         raise UserError(f"--scale={scale}: {path} has one scale only; leave the option out")
     known = {"source": source, "runs": runs, "scale": scale or SCALES[0]}
-    return names["get_experiment"](**{name: known[name] for name in wanted})
+    made = names["get_experiment"](**{name: known[name] for name in wanted})
+    kept = (
+        find_records(Path(path), scale, shared=made.shared) if records is None else Path(records) if records else None
+    )
+    return dataclasses.replace(made, records=kept)
+
+
+def find_records(path: Path, scale: str | None, *, shared: bool) -> Path | None:
+    """The file of records that belongs to an experiment, beside it: records/SCALE/NAME.jsonl.
+
+    Args:
+        path: the experiment's file.
+        scale: as `load` takes it; what is done in minutes, the toy scale, keeps no records.
+        shared: whether it shares its runs with others of its folder, and so their file, shared.jsonl.
+    """
+    if scale in (None, SCALES[0]):
+        return None
+    return path.parent / "records" / scale / ("shared.jsonl" if shared else f"{path.stem}.jsonl")

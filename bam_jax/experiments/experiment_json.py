@@ -41,6 +41,7 @@ class DescribedRun(TypedDict):
     """A run of an experiment, as a description has it."""
 
     name: Name
+    config: NotRequired[Line]
     label: Line
     seed: Natural
     labels: list[tuple[Overrides, Line]]
@@ -65,6 +66,7 @@ class Description(TypedDict):
     folder: str
     claims: list[DescribedBound]
     notes: list[str]
+    records: NotRequired[Line]
     runs: Annotated[list[DescribedRun], Must(len, "one run at least")]
 
 

@@ -8,6 +8,7 @@ from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.data.sources.source import is_fetched
 from bam_jax.evals import measuring, records, summary
+from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.system.errors import UserError
@@ -33,25 +34,33 @@ class Job:
     name: str
     then: tuple["Job", ...] = ()
 
-    def work(self, folder: Path) -> None:
-        """Trains and evaluates, as far as it is not done, in this process, which imports and compiles everything once.
+    def train(self, folder: Path) -> None:
+        """Trains the run, as far as it is not done, in this process, which imports and compiles everything once.
 
         Args:
             folder: of the runs.
 
         Raises:
-            UserError: see `loop.fit` and `measuring.evaluate`.
+            UserError: see `loop.fit`.
             errors.Stopped: training was told to stop; the same job goes on from there.
         """
+        start = str(folder / self.config.start) if self.row.start else self.config.start
+        session.train(dataclasses.replace(self.config, start=start), folder / self.name)
+
+    def evaluate(self, folder: Path, evaluation: Evaluation) -> None:
+        """Measures what is missing of an evaluation of the trained run, and prints what was found.
+
+        Args:
+            folder: of the runs.
+            evaluation: of the row.
+
+        Raises:
+            UserError: see `measuring.evaluate`.
+        """
         run = folder / self.name
-        start = str(folder / self.config.start) if self.row.start else ""
-        session.train(dataclasses.replace(self.config, start=start) if start else self.config, run)
-        for evaluation in self.row.evaluations:
-            found = measuring.evaluate(run, evaluation, allow=_addresses(self.config))
-            for line in summary.lines(run, evaluation, found):
-                print(line)
-        for job in self.then:
-            job.work(folder)
+        found = measuring.evaluate(run, evaluation, allow=_addresses(self.config))
+        for line in summary.lines(run, evaluation, found):
+            print(line)
 
     def commands(self, folder: Path) -> list[list[str]]:
         """The commands that a person would type instead, each a module and its arguments."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from bam_jax.experiments.board import Board
 from bam_jax.experiments.experiment import Preparation
 from bam_jax.experiments.jobs import Job
+from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import Slot
 from bam_jax.experiments.speed_jobs import Comparison
 from bam_jax.system.errors import UserError
@@ -104,23 +105,29 @@ def _ending(job: Job | Comparison, folder: Path, status: int) -> str:
     return f"FAILED: {lines[-1] if lines else 'it said nothing'} (exit status {status}; {_log(job, folder)})"
 
 
-def work_alone(job: Job | Comparison, folder: Path, *, core: int | None = None, parent: int | None = None) -> None:
+def work_alone(
+    job: Job | Comparison, folder: Path, recorder: Recorder, *, core: int | None = None, parent: int | None = None
+) -> None:
     """Do one job in this process.
 
     Args:
         job: of a sweep.
         folder: of the runs.
+        recorder: of the sweep.
         core: that this process is pinned to, where the system can.
         parent: the process that started this one and with which it ends; None: none of a sweep.
 
     Raises:
-        UserError, errors.Stopped: see the jobs' `work`.
+        UserError, errors.Stopped: see `Recorder.work` and `Comparison.work`.
     """
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     if parent is not None:
         _end_with(parent)
-    job.work(folder)
+    if isinstance(job, Job):
+        recorder.work(job, folder)
+    else:
+        job.work(folder)
 
 
 def _end_with(parent: int) -> None:

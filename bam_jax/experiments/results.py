@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
+from bam_jax.experiments import record_file
 from bam_jax.experiments.experiment_json import read_description
+from bam_jax.experiments.record_file import RecordedRun
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 from bam_jax.training.metrics import read_metrics
@@ -47,7 +51,9 @@ class Run:
         config: None before training has begun.
         cells: of results.jsonl, measured at the newest step that has results (the newest checkpoint may be later), each
             sample once.
-        history: the lines of metrics.jsonl.
+        history: the lines of metrics.jsonl; of a run that is only recorded, some of them.
+        stops: the lines of results.jsonl that say what was left out.
+        heads: of a run that is only recorded, what it has learned for each head (`head_parameters`); None: see its weights.
     """
 
     name: str
@@ -58,6 +64,8 @@ class Run:
     config: Config | None
     cells: Sequence[Cell]
     history: Sequence[Mapping[str, Any]]
+    stops: Sequence[Mapping[str, Any]] = ()
+    heads: Mapping[str, np.ndarray] | None = None
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -72,23 +80,24 @@ class Run:
         return ", ".join([self.label, *(f"{name}={value}" for name, value in sorted(cell["overrides"].items()))])
 
 
-def require_folder(folder: Path) -> None:
-    """Raise UserError where there is no folder of runs.
+def require_folder(folder: Path, files: Iterable[Path | None] = ()) -> None:
+    """Raise UserError where there is no folder of runs, and no file of records either.
 
     Args:
         folder: of runs.
+        files: of records.
 
     Raises:
         UserError: there is none.
     """
-    if not folder.is_dir():
+    if not folder.is_dir() and not any(file is not None and file.exists() for file in files):
         raise UserError(
             f"there is no folder {folder}; make runs with python -m bam_jax.sweep, or give theirs with --runs"
         )
 
 
 def read_sweep(folder: Path) -> tuple[dict[str, Any], list[Run]]:
-    """Reads the folder of a sweep: `experiment.json`, and its runs so far.
+    """Reads the folder of a sweep: `experiment.json`, its runs so far, and what is recorded of those that are not there.
 
     Args:
         folder: the sweep's --runs.
@@ -97,21 +106,45 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], list[Run]]:
         UserError: no experiment there, or a file that cannot be read.
     """
     described = read_description(folder)
-    return described, [as_row(read_run(folder / each["name"]), each) for each in described["runs"]]
+    return described, read_rows(folder, described)
 
 
-def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
-    """Reads a run's folder.
+def read_rows(folder: Path, described: Mapping[str, Any]) -> list[Run]:
+    """Reads the runs of an experiment with a folder of its own, as its rows; arguments and errors as in `read_sweep`.
+
+    Args:
+        folder: the sweep's --runs.
+        described: its `experiment.json`.
+    """
+    recorded = record_file.read(Path(described["records"])) if "records" in described else {}
+    rows = []
+    for entry in described["runs"]:
+        known = "config" in entry and entry["config"] in recorded
+        run = read_run(folder / entry["name"], recorded=recorded[entry["config"]] if known else None)
+        rows.append(as_row(run, entry))
+    return rows
+
+
+def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorded: RecordedRun | None = None) -> Run:
+    """Reads a run's folder, and what is recorded of the run.
 
     Args:
         path: the folder, which need not be there.
         seed, commands: see `Run`.
+        recorded: the same run in a file of records; the folder's own cells come before equal ones of that.
 
     Raises:
         UserError: a file that cannot be read.
     """
-    config = run_folder.read_config(path) if (path / run_folder.CONFIG).exists() else None
-    cells, _ = records.read_results(path)
+    begun = (path / run_folder.CONFIG).exists()
+    config = run_folder.read_config(path) if begun else None
+    cells, stops = records.read_results(path)
+    history: Sequence[Mapping[str, Any]] = read_metrics(path)
+    heads = None
+    if recorded is not None:
+        cells, stops = records.merge(recorded.cells, cells), [*recorded.stops, *stops]
+        if not begun:
+            config, history, heads = recorded.config, recorded.history, recorded.heads
     newest = max((cell["step"] for cell in cells), default=0)
     return Run(
         name=path.name,
@@ -121,7 +154,9 @@ def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = ()) -> Run:
         commands=commands,
         config=config,
         cells=records.without_repeats(cell for cell in cells if cell["step"] == newest),
-        history=read_metrics(path),
+        history=history,
+        stops=stops,
+        heads=heads,
     )
 
 

@@ -5,14 +5,17 @@ import functools
 import json
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.experiments import costs, experiment, queue
+from bam_jax import config
+from bam_jax.experiments import costs, experiment, queue, record_file
 from bam_jax.experiments.experiment import Experiment, Preparation
 from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.experiments.jobs import Job, jobs
+from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import find_slots, share_slots
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
 from bam_jax.system import files
@@ -35,33 +38,51 @@ class Sweep:
 
     @classmethod
     def load(
-        cls, paths: Sequence[str], *, source: str | None = None, scale: str | None = None, runs: Path | None = None
+        cls,
+        paths: Sequence[str],
+        *,
+        source: str | None = None,
+        scale: str | None = None,
+        runs: Path | None = None,
+        records: str | None = None,
     ) -> "Sweep":
         """The experiments in files.
 
         Args:
             paths: of the files.
-            source, scale: see `experiment.load`.
+            source, scale, records: see `experiment.load`.
             runs: folder of the runs; None: `runs` for experiments that share it, else a folder of their own in there.
 
         Raises:
             UserError: see `experiment.load`; or experiments that cannot be done together.
         """
         folder = runs or Path("runs") / Path(paths[0]).stem
-        loaded = tuple(experiment.load(path, source=source, runs=folder, scale=scale) for path in paths)
+        loaded = tuple(
+            experiment.load(path, source=source, runs=folder, scale=scale, records=records) for path in paths
+        )
         for path, made in zip(paths, loaded, strict=True):
             if len(loaded) > 1 and not made.shared:
                 raise UserError(f"{path} has a folder of runs and a report of its own; give it alone")
             if made.platform != loaded[0].platform:
                 raise UserError(f"{path} and {paths[0]} are for different platforms; give them one by one")
-        options = {"source": source, "scale": scale}
-        named = (*paths, *(f"--{name}={value}" for name, value in options.items() if value))
+            if made.records != loaded[0].records:
+                raise UserError(
+                    f"the records of {path} belong into {made.records}, those of {paths[0]} into {loaded[0].records}; give "
+                    "--records=FILE"
+                )
+        options = {"source": source, "scale": scale, "records": records}
+        named = (*paths, *(f"--{name}={value}" for name, value in options.items() if value is not None))
         return cls(loaded, named, runs or (Path("runs") if loaded[0].shared else folder))
 
     @property
     def platform(self) -> str:
         """JAX_PLATFORMS of the jobs, unless the environment sets it."""
         return self.experiments[0].platform
+
+    @property
+    def recorder(self) -> Recorder:
+        """Keeps the records of the jobs."""
+        return Recorder(self.experiments[0].records, shlex.join(["python", "-m", "bam_jax.sweep", *self.named]))
 
     @functools.cached_property
     def rows(self) -> list[Job]:
@@ -111,9 +132,9 @@ class Sweep:
         return text
 
     def commands(self) -> list[str]:
-        """A command for each job, to be run anywhere once the preparations are made."""
+        """A command for each job that is not recorded yet, to be run anywhere once the preparations are made."""
         command = ["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]
-        return [shlex.join([*command, f"--only={job.name}"]) for job in self.jobs]
+        return [shlex.join([*command, f"--only={job.name}"]) for job in self.find_unrecorded()]
 
     def describe(self) -> dict[str, Any]:
         """The description of an experiment with a folder of its own, which its report needs beside the runs' files."""
@@ -126,6 +147,7 @@ class Sweep:
             "folder": str(self.folder),
             "claims": [dataclasses.asdict(expected) for expected in made.expected],
             "notes": list(made.notes),
+            **({"records": str(made.records)} if made.records else {}),
             "runs": [
                 self._describe_run(job)
                 for job in sorted(trained, key=lambda job: (order.index(job.row.label), job.seed))
@@ -135,6 +157,7 @@ class Sweep:
     def _describe_run(self, job: Job) -> dict[str, Any]:
         return {
             "name": job.name,
+            "config": config.digest(job.config),
             "label": job.row.label,
             "seed": job.seed,
             "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
@@ -158,6 +181,25 @@ class Sweep:
         if not self.experiments[0].shared:  # a report is about a folder of its own
             files.write_atomically(self.folder / DESCRIPTION, json.dumps(self.describe(), indent=2) + "\n")
         queue.prepare(self.preparations)
+        todo = self.find_unrecorded()
         slots = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
         places = share_slots(slots, len(slots) if count is None else count)
-        return queue.run(self.jobs, self.named, self.folder, places, self.platform)
+        return queue.run(todo, self.named, self.folder, places, self.platform) if todo else []
+
+    def find_unrecorded(self) -> list[Job | Comparison]:
+        """The jobs of which the file of records has not all; lines on stderr say how many those are not, and why.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        recorder = self.recorder
+        if recorder.file is None:
+            return self.jobs
+        todo = [job for job in self.rows if not recorder.is_done(job)]
+        said = f"{recorder.file} has all of {len(self.rows) - len(todo)} of {len(self.rows)} rows"
+        asked = {config.digest(job.config) for root in self.rows for job in (root, *root.then)}
+        others = [run.name for digest, run in record_file.read(recorder.file).items() if digest not in asked]
+        if others:
+            said += f"; {len(others)} runs of other configurations do not count: {files.shortened(others, 3)}"
+        print(said, file=sys.stderr)
+        return [*todo, *self.compared]

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
-from bam_jax.experiments import jobs, results, speed_jobs, statistics
+from bam_jax.experiments import jobs, record_file, results, speed_jobs, statistics
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Part
@@ -187,7 +188,7 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
         UserError: a configuration or a file of a run will not do.
     """
     planned = jobs.row_jobs(made)
-    read = results_reader(folder)
+    read = results_reader(folder, made.records)
     timed = speed_jobs.read_newest(made, table, folder)
     entries = []
     for label in table.values:
@@ -210,14 +211,38 @@ class RunResults(NamedTuple):
 type Reader = Callable[[Job], RunResults]
 
 
-def results_reader(folder: Path) -> Reader:
-    """A function that reads the results of a job; jobs that share a run share the reading of its file.
+def results_reader(folder: Path, file: Path | None) -> Reader:
+    """A function that reads the results of a job; jobs that share a run share the reading of its files.
 
     Args:
-        folder: of the runs.
+        folder: of the runs; it need not be there.
+        file: of records, which count where the run's folder has no others; None: there is none.
+
+    Raises:
+        UserError: the file of records cannot be read.
     """
-    read = functools.cache(lambda name: RunResults(*records.read_results(folder / name)))
-    return lambda job: read(job.name)
+    recorded = record_file.read(file) if file else {}
+
+    @functools.cache
+    def read(name: str, digest: str) -> RunResults:
+        cells, stops = records.read_results(folder / name)
+        if digest not in recorded:
+            return RunResults(cells, stops)
+        return RunResults(records.merge(recorded[digest].cells, cells), [*recorded[digest].stops, *stops])
+
+    return lambda job: read(job.name, config.digest(job.config))
+
+
+def is_measured(evaluation: Evaluation, job: Job, measured: RunResults) -> bool:
+    """True where a run's results have all that an evaluation asks for, or say that it was given up.
+
+    Args:
+        evaluation: of the job's row.
+        job: the row with a seed.
+        measured: by its run.
+    """
+    columns = [Column("", dataclasses.replace(evaluation, lengths=(length,))) for length in evaluation.lengths]
+    return all(_outcome(column, job, measured).state in (State.MEASURED, State.STOPPED) for column in columns)
 
 
 def _time(label: str, column: Column, timed: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Outcome:

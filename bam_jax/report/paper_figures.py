@@ -81,7 +81,7 @@ def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:
         for column in table.columns
         if column.evaluation is not None and column.evaluation.figure == "depth"
     ]
-    read = tables.results_reader(folder)
+    read = tables.results_reader(folder, progress.made.records)
     for table, column in columns:
         for label in table.values:
             cells: dict[str, list[results.Cell]] = defaultdict(list)

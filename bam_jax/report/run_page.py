@@ -1,6 +1,5 @@
 """The page of a run: its training, its priors, what was measured, its configuration, and the commands that repeat it."""
 
-import dataclasses
 import json
 import shlex
 from collections import defaultdict
@@ -198,20 +197,11 @@ def training_commands(config: Config, path: Path) -> list[str]:
     """
     if not BASE.exists():
         return []
+    base = configs.to_fields(configs.load(BASE))
     changes = {}
-    for (name, value), (_, old) in zip(_fields(config), _fields(configs.load(BASE)), strict=True):
+    for name, value in configs.to_fields(config).items():
         # Another encoding drops the options of the file, so the run's own are said even where they are the same.
-        if value != old or (name == "encoding_options" and value):
+        if value != base[name] or (name == "encoding_options" and value):
             changes[name] = value
     arguments = [f"--config={BASE}", *configs.arguments(changes), f"--workdir={path}"]
     return [shlex.join(["python", "-m", "bam_jax.train", *arguments])]
-
-
-def _fields(section: Any, above: str = "") -> list[tuple[str, Any]]:
-    """Every field of nested dataclasses by its dotted name."""
-    fields = []
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        nested = dataclasses.is_dataclass(value)
-        fields += _fields(value, f"{above}{field.name}.") if nested else [(f"{above}{field.name}", value)]
-    return fields

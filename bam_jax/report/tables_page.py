@@ -26,7 +26,9 @@ WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: 
 """States that have words of their own; the remark says the others."""
 
 
-def write(files: Sequence[str], runs: Path, out: Path, scale: str | None) -> Iterator[tuple[Path, str]]:
+def write(
+    files: Sequence[str], runs: Path, out: Path, scale: str | None, records: str | None = None
+) -> Iterator[tuple[Path, str]]:
     """Writes the tables of experiments, each as NAME.md, NAME.html and NAME.csv.
 
     Args:
@@ -34,6 +36,7 @@ def write(files: Sequence[str], runs: Path, out: Path, scale: str | None) -> Ite
         runs: their folder.
         out: the folder of the files.
         scale: "toy" or "paper"; None: toy.
+        records: see `experiment.load`.
 
     Yields:
         the path of an experiment's files without their suffix, and its Markdown.
@@ -41,7 +44,7 @@ def write(files: Sequence[str], runs: Path, out: Path, scale: str | None) -> Ite
     Raises:
         UserError: an experiment without tables, no folder of runs, or a file that cannot be read.
     """
-    for path, made, entries in _compare_all(files, runs, scale):
+    for path, made, entries in _compare_all(files, runs, scale, records):
         sections = tables_sections(made, entries)
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"
         markdown = page.to_markdown(made.title, sections)
@@ -52,31 +55,33 @@ def write(files: Sequence[str], runs: Path, out: Path, scale: str | None) -> Ite
         yield name, markdown
 
 
-def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None) -> Iterator[str]:
+def grids_to_markdown(
+    files: Sequence[str], runs: Path, scale: str | None, records: str | None = None
+) -> Iterator[str]:
     """The tables of experiments as Markdown to paste elsewhere: each a title and a grid "ours [interval] n (paper)".
 
     Args:
-        files, runs, scale: see `write`.
+        files, runs, scale, records: see `write`.
 
     Raises:
         UserError: see `write`.
     """
-    for _, made, compared in _compare_all(files, runs, scale):
+    for _, made, compared in _compare_all(files, runs, scale, records):
         for table, entries in zip(made.tables, compared, strict=True):
             yield f"{table.title}\n\n{page.table_to_markdown(_grid(table, entries))}\n"
 
 
 def _compare_all(
-    files: Sequence[str], runs: Path, scale: str | None
+    files: Sequence[str], runs: Path, scale: str | None, records: str | None
 ) -> Iterator[tuple[str, Experiment, list[list[Entry]]]]:
     """Each experiment with its file and the cells of its tables; arguments and errors as in `write`."""
-    loaded = {path: experiment.load(path, runs=runs, scale=scale) for path in files}
+    loaded = {path: experiment.load(path, runs=runs, scale=scale, records=records) for path in files}
     for path, made in loaded.items():
         if not made.tables:
             raise UserError(f"{path} has no tables of a paper; python -m bam_jax.report says what its runs found")
     columns = [column for made in loaded.values() for table in made.tables for column in table.columns]
     if any(column.evaluation or column.speed for column in columns):
-        results.require_folder(runs)
+        results.require_folder(runs, [made.records for made in loaded.values()])
     for path, made in loaded.items():
         yield path, made, [compare(table, made, runs) for table in made.tables]
 

@@ -3,12 +3,23 @@
 import subprocess
 from pathlib import Path
 
+RECORDS = "experiments/records"
+"""Files of the repository that runs add lines to; code does not depend on them."""
+
 
 def describe() -> str | None:
-    """The git commit of this code, with "-dirty" if files differ from it; None outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """The git commit of this code, with "-dirty" if files other than records differ from it; None outside a checkout."""
+    commands = (
+        ["git", "describe", "--always", "--exclude=*"],
+        ["git", "status", "--porcelain", "--untracked-files=no", "--", ":(top)", f":(top,exclude){RECORDS}"],
+    )
     try:
-        said = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        name, changes = (
+            subprocess.run(
+                command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for command in commands
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return said.stdout.strip()
+    return f"{name}-dirty" if changes else name

@@ -1,5 +1,6 @@
 """JSON-lines files: one record a line, each with a checksum, that survive a process killed while it writes."""
 
+import contextlib
 import json
 import os
 import reprlib
@@ -21,10 +22,11 @@ class Writer:
 
     Args:
         path: the file; it is made if it is missing and its folder must exist.
+        compact: whether lines have no spaces that JSON can do without.
     """
 
-    def __init__(self, path: str | os.PathLike):
-        self._file = Path(path).open("a", encoding="utf-8")
+    def __init__(self, path: str | os.PathLike, *, compact: bool = False):
+        self._file, self._compact = Path(path).open("a", encoding="utf-8"), compact
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record.
@@ -32,8 +34,12 @@ class Writer:
         Args:
             record: names to JSON values; units belong into the names or beside them.
         """
-        self._file.write(line(record) + "\n")
+        self._file.write(line(record, compact=self._compact) + "\n")
         self._file.flush()  # the record outlives this process, and others read it at once
+
+    def sync(self) -> None:
+        """Wait until the records outlive this machine as well."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
@@ -48,7 +54,7 @@ class Writer:
         self.close()
 
 
-def line(record: Mapping[str, Any]) -> str:
+def line(record: Mapping[str, Any], *, compact: bool = False) -> str:
     """A record as JSON with the CRC-32 of what is in it, by which `parse` notices a change.
 
     >>> line({"step": 1, "loss": 2.5})
@@ -56,8 +62,9 @@ def line(record: Mapping[str, Any]) -> str:
 
     Args:
         record: names to JSON values.
+        compact: whether it has no spaces that JSON can do without; the checksum is the same.
     """
-    return json.dumps({**record, CRC: _checksum(record)})
+    return json.dumps({**record, CRC: _checksum(record)}, separators=(",", ":") if compact else None)
 
 
 def parse(text: bytes, where: str, remedy: str = "put it back from a copy or remove that line") -> dict[str, Any]:
@@ -144,8 +151,23 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         UserError: the file cannot be locked.
     """
+    with appending(path) as writer:
+        writer.write(record)
+
+
+@contextlib.contextmanager
+def appending(path: Path, *, compact: bool = False) -> Iterator[Writer]:
+    """A writer of a JSON-lines file that several processes may add to; no other adds to it, or waits, until the block ends.
+
+    Args:
+        path: the file; a last line that a killed process left torn is cut off.
+        compact: see `Writer`.
+
+    Raises:
+        UserError: the file cannot be locked.
+    """
     # The lock is a file of its own: `mend` puts another file in the place of the one that would be locked.
     with lock.hold(path.with_name(f".{path.name}.lock")):
         mend(path)
-        with Writer(path) as writer:
-            writer.write(record)
+        with Writer(path, compact=compact) as writer:
+            yield writer

@@ -1,5 +1,6 @@
 """JSON from files that may be damaged or a stranger's: parsed, then held against types; a mistake is one line."""
 
+import functools
 import json
 import math
 import reprlib
@@ -135,7 +136,7 @@ def _wrong(value: Any, kind: Any, name: str) -> str:
 def _fields(value: Any, kind: Any, name: str) -> str:
     if type(value) is not dict:
         return _differs(value, "an object", name) if name else f"is no record but {reprlib.repr(value)}"
-    for field, wanted in typing.get_type_hints(kind, include_extras=True).items():
+    for field, wanted in _hints(kind).items():
         part = f"{name}.{field}" if name else field
         if field in value:
             bad = _wrong(value[field], wanted, part)
@@ -144,6 +145,12 @@ def _fields(value: Any, kind: Any, name: str) -> str:
         if bad:
             return bad
     return ""
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The fields of a TypedDict with their types; to find them takes longer than to check them."""
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def _differs(value: Any, words: str, name: str) -> str:

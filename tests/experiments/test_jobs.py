@@ -8,6 +8,7 @@ from bam_jax import config
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import jobs
 from bam_jax.experiments.experiment import Experiment, Row
+from bam_jax.experiments.recording import Recorder
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
@@ -53,10 +54,10 @@ def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
         Row("base", CONFIG, {"encoding": "rope", "encoding_options": {"base": 5e5}}),
     )
     trained, evaluated = [], []
-    monkeypatch.setattr(jobs.session, "train", lambda config, run: trained.append((config, run)))
+    monkeypatch.setattr(jobs.session, "train", lambda config, run: (run.mkdir(), trained.append((config, run))))
     monkeypatch.setattr(jobs.running, "evaluate", lambda *given, **options: evaluated.append((given, options)) or [])
     (job,) = jobs.jobs(Experiment("t", rows, shared=True))
-    job.work(tmp_path)
+    Recorder(None, "").work(job, tmp_path)
     assert len(trained) == 2 and len(evaluated) == 1
     commands = [command for command in job.commands(tmp_path) if command[0] == "bam_jax.train"]
     for (made, run), (_, file, *changes, workdir) in zip(trained, commands, strict=True):

@@ -1,0 +1,86 @@
+"""The work of a sweep's jobs beside a file of records: what the file holds is not done again, what is done is added to it."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from bam_jax import config
+from bam_jax.bench.machine import machine
+from bam_jax.evals.base import Evaluation
+from bam_jax.experiments import record_file, tables
+from bam_jax.experiments.jobs import Job
+from bam_jax.experiments.tables import RunResults
+from bam_jax.system import files, git
+from bam_jax.training import run_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorder:
+    """Does jobs, and keeps their records.
+
+    Args:
+        file: of records; None: none is kept.
+        command: of the sweep, without the folder of the runs.
+    """
+
+    file: Path | None
+    command: str
+
+    def is_done(self, job: Job) -> bool:
+        """True where the file has a job's run with all that is asked of it, and those of the jobs that start from it."""
+        return self._is_recorded(job) and all(map(self.is_done, job.then))
+
+    def work(self, job: Job, folder: Path) -> None:
+        """Trains and evaluates a run, then those that start from it, as far as they are not done or recorded.
+
+        Args:
+            job: what is done.
+            folder: of the runs.
+
+        Raises:
+            UserError: see `Job.train` and `Job.evaluate`, or a file of records that cannot be read.
+            errors.Stopped: see `Job.train`.
+        """
+        later = [after for after in job.then if not self.is_done(after)]
+        if not self._is_recorded(job):
+            self._train(job, folder)
+            for evaluation in self._missing(job):
+                job.evaluate(folder, evaluation)
+            if self.file is not None:
+                record_file.append(self.file, folder / job.name, job.name, job.config)
+        elif not all(_has_weights(after, folder) for after in later):
+            self._train(job, folder)  # the others start from its weights, which no record has
+        for after in later:
+            self.work(after, folder)
+
+    def _train(self, job: Job, folder: Path) -> None:
+        """Trains a run to its end, and leaves in its folder what trained it."""
+        run, begun = folder / job.name, _has_weights(job, folder)
+        if self._find(job) is not None and not begun:
+            print(
+                f"{job.name} is trained again: {self.file} has not all that is asked of it, and no weights",
+                file=sys.stderr,
+            )
+        job.train(folder)
+        if not begun:
+            source = {"command": self.command, "commit": git.describe(), "machine": machine()}
+            files.write_atomically(run / record_file.SOURCE, json.dumps(source, indent=2) + "\n")
+
+    def _find(self, job: Job) -> record_file.RecordedRun | None:
+        runs, digest = record_file.read(self.file) if self.file else {}, config.digest(job.config)
+        return runs[digest] if digest in runs else None
+
+    def _is_recorded(self, job: Job) -> bool:
+        return self._find(job) is not None and not self._missing(job)
+
+    def _missing(self, job: Job) -> list[Evaluation]:
+        """The evaluations of which the file has not all."""
+        run = self._find(job)
+        measured = RunResults(run.cells, run.stops) if run else RunResults((), ())
+        return [each for each in job.row.evaluations if not tables.is_measured(each, job, measured)]
+
+
+def _has_weights(job: Job, folder: Path) -> bool:
+    """True where a run is trained to its end, and its folder is there."""
+    return run_folder.latest_step(folder / job.name) == job.config.steps
