@@ -34,7 +34,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--format", choices=("page", "markdown"), default="page", help=formats)
     given = parser.parse_args(argv)
     if given.format == "markdown":
-        print("\n".join(tables_page.grids_to_markdown(given.experiments, given.runs, given.scale, given.records)), end="")
+        print(
+            "\n".join(tables_page.grids_to_markdown(given.experiments, given.runs, given.scale, given.records)), end=""
+        )
         return
     out = given.out or given.runs / "tables"
     for path, markdown in tables_page.write(given.experiments, given.runs, out, given.scale, given.records):

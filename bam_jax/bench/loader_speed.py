@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> None:
         if given.source is None:
             make_up(Path(scratch), given.tokens)
         source = given.source or scratch
-        spec = manifest.read_description(source).tokenizer["spec"]
+        spec = manifest.read_manifest(source).tokenizer["spec"]
         print(f"{'packing':>10} {'workers':>8} {'tokens/s':>12} {'of need':>8} {'fill':>6} {'first batch, s':>15}")
         for packing, workers in itertools.product(("concat", "first_fit"), counts):  # "framed" reads as "concat" does
             data = DataConfig(source=source, tokenizer=spec, packing=packing, workers=workers)

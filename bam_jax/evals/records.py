@@ -46,7 +46,7 @@ def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
         UserError: it is no such record.
     """
     strict_json.check(record, schema.Named, where, remedy)
-    kind = schema.StoppedRecordRecord if record["eval"] == STOPPED else kind_of(record["eval"]).record
+    kind = schema.StoppedRecord if record["eval"] == STOPPED else kind_of(record["eval"]).record
     return strict_json.check(record, kind, where, remedy)
 
 

@@ -14,8 +14,8 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.config import Config
-from bam_jax.data.tasks.synthetic import ASKED, SyntheticTask
 from bam_jax.data.tasks.registry import SYNTHETIC
+from bam_jax.data.tasks.synthetic import ASKED, SyntheticTask
 from bam_jax.evals import schema
 from bam_jax.evals.base import TaskEvaluation, option
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within

@@ -7,8 +7,8 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
-from bam_jax.evals.schema import Setting
 from bam_jax.evals.registry import kind_of
+from bam_jax.evals.schema import Setting
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural, Seconds

@@ -66,7 +66,9 @@ class Attention(nnx.Module):
         self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.ssmax_prior = encoding.ssmax
         if self.ssmax_prior == "effective" and not (self.causal and isinstance(self.encoding.bias(), Relative)):
-            raise UserError("config.ssmax='effective' needs a decoder and a bias of the distance alone; give config.ssmax=on")
+            raise UserError(
+                "config.ssmax='effective' needs a decoder and a bias of the distance alone; give config.ssmax=on"
+            )
         self.ssmax = None if encoding.ssmax is None else SSMax(config.heads, rngs=rngs)
         self.tiling = Tiling()
 

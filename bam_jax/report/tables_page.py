@@ -55,9 +55,7 @@ def write(
         yield name, markdown
 
 
-def grids_to_markdown(
-    files: Sequence[str], runs: Path, scale: str | None, records: str | None = None
-) -> Iterator[str]:
+def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, records: str | None = None) -> Iterator[str]:
     """The tables of experiments as Markdown to paste elsewhere: each a title and a grid "ours [interval] n (paper)".
 
     Args:

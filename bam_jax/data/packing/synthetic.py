@@ -4,8 +4,8 @@ import numpy as np
 
 from bam_jax.data.packing.base import Batch
 from bam_jax.data.prepared.manifest import SPLITS
-from bam_jax.data.tasks.synthetic import HELD_OUT, TRAINING
 from bam_jax.data.tasks.registry import SYNTHETIC
+from bam_jax.data.tasks.synthetic import HELD_OUT, TRAINING
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError, nearest
 
