@@ -91,7 +91,7 @@ def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys:
         temperature = None
         if scoring.temperature is not None and attention.ssmax is not None:
             count = document_count(Tokens(jnp.array([[keys - 1]])), attention.mask)
-            temperature = attention.ssmax(count)[0, :, 0]
+            temperature = attention.ssmax(count, scoring.bias)[0, :, 0]
         return theory.prior_by_distance(scoring.bias, keys, temperature, attention.mask)
     if keys > q.shape[1] or (keys < q.shape[1] and not scoring.mask.causal):
         return None

@@ -247,7 +247,8 @@ class Config(ConfigSection):
     """Arguments of the encoding, which checks them."""
     ssmax: str = "off"
     """"on": the placement that the authors use with that encoding; "inside" or "outside": the prior's, of its factor;
-    "effective": outside, and the factor counts the keys that the prior leaves in play."""
+    "effective": outside, and the factor grows beyond the training context alone, with the keys that a head's prior leaves in
+    play (`bam_jax.encodings.EffectiveSSMax`)."""
     shared_encoding: bool = False
     """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper)."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)

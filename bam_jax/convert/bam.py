@@ -113,6 +113,10 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _args(config: Config, vocab: int) -> dict[str, Any]:
     """An args.json that `_config` reads, and the authors' code."""
+    if config.ssmax == "effective":
+        raise UserError(
+            "config.ssmax='effective' has no place in the layout 'bam'; their code knows inside and outside"
+        )
     theirs = {ours: name for name, ours in _ENCODINGS.items()}[config.encoding]
     size, options = config.model, config.encoding_options
     ratio = size.hidden / size.width

@@ -25,7 +25,7 @@ from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
 from bam_jax.encodings.specification import Spec, spec
-from bam_jax.encodings.ssmax import SSMax
+from bam_jax.encodings.ssmax import EffectiveSSMax, SSMax
 
 __all__ = [
     "BAM",
@@ -42,6 +42,7 @@ __all__ = [
     "CoPE",
     "DAPEKerple",
     "Dims",
+    "EffectiveSSMax",
     "Encoding",
     "ForgettingTransformer",
     "Frozen",

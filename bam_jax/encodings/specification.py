@@ -10,8 +10,10 @@ from typing import Any
 
 from flax import nnx
 
+from bam_jax.biases import Bias, Relative
 from bam_jax.encodings.base import Dims, Encoding
 from bam_jax.encodings.registry import ENCODINGS
+from bam_jax.encodings.ssmax import EffectiveSSMax, SSMax
 from bam_jax.system.errors import UserError, nearest, shown
 
 SSMAX = ("off", "on", "inside", "outside", "effective")
@@ -39,6 +41,27 @@ class Spec:
     def build(self, dims: Dims, rngs: nnx.Rngs) -> Encoding:
         """One layer's encoding, or that of all layers."""
         return self.encoding(dims, **self.options, rngs=rngs)
+
+    def build_ssmax(self, dims: Dims, prior: Bias, rngs: nnx.Rngs) -> SSMax | None:
+        """One layer's Scalable Softmax, if there is any.
+
+        Args:
+            dims: of the model.
+            prior: the layer's bias.
+            rngs: as for the encoding.
+
+        Raises:
+            UserError: effective keys of a prior that is no function of the distance, or of keys on both sides.
+        """
+        if self.ssmax is None:
+            return None
+        if self.ssmax != "effective":
+            return SSMax(dims.heads, rngs=rngs)
+        if not (dims.causal and isinstance(prior, Relative)):
+            raise UserError(
+                "config.ssmax='effective' needs a decoder and a bias of the distance alone; give config.ssmax=on"
+            )
+        return EffectiveSSMax(dims.heads, dims.context, rngs=rngs)
 
     def build_embedding(self, dims: Dims, rngs: nnx.Rngs) -> nnx.Module | None:
         """The model's position embedding, if the encoding has one."""

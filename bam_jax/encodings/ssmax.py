@@ -1,5 +1,7 @@
 """Scalable Softmax: logits that sharpen with the number of visible keys."""
 
+import math
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -12,16 +14,39 @@ class SSMax(nnx.Module):
 
         factor[h, i] = s_h * log(n_i),   n_i = visible keys of query i, itself included;   s_h = 1 at first
 
-    With a prior, n_i counts the keys that it leaves in play (`log_effective_keys`): a head that looks at its neighbours stays
-    as sharp in a long text as in a short one, and a head that looks everywhere sharpens with all keys.
-
-    Source: Nakanishi 2025, equation 4; BAM section 2.5; effective keys are ours (docs/prior_study.md).
+    Source: Nakanishi 2025, equation 4; BAM section 2.5.
     """
 
     def __init__(self, heads: int, *, rngs: nnx.Rngs):
         self.scale = nnx.Param(jnp.ones(heads))
 
-    def __call__(self, count: Int[Array, "#B T"], prior: Bias | None = None) -> Float[Array, "#B H T"]:
-        """Factors of rows that see `count` keys, of which a prior, if it is given, leaves fewer in play."""
-        keys = jnp.log(count.astype(jnp.float32))[:, None] if prior is None else log_effective_keys(prior, count)
-        return self.scale[...][:, None] * keys
+    def __call__(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B H T"]:
+        """The factors of rows that see `count` keys, of which the prior leaves some in play."""
+        return self.scale[...][:, None] * self.growth(count, prior)
+
+    def growth(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B #H T"]:
+        """The factors without their scale."""
+        return jnp.log(count.astype(jnp.float32))[:, None]
+
+
+class EffectiveSSMax(SSMax):
+    """Scalable Softmax over the keys that a head's prior leaves in play, and plain softmax within the training context.
+
+        factor[h, i] = s_h * log(N_h(n_i) + C) / log(C),   N_h(n) = effective keys of head h among n;   s_h = 1 at first
+
+    A head that looks at its neighbours stays as sharp in a long text as in a short one; a head that looks everywhere sharpens
+    with the logarithm of all keys, as the gap of its scores must for one key to outweigh them; and no row of a short text is
+    flattened, as log(n) flattens its first ones.
+
+    Args:
+        context: C, tokens of a training sequence.
+
+    Source: ours.
+    """
+
+    def __init__(self, heads: int, context: int, *, rngs: nnx.Rngs):
+        super().__init__(heads, rngs=rngs)
+        self.log_context = math.log(max(context, 2))
+
+    def growth(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B #H T"]:
+        return jnp.logaddexp(log_effective_keys(prior, count), self.log_context) / self.log_context

@@ -10,9 +10,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY, Cache, Kinds, Mask, Scoring, Tiling, Tokens, document_count
-from bam_jax.biases import Relative
 from bam_jax.config import Config, ModelConfig
-from bam_jax.encodings import Dims, Encoding, Spec, SSMax, spec
+from bam_jax.encodings import Dims, Encoding, Spec, spec
 from bam_jax.models import per_device
 from bam_jax.models.layers import FAMILIES, product_dtype, rngs_of
 from bam_jax.parallel import sharding
@@ -65,11 +64,7 @@ class Attention(nnx.Module):
         )
         self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.ssmax_prior = encoding.ssmax
-        if self.ssmax_prior == "effective" and not (self.causal and isinstance(self.encoding.bias(), Relative)):
-            raise UserError(
-                "config.ssmax='effective' needs a decoder and a bias of the distance alone; give config.ssmax=on"
-            )
-        self.ssmax = None if encoding.ssmax is None else SSMax(config.heads, rngs=rngs)
+        self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
         self.tiling = Tiling()
 
     @property
@@ -113,7 +108,7 @@ class Attention(nnx.Module):
         q = self.encoding.rotate(split(self.query(x), self.heads), info.tokens.position)
         temperature = None
         if self.ssmax is not None:
-            temperature = self.ssmax(info.visible, self.encoding.bias() if self.ssmax_prior == "effective" else None)
+            temperature = self.ssmax(info.visible, self.encoding.bias())
             if self.ssmax_prior != "inside":  # the temperature scales q.k and leaves the prior as it is
                 q, temperature = (q * temperature.transpose(0, 2, 1)[..., None]).astype(q.dtype), None
         scoring = Scoring(

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bam_jax.encodings import Dims, RoPE, SSMax, spec
+from bam_jax import biases
+from bam_jax.encodings import Dims, EffectiveSSMax, RoPE, SSMax, spec
 from bam_jax.system.errors import UserError
 
 DIMS = Dims(heads=2, width=12, context=16)
@@ -132,5 +133,16 @@ def test_learned_table():
 def test_ssmax_is_the_logarithm_of_the_count():
     ssmax = SSMax(2, rngs=nnx.Rngs(0))
     ssmax.scale[...] = jnp.array([1.0, 0.5])
-    factor = ssmax(jnp.array([[1, 2, 10]]))
+    factor = ssmax(jnp.array([[1, 2, 10]]), biases.ALiBi(jnp.array([0.1, 1.0])))
     np.testing.assert_allclose(factor, [[np.log([1, 2, 10]), 0.5 * np.log([1, 2, 10])]], rtol=1e-6)
+
+
+def test_effective_ssmax_counts_what_the_prior_leaves_beyond_the_training_context():
+    ssmax = EffectiveSSMax(2, 16, rngs=nnx.Rngs(0))
+    ssmax.scale[...] = jnp.array([1.0, 0.5])
+    count = jnp.array([[1, 16, 100_000]])
+    everywhere = ssmax(count, biases.Uniform())
+    np.testing.assert_allclose(everywhere[0, 0], np.log([17, 32, 100_016]) / np.log(16), rtol=1e-4)
+    np.testing.assert_allclose(everywhere[0, 1], everywhere[0, 0] / 2)
+    near = ssmax(count, biases.ALiBi(jnp.array([5.0, 5.0])))[0, 0]  # one key but for exp(-5)
+    np.testing.assert_allclose(near, np.log(17) / np.log(16), rtol=1e-3)

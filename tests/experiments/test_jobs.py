@@ -55,7 +55,7 @@ def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
     )
     trained, evaluated = [], []
     monkeypatch.setattr(jobs.session, "train", lambda config, run: (run.mkdir(), trained.append((config, run))))
-    monkeypatch.setattr(jobs.running, "evaluate", lambda *given, **options: evaluated.append((given, options)) or [])
+    monkeypatch.setattr(jobs.measuring, "evaluate", lambda *given, **options: evaluated.append((given, options)) or [])
     (job,) = jobs.jobs(Experiment("t", rows, shared=True))
     Recorder(None, "").work(job, tmp_path)
     assert len(trained) == 2 and len(evaluated) == 1

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bam_jax import biases
 from bam_jax import config as configs
 from bam_jax.attention import EMPTY
 from bam_jax.config import Config, ModelConfig
@@ -410,7 +409,7 @@ def test_effective_keys_scale_the_scores_and_not_the_prior(tokens):
     info = models._TokenInfo(models.Tokens(jnp.arange(T)[None]), 1 + jnp.arange(T)[None])
     blocks = [build("bam", ssmax).blocks()[0].attention for ssmax in ("off", "effective")]
     (plain, _, _, scoring, _), (scaled, *_, effective, _) = (block.inputs(x, info) for block in blocks)
-    keys = biases.log_effective_keys(scoring.bias, info.visible)[0] * blocks[1].ssmax.scale[...][:, None]
+    keys = blocks[1].ssmax(info.visible, scoring.bias)[0]
     assert effective.temperature is None
     np.testing.assert_allclose(scaled[0], plain[0] * keys.T[..., None], rtol=1e-4, atol=1e-5)
 
