@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from bam_jax.experiments import experiment, statistics, tables
-from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.experiment import Experiment, Table
 from bam_jax.experiments.statistics import Interval, Kind
 from bam_jax.experiments.tables import Entry
 from bam_jax.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class SeedValues:
     """A cell with the values that there are.
 
     Args:
@@ -49,7 +49,7 @@ class Measured:
         self.load = functools.cache(self._load)
         self._entries = functools.cache(self._compare)
 
-    def sample(self, name: str, title: str, row: str, column: str, scale: str = "") -> Sample:
+    def seed_values(self, name: str, title: str, row: str, column: str, scale: str = "") -> SeedValues:
         """A cell's values by seed, 0 for a length that was given up; without values where nothing is whole.
 
         Args:
@@ -63,10 +63,10 @@ class Measured:
         """
         entry = self.entry(name, title, row, column, scale)
         devices = {outcome.speed["machine"]["device"] for outcome in entry.outcomes if outcome.speed}
-        return Sample(entry.by_seed, entry.kind, entry.samples, entry.column.unit, " and ".join(sorted(devices)))
+        return SeedValues(entry.by_seed, entry.kind, entry.samples, entry.column.unit, " and ".join(sorted(devices)))
 
     def entry(self, name: str, title: str, row: str, column: str, scale: str = "") -> Entry:
-        """A cell with all that is known of it; arguments and errors as in `sample`."""
+        """A cell with all that is known of it; arguments and errors as in `seed_values`."""
         entries = self._entries(name, title, scale or self.scale)
         if (row, column) not in entries:
             raise UserError(f"{name} has no cell {row!r}, {column!r} in a table {title!r}")
@@ -75,27 +75,37 @@ class Measured:
     def _load(self, name: str, scale: str) -> Experiment:
         return experiment.load(str(self.experiments / f"{name}.py"), runs=self.folder, scale=scale)
 
-    def _compare(self, name: str, title: str, scale: str) -> dict[tuple[str, str], Entry]:
-        made = self.load(name, scale)
-        named = [table for table in made.tables if table.title.startswith(title)]
+    def table(self, name: str, title: str, scale: str) -> Table:
+        """The table of an experiment whose title begins so; arguments and errors as in `seed_values`."""
+        named = [table for table in self.load(name, scale).tables if table.title.startswith(title)]
         if len(named) != 1:
             raise UserError(f"{name} has {len(named)} tables whose titles begin with {title!r}, not 1")
-        return {(entry.row, entry.column.label): entry for entry in tables.compare(named[0], made, self.folder)}
+        return named[0]
+
+    def _compare(self, name: str, title: str, scale: str) -> dict[tuple[str, str], Entry]:
+        compared = tables.compare(self.table(name, title, scale), self.load(name, scale), self.folder)
+        return {(entry.row, entry.column.label): entry for entry in compared}
 
 
 class Printed(Measured):
     """The papers' own numbers in place of ours."""
 
-    def sample(self, name: str, title: str, row: str, column: str, scale: str = "") -> Sample:
+    def _compare(self, name: str, title: str, scale: str) -> dict[tuple[str, str], Entry]:
+        # No run is looked at, which would take longer than all the rest.
+        table = self.table(name, title, scale)
+        entries = [Entry(label, column, paper, ()) for label in table.values for column, paper in table.cells(label)]
+        return {(entry.row, entry.column.label): entry for entry in entries}
+
+    def seed_values(self, name: str, title: str, row: str, column: str, scale: str = "") -> SeedValues:
         """The number that the paper prints, as if of one seed; arguments and errors as in `Measured`.
 
         With a scale of its own a cell needs no run, and both have the value that the configuration tells.
         """
         if scale:
-            return super().sample(name, title, row, column, scale)
+            return Measured(self.folder, scale, self.experiments).seed_values(name, title, row, column)
         entry = self.entry(name, title, row, column)
         printed = tables.parse_number(entry.paper)
-        return Sample({} if printed is None else {0: float(printed)}, entry.kind, unit=entry.column.unit)
+        return SeedValues({} if printed is None else {0: float(printed)}, entry.kind, unit=entry.column.unit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +116,7 @@ class Cells:
         name: of the experiment's file, without ".py".
         title: what the table's title begins with.
         columns: of it.
-        scale: see `Measured.sample`.
+        scale: see `Measured.seed_values`.
     """
 
     name: str
@@ -163,19 +173,19 @@ def summarise(values: np.ndarray, floor: float = 0.0) -> Interval:
     return statistics.estimate(values, floor).interval()
 
 
-class Row(NamedTuple):
-    """A row's samples in some columns, for the seeds that it has in common with the rows that it is compared with.
+class PairedRow(NamedTuple):
+    """A row's values in some columns, for the seeds that it has in common with the rows that it is compared with.
 
     Args:
         label: of the row.
         cells: the columns.
-        samples: one for each column.
+        by_column: the values of each column.
         seeds: in ascending order.
     """
 
     label: str
     cells: Cells
-    samples: Sequence[Sample]
+    by_column: Sequence[SeedValues]
     seeds: Sequence[int]
 
     def column(self, k: int) -> Series:
@@ -184,7 +194,7 @@ class Row(NamedTuple):
         Args:
             k: its index.
         """
-        return _mean(self.samples[k : k + 1], self.seeds)
+        return _mean(self.by_column[k : k + 1], self.seeds)
 
     def columns(self) -> list[tuple[str, Series]]:
         """Every column's label and values."""
@@ -196,10 +206,10 @@ class Row(NamedTuple):
 
     def mean(self) -> Series:
         """The mean of all columns, seed by seed: that of logarithms where the values are perplexities."""
-        return _mean(self.samples, self.seeds)
+        return _mean(self.by_column, self.seeds)
 
 
-def read(measured: Measured, places: Sequence[tuple[Cells, str]]) -> list[Row]:
+def read(measured: Measured, places: Sequence[tuple[Cells, str]]) -> list[PairedRow]:
     """Reads rows for the seeds that all their cells have.
 
     Seeds are paired: the same seed has the same start, the same order of texts and the same prompts in every row.
@@ -212,25 +222,25 @@ def read(measured: Measured, places: Sequence[tuple[Cells, str]]) -> list[Row]:
         UserError: there is no such cell.
     """
     found = [
-        [measured.sample(cells.name, cells.title, label, column, cells.scale) for column in cells.columns]
+        [measured.seed_values(cells.name, cells.title, label, column, cells.scale) for column in cells.columns]
         for cells, label in places
     ]
-    seeds = sorted(set.intersection(*(set(sample.values) for samples in found for sample in samples)))
-    return [Row(label, cells, samples, seeds) for (cells, label), samples in zip(places, found, strict=True)]
+    seeds = sorted(set.intersection(*(set(cell.values) for by_column in found for cell in by_column)))
+    return [PairedRow(label, cells, row, seeds) for (cells, label), row in zip(places, found, strict=True)]
 
 
-def _mean(samples: Sequence[Sample], seeds: Sequence[int]) -> Series:
-    first = samples[0]
-    values = np.array([[sample.values[seed] for seed in seeds] for sample in samples], np.float64)
+def _mean(cells: Sequence[SeedValues], seeds: Sequence[int]) -> Series:
+    """The mean of some cells in each seed."""
+    kind, unit = cells[0].kind, cells[0].unit
     if not seeds:
-        return Series(np.empty(0), first.kind)
-    if first.kind is Kind.PERPLEXITY:
-        return Series(np.exp(np.log(values).mean(axis=0)), first.kind)
+        return Series(np.empty(0), kind)
+    values = np.array([[cell.values[seed] for seed in seeds] for cell in cells], np.float64)
+    if kind is Kind.PERPLEXITY:
+        return Series(np.exp(np.log(values).mean(axis=0)), kind)
     means = values.mean(axis=0)
-    if first.kind is not Kind.ACCURACY:
-        return Series(means, first.kind, device=first.device)
+    if kind is not Kind.ACCURACY:
+        return Series(means, kind, device=cells[0].device)
     # Only the prompts of these seeds count.
-    prompts = sum(round(sample.prompts * len(seeds) / len(sample.values)) for sample in samples)
-    share = float(means.mean()) * first.unit
-    floor = statistics.binomial_floor(share, prompts) / first.unit
-    return Series(means, first.kind, floor, 1 / first.unit)
+    prompts = sum(round(cell.prompts * len(seeds) / len(cell.values)) for cell in cells)
+    floor = statistics.binomial_floor(float(means.mean()) * unit, prompts) / unit
+    return Series(means, kind, floor, 1 / unit)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bam_jax.experiments import criteria
-from bam_jax.experiments.cells import Cells, Measured, Row, Series, read
+from bam_jax.experiments.cells import Cells, Measured, PairedRow, Series, read
 from bam_jax.experiments.criteria import SIGNS, Criterion, number
 
 
@@ -82,13 +82,9 @@ def better(
         margin: by which it is better; negative: by which it may be worse.
         each: whether it must be better in each column, which is then a criterion of its own, not in the mean.
     """
-    by = (
-        f" by more than {number(margin)}"
-        if margin > 0
-        else f", or worse by less than {number(-margin)},"
-        if margin
-        else ""
-    )
+    by = ""
+    if margin:
+        by = f" by more than {number(margin)}" if margin > 0 else f", or worse by less than {number(-margin)},"
     side = "below" if lower else "above"
     says = f"{side} {_any(others)}{by} {_at(cells, each=each)}"
 
@@ -166,7 +162,7 @@ def steadier(cells: Cells, far: str, near: str, row: str, other: str) -> Check:
     return check
 
 
-def growth(row: Row) -> Series:
+def growth(row: PairedRow) -> Series:
     """The first column of a row divided by the second, for each seed.
 
     Args:

@@ -16,7 +16,7 @@ from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.statistics import SEEDS
 from bam_jax.system.errors import UserError
 
-FALSE = 0.05
+FALSE_DISCOVERIES = 0.05
 """The share of verdicts on a page that may be false, and the level of the test that a model can do a task."""
 
 
@@ -128,7 +128,8 @@ def judge(by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: 
     A claim holds if all of its criteria do: an intersection-union test, whose p-value is the greatest of theirs. It is
     contradicted if one of its criteria is not met: the least of their p-values times their number (Bonferroni). The
     two-sided p-value of a claim is twice the smaller one of both, which gives the direction. Over the page these p-values go
-    through the procedure of Benjamini and Hochberg, so that at most a share `FALSE` of the verdicts is expected to be false.
+    through the procedure of Benjamini and Hochberg, so that at most a share `FALSE_DISCOVERIES` of the verdicts is expected
+    to be false.
 
     Args:
         by_paper: the claims.
@@ -140,10 +141,10 @@ def judge(by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: 
     """
     weighed = {paper: [_weigh(claim, measured, printed) for claim in said] for paper, said in by_paper.items()}
     family = [judgement.p for said in weighed.values() for judgement in said if judgement.p is not None]
-    told = int(statistics.false_discoveries(family, FALSE).sum())
+    told = int(statistics.false_discoveries(family, FALSE_DISCOVERIES).sum())
     # The greatest p-value that counts, and the one that a further claim would have to have.
     count = max(len(family), 1)
-    level, next_level = FALSE * told / count, FALSE * min(told + 1, count) / count
+    level, next_level = FALSE_DISCOVERIES * told / count, FALSE_DISCOVERIES * min(told + 1, count) / count
     return {paper: [_decide(judgement, level, next_level) for judgement in said] for paper, said in weighed.items()}
 
 
@@ -162,7 +163,7 @@ def _weigh(claim: Claim, measured: Measured, printed: Measured) -> Judgement:
         if able.n < SEEDS:
             remark = f"{able.n} of {SEEDS} seeds of its condition, {able.says}"
             return dataclasses.replace(made, verdict=Verdict.UNMEASURED, remark=remark)
-        if able.p_met > FALSE:
+        if able.p_met > FALSE_DISCOVERIES:
             # It stays a member of the page's family, since it was left out for what was measured.
             remark = f"no model is shown to do the task, {able.says}: p = {able.p_met:.2g}"
             return dataclasses.replace(made, verdict=Verdict.UNTESTABLE, remark=remark, p=1.0)
@@ -174,10 +175,10 @@ def _settle(made: Judgement, measured: Measured) -> tuple[Verdict, str] | None:
     claim, criteria = made.claim, made.criteria
     if not criteria:
         return Verdict.UNCHECKED, ""
-    met, sampled = _met(criteria), [criterion for criterion in criteria if criterion.has_seeds]
+    met, seeded = _met(criteria), [criterion for criterion in criteria if criterion.has_seeds]
     on_cpu = any(criterion.device == "cpu" for criterion in criteria)
     timed = any(criterion.device for criterion in criteria)
-    if measured.scale == SCALES[0] and (sampled or timed or claim.accelerator):
+    if measured.scale == SCALES[0] and (seeded or timed or claim.accelerator):
         return (Verdict.NONE, "") if any(criterion.n for criterion in criteria) else (Verdict.UNMEASURED, "")
     if claim.unfit and measured.scale != SCALES[-1]:
         return Verdict.UNTESTABLE, claim.unfit
@@ -185,10 +186,10 @@ def _settle(made: Judgement, measured: Measured) -> tuple[Verdict, str] | None:
     if claim.accelerator and (on_cpu or not all(enough)):
         return Verdict.ACCELERATOR, "measured on a CPU" if on_cpu else ""
     if not all(enough):
-        least = min((criterion.n for criterion in sampled), default=0)
-        wanted = f"{least} of {SEEDS} seeds; " if sampled else ""
+        least = min((criterion.n for criterion in seeded), default=0)
+        wanted = f"{least} of {SEEDS} seeds; " if seeded else ""
         return Verdict.UNMEASURED, f"{wanted}{sum(enough)} of {len(enough)} criteria have what they need"
-    if not sampled:
+    if not seeded:
         return Verdict.HOLDS if met else Verdict.CONTRADICTED, ""
     return None
 

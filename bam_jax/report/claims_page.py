@@ -20,9 +20,9 @@ Training seeds are the sample; prompts and text estimate each seed's value. An i
 logarithms where the values are perplexities, of differences seed by seed where rows are compared; seeds that agree on an accuracy
 leave at least the binomial error of their prompts. "In most seeds" is a sign test. A claim holds if all of its criteria are met
 (the greatest of their p-values), and is contradicted if one is not (the least, times their number). Over all claims of the page
-the procedure of Benjamini and Hochberg keeps the expected share of false verdicts at {claims.FALSE:g}. There is no verdict on
-fewer than {statistics.SEEDS} seeds. The paper's own numbers meet a criterion or not: one number has no interval. More is in
-`docs/statistics.md`.
+the procedure of Benjamini and Hochberg keeps the expected share of false verdicts at {claims.FALSE_DISCOVERIES:g}. There is no
+verdict on fewer than {statistics.SEEDS} seeds. The paper's own numbers meet a criterion or not: one number has no interval. More
+is in `docs/statistics.md`.
 """
 
 

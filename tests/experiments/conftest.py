@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bam_jax.experiments.cells import Measured, Sample
+from bam_jax.experiments.cells import Measured, SeedValues
 from bam_jax.experiments.statistics import Kind
 
 
@@ -13,10 +13,10 @@ class Given(Measured):
     def __init__(self, numbers, kind=Kind.ACCURACY, *, prompts=0):
         self.numbers, self.kind, self.prompts = numbers, kind, prompts
 
-    def sample(self, name, title, row, column, scale=""):
+    def seed_values(self, name, title, row, column, scale=""):
         values = self.numbers[row, column] if (row, column) in self.numbers else []
         values = values if isinstance(values, dict) else dict(enumerate(np.atleast_1d(values).tolist()))
-        return Sample(values, self.kind, self.prompts * len(values))
+        return SeedValues(values, self.kind, self.prompts * len(values))
 
 
 @pytest.fixture

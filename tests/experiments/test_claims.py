@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bam_jax.experiments import claims
-from bam_jax.experiments.cells import Cells, Measured, Printed, Sample
+from bam_jax.experiments.cells import Cells, Measured, Printed, SeedValues
 from bam_jax.experiments.checks import above_chance, better, ratio, within
 from bam_jax.experiments.claims import Claim, Verdict
 from bam_jax.experiments.statistics import Kind
@@ -57,10 +57,10 @@ class Given(Measured):
     def __init__(self, scale="small", device="", kind=Kind.ACCURACY, **rows):
         self.scale, self.device, self.kind, self.rows = scale, device, kind, rows
 
-    def sample(self, name, title, row, column, scale=""):
+    def seed_values(self, name, title, row, column, scale=""):
         values = np.atleast_1d(self.rows[row] if row in self.rows else []).tolist()
         prompts = PROMPTS * len(values) if self.kind is Kind.ACCURACY else 0
-        return Sample(dict(enumerate(values)), self.kind, prompts, device=self.device)
+        return SeedValues(dict(enumerate(values)), self.kind, prompts, device=self.device)
 
 
 SURE = Given(a=0.9 + NOISE, b=0.5 + NOISE, few=[0.9] * 3, one=[0.9], same=0.9 + NOISE[::-1])
@@ -180,7 +180,7 @@ def false_share(verdicts, truth):
 def test_few_verdicts_of_a_page_are_false(differing):
     rng = np.random.default_rng(0)
     shares, told = zip(*(false_share(*page_of(rng, claims_of=20, differing=differing)) for _ in range(20)), strict=True)
-    assert np.mean(shares) <= claims.FALSE
+    assert np.mean(shares) <= claims.FALSE_DISCOVERIES
     assert np.mean(told) > 3 or not differing
 
 
@@ -189,7 +189,7 @@ def test_few_verdicts_of_a_page_are_false(differing):
 def test_the_share_of_false_verdicts_in_numbers(differing):
     rng = np.random.default_rng(1)
     shares = [false_share(*page_of(rng, claims_of=60, differing=differing))[0] for _ in range(300)]
-    assert np.mean(shares) <= claims.FALSE
+    assert np.mean(shares) <= claims.FALSE_DISCOVERIES
 
 
 def test_claims_share_the_false_discoveries_of_their_page():
@@ -239,6 +239,6 @@ def test_findings_of_several_tables_name_them():
 def test_a_cell_that_there_is_not_is_named(tmp_path):
     measured = Measured(tmp_path, "toy", ROOT / "experiments")
     with pytest.raises(UserError, match="no cell 'BAM', '3K'"):
-        measured.sample("bam_figure2_passkey", "Figure 2", "BAM", "3K")
+        measured.seed_values("bam_figure2_passkey", "Figure 2", "BAM", "3K")
     with pytest.raises(UserError, match="0 tables whose titles begin with 'Figure 3'"):
-        measured.sample("bam_figure2_passkey", "Figure 3", "BAM", "1K")
+        measured.seed_values("bam_figure2_passkey", "Figure 3", "BAM", "1K")
