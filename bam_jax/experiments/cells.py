@@ -165,7 +165,7 @@ def summarise(values: np.ndarray, floor: float = 0.0) -> Interval:
     """The mean of some values between the ends of its interval, which are nan of one value alone.
 
     Args:
-        values: one for each seed.
+        values: [seeds].
         floor: the least standard error.
     """
     if values.size < 2:

@@ -235,7 +235,7 @@ def first_below(values: np.ndarray, least: float) -> int:
     """The index of the first value below a bound; their number where none is.
 
     Args:
-        values: in the order of columns.
+        values: [columns].
         least: the bound.
     """
     below = np.flatnonzero(values < least)
