@@ -1,0 +1,202 @@
+"""The margins of the quickstart's claims: its claimed rows with fresh training seeds and under other arithmetic.
+
+Command:  python experiments/quickstart_margins.py
+Hardware: a CPU; the command says at its start how many models there are and how long they take.
+Expected: experiments/quickstart_margins.json, which has a line for each set of seeds under each arithmetic.
+
+A set has as many seeds as the quickstart, none of them the quickstart's own. An arithmetic is the widest vector instructions
+that XLA may use and the number of its threads: both change the order of sums, and so the last bits of every step.
+
+Killed at any moment and started again, it goes on where it stopped. An arithmetic that the file has is not measured again,
+unless the quickstart's rows or claims have changed.
+"""
+
+import dataclasses
+import json
+import os
+import runpy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bam_jax import config, sweep
+from bam_jax.bench.machine import machine
+from bam_jax.evals.passkey import Passkey
+from bam_jax.experiments import results
+from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.slots import find_slots
+from bam_jax.experiments.statistics import estimate
+from bam_jax.report.run_curves import length_curves
+from bam_jax.system import errors, files
+from bam_jax.system.errors import UserError
+
+QUICKSTART: Experiment = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))["get_experiment"]()
+MARGINS = Path(__file__).with_name("quickstart_margins.json")
+SETS = 8
+APART = 1000
+"""The seeds of the first set are the quickstart's plus this, those of the second plus twice this, and so on."""
+MINUTES = 1.6
+"""A core's, for one model with its evaluations."""
+
+
+class Arithmetic(NamedTuple):
+    """The widest vector instructions that XLA may use, and its threads; a machine without them uses its own widest."""
+
+    isa: str
+    threads: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which XLA is told."""
+        return {"XLA_FLAGS": f"--xla_cpu_max_isa={self.isa}", "NPROC": f"{self.threads}"}
+
+
+ARITHMETICS = [Arithmetic(isa, threads) for threads in (1, 2) for isa in ("AVX2", "AVX", "SSE4_2")]
+"""AVX2 multiplies and adds in one rounding, the others in two; AVX512 gives the same bits as AVX2 here, since XLA prefers
+vectors of 256 bits."""
+
+
+def get_experiment() -> Experiment:
+    """The rows that the quickstart claims something of, with the seeds of all sets, evaluated where it does."""
+    rows = []
+    for row in QUICKSTART.rows:
+        claimed = {claim.length for claim in QUICKSTART.expected if claim.label == row.label}
+        if claimed:
+            asked = [
+                dataclasses.replace(each, lengths=tuple(sorted(claimed.intersection(each.lengths))))
+                for each in row.evaluations
+                if each.name == Passkey.name and not each.label
+            ]
+            seeds = tuple(seed + APART * number for number in range(1, SETS + 1) for seed in row.seeds)
+            evaluations = tuple(each for each in asked if each.lengths)
+            rows.append(dataclasses.replace(row, seeds=seeds, evaluations=evaluations))
+    return Experiment("Margins of the quickstart's claims", tuple(rows), platform=QUICKSTART.platform)
+
+
+def describe() -> dict[str, Any]:
+    """The claims, and all that decides what is measured."""
+    rows = {
+        row.label: {
+            "config": config.digest(config.load(row.config, row.overrides)),
+            "seeds": list(row.seeds),
+            "evaluations": [" ".join(each.arguments()) for each in row.evaluations],
+        }
+        for row in get_experiment().rows
+    }
+    return {"claims": [dataclasses.asdict(claim) for claim in QUICKSTART.expected], "rows": rows}
+
+
+def read_margins(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's margins; empty ones where there is no file, or where it is about other rows or claims.
+
+    Args:
+        described: see `describe`.
+    """
+    if MARGINS.is_file():
+        kept = json.loads(MARGINS.read_text())
+        if {name: kept[name] for name in described} == described:
+            return kept
+        print(f"{MARGINS.name} is about other rows or claims than the quickstart has now, and begins anew")
+    return {"command": "python experiments/quickstart_margins.py", **described, "arithmetics": [], "table": []}
+
+
+def write_margins(margins: Mapping[str, Any]) -> None:
+    """Writes the file, a line for each entry of a list.
+
+    Args:
+        margins: see `read_margins`.
+    """
+    fields = []
+    for name, value in margins.items():
+        lines = ",\n  ".join(json.dumps(each) for each in value) if isinstance(value, list) else ""
+        fields.append(f' "{name}": ' + (f"[\n  {lines}\n ]" if lines else json.dumps(value)))
+    files.write_atomically(MARGINS, "{\n" + ",\n".join(fields) + "\n}\n")
+
+
+def judge_sets(folder: Path, arithmetic: Arithmetic) -> list[dict[str, Any]]:
+    """Each set under an arithmetic: the accuracy of every seed where the quickstart claims one, and whether the claim is met.
+
+    Args:
+        folder: of the runs under that arithmetic.
+        arithmetic: named in each line.
+
+    Raises:
+        UserError: a file that cannot be read.
+    """
+    curves = length_curves(results.read_sweep(folder)[1], Passkey.name)
+    lines = []
+    for number in range(1, SETS + 1):
+        claims = []
+        for claim in QUICKSTART.expected:
+            members = [seed for seed in curves[claim.label].seeds if seed.seed // APART == number]
+            accuracy = {f"{seed.seed}": round(seed.values[claim.length], 4) for seed in members}
+            mean = float(np.mean([*accuracy.values()]))
+            met = claim.least <= mean <= claim.most
+            claims.append({"label": claim.label, "length": claim.length, "accuracy": accuracy, "met": met})
+        lines.append({**arithmetic._asdict(), "set": number, "claims": claims})
+    return lines
+
+
+def to_markdown(margins: Mapping[str, Any]) -> str:
+    """A row for each claim and arithmetic: in how many sets it is met, the mean over sets with its interval, the worst set.
+
+    Args:
+        margins: see `read_margins`.
+    """
+    rows = ["| claim | arithmetic | met | mean of sets, 95% interval | least | most |", "|---|---|---|---|---|---|"]
+    for at, claim in enumerate(margins["claims"]):
+        bounds = f"{claim['label']} at {claim['length']:,}: {claim['least']:g} to {claim['most']:g}"
+        for made in margins["arithmetics"]:
+            lines = [
+                line for line in margins["table"] if (line["isa"], line["threads"]) == (made["isa"], made["threads"])
+            ]
+            judged = [line["claims"][at] for line in lines]
+            means = [float(np.mean([*each["accuracy"].values()])) for each in judged]
+            interval = estimate(means).interval().clipped(0.0, 1.0)
+            name = f"{made['isa']}, {made['threads']} thread{'s' if made['threads'] > 1 else ''}"
+            met = f"{sum(each['met'] for each in judged)} of {len(judged)}"
+            ends = f"[{interval.low:.3f}, {interval.high:.3f}]"
+            spread = f"{interval.middle:.3f} {ends} | {min(means):.3f} | {max(means):.3f}"
+            rows.append(f"| {bounds} | {name} | {met} | {spread} |")
+    return "\n".join(rows)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures what the file lacks, an arithmetic after another, and writes it after each.
+
+    Raises:
+        UserError: bad arguments, or a run that failed.
+    """
+    parser = errors.Parser(prog="python experiments/quickstart_margins.py", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_margins"), help="folder of the runs")
+    folder = parser.parse_args(argv).runs
+    jax.config.update("jax_platforms", QUICKSTART.platform)  # of `machine`, as of the sweep's processes
+    margins = read_margins(describe())
+    known = {(each["isa"], each["threads"]) for each in margins["arithmetics"]}
+    missing = [arithmetic for arithmetic in ARITHMETICS if arithmetic not in known]
+    models, cores = sum(len(row.seeds) for row in get_experiment().rows), len(find_slots("cpu"))
+    hours = len(missing) * models * MINUTES / 60
+    print(
+        f"{len(ARITHMETICS)} arithmetics x {SETS} sets x {models // SETS} models; {len(missing)} arithmetics are missing"
+    )
+    print(
+        f"about {hours:.1f} core-hours, {hours / cores:.1f} hours on {cores} cores, less what {folder} has", flush=True
+    )
+    for number, arithmetic in enumerate(missing, start=1):
+        print(f"arithmetic {number} of {len(missing)}: {' '.join(map(str, arithmetic))}", flush=True)
+        os.environ |= arithmetic.environment  # the sweep's processes inherit it
+        runs = folder / f"{arithmetic.isa}-{arithmetic.threads}"
+        if sweep.main([__file__, f"--runs={runs}"]):
+            raise UserError(f"some models failed; see {runs / 'logs'}, then run the same command again")
+        commits = sorted({cell["commit"] for run in results.read_sweep(runs)[1] for cell in run.cells})
+        margins["arithmetics"].append({**arithmetic._asdict(), "commits": commits, "machine": machine()})
+        margins["table"] += judge_sets(runs, arithmetic)
+        write_margins(margins)
+    print(to_markdown(margins))
+
+
+if __name__ == "__main__":
+    errors.run(main)
