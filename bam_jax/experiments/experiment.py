@@ -12,6 +12,8 @@ from bam_jax.evals.base import Evaluation
 from bam_jax.system.errors import UserError, nearest
 
 SCALES = ("toy", "paper")
+RECORDS = "records"
+"""The folder beside experiments that holds files of records, by scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,7 +296,7 @@ def load(
 
 
 def find_records(path: Path, scale: str | None, *, shared: bool) -> Path | None:
-    """The file of records that belongs to an experiment, beside it: records/SCALE/NAME.jsonl.
+    """The file of records that belongs to an experiment, below its folder: records/SCALE/NAME.jsonl.
 
     Args:
         path: the experiment's file.
@@ -303,4 +305,14 @@ def find_records(path: Path, scale: str | None, *, shared: bool) -> Path | None:
     """
     if scale in (None, SCALES[0]):
         return None
-    return path.parent / "records" / scale / ("shared.jsonl" if shared else f"{path.stem}.jsonl")
+    return path.parent / RECORDS / scale / ("shared.jsonl" if shared else f"{path.stem}.jsonl")
+
+
+def list_records(path: Path, scale: str) -> list[Path]:
+    """The files of records of all experiments at a scale.
+
+    Args:
+        path: of one of them, or of a file beside them.
+        scale: as `load` takes it.
+    """
+    return sorted((path.parent / RECORDS / scale).glob("*.jsonl"))

@@ -34,6 +34,11 @@ class Job:
     name: str
     then: tuple["Job", ...] = ()
 
+    @property
+    def digest(self) -> str:
+        """The name of what is trained, by which a file of records knows it; see `config.digest`."""
+        return config.digest(self.config)
+
     def train(self, folder: Path) -> None:
         """Trains the run, as far as it is not done, in this process, which imports and compiles everything once.
 

@@ -100,6 +100,17 @@ def read(path: Path) -> Mapping[str, RecordedRun]:
     return _read(path, about.st_size, about.st_mtime_ns)
 
 
+def find(path: Path | None, digest: str) -> RecordedRun | None:
+    """The run of a configuration in a file of records, None where there is none; errors as in `read`.
+
+    Args:
+        path: the file; None: no records are kept.
+        digest: of the configuration.
+    """
+    runs = read(path) if path else {}
+    return runs[digest] if digest in runs else None
+
+
 @functools.lru_cache(maxsize=8)
 def _read(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]:
     """The runs in a file of this size and time: a page reads it for each of its tables."""

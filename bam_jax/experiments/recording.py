@@ -5,7 +5,6 @@ import json
 import sys
 from pathlib import Path
 
-from bam_jax import config
 from bam_jax.bench.machine import machine
 from bam_jax.evals.base import Evaluation
 from bam_jax.experiments import record_file, tables
@@ -57,7 +56,7 @@ class Recorder:
     def _train(self, job: Job, folder: Path) -> None:
         """Trains a run to its end, and leaves in its folder what trained it."""
         run, begun = folder / job.name, _has_weights(job, folder)
-        if self._find(job) is not None and not begun:
+        if not begun and record_file.find(self.file, job.digest) is not None:
             print(
                 f"{job.name} is trained again: {self.file} has not all that is asked of it, and no weights",
                 file=sys.stderr,
@@ -67,16 +66,12 @@ class Recorder:
             source = {"command": self.command, "commit": git.describe(), "machine": machine()}
             files.write_atomically(run / record_file.SOURCE, json.dumps(source, indent=2) + "\n")
 
-    def _find(self, job: Job) -> record_file.RecordedRun | None:
-        runs, digest = record_file.read(self.file) if self.file else {}, config.digest(job.config)
-        return runs[digest] if digest in runs else None
-
     def _is_recorded(self, job: Job) -> bool:
-        return self._find(job) is not None and not self._missing(job)
+        return record_file.find(self.file, job.digest) is not None and not self._missing(job)
 
     def _missing(self, job: Job) -> list[Evaluation]:
         """The evaluations of which the file has not all."""
-        run = self._find(job)
+        run = record_file.find(self.file, job.digest)
         measured = RunResults(run.cells, run.stops) if run else RunResults((), ())
         return [each for each in job.row.evaluations if not tables.is_measured(each, job, measured)]
 

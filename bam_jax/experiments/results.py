@@ -116,13 +116,28 @@ def read_rows(folder: Path, described: Mapping[str, Any]) -> list[Run]:
         folder: the sweep's --runs.
         described: its `experiment.json`.
     """
-    recorded = record_file.read(Path(described["records"])) if "records" in described else {}
+    recorded = find_recorded(described)
     rows = []
     for entry in described["runs"]:
-        known = "config" in entry and entry["config"] in recorded
-        run = read_run(folder / entry["name"], recorded=recorded[entry["config"]] if known else None)
-        rows.append(as_row(run, entry))
+        known = recorded[entry["name"]] if entry["name"] in recorded else None
+        rows.append(as_row(read_run(folder / entry["name"], recorded=known), entry))
     return rows
+
+
+def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:
+    """The runs in the file of records of an experiment with a folder of its own, by name.
+
+    Args:
+        described: its `experiment.json`.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    if "records" not in described:
+        return {}
+    runs = record_file.read(Path(described["records"]))
+    digests = {entry["name"]: entry["config"] for entry in described["runs"] if "config" in entry}
+    return {name: runs[digest] for name, digest in digests.items() if digest in runs}
 
 
 def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorded: RecordedRun | None = None) -> Run:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax import config
 from bam_jax.experiments import costs, experiment, queue, record_file
 from bam_jax.experiments.experiment import Experiment, Preparation
 from bam_jax.experiments.experiment_json import DESCRIPTION
@@ -157,7 +156,7 @@ class Sweep:
     def _describe_run(self, job: Job) -> dict[str, Any]:
         return {
             "name": job.name,
-            "config": config.digest(job.config),
+            "config": job.digest,
             "label": job.row.label,
             "seed": job.seed,
             "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
@@ -197,7 +196,7 @@ class Sweep:
             return self.jobs
         todo = [job for job in self.rows if not recorder.is_done(job)]
         said = f"{recorder.file} has all of {len(self.rows) - len(todo)} of {len(self.rows)} rows"
-        asked = {config.digest(job.config) for root in self.rows for job in (root, *root.then)}
+        asked = {job.digest for root in self.rows for job in (root, *root.then)}
         others = [run.name for digest, run in record_file.read(recorder.file).items() if digest not in asked]
         if others:
             said += f"; {len(others)} runs of other configurations do not count: {files.shortened(others, 3)}"

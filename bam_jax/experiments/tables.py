@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
@@ -221,16 +220,16 @@ def results_reader(folder: Path, file: Path | None) -> Reader:
     Raises:
         UserError: the file of records cannot be read.
     """
-    recorded = record_file.read(file) if file else {}
 
     @functools.cache
     def read(name: str, digest: str) -> RunResults:
         cells, stops = records.read_results(folder / name)
-        if digest not in recorded:
+        recorded = record_file.find(file, digest)
+        if recorded is None:
             return RunResults(cells, stops)
-        return RunResults(records.merge(recorded[digest].cells, cells), [*recorded[digest].stops, *stops])
+        return RunResults(records.merge(recorded.cells, cells), [*recorded.stops, *stops])
 
-    return lambda job: read(job.name, config.digest(job.config))
+    return lambda job: read(job.name, job.digest)
 
 
 def is_measured(evaluation: Evaluation, job: Job, measured: RunResults) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax import render
-from bam_jax.analysis.priors import find_priors
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import results
@@ -20,6 +19,7 @@ from bam_jax.render.page import Estimated, Section, Table, Words
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import length_curves, position_curves
+from bam_jax.report.run_priors import find_priors
 from bam_jax.report.tables_page import describe_interval
 from bam_jax.system import files
 
@@ -41,7 +41,7 @@ def write(folder: Path) -> Path:
         UserError: no experiment there, or a file that cannot be read.
     """
     description, runs = results.read_sweep(folder)
-    sections = page_sections(description, runs, folder, find_priors({run.name: folder / run.name for run in runs}))
+    sections = page_sections(description, runs, folder, find_priors(runs, folder))
     (folder / "figures").mkdir(exist_ok=True)
     for section in sections:
         if section.figure:

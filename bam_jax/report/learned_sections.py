@@ -55,6 +55,8 @@ def heads_section(run: Run, folder: Path) -> Section:
         folder: where it stands.
     """
     title, path = "What each head does", folder / run.name
+    if run.heads is not None:
+        return Section(title, f"Not measured: {_weights_missing(run)}")
     try:
         records = heads.measure(path, progress=False)
     except UserError as error:
@@ -81,6 +83,8 @@ def attention_section(run: Run, folder: Path) -> Section:
         folder: where it stands.
     """
     title, path = "Attention in a passkey prompt", folder / run.name
+    if run.heads is not None:
+        return Section(title, f"Not drawn: {_weights_missing(run)}")
     try:
         figure = figures.draw_attention(path)
     except UserError as error:
@@ -119,3 +123,8 @@ def scatter_section(known: Sequence[tuple[Run, Heads]], command: str) -> Section
         table=Table(["shape, log scale", "seed", "layer", *(f"head {head}" for head in range(most))], rows),
         commands=[command],
     )
+
+
+def _weights_missing(run: Run) -> str:
+    """The reason why a run that is only recorded has no more sections, with the command that trains it again."""
+    return f"{run.name} is recorded, its weights are not here; `{run.commands[0]}` trains it again."

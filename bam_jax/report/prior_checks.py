@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from bam_jax.analysis import priors
-from bam_jax.evals import records
 from bam_jax.experiments import criteria, jobs
 from bam_jax.experiments.cells import Measured
 from bam_jax.experiments.checks import Check, Finding
+from bam_jax.report.run_priors import find_job_priors
 
 
 def has_negative_shapes(name: str, row: str) -> Check:
@@ -32,10 +31,10 @@ def check_shapes(name: str, row: str, says: str, is_so: Callable[[Sequence[float
     """
 
     def check(measured: Measured) -> Finding:
-        planned = [job for job in jobs.row_jobs(measured.load(name, measured.scale)) if job.row.label == row]
-        runs = [measured.folder / job.name for job in planned]
-        trained = [run for run in runs if (run / records.RESULTS).exists()]
-        votes = [is_so(priors.learned_priors(run).shape.ravel().tolist()) for run in trained]
+        made = measured.load(name, measured.scale)
+        planned = [job for job in jobs.row_jobs(made) if job.row.label == row]
+        learned = [find_job_priors(job, measured.folder, made.records) for job in planned]
+        votes = [is_so(heads.shape.ravel().tolist()) for heads in learned if heads is not None]
         return Finding([criteria.voted(f"{row} {says}", votes)], row, says)
 
     return check

@@ -12,7 +12,6 @@ import numpy as np
 from bam_jax import config as configs
 from bam_jax import render
 from bam_jax.config import Config
-from bam_jax.evals import records
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import papers, results
 from bam_jax.experiments.results import Cell, Run
@@ -62,14 +61,15 @@ def page_sections(
         sections.append(_evaluation(key, cells, config, f"eval{number}"))
     given_up = dict.fromkeys(
         f"{each['of']} at {_tokens(each['lengths'])} tokens: no prompt was answered at {_tokens(each['after'])}"
-        for each in records.read_results(path)[1]
+        for each in run.stops
     )
     if given_up:
         sections.append(Section("Not measured", items=list(given_up)))
     text = "" if run.commands else "Training starts from a configuration file, such as those in the clone's configs/."
     sections.append(Section("Commands that repeat it", text, commands=run.commands))
     values = json.dumps(configs.to_dict(config), indent=1, sort_keys=True)
-    sections.append(Section("Configuration", f"`{path / 'config.json'}`:", commands=[values], folded=True))
+    place = f"`{path / 'config.json'}`:" if run.heads is None else "As it was recorded:"
+    sections.append(Section("Configuration", place, commands=[values], folded=True))
     return sections
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.analysis.priors import find_priors
 from bam_jax.config import Config
-from bam_jax.experiments import experiment, results
+from bam_jax.experiments import experiment, record_file, results
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
+from bam_jax.experiments.record_file import RecordedRun
 from bam_jax.experiments.results import Run
 from bam_jax.render import page
 from bam_jax.render.learned import Heads
@@ -20,6 +20,7 @@ from bam_jax.render.page import Link, Section
 from bam_jax.report import claims_page, folder_page, index_page, paper_page, run_page
 from bam_jax.report.index_page import CLAIMS, INDEX, folder_file, paper_file, run_file
 from bam_jax.report.progress import Progress, read_progress
+from bam_jax.report.run_priors import find_priors
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import write_atomically
@@ -70,10 +71,14 @@ def write(
         UserError: no run in the folder, an experiment without tables, or a file that cannot be read.
     """
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
-    paths = _find_runs(folder, descriptions)
     papers = [read_progress(path, folder, scale) for path in sorted(files, key=_by_number)]
-    configs = {name: run_folder.read_config(path) for name, path in paths.items()}
-    runs = _read_runs(paths, configs, _find_commands(papers, descriptions, folder))
+    recorded = _find_recorded(papers, descriptions, folder)
+    paths = _find_runs(folder, descriptions, recorded)
+    configs = {
+        name: run_folder.read_config(path) if (path / run_folder.CONFIG).exists() else recorded[name].config
+        for name, path in paths.items()
+    }
+    runs = _read_runs(paths, configs, recorded, _find_commands(papers, descriptions, folder))
     uses = _find_uses(papers, descriptions, folder)
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder)])
     given = [f"--scale={scale}"] if scale else []
@@ -87,7 +92,7 @@ def write(
 
         for name, path in paths.items():
             # Read once, and page by page, since restoring a model takes longer than all the rest.
-            priors |= find_priors({name: path})
+            priors |= find_priors([runs[name]], folder)
             learned = priors[name] if name in priors else None
             links = uses[name] if name in uses else []
             sections = run_page.page_sections(runs[name], configs[name], path, learned, links, again)
@@ -104,23 +109,41 @@ def write(
     return out / INDEX
 
 
-def _find_runs(folder: Path, descriptions: Descriptions) -> dict[str, Path]:
-    """The folders of all runs by their names, which are paths from the folder of the runs."""
+def _find_recorded(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, RecordedRun]:
+    """The runs in the files of records of all experiments, by their names."""
+    found: dict[str, RecordedRun] = {}
+    for progress in papers:
+        for job in progress.planned:
+            run = record_file.find(progress.made.records, job.digest)
+            if run is not None:
+                found[job.name] = run
+    for path, description in descriptions.items():
+        own = results.find_recorded(description)
+        found |= {str((path / name).relative_to(folder)): run for name, run in own.items()}
+    return found
+
+
+def _find_runs(folder: Path, descriptions: Descriptions, recorded: Mapping[str, RecordedRun]) -> dict[str, Path]:
+    """The folders of all runs by their names, which are paths from the folder of the runs; recorded ones need not be there."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} is itself a run; give the folder that holds it, {folder.parent}")
     found = [path.parent for place in (folder, *descriptions) for path in sorted(place.glob("*/config.json"))]
-    if not found:
+    if not found and not recorded:
         raise UserError(f"{folder} has no runs; make some with python -m bam_jax.sweep, or give the folder of yours")
-    return {str(path.relative_to(folder)): path for path in found}
+    return {str(path.relative_to(folder)): path for path in found} | {name: folder / name for name in recorded}
 
 
 def _read_runs(
-    paths: Mapping[str, Path], configs: Mapping[str, Config], commands: Mapping[str, Sequence[str]]
+    paths: Mapping[str, Path],
+    configs: Mapping[str, Config],
+    recorded: Mapping[str, RecordedRun],
+    commands: Mapping[str, Sequence[str]],
 ) -> dict[str, Run]:
     runs = {}
     for name, path in paths.items():
         made_by = commands[name] if name in commands else run_page.training_commands(configs[name], path)
-        run = results.read_run(path, seed=configs[name].seed, commands=made_by)
+        known = recorded[name] if name in recorded else None
+        run = results.read_run(path, seed=configs[name].seed, commands=made_by, recorded=known)
         runs[name] = dataclasses.replace(run, name=name, label=name)
     return runs
 

@@ -7,12 +7,12 @@ import pytest
 
 from bam_jax import claims as claims_command
 from bam_jax.analysis import priors
-from bam_jax.evals import records
 from bam_jax.experiments import jobs
 from bam_jax.experiments.cells import Measured
 from bam_jax.render.learned import Heads
 from bam_jax.report.claims_page import clusters
 from bam_jax.system.errors import UserError
+from bam_jax.training import run_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,8 +41,7 @@ def test_clusters_are_counted_among_learned_shapes(tmp_path, monkeypatch, shapes
     assert check(measured).criteria[0].met is None
     made = measured.load("bam_figure12_contexts", "toy")
     (job,) = [job for job in jobs.row_jobs(made) if job.row.label == "context 512"]
-    (tmp_path / job.name).mkdir()
-    (tmp_path / job.name / records.RESULTS).touch()
+    (tmp_path / job.name / run_folder.CHECKPOINTS / str(job.config.steps)).mkdir(parents=True)
     learned = np.array([shapes])
     monkeypatch.setattr(priors, "learned_priors", lambda run: Heads(learned, learned, learned))
     (criterion,) = check(measured).criteria
