@@ -34,7 +34,7 @@ COLUMNS = (
     Column("far", dataclasses.replace(PASSKEY, lengths=(256,))),
     Column("text", Perplexity((256,))),
     Column("second window", Perplexity((256,)), position=128),
-    Column("needles", Ruler((256,), tasks=("niah_single_1", "vt"), samples=2)),
+    Column("needles", Ruler((256,), tasks=("niah_single_1", "niah_single_2"), samples=2)),
 )
 HEADS = {"shape": np.array([[-1.0, 0.123456]]), "log_scale": np.zeros((1, 2)), "loc": np.zeros((1, 2))}
 
@@ -50,8 +50,8 @@ def measured(seed):
     yield from (cell("passkey", 128, right / 3, depth=depth, **prompts) for depth, right in ((0.0, seed), (1.0, 0)))
     yield cell("passkey", 128, 0.5, depth=0.0, first=3, n=2, peak_bytes=9, **prompts)
     yield cell("perplexity", 256, 10.1 + seed / 3, windows=[2.5, 2.123456, 1.0, 1.5], window=64, of=3)
-    for task in ("niah_single_1", "vt"):
-        yield cell("ruler", 256, 0.123 + seed, n=2, task=task, seed=0, example={"written": task})
+    for task in ("niah_single_1", "niah_single_2"):
+        yield cell("ruler", 256, 0.123 + seed / 2, n=2, task=task, seed=0, example={"written": task})
     stop = {"eval": records.STOPPED, "of": "passkey", "lengths": [256, 512], "after": [128], "step": 10}
     yield stop | prompts | {"overrides": {}, "commit": None}
 
@@ -100,7 +100,7 @@ def known(cells):
 def test_tables_are_the_same_from_folders_from_records_and_from_both(place):
     alone = dataclasses.replace(place.made, records=None)
     expected = csv(alone, place.folder)
-    assert "stopped" not in expected and "no prompt answered" in expected and expected.count("10.1") == 2
+    assert "no prompt answered" in expected and expected.count("\n") == 1 + 2 * len(COLUMNS)
     assert csv(place.made, place.folder / "nowhere") == expected == csv(place.made, place.folder)
     assert csv(alone, place.folder / "nowhere") != expected
 
@@ -137,7 +137,7 @@ def test_killed_anywhere_and_done_again_it_comes_to_the_same(place):
     whole = place.file.read_bytes()
     expected = csv(place.made, place.folder / "nowhere")
     ends = [n + 1 for n, byte in enumerate(whole) if byte == ord("\n")]
-    for stop in [0, *ends, *(end - 9 for end in ends)]:
+    for stop in [0, *ends[::3], *(end - 9 for end in ends[1::3])]:
         place.file.write_bytes(whole[:stop])
         for job in place.jobs:
             record_file.append(place.file, place.folder / job.name, job.name, job.config)
@@ -166,7 +166,7 @@ def test_joined_files_count_each_cell_once_and_more_samples_are_added(place):
     jsonl.append(place.folder / job.name / "results.jsonl", more)
     before = len(place.file.read_text().splitlines())
     record_file.append(place.file, place.folder / job.name, job.name, job.config)
-    assert len(place.file.read_text().splitlines()) == before + 1
+    assert len(place.file.read_text().splitlines()) == before + 2, "another depth alone, and its cell"
     assert known([more])[0] in known(record_file.find(place.file, job.digest).cells)
 
 
@@ -230,29 +230,29 @@ def change(line, path, value):
 @pytest.mark.parametrize(
     ("kind", "path", "value", "says"),
     [
-        ("each", ["each", "right"], [1], "has other lists than"),
-        ("each", ["each", "right"], [9, 0], "has value=3.0, which must be from 0 to 1"),
-        ("each", ["each", "right"], ["1", 0], "has right='1', which must be a whole number"),
-        ("each", ["each"], [], "has each=[], which must be an object"),
-        ("each", ["n"], 0, "has n=0, which must be from 1 to"),
-        ("each", ["cells"], "00000000", "refers to 00000000, which no line above it has"),
-        ("each", ["run"], "x", "has run='x', which must be eight hex digits"),
-        ("each", ["step"], 3, "has 'step' twice"),
-        ("name", ["name"], "../x", "which must be the name of a folder"),
-        ("name", ["changes"], {"model.layers": 0}, "has a configuration that cannot be read (config.model.layers=0"),
-        ("name", ["changes"], {"model.lay": 1}, "has a configuration that cannot be read"),
-        ("name", ["losses", "step"], [1], "which must be lists of one length"),
-        ("name", ["losses", "more"], 3, ""),
-        ("name", ["heads", "shape"], [[1.0], []], "which must be lists of one length"),
-        ("name", ["heads", "shape"], [[1e999]], "is not finite"),
-        ("name", ["source"], "00000000", "refers to 00000000"),
-        ("fields", ["fields"], [], "has fields=[], which must be an object"),
+        ('"right":[', ["each", "right"], [1], "has other lists than"),
+        ('"right":[', ["each", "right"], [9, 0], "has value=3.0, which must be from 0 to 1"),
+        ('"right":[', ["each", "right"], ["1", 0], "has right='1', which must be a whole number"),
+        ('"right":[', ["each"], [], "has each=[], which must be an object"),
+        ('"right":[', ["n"], 0, "has n=0, which must be from 1 to"),
+        ('"right":[', ["cells"], "00000000", "refers to 00000000, which no line above it has"),
+        ('"right":[', ["run"], "x", "has run='x', which must be eight hex digits"),
+        ('"right":[', ["step"], 3, "has 'step' twice"),
+        ('"name":', ["name"], "../x", "which must be the name of a folder"),
+        ('"name":', ["changes"], {"model.layers": 0}, "has a configuration that cannot be read (config.model.layers=0"),
+        ('"name":', ["changes"], {"model.lay": 1}, "has a configuration that cannot be read"),
+        ('"name":', ["losses", "step"], [1], "which must be lists of one length"),
+        ('"name":', ["losses", "more"], 3, ""),
+        ('"name":', ["heads", "shape"], [[1.0], []], "which must be lists of one length"),
+        ('"name":', ["heads", "shape"], [[1e999]], "is not finite"),
+        ('"name":', ["source"], "00000000", "refers to 00000000"),
+        ('"fields":', ["fields"], [], "has fields=[], which must be an object"),
     ],
 )
 def test_a_line_that_says_something_impossible_is_named(place, kind, path, value, says):
-    lines = [json.loads(line) for line in place.file.read_text().splitlines()]
-    fits = lambda line: kind in line and (kind != "each" or "right" in line | line["each"])
-    number = max(n for n, line in enumerate(lines) if fits(line))
+    texts = place.file.read_text().splitlines()
+    number = max(number for number, text in enumerate(texts) if kind in text)
+    lines = [*map(json.loads, texts)]
     for line in lines:
         del line["crc32"]
     change(lines[number], path, value)

@@ -1,0 +1,141 @@
+"""A sweep does nothing that a file of records holds, and adds to the file what it does."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from bam_jax import config, sweep
+from bam_jax.experiments import experiment, jobs, papers, queue, record_file
+from bam_jax.experiments.recording import Recorder
+from bam_jax.system import jsonl
+from bam_jax.training import run_folder
+
+EXPERIMENT = """
+from bam_jax.evals.passkey import Passkey
+from bam_jax.experiments.experiment import Experiment, Row
+
+def get_experiment(scale):
+    asked = (Passkey(LENGTHS, depths=2),)
+    return Experiment("t", (
+        Row("First", CONFIG, {"steps": 10}, (0, 1), asked),
+        Row("Next", CONFIG, {"steps": 10, "batch": 2, "context": 128}, evaluations=asked, start="Base"),
+        Row("Base", CONFIG, {"steps": 10, "batch": 2}, evaluations=asked),
+    ))
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An experiment whose trainings and evaluations take no time; `done` lists them."""
+    path = tmp_path / "study.py"
+    done = []
+
+    def write(lengths=(64,)):
+        path.write_text(
+            EXPERIMENT.replace("CONFIG", repr(str(papers.CONFIGS / "quickstart.py"))).replace("LENGTHS", repr(lengths))
+        )
+
+    def train(made, run):
+        if run_folder.latest_step(run) < made.steps:
+            done.append(run.name)
+            (run / run_folder.CHECKPOINTS / str(made.steps)).mkdir(parents=True)
+            (run / run_folder.CONFIG).write_text(config.to_json(made))
+            (run / run_folder.METRICS).write_text(jsonl.line({"step": made.steps, "loss": 1.5, "seconds": 2.0}) + "\n")
+
+    def evaluate(run, evaluation, **options):
+        done.append(f"{run.name} {evaluation.name} {evaluation.lengths}")
+        for length in evaluation.lengths:
+            for depth in (0.0, 1.0):
+                cell = {
+                    "eval": "passkey",
+                    "length": length,
+                    "depth": depth,
+                    "value": 1.0,
+                    "n": 1,
+                    "step": 10,
+                    "unit": "u",
+                }
+                jsonl.append(run / "results.jsonl", cell | {"overrides": {}, "prompt": "toy", "seed": 0})
+        return []
+
+    def work(waiting, named, folder, slots, platform):
+        for job in waiting:
+            sweep.main([*named, f"--runs={folder}", f"--only={job.name}"])
+        return []
+
+    monkeypatch.setattr(jobs.session, "train", train)
+    monkeypatch.setattr(jobs.running, "evaluate", evaluate)
+    monkeypatch.setattr(queue, "run", work)
+    monkeypatch.setattr(record_file, "checkpoint", types.SimpleNamespace(restore_model=lambda *run, step: (0, 0, 0)))
+    monkeypatch.setattr(record_file, "head_parameters", lambda decoder: {"shape": np.zeros((1, 2))})
+    write()
+    return types.SimpleNamespace(path=path, write=write, done=done, file=tmp_path / "records" / "paper" / "study.jsonl")
+
+
+def run(place, folder, *options):
+    place.done.clear()
+    return sweep.main([str(place.path), "--scale=paper", f"--runs={place.path.parent / folder}", *options])
+
+
+def test_what_is_recorded_is_not_done_again_without_the_folders(place, capsys):
+    assert run(place, "one") == 0
+    assert len(place.done) == 8 and f"{place.file} has all of 0 of 3 rows" in capsys.readouterr().err
+    found = record_file.read(place.file)
+    assert sorted(each.name for each in found.values()) == ["base-seed0", "first-seed0", "first-seed1", "next-seed0"]
+    source = next(iter(found.values())).source
+    assert source["command"] == f"python -m bam_jax.sweep {place.path} --scale=paper" and source["machine"]["processor"]
+    text = place.file.read_text()
+    assert run(place, "two") == 0
+    assert not place.done and place.file.read_text() == text
+    assert f"{place.file} has all of 3 of 3 rows\n" in capsys.readouterr().err
+    assert run(place, "two", "--only=first-seed1") == 0 and not place.done
+    assert run(place, "two", "--print") == 0 and not capsys.readouterr().out
+    assert run(place, "one", "--records=") == 0
+    assert all(" " in each for each in place.done), "the folders have the trained models; nothing is recorded"
+
+
+def test_the_rest_is_done_and_a_run_without_weights_is_trained_again(place, capsys):
+    assert run(place, "one", "--only=first-seed0") == 0
+    assert run(place, "two") == 0
+    assert not any("first-seed0" in each for each in place.done) and len(place.done) == 6
+    place.write((64, 128))
+    capsys.readouterr()
+    assert run(place, "three", "--only=first-seed1") == 0
+    assert place.done == ["first-seed1", "first-seed1 passkey (64, 128)"]
+    assert "first-seed1 is trained again: " in capsys.readouterr().err
+    assert run(place, "four", "--only=first-seed1") == 0 and not place.done
+
+
+def test_a_run_that_others_start_from_is_trained_for_its_weights_alone(place):
+    assert run(place, "one", "--only=base-seed0") == 0
+    lines = place.file.read_text().splitlines()
+    key = next(json.loads(line)["run"] for line in lines if '"name":"next-seed0"' in line)
+    place.file.write_text("".join(f"{line}\n" for line in lines if f'"run":"{key}"' not in line))
+    assert run(place, "two", "--only=base-seed0") == 0
+    assert place.done == ["base-seed0", "next-seed0", "next-seed0 passkey (64,)"]
+
+
+def test_another_configuration_does_not_count(place, capsys):
+    assert run(place, "one") == 0
+    place.path.write_text(
+        place.path.read_text()
+        .replace('"First", CONFIG, {"steps": 10}', "")
+        .replace('{"steps": 10}, (0, 1)', '{"steps": 10, "optimizer.rate": 0.01}, (0, 1)')
+    )
+    assert run(place, "two", "--print") == 0
+    said = capsys.readouterr()
+    assert "; 2 runs of other configurations do not count: first-seed0, first-seed1\n" in said.err
+    assert len(said.out.splitlines()) == 2
+
+
+def test_records_stand_beside_the_experiment_but_not_at_the_toy_scale(place):
+    assert experiment.load(place.path).records is None and experiment.load(place.path, scale="toy").records is None
+    assert experiment.load(place.path, scale="paper").records == place.file
+    assert experiment.load(place.path, scale="paper", records="").records is None
+    assert str(experiment.load(place.path, records="x.jsonl").records) == "x.jsonl"
+    assert experiment.list_records(place.path, "paper") == []
+    shared = experiment.find_records(place.path, "paper", shared=True)
+    assert shared == place.file.with_name("shared.jsonl")
+    assert not Recorder(None, "").is_done(jobs.row_jobs(experiment.load(place.path))[0])
