@@ -24,7 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = errors.Parser(prog="python -m bam_jax.sweep", description=__doc__)
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
     parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME; runs for a paper's tables)")
-    parser.add_argument("--scale", help="toy (the default) or paper, for experiments that have both")
+    parser.add_argument("--scale", help="toy (the default), small or paper, for experiments that have several")
     parser.add_argument("--source", help="where the corpus is, for an experiment about one")
     parser.add_argument(
         "--records",

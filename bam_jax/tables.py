@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.tables", description=__doc__)
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
-    parser.add_argument("--scale", help="toy (the default) or paper")
+    parser.add_argument("--scale", help="toy (the default), small or paper")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument(
         "--records", metavar="FILE", help="what sweeps recorded (default: records/SCALE/ beside the experiment)"

@@ -5,7 +5,7 @@ Then:     python -m bam_jax.tables experiments/bam_figure12_contexts.py --scale=
 Paper:    appendix H.3: at 512K, above 90% after training at 2048 and 40% after 512.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.experiment import Experiment, Table
 from bam_jax.experiments.paper_columns import far_passkeys
 from bam_jax.experiments.papers import FINEWEB, bam, paper
 
@@ -15,7 +15,7 @@ LAST = {512: "0.40", 1024: "", 2048: ">0.90"}
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each training context."""
-    columns = tuple(Column(label, each) for label, each in far_passkeys(scale).items())
+    columns = far_passkeys(scale)
     values = {f"context {context}": (*("" for _ in columns[1:]), last) for context, last in LAST.items()}
     rows = [bam("BAM SSMax", scale, label=f"context {context}", context=context) for context in LAST]
     table = Table("Figure 12: passkey accuracy", columns, values)

@@ -5,7 +5,9 @@ Then:     python -m bam_jax.tables experiments/bam_figure16_1b.py --scale=toy
 Paper:    appendix H.6; its numbers are in the image alone.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
+import dataclasses
+
+from bam_jax.experiments.experiment import Experiment, Table
 from bam_jax.experiments.paper_columns import far_passkeys
 from bam_jax.experiments.papers import FINEWEB, extended_rows, paper
 
@@ -18,11 +20,10 @@ NOTES = (
 
 def get_experiment(scale: str) -> Experiment:
     """A table for each depth, and one for the mean over depths."""
-    measured = far_passkeys(scale, depths=len(DEPTHS))
     methods = ("BAM SSMax", "RoPE SSMax", "RoPE SSMax x50")
-    whole = tuple(Column(label, each) for label, each in measured.items())
+    whole = far_passkeys(scale, ("<1K", "51K"), depths=len(DEPTHS))
     tables = [Table("Figure 16: passkey accuracy, mean over depths", whole, dict.fromkeys(methods, ()))]
     for depth in DEPTHS:
-        columns = tuple(Column(label, each, depth=depth) for label, each in measured.items())
+        columns = tuple(dataclasses.replace(column, depth=depth) for column in whole)
         tables.append(Table(f"Figure 16: passkey accuracy at depth {depth:g}", columns, dict.fromkeys(methods, ())))
     return paper("BAM, Figure 16: 1.1B", scale, extended_rows(scale), tables, corpora=(FINEWEB,), notes=NOTES)

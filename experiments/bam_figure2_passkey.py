@@ -6,7 +6,7 @@ Paper:    section 3.1; its text and caption give BAM SSMax 1 at every length, an
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import head, passkey
+from bam_jax.experiments.paper_columns import far_passkeys, head, passkey
 from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 METHODS = (
@@ -22,10 +22,17 @@ METHODS = (
 LENGTHS = tuple(128 * 2**k for k in range(9))
 VALUES = {method: ("1.00",) * len(LENGTHS) if method == "BAM SSMax" else () for method in METHODS}
 
+FAR = ("51K", "102K", "256K")
+"""Section 5: only BAM recovers information at 250,000 tokens."""
+
 
 def get_experiment(scale: str) -> Experiment:
-    """A row for each method, a column for each length."""
+    """A row for each method; a table to 64 times the context, and one beyond."""
     columns = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
     rows = [bam(method, scale) for method in METHODS]
-    table = Table("Figure 2: passkey accuracy", columns, VALUES)
-    return paper("BAM, Figure 2: passkeys", scale, rows, [table], corpora=(FINEWEB,))
+    far = tuple(column for column in far_passkeys(scale, FAR) if column.label in FAR)
+    tables = [
+        Table("Figure 2: passkey accuracy", columns, VALUES),
+        Table("Section 5: passkey accuracy beyond", far, dict.fromkeys(METHODS, ())),
+    ]
+    return paper("BAM, Figure 2: passkeys", scale, rows, tables, corpora=(FINEWEB,))

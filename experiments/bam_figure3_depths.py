@@ -5,8 +5,10 @@ Then:     python -m bam_jax.tables experiments/bam_figure3_depths.py --scale=toy
 Paper:    section 3.1: above 80% at 500 times the training length (512 tokens), 0% in 3 of 55 cells; the rest is in the image.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import far_passkeys
+import dataclasses
+
+from bam_jax.experiments.experiment import Experiment, Table
+from bam_jax.experiments.paper_columns import FAR, far_passkeys, head
 from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -18,13 +20,12 @@ NOTES = (
 
 def get_experiment(scale: str) -> Experiment:
     """A table for each depth, and one for the mean over depths."""
-    measured = far_passkeys(scale, depths=len(DEPTHS))
-    value = tuple(">0.80" if label == "256K" else "" for label in measured)
-    whole = tuple(Column(label, each) for label, each in measured.items())
+    whole = far_passkeys(scale, ("<1K", *map(head, FAR)), depths=len(DEPTHS))
+    value = tuple(">0.80" if column.label == "256K" else "" for column in whole)
     tables = [Table("Figure 3: passkey accuracy, mean over depths", whole, {"BAM SSMax": value})]
     for depth in DEPTHS:
-        columns = tuple(Column(label, each, depth=depth) for label, each in measured.items())
-        tables.append(Table(f"Figure 3: passkey accuracy at depth {depth:g}", columns, {"BAM SSMax": ()}))
+        columns = tuple(dataclasses.replace(column, depth=depth) for column in whole)
+        tables.append(Table(f"Figure 3: passkey accuracy at depth {depth:.2f}", columns, {"BAM SSMax": ()}))
     return paper(
         "BAM, Figure 3: passkeys by depth", scale, [bam("BAM SSMax", scale)], tables, corpora=(FINEWEB,), notes=NOTES
     )

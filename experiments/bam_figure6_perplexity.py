@@ -17,6 +17,6 @@ def get_experiment(scale: str) -> Experiment:
     """A row for each method, a column for each window of 512 positions, named by its end."""
     measured = perplexity(LONGEST, scale, shrink=BAM_SHRINK)
     columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
-    rows = [bam(method, scale) for method in BAM_METHODS]
+    rows = [bam(method, scale, text=True) for method in BAM_METHODS]
     table = Table("Figure 6: perplexity by position", columns, dict.fromkeys(BAM_METHODS, ()))
     return paper("BAM, Figure 6: perplexity by position", scale, rows, [table], corpora=(FINEWEB,))

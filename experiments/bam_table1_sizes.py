@@ -37,4 +37,9 @@ def get_experiment(scale: str) -> Experiment:
     columns = tuple(Column(label, quantity=name) for label, name in zip(heads, QUANTITIES, strict=True))
     rows = [bam("BAM", scale, label=size, size=size) for size in BAM_SIZES]
     notes = ("The transformer is counted with its head, without the token embedding.",)
-    return paper("BAM, Table 1: sizes", scale, rows, [Table("Table 1: sizes", columns, values)], notes=notes)
+    share = Column("share (%)", quantity="trained_prior_percent")
+    tables = [
+        Table("Table 1: sizes", columns, values),
+        Table("Section 5: trained by BAM", (share,), {"120M": ("0.00032",)}),
+    ]
+    return paper("BAM, Table 1: sizes", scale, rows, tables, notes=notes)

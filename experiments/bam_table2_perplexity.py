@@ -37,6 +37,6 @@ def get_experiment(scale: str) -> Experiment:
         Column(label, perplexity(512, scale, shrink=BAM_SHRINK, held_out=corpus))
         for label, corpus in zip(heads, (WIKIPEDIA, ""), strict=True)
     )
-    rows = [bam(method, scale) for method in values]
+    rows = [bam(method, scale, text=True) for method in values]
     table = Table("Table 2: perplexity", columns, values)
     return paper("BAM, Table 2: perplexity", scale, rows, [table], corpora=(FINEWEB, WIKIPEDIA), notes=NOTES)

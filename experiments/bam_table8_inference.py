@@ -5,7 +5,7 @@ Then:     python -m bam_jax.tables experiments/bam_table8_inference.py --scale=t
 Paper:    appendix H.7: 100 samples, batch 1, 512 tokens; its caption says "during the backward pass", its text says inference.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table, printed
+from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.paper_columns import BAM_SHRINK, speed
 from bam_jax.experiments.papers import bam, paper
 
@@ -59,12 +59,12 @@ NOTES = (
 def get_experiment(scale: str) -> Experiment:
     """A table for each size. The paper calls the middle size 430M in this table."""
     measures = (("inference", "ms", 1e-3), ("memory", "GB", 1e9))
-    stored = {} if scale == "toy" else {"model.remat": False}
+    stored = {"model.remat": False} if scale == "paper" else {}
     tables, rows = [], []
     for size, text in VALUES.items():
         heads, values = printed(text)
         columns = tuple(
-            Column(f"{head} ({name})", speed=speed(measure, 512, scale, shrink=BAM_SHRINK), unit=unit)
+            speed(f"{head} ({name})", measure, 512, scale, shrink=BAM_SHRINK, unit=unit)
             for head, (measure, name, unit) in zip(heads, measures, strict=True)
         )
         tables.append(Table(f"Table 8: inference, {size}", columns, values, group=size))

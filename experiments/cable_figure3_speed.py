@@ -6,9 +6,11 @@ Paper:    section 5.2; its numbers are in the image alone. The text says that CA
           and that only Sinusoidal and Learnable infer faster.
 """
 
+import functools
+
 from bam_jax.bench.speed import DECODED
-from bam_jax.experiments.experiment import Column, Experiment, Speed, Table
-from bam_jax.experiments.paper_columns import CABLE_SHRINK, speed, tokens
+from bam_jax.experiments.experiment import Experiment, Table
+from bam_jax.experiments.paper_columns import CABLE_SHRINK, speed
 from bam_jax.experiments.papers import FINEWEB_EDU, cable, paper
 
 METHODS = ("Sinusoidal", "RoPE", "Kerple", "Fire", "T5-bias", "ALiBi", "CABLE", "Learnable")
@@ -24,12 +26,12 @@ NOTES = (
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each method of Table 1."""
-    measured = {
-        "training, tokens/s": (speed("training", 1024, scale, shrink=CABLE_SHRINK), 1.0),
-        "training, memory (GB)": (speed("memory", 1024, scale, shrink=CABLE_SHRINK), 1e9),
-        "inference, time (ms)": (Speed("latency", tokens(1024, scale, CABLE_SHRINK) - DECODED), 1e-3),
-    }
-    columns = tuple(Column(label, speed=taken, unit=unit) for label, (taken, unit) in measured.items())
+    here = functools.partial(speed, length=1024, scale=scale, shrink=CABLE_SHRINK)
+    columns = (
+        here("training, tokens/s", "training"),
+        here("training, memory (GB)", "memory", unit=1e9),
+        here("inference, time (ms)", "latency", unit=1e-3, room=DECODED),
+    )
     group = "GPT-2 Medium, FineWeb-Edu-10B"
     rows = [cable(method, scale, label=f"{method}, {group}", size="medium", corpus=FINEWEB_EDU) for method in METHODS]
     table = Table("Figure 3: speed and memory", columns, dict.fromkeys(METHODS, ()), group=group)

@@ -33,8 +33,8 @@ def get_experiment(scale: str) -> Experiment:
         Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000)) for length in lengths
     )
     timed = (
-        Column("training, tokens/s", speed=speed("training", 512, scale, shrink=CABLE_SHRINK)),
-        Column("inference, time (ms)", speed=speed("latency", 512, scale, shrink=CABLE_SHRINK), unit=1e-3),
+        speed("training, tokens/s", "training", 512, scale, shrink=CABLE_SHRINK),
+        speed("inference, time (ms)", "latency", 512, scale, shrink=CABLE_SHRINK, unit=1e-3),
     )
     tables = [Table("Table 2: perplexity", columns, values), Table("Section 5.3: speed", timed, SPEED)]
     rows = [cable(method, scale, label=method, size="small", corpus=FINEWEB_EDU, context=512) for method in values]

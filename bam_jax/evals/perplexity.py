@@ -5,6 +5,7 @@ Source: BAM, perplexity by position; CABLE, non-overlapping sequences of the tes
 
 import dataclasses
 import functools
+import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,18 +23,22 @@ from bam_jax.evals.base import Evaluation, option
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
-from bam_jax.system.fields import Count, Loss, Positive
+from bam_jax.system.fields import Count, Line, Loss, Positive
 from bam_jax.system.strict_json import Must
 from bam_jax.training import losses
 
 
 class PerplexityRecord(schema.CellRecord):
-    """Sequences of held-out text, of which there are `of`, with the mean loss of each window of their positions."""
+    """Sequences of held-out text, of which there are `of`, with the mean loss of each window of their positions.
+
+    `data_hash` tells one text from another that has the same name; records from before it lack it.
+    """
 
     value: Positive
     depth: NotRequired[None]
     window: Count
     windows: list[Loss]
+    data_hash: NotRequired[Line]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,6 +162,15 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
     return [round(float(nll[:, start : start + window].mean(dtype=np.float64)), 6) for start in starts]
 
 
+def hash_tokens(stream: np.ndarray) -> str:
+    """Sixteen hex digits of token ids: another text, or the same in another tokenizer, has others.
+
+    Args:
+        stream: [tokens] ids.
+    """
+    return hashlib.sha256(stream.astype("<i4").tobytes()).hexdigest()[:16]
+
+
 def measure(
     decoder: transformer.Decoder, todo: Sequence[SampleRange], stream: np.ndarray, *, window: int, memory: float
 ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
@@ -171,7 +185,8 @@ def measure(
 
     Yields:
         Samples with their results: `value`, exp of the mean over all positions; `of`, how many sequences there are;
-        `windows`, the mean loss of each window of `window` positions, in nats; `seconds`, compilation included.
+        `windows`, the mean loss of each window of `window` positions, in nats; `data_hash`, of the stream; `seconds`,
+        compilation included.
 
     Raises:
         UserError: before anything is measured, a length that the model cannot have.
@@ -180,6 +195,7 @@ def measure(
         decoder.check_length(samples.length)
     row = max((samples.length for samples in todo), default=0)
     longest = max((samples.n for samples in todo if samples.length == row), default=0)
+    data_hash = hash_tokens(stream)
     for samples in sorted(todo, key=lambda samples: samples.length):
         start = time.perf_counter()
         rows = min(longest, rows_within(memory, row, decoder.config))
@@ -187,7 +203,7 @@ def measure(
         with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
             value = float(np.exp(nll.mean(dtype=np.float64)))
         result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // samples.length}
-        windows = {"window": window, "windows": by_window(nll, window)}
+        windows = {"window": window, "windows": by_window(nll, window), "data_hash": data_hash}
         yield samples, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
 
 

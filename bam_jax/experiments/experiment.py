@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from bam_jax.evals.base import Evaluation
 from bam_jax.system.errors import UserError, nearest
 
-SCALES = ("toy", "paper")
+SCALES = ("toy", "small", "paper")
+"""The first is the default; verdicts come from the others."""
 RECORDS = "records"
 """The folder beside experiments that holds files of records, by scale."""
 
@@ -262,7 +263,7 @@ def load(
         path: the file.
         source: where the user has the corpus.
         runs: folder of the runs, below which preparations may put what they make of it.
-        scale: "toy" or "paper"; None: toy.
+        scale: "toy", "small" or "paper"; None: toy.
         records: the file of records; "": none; None: the one that belongs to the experiment, see `find_records`.
 
     Raises:

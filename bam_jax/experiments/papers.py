@@ -1,7 +1,8 @@
-"""The models of the two papers as rows of experiments, at the papers' scale and at a toy one.
+"""The models of the two papers as rows of experiments, at the papers' scale and at two that a CPU can do.
 
-The toy scale goes through the same code on a CPU: contexts and lengths are an eighth (BAM) or a sixteenth (CABLE), the text is
-Python's documentation in characters, passkeys are planted in it, and corpora that a paper tells apart are one.
+The small scale is that of verdicts (`bam_jax.experiments.small`). The toy scale goes through the same code in minutes: contexts
+and lengths are an eighth (BAM) or a sixteenth (CABLE), the text is Python's documentation in characters, passkeys are planted in
+it, and corpora that a paper tells apart are one.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bam_jax.experiments import small
 from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Table, printed, tabled
 from bam_jax.experiments.paper_columns import CABLE_SHRINK, perplexity, tokens
 from bam_jax.system.errors import UserError
@@ -37,6 +39,11 @@ BAM_METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 """BAM, section 3: what is trained. The two RoPE SSMax are one model, whose base is multiplied after training: by 100, as
 appendix H.3 has it, and by 50, as Nakanishi 2025 has it. The paper does not say of which factor its other numbers are."""
+
+RATE = "optimizer.rate"
+
+SAME_TRAINING = {"RoPE Local": "RoPE", "RoPE SSMax x50": "RoPE SSMax"}
+"""Methods that differ from another at evaluation alone."""
 
 BAM_SIZES = ("120M", "432M", "1.1B")
 _BAM_CONFIGS = dict(zip(BAM_SIZES, ("lm_120m.py", "lm_432m.py", "lm_1b.py"), strict=True))
@@ -86,6 +93,12 @@ TOY_NOTE = (
     "TOY SCALE: characters of Python's documentation and models of at most three layers. The columns keep the paper's names, "
     "with an eighth (BAM) or a sixteenth (CABLE) of their tokens; nothing here can be compared with the paper's values."
 )
+SMALL_NOTE = (
+    "SMALL SCALE: models of 65,000 to 1.5 million parameters, eight training seeds a row (docs/claims_protocol.md). The columns "
+    "keep the paper's names, with an eighth (BAM) or a sixteenth (CABLE) of their tokens; what the paper says of methods can be "
+    "held against these numbers, its values cannot."
+)
+_SCALE_NOTES = {"toy": TOY_NOTE, "small": SMALL_NOTE}
 
 
 def config_file(name: str) -> str:
@@ -115,18 +128,22 @@ def bam(
     overrides: Mapping[str, Any] = {},
     changes: Mapping[str, Any] = {},
     train: bool = True,
+    text: bool = False,
+    learner: str = "",
 ) -> Row:
     """A model of BAM's section 3 or appendices.
 
     Args:
         method: a name in `BAM_METHODS`.
-        scale: "toy" or "paper".
+        scale: "toy", "small" or "paper".
         label: of the row; "": the method's name.
         size: "120M", "432M" or "1.1B".
         context: of training, tokens of the paper.
         overrides: further changes of the configuration, values by dotted names.
         changes: further ones at evaluation.
         train: whether it is ever trained.
+        text: whether its perplexity is what is claimed: at the small scale it then learns from text alone.
+        learner: its name in the small scale's search for rates; "": the method's.
     """
     here = tokens(context, scale)
     own: Mapping[str, Mapping[str, Any]] = {
@@ -136,14 +153,21 @@ def bam(
     }
     if method in own:
         changes = {**own[method], **changes}
-    config = "quickstart.py" if scale == "toy" else _BAM_CONFIGS[size]
+    config = _BAM_CONFIGS[size] if scale == "paper" else "quickstart.py"
     every = {**BAM_METHODS[method], "context": here}
-    if scale == "toy":
-        every |= {**_BAM_TOY[size], "batch": 1024 // here}
-        every |= {"optimizer.prior_rate": 20.0} if method.startswith("BAM") else {}
-    else:
-        every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
-    return Row(label or method, config_file(config), {**every, **overrides}, changes=changes, train=train)
+    match scale:
+        case "toy":
+            every |= {**_BAM_TOY[size], "batch": 1024 // here}
+            every |= {"optimizer.prior_rate": 20.0} if method.startswith("BAM") else {}
+        case "small":
+            every |= small.bam_overrides(size, here, text=text)
+            if RATE not in overrides:  # the search has its own
+                trained = SAME_TRAINING[method] if method in SAME_TRAINING else method
+                every |= small.bam_rates(learner or trained, size, text=text)
+        case _:
+            every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
+    made = Row(label or method, config_file(config), {**every, **overrides}, changes=changes, train=train)
+    return dataclasses.replace(made, seeds=small.SEEDS) if scale == "small" else made
 
 
 def bam_extended(
@@ -165,14 +189,16 @@ def bam_extended(
     Source: BAM, appendices C and H.5; the rate is ours.
     """
     row = bam(method, scale, label=label, size=size, context=1024, overrides=overrides, changes=changes)
+    ended = {"toy": 3e-4, "paper": _BAM_FINAL_RATES[size]}
     further = {
-        "steps": 40 if scale == "toy" else 256,
+        "steps": 256 if scale == "paper" else 40,
         "checkpoint_every": 64,
-        "optimizer.rate": 3e-4 if scale == "toy" else _BAM_FINAL_RATES[size],
+        # At the small scale a tenth of the rate that was chosen, which is where the cosine ends.
+        "optimizer.rate": row.overrides["optimizer.rate"] / 10 if scale == "small" else ended[scale],
         "optimizer.final": 1.0,
         "optimizer.warmup": 0,
     }
-    return Row(label, row.config, {**row.overrides, **further}, changes=row.changes, start=start)
+    return dataclasses.replace(row, overrides={**row.overrides, **further}, start=start)
 
 
 def both_bases(values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -201,16 +227,26 @@ def extended_rows(scale: str, *, overrides: Mapping[str, Any] = {}) -> list[Row]
     ]
 
 
-def cable(method: str, scale: str, *, label: str, size: str, corpus: str, context: int = 1024) -> Row:
+def cable(
+    method: str,
+    scale: str,
+    *,
+    label: str,
+    size: str,
+    corpus: str,
+    context: int = 1024,
+    overrides: Mapping[str, Any] = {},
+) -> Row:
     """A GPT-2 of CABLE's section 4.
 
     Args:
         method: a name in `CABLE_METHODS`.
-        scale: "toy" or "paper".
+        scale: "toy", "small" or "paper".
         label: of the row.
         size: "tiny", "small" or "medium".
         corpus: `FINEWEB_EDU` or `WIKITEXT`.
         context: of training, tokens of the paper.
+        overrides: further changes of the configuration, values by dotted names.
     """
     here = tokens(context, scale, CABLE_SHRINK)
     every: dict[str, Any] = {"encoding": CABLE_METHODS[method], "context": here}
@@ -218,11 +254,15 @@ def cable(method: str, scale: str, *, label: str, size: str, corpus: str, contex
         every |= {**_CABLE_TOY[size], "model.hidden": 256, "model.remat": False, "data.tokenizer": "char"}
         every |= {"data.holdout": 0.1, "batch": 1024 // here, "optimizer.accumulate": 1}
         every |= {"optimizer.rate": 0.003, "optimizer.warmup": 30, "steps": 300}
+    elif scale == "small":
+        every |= small.cable_overrides(size, here)
+        every |= {} if RATE in overrides else small.chosen_rates(small.learner(method, small.GPT2))
     else:
         every |= {"data.source": corpus, "model.vocab": 50_304, "batch": 524_288 // here}
         if corpus == WIKITEXT:
             every |= {"data.held_out_source": WIKITEXT_TEST, "steps": _CABLE_STEPS[size]}
-    return Row(label, config_file(f"gpt2_{size}.py"), every)
+    seeds = small.SEEDS if scale == "small" else (0,)
+    return Row(label, config_file(f"gpt2_{size}.py"), {**every, **overrides}, seeds)
 
 
 def paper(
@@ -238,7 +278,7 @@ def paper(
 
     Args:
         title: which one, and of what.
-        scale: "toy" or "paper".
+        scale: "toy", "small" or "paper".
         rows: as `bam` and `cable` make them.
         tables: with the paper's own values.
         corpora: prepared before the rows at the paper's scale.
@@ -247,12 +287,12 @@ def paper(
     Raises:
         UserError: a table names a row that there is not.
     """
-    toy = scale == "toy"
-    said = (*([TOY_NOTE] if toy else []), *(" ".join(note.split()) for note in notes))
-    made = tabled(f"{title}{' (toy scale)' if toy else ''}", rows, tables, notes=said, comparable=not toy)
-    needed = corpora if not toy and any(row.train for row in made.rows) else ()
+    own = scale == "paper"
+    said = (*([] if own else [_SCALE_NOTES[scale]]), *(" ".join(note.split()) for note in notes))
+    made = tabled(f"{title}{'' if own else f' ({scale} scale)'}", rows, tables, notes=said, comparable=own)
+    needed = corpora if own and any(row.train for row in made.rows) else ()
     preparations = [Preparation("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in needed]
-    return dataclasses.replace(made, platform="cpu" if toy else "", preparations=tuple(preparations))
+    return dataclasses.replace(made, platform="cpu" if scale == "toy" else "", preparations=tuple(preparations))
 
 
 def cable_perplexities(
@@ -262,14 +302,16 @@ def cable_perplexities(
     *,
     corpora: Sequence[str],
     notes: Sequence[str] = (),
+    repeats: str = "",
 ) -> Experiment:
     """The experiment of one of CABLE's tables of perplexities: a row for each method, a column for each length.
 
     Args:
         table: its name in the paper.
         parts: of the table: (text with a line for each length, title, size of the model, corpus).
-        scale: "toy" or "paper".
+        scale: "toy", "small" or "paper".
         corpora, notes: as `paper` takes them.
+        repeats: why the small scale has nothing to measure here; "": it has.
     """
     rows: list[Row] = []
     tables = []
@@ -279,6 +321,8 @@ def cable_perplexities(
             Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000))
             for length in lengths
         )
+        if repeats and scale == "small":
+            columns = tuple(Column(length, missing=repeats) for length in lengths)
         tables.append(Table(f"{table}, {group}: perplexity", columns, values, group=group))
         rows += [cable(method, scale, label=f"{method}, {group}", size=size, corpus=corpus) for method in values]
     return paper(f"CABLE, {table}: perplexity", scale, rows, tables, corpora=corpora, notes=notes)

@@ -26,11 +26,18 @@ from bam_jax.experiments.statistics import Interval, Kind
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
+
+def _percent(known: counts.Parameters) -> float:
+    """The trained parameters of the encodings, in percent of the model's others."""
+    return 100 * known.trained_prior / (known.embedding + known.transformer)
+
+
 QUANTITIES: Mapping[str, Callable[[Config], float]] = {
     "embedding_parameters": lambda config: counts.parameters(config).embedding,
     "transformer_parameters": lambda config: counts.parameters(config).transformer,
     "prior_parameters": lambda config: counts.parameters(config).prior,
     "trained_prior_parameters": lambda config: counts.parameters(config).trained_prior,
+    "trained_prior_percent": lambda config: _percent(counts.parameters(config)),
     "heads": lambda config: config.model.heads,
     "layers": lambda config: config.model.layers,
     "width": lambda config: config.model.width,

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("folder", type=Path, help="the sweep's --runs, such as runs or runs/quickstart")
     usual = ", ".join(str(site.EXPERIMENTS / pattern) for pattern in site.PAPERS)
     parser.add_argument("experiments", nargs="*", type=Path, help=f"of a site: experiment files with tables ({usual})")
-    parser.add_argument("--scale", help="of a site: toy (the default) or paper")
+    parser.add_argument("--scale", help="of a site: toy (the default), small or paper")
     parser.add_argument("--out", type=Path, help="of a site: its folder (default: report, in that of the runs)")
     given = parser.parse_args(argv)
     if (given.folder / DESCRIPTION).exists():

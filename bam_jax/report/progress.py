@@ -65,7 +65,7 @@ def read_progress(path: Path, folder: Path, scale: str | None) -> Progress:
     Args:
         path: its file.
         folder: of the runs.
-        scale: "toy" or "paper"; None: toy.
+        scale: "toy", "small" or "paper"; None: toy.
 
     Raises:
         UserError: it has no tables, or a file cannot be read.

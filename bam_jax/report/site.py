@@ -61,7 +61,7 @@ def write(
         folder: of the runs.
         files: experiments with tables of a paper.
         out: the site's folder.
-        scale: "toy" or "paper"; None: toy.
+        scale: "toy", "small" or "paper"; None: toy.
         claims: the file of the papers' claims; None: they are left out.
 
     Returns:

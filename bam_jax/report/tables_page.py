@@ -35,7 +35,7 @@ def write(
         files: experiments with tables of a paper.
         runs: their folder.
         out: the folder of the files.
-        scale: "toy" or "paper"; None: toy.
+        scale: "toy", "small" or "paper"; None: toy.
         records: see `experiment.load`.
 
     Yields:

@@ -1,15 +1,20 @@
 """The experiments of the papers' tables and figures: their values, and the setups at both scales."""
 
+import collections
+import dataclasses
+import json
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from bam_jax import config as configs
 from bam_jax.data.tasks import benchmarks
 from bam_jax.evals.passkey import Passkey
-from bam_jax.experiments import experiment, jobs, paper_columns, papers, tables
+from bam_jax.experiments import experiment, jobs, paper_columns, papers, small, tables
 from bam_jax.experiments.experiment import DASH, SCALES, Column, Row, Table, tabled
 from bam_jax.experiments.tables import parse_number
+from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -28,7 +33,7 @@ VALUES = {
     "bam_figure7_wikipedia": (0, "0"),
     "bam_figure8_passkey": (0, "0"),
     "bam_figure9_passkey": (3, "1152"),
-    "bam_table1_sizes": (24, "1617020289.0018"),
+    "bam_table1_sizes": (25, "1617020289.00212"),
     "bam_table2_perplexity": (20, "419.4371"),
     "bam_table3_questions": (6, "2.7029"),
     "bam_table4_ruler": (162, "33.10"),
@@ -128,15 +133,67 @@ def test_the_toy_scale_is_small_and_says_so(name):
         assert job.config.data.source == "stdlib" and job.config.data.tokenizer == tokenizer
 
 
+@pytest.mark.parametrize("name", ["bam_figure2_passkey", "bam_figure6_perplexity", "cable_table1_perplexity"])
+def test_the_small_scale_has_seeds_and_the_data_of_what_is_claimed(name):
+    made = load(name, "small")
+    assert "(small scale)" in made.title and made.notes[0] == papers.SMALL_NOTE
+    assert not made.comparable and made.platform == "" and not made.preparations
+    source, task = ("stdlib", "passkey") if name == "bam_figure2_passkey" else ("corpora/english", "packed")
+    for row in made.rows:
+        assert row.seeds == tuple(range(8)) and min(rate_seeds()) > max(row.seeds)
+        config = configs.load(row.config, row.overrides)
+        assert (config.data.source, config.data.task) == (source, task)
+        assert config.batch * config.context == 1024
+    lengths = {n for row in made.rows for each in row.evaluations for n in each.lengths}
+    toy = load(name, "toy")
+    assert lengths == {n for row in toy.rows for each in row.evaluations for n in each.lengths}
+
+
+def rate_seeds():
+    return {seed for row in experiment.load(EXPERIMENTS / "small_rates.py").rows for seed in row.seeds}
+
+
+def test_the_sizes_of_the_small_scale_span_sixteen_times_the_parameters():
+    rows = [papers.bam("BAM SSMax", "small", size=size) for size in papers.BAM_SIZES]
+    made = [configs.load(row.config, row.overrides) for row in rows]
+    sizes = [sum(vars(counts.parameters(each)).values()) for each in made]
+    assert [each.model.layers for each in made] == [2, 4, 8] and sizes[2] / sizes[0] > 16
+    assert len({each.steps for each in made}) == 1
+    rates = [each.optimizer.rate for each in made]
+    assert [rate / rates[0] for rate in rates] == pytest.approx([1.0, 0.5, 0.3])  # as in BAM's Table 1
+
+
+def test_every_learner_of_the_small_scale_has_as_many_tries():
+    search = experiment.load(EXPERIMENTS / "small_rates.py")
+    tried = collections.Counter(row.label.rpartition(", try ")[0] for row in search.rows)
+    assert set(tried) == set(json.loads(small.RATES.read_text())["rates"]) and set(tried.values()) == {3}
+    for row in search.rows:
+        config = configs.load(row.config, row.overrides)
+        assert {config.context} == {n for each in row.evaluations for n in each.lengths}
+        assert all(each.seed == 100 for each in row.evaluations if isinstance(each, Passkey))
+    with pytest.raises(UserError, match="has no rates of 'Mine, text'"):
+        small.chosen_rates("Mine, text")
+
+
+def test_other_text_is_held_out():
+    """No model is evaluated on a corpus that it has learned from as a whole."""
+    for scale in SCALES:
+        for name in ("bam_table2_perplexity", "bam_figure7_wikipedia"):
+            for job in jobs.jobs(load(name, scale)):
+                for evaluation in job.row.evaluations:
+                    assert job.config.data.source not in evaluation.overrides.values()
+
+
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_columns_can_be_measured(name, scale):
     """Windows end where columns say, depths exist, and no model is asked for what its row has a dash for."""
     made = load(name, scale)
-    configs = {job.row.label: job for job in jobs.row_jobs(made)}
+    made = dataclasses.replace(made, rows=tuple(dataclasses.replace(row, seeds=(0,)) for row in made.rows))
+    planned = {job.row.label: job for job in jobs.row_jobs(made)}
     for table in made.tables:
         for label in table.values:
-            job = configs[table.row(label)]
+            job = planned[table.row(label)]
             asked = {n for each in job.row.evaluations for n in each.lengths}
             for column, value in table.cells(label):
                 if column.missing or column.speed:
@@ -257,7 +314,8 @@ def test_tasks_of_ruler_are_those_of_the_titles(name):
 
 def test_questions_are_those_of_the_papers_columns():
     toy, made = (
-        [load(f"bam_table{n}", scale).tables[0].columns for n in ("3_questions", "6_longbench")] for scale in SCALES
+        [load(f"bam_table{n}", scale).tables[0].columns for n in ("3_questions", "6_longbench")]
+        for scale in ("toy", "paper")
     )
     assert [each.evaluation.tasks for each in made[0]] == [("mmlu",), ("arc_easy",), ("arc_challenge",)]
     parts = {column.label: column.evaluation.tasks[0] for column in made[1]}

@@ -260,7 +260,7 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(paper, tmp_path, mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--scale=big"], "--scale=big is unknown; known: paper, toy"),
+        (["--scale=big"], "--scale=big is unknown; known: paper, small, toy"),
         (["--dry-run", "--chip=h1000"], "did you mean 'h100'"),
         (["--source=x"], "--source=x: .*takes no corpus"),
     ],

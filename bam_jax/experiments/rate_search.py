@@ -1,0 +1,91 @@
+"""The search for learning rates: every learner is trained with equally many tries, of which the best is kept.
+
+A learner is a method with the data that it learns from. Seeds of the search are used nowhere else.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bam_jax.evals import records
+from bam_jax.experiments import jobs, results
+from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.sweep import Sweep
+from bam_jax.system import files
+from bam_jax.system.errors import UserError
+
+RULE = "the highest accuracy at the training context if keys are planted, then the lowest perplexity there; the worst seed counts"
+
+Rates = Mapping[str, float]
+"""Overrides of the configuration."""
+
+
+def label_of(learner: str, number: int) -> str:
+    """The label of a row that tries a learner.
+
+    >>> label_of("ALiBi, text", 2)
+    'ALiBi, text, try 2'
+    """
+    return f"{learner}, try {number}"
+
+
+def best(scores: Sequence[Mapping[str, float]]) -> int:
+    """The number of the best try; the first of equals.
+
+    >>> best([{"accuracy": 1.0, "perplexity": 5.0}, {"accuracy": 1.0, "perplexity": 4.0}, {"accuracy": 0.9, "perplexity": 3.0}])
+    1
+
+    Args:
+        scores: of each try, its perplexity and, where keys are planted, its accuracy.
+    """
+    rank = lambda score: (-score["accuracy"] if "accuracy" in score else 0.0, score["perplexity"])
+    return min(range(len(scores)), key=lambda number: rank(scores[number]))
+
+
+def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
+    """The scores of each row of a search in its worst seed, by label.
+
+    Args:
+        made: the search, done.
+        folder: of its runs.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for job in jobs.row_jobs(made):
+        cells, _ = records.read_results(folder / job.name)
+        for name, score, worse in (("passkey", "accuracy", min), ("perplexity", "perplexity", max)):
+            mine = [cell for cell in cells if cell["eval"] == name]
+            if mine:
+                values = found.setdefault(job.row.label, {})
+                value = round(results.mean(mine), 4)
+                values[score] = worse(values[score], value) if score in values else value
+    return found
+
+
+def search(path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path) -> dict[str, Any]:
+    """Does what is missing of a search, and writes which rates each learner is to have.
+
+    Args:
+        path: the experiment's file, whose rows are called as `label_of` says.
+        tries: of each learner.
+        folder: of the runs.
+        out: the file to write: the rule, what was found and the rates.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UserError: a run failed.
+    """
+    sweep = Sweep.load([str(path)], runs=folder)
+    if sweep.run():
+        raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
+    scores = worst_scores(sweep.experiments[0], folder)
+    found, rates = {}, {}
+    for learner, tried in tries.items():
+        mine = [scores[label_of(learner, number)] for number in range(len(tried))]
+        found[learner] = [{**rates, **score} for rates, score in zip(tried, mine, strict=True)]
+        rates[learner] = dict(tried[best(mine)])
+    result = {"command": f"python experiments/{path.name}", "rule": RULE, "found": found, "rates": rates}
+    files.write_atomically(out, json.dumps(result, indent=2) + "\n")
+    return result

@@ -1,0 +1,50 @@
+"""The small scale end to end: one row with one seed and few steps, from the corpus to the table."""
+
+from pathlib import Path
+
+import pytest
+
+from bam_jax import tables
+from bam_jax.experiments.sweep import Sweep
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+CUT = """
+import dataclasses
+import runpy
+
+from bam_jax.experiments.experiment import tabled
+
+TINY = {{"steps": 2, "model.layers": 1, "model.width": 16, "model.heads": 2, "model.hidden": 16}}
+
+
+def get_experiment(scale):
+    made = runpy.run_path({path!r})["get_experiment"](scale)
+    (row,) = [row for row in made.rows if row.label == "BAM SSMax"]
+    columns = [column for column in made.tables[0].columns if column.label in {columns!r}]
+    columns = tuple(dataclasses.replace(c, evaluation=dataclasses.replace(c.evaluation, **{fewer!r})) for c in columns)
+    row = dataclasses.replace(row, overrides={{**row.overrides, **TINY}}, seeds=(0,))
+    return tabled(made.title, [row], [dataclasses.replace(made.tables[0], columns=columns, values={{"BAM SSMax": ()}})])
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "columns", "fewer"),
+    [
+        ("bam_figure2_passkey", ("128",), {"depths": 2, "trials": 1}),
+        ("bam_table2_perplexity", ("Wikipedia", "Fineweb"), {"tokens": 640}),
+    ],
+)
+def test_a_row_from_the_corpus_to_the_table(tmp_path, monkeypatch, capsys, name, columns, fewer):
+    monkeypatch.chdir(tmp_path)
+    english = tmp_path / "corpora" / "english"
+    english.mkdir(parents=True)
+    for number in range(20):
+        (english / f"{number}.txt").write_text(f"Text number {number}, of no great length. " * 100)
+    path = tmp_path / f"{name}.py"
+    path.write_text(CUT.format(path=str(EXPERIMENTS / f"{name}.py"), columns=columns, fewer=fewer))
+    (job,) = Sweep.load([str(path)], scale="small", runs=tmp_path / "runs").rows
+    job.work(tmp_path / "runs")
+    tables.main([str(path), "--scale=small", f"--runs={tmp_path / 'runs'}"])
+    written = capsys.readouterr().out
+    assert "(small scale)" in written and "BAM SSMax" in written and "—" not in written.partition("BAM SSMax")[2]
