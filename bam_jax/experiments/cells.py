@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.experiments import experiment, statistics, tables
+from bam_jax.experiments import entries, experiment, statistics, tables
+from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Experiment, Table
 from bam_jax.experiments.statistics import Interval, Kind
-from bam_jax.experiments.tables import Entry
 from bam_jax.system.errors import UserError
 
 
@@ -104,7 +104,7 @@ class Printed(Measured):
         if scale:
             return Measured(self.folder, scale, self.experiments).seed_values(name, title, row, column)
         entry = self.entry(name, title, row, column)
-        printed = tables.parse_number(entry.paper)
+        printed = entries.parse_number(entry.paper)
         return SeedValues({} if printed is None else {0: float(printed)}, entry.kind, unit=entry.column.unit)
 
 

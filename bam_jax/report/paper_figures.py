@@ -8,8 +8,8 @@ import numpy as np
 
 from bam_jax import render
 from bam_jax.experiments import results, tables
+from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Column, Table
-from bam_jax.experiments.tables import Entry
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.style import Figure

@@ -5,10 +5,10 @@ import enum
 from pathlib import Path
 
 from bam_jax.experiments import experiment, jobs, tables
+from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
-from bam_jax.experiments.tables import Entry
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bam_jax.experiments import experiment, results
+from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import DASH, Experiment, Table
 from bam_jax.experiments.statistics import Kind
-from bam_jax.experiments.tables import Entry, Outcome, State, compare, parse_number
+from bam_jax.experiments.tables import compare
 from bam_jax.render import page
 from bam_jax.render.page import Estimated, Section, Words
 from bam_jax.system.errors import UserError

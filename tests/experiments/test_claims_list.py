@@ -10,8 +10,8 @@ import pytest
 
 from bam_jax.experiments import checks, experiment
 from bam_jax.experiments.claims import conclude
+from bam_jax.experiments.entries import parse_number
 from bam_jax.experiments.experiment import SCALES
-from bam_jax.experiments.tables import parse_number
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CLAIMS = runpy.run_path(str(EXPERIMENTS / "claims.py"))["get_claims"]()

@@ -18,9 +18,9 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment, jobs, papers, speed_jobs, tables
+from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import DASH, Column, Row, Speed, Table, tabled
 from bam_jax.experiments.statistics import Kind, accuracy_interval, positive_interval
-from bam_jax.experiments.tables import Entry, Outcome, State
 from bam_jax.report import tables_page
 from bam_jax.system.errors import UserError
 
@@ -366,13 +366,13 @@ def test_a_benchmark_is_the_mean_over_the_questions_of_all_its_tasks(tmp_path, c
 
 @hypothesis.given(st.decimals(min_value=0, max_value=10**5, places=3), st.sampled_from(["", "~", "<", ">"]))
 def test_numbers_are_read_as_printed(value, sign):
-    assert tables.parse_number(f"{sign}{value}") == value
-    assert tables.parse_number(f"{sign}{value}K") == 1000 * value
-    assert tables.parse_number(f"{value} ± 0.1") == value
-    assert tables.parse_number(f"3 × {value}") == 3 * value
+    assert parse_number(f"{sign}{value}") == value
+    assert parse_number(f"{sign}{value}K") == 1000 * value
+    assert parse_number(f"{value} ± 0.1") == value
+    assert parse_number(f"3 × {value}") == 3 * value
 
 
 @pytest.mark.parametrize("text", ["n/a", "1,5", "1.", "- 3", "2 x 3", "1e5"])
 def test_other_texts_are_no_numbers(text):
     with pytest.raises(UserError, match="is not a number as tables print them"):
-        tables.parse_number(text)
+        parse_number(text)
