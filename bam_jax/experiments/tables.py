@@ -24,7 +24,7 @@ from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
 
-def _percent(known: counts.Parameters) -> float:
+def _percent(known: counts.ParameterCounts) -> float:
     """The trained parameters of the encodings, in percent of the model's others."""
     return 100 * known.trained_prior / (known.embedding + known.transformer)
 

@@ -2,14 +2,13 @@
 
 import dataclasses
 import re
-import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bam_jax.experiments import claims
-from bam_jax.experiments.cells import Cells, Measured, Printed, SeedValues
+from bam_jax.experiments.cells import Cells, Measured, SeedValues
 from bam_jax.experiments.checks import above_chance, better, ratio, within
 from bam_jax.experiments.claims import Claim, Verdict
 from bam_jax.experiments.statistics import Kind
@@ -17,34 +16,6 @@ from bam_jax.report import claims_page
 from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = runpy.run_path(str(ROOT / "experiments" / "claims.py"))["get_claims"]()
-
-PRINTED_OTHERWISE = {
-    "D.1, Table 2",  # Wikipedia: RoPE 18.36, ALiBi SSMax .19 ahead
-    "F.1, Table 4",  # Single 2 at 4K: RoPE SSMax .52, BAM SSMax .24
-    "F.2, Table 5",  # MultiKey 3
-    "H.7, Table 8",  # SSMax: nothing at 120M, a tenth at 1.1B
-    "5.1",  # CABLE_NW and ALiBi on WikiText-103
-    "Table 4, GPT-2 Tiny on FineWeb-Edu",  # ALiBi at 8192
-}
-"""Where the papers' tables do not bear out all that their text says."""
-
-
-def judged(measured, printed):
-    found = claims.judge(CLAIMS, measured, printed)
-    return [judgement for said in found.values() for judgement in said]
-
-
-def test_what_the_papers_print_bears_out_what_they_say(tmp_path):
-    nothing = Measured(tmp_path, "toy", ROOT / "experiments")
-    found = judged(nothing, Printed(tmp_path, "paper", ROOT / "experiments"))
-    otherwise = {judgement.claim.place for judgement in found if judgement.printed is False}
-    assert otherwise <= PRINTED_OTHERWISE, otherwise
-    assert sum(judgement.printed is True for judgement in found) >= 20
-    # And nothing holds of nothing, but for what a configuration tells.
-    assert {judgement.verdict for judgement in found} <= {Verdict.HOLDS, Verdict.UNMEASURED, Verdict.UNCHECKED}
-    assert all("parameters" in each.claim.says for each in found if each.verdict is Verdict.HOLDS)
-
 
 X, Y = Cells("a", "b", ("x",)), Cells("a", "b", ("y",))
 PROMPTS = 10_000

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bam_jax.experiments import checks, experiment
-from bam_jax.experiments.claims import conclude
-from bam_jax.experiments.entries import parse_number
+from bam_jax.experiments import experiment
+from bam_jax.experiments.cells import Measured, Printed, SeedValues
+from bam_jax.experiments.claims import Verdict, judge
 from bam_jax.experiments.experiment import SCALES
+from bam_jax.experiments.statistics import Kind
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CLAIMS = runpy.run_path(str(EXPERIMENTS / "claims.py"))["get_claims"]()
@@ -34,28 +35,17 @@ PRINTED_OTHERWISE = {
 """Where the papers' tables do not bear out what their text says."""
 
 
-class Named(checks.Measured):
+class Named(Measured):
     """No numbers; every cell that is asked for must be in a table, and measured at the scale unless it may lack there."""
 
     def __init__(self, scale: str, may_lack: bool) -> None:
         self.scale, self.may_lack = scale, may_lack
 
-    def cell(self, name: str, title: str, row: str, column: str, scale: str = "") -> float | None:
+    def seed_values(self, name: str, title: str, row: str, column: str, scale: str = "") -> SeedValues:
         (table,) = [table for table in load(name, scale or self.scale).tables if table.title.startswith(title)]
         cells = {each.label: (each, value) for each, value in table.cells(row)}
         assert self.may_lack or not cells[column][0].missing, f"{name}, {title}: {column}"
-        return None
-
-
-class Printed(checks.Measured):
-    """What the papers print, and what configurations tell; quicker than `checks.Printed`, which plans all runs."""
-
-    def cell(self, name: str, title: str, row: str, column: str, scale: str = "") -> float | None:
-        if scale:
-            return checks.Printed(self.folder, self.scale, self.experiments).cell(name, title, row, column, scale)
-        (table,) = [table for table in load(name, "paper").tables if table.title.startswith(title)]
-        number = parse_number({each.label: value for each, value in table.cells(row)}[column])
-        return None if number is None else float(number)
+        return SeedValues({}, Kind.ACCURACY)
 
 
 @functools.cache
@@ -73,12 +63,14 @@ def test_every_claim_asks_for_cells_that_its_scale_has(scale):
 
 
 def test_what_the_papers_print_bears_out_what_they_say(tmp_path):
-    printed = Printed(tmp_path, "paper", EXPERIMENTS)
-    found = {claim.says: conclude([check(printed) for check in claim.checks]).value for claim in EVERY}
-    contradicted = {says for says, word in found.items() if word in ("does not hold", "in part")}
+    nothing, printed = Measured(tmp_path, "toy", EXPERIMENTS), Printed(tmp_path, "paper", EXPERIMENTS)
+    judged = [each for said in judge(CLAIMS, nothing, printed).values() for each in said]
+    contradicted = {each.claim.says for each in judged if each.printed is False}
     assert all(sum(part in says for says in contradicted) == 1 for part in PRINTED_OTHERWISE)
     assert len(contradicted) == len(PRINTED_OTHERWISE)
-    assert sum(word == "holds" for word in found.values()) >= 50
+    assert sum(each.printed is True for each in judged) >= 50
+    # And nothing holds of nothing, but for what a configuration tells.
+    assert all("parameters" in each.claim.says for each in judged if each.verdict is Verdict.HOLDS)
 
 
 def test_a_claim_can_be_read_alone():
