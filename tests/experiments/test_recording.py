@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from bam_jax import config, sweep
-from bam_jax.experiments import experiment, jobs, papers, queue, record_file
+from bam_jax.experiments import experiment, jobs, papers, queue, record_file, recording
 from bam_jax.experiments.recording import Recorder
 from bam_jax.system import jsonl
 from bam_jax.training import run_folder
 
+MACHINE = {"device": "cpu", "processor": "abacus", "cores": 2, "versions": {"jax": "0.1"}}
 EXPERIMENT = """
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments.experiment import Experiment, Row
@@ -68,6 +69,8 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs.session, "train", train)
     monkeypatch.setattr(jobs.running, "evaluate", evaluate)
     monkeypatch.setattr(queue, "run", work)
+    monkeypatch.setattr(recording, "machine", lambda: MACHINE)
+    monkeypatch.setattr(recording.host, "commit", lambda: "abc1234")
     monkeypatch.setattr(record_file, "checkpoint", types.SimpleNamespace(restore_model=lambda *run, step: (0, 0, 0)))
     monkeypatch.setattr(record_file, "head_parameters", lambda decoder: {"shape": np.zeros((1, 2))})
     write()
@@ -85,7 +88,7 @@ def test_what_is_recorded_is_not_done_again_without_the_folders(place, capsys):
     found = record_file.read(place.file)
     assert sorted(each.name for each in found.values()) == ["base-seed0", "first-seed0", "first-seed1", "next-seed0"]
     source = next(iter(found.values())).source
-    assert source["command"] == f"python -m bam_jax.sweep {place.path} --scale=paper" and source["machine"]["processor"]
+    assert source["command"] == f"python -m bam_jax.sweep {place.path} --scale=paper" and source["machine"] == MACHINE
     text = place.file.read_text()
     assert run(place, "two") == 0
     assert not place.done and place.file.read_text() == text
@@ -119,11 +122,9 @@ def test_a_run_that_others_start_from_is_trained_for_its_weights_alone(place):
 
 def test_another_configuration_does_not_count(place, capsys):
     assert run(place, "one") == 0
-    place.path.write_text(
-        place.path.read_text()
-        .replace('"First", CONFIG, {"steps": 10}', "")
-        .replace('{"steps": 10}, (0, 1)', '{"steps": 10, "optimizer.rate": 0.01}, (0, 1)')
-    )
+    capsys.readouterr()
+    text = place.path.read_text()
+    place.path.write_text(text.replace('{"steps": 10}, (0, 1)', '{"steps": 10, "optimizer.rate": 0.01}, (0, 1)'))
     assert run(place, "two", "--print") == 0
     said = capsys.readouterr()
     assert "; 2 runs of other configurations do not count: first-seed0, first-seed1\n" in said.err
