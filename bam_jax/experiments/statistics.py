@@ -7,6 +7,7 @@ are one-sided, all intervals two-sided at 95%.
 import bisect
 import enum
 import math
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -24,6 +25,9 @@ POWER = 0.8
 
 MOST_SEEDS = 1000
 """The greatest number of seeds that is worth saying."""
+
+
+_LARGEST_LOG = math.log(sys.float_info.max) - 1
 
 
 class Kind(enum.Enum):
@@ -51,8 +55,8 @@ class Interval(NamedTuple):
         return self._replace(low=max(self.low, least), high=min(self.high, most))
 
     def exp(self) -> Self:
-        """The interval of a positive quantity whose logarithm has this one."""
-        return type(self)(*(math.exp(end) for end in self))
+        """The interval of a positive quantity whose logarithm has this one; an end that no number holds is infinite."""
+        return type(self)(*(math.exp(end) if not end > _LARGEST_LOG else math.inf for end in self))
 
 
 class Estimate(NamedTuple):
@@ -133,7 +137,9 @@ def estimate(values: Sequence[float] | np.ndarray, floor: float = 0.0) -> Estima
     numbers = np.asarray(values, np.float64)
     if numbers.size < 2:
         raise ValueError(f"{numbers.size} seeds have no spread; an interval needs two at least")
-    error = numbers.std(ddof=1) / math.sqrt(numbers.size)
+    # Records may hold numbers whose squares are too large.
+    unit = float(np.abs(numbers).max()) or 1.0
+    error = (numbers / unit).std(ddof=1) * unit / math.sqrt(numbers.size)
     return Estimate(float(numbers.mean()), max(float(error), floor), numbers.size)
 
 
@@ -212,11 +218,12 @@ def quotient_interval(
     n = both.shape[1]
     if not both[1].any():
         return Interval(0.0 if n > 1 else math.nan, math.nan, math.inf if n > 1 else math.nan)
-    dividend, divisor = both.mean(axis=1)
+    unit = np.abs(both).max()  # cancels, and keeps squares small
+    dividend, divisor = (both.mean(axis=1) / unit).tolist()
     if n < 2:
         return Interval(math.nan, dividend / divisor, math.nan)
-    covariance = np.cov(both) / n
-    variances = np.maximum(np.diag(covariance), np.square(floors))
+    covariance = np.cov(both / unit) / n
+    variances = np.maximum(np.diag(covariance), np.square(np.divide(floors, unit)))
     square = _t_quantile((1 + LEVEL) / 2, n) ** 2
     # The ends are the roots of a r**2 - 2 b r + c.
     a = divisor**2 - square * variances[1]

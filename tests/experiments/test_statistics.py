@@ -126,6 +126,12 @@ def test_the_interval_of_a_quotient_covers_it():
     assert coverage(found, 0.5) == pytest.approx(0.95, abs=0.02)
 
 
+def test_the_largest_numbers_that_records_hold_have_intervals():
+    assert statistics.positive_interval([1e250, 1e-250]).high == math.inf
+    assert math.isfinite(estimate([1e250, -1e250, 0.0]).error) and estimate([0.0, 0.0]).error == 0.0
+    assert statistics.quotient_interval([1e250, 9e249, 8e249], [1e250] * 3).middle == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize(("k", "n"), [(0, 8), (3, 8), (8, 8), (10, 10)])
 def test_shares_of_seeds_have_exact_bounds(k, n):
     low, middle, high = statistics.share_interval(k, n)
