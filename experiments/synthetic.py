@@ -36,7 +36,7 @@ TRAINED = {
     "symbols": {"data.mixture": {task: {"weight": 1.0, "task": task} for task in SYNTHETIC}},
     "text": {"data.task": "packed"},
 }
-"""The two models of a method: one learns all tasks from as many rows each, which is faster than each alone."""
+"""The two models of a method: one learns all tasks, from as many rows each."""
 
 SEEDS = {"toy": (0,), "small": tuple(range(8))}
 NOTES = (
