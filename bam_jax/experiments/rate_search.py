@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.evals import records
-from bam_jax.experiments import jobs, results
+from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import files
@@ -51,8 +50,9 @@ def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
         folder: of its runs.
     """
     found: dict[str, dict[str, float]] = {}
+    read = tables.results_reader(folder, made.records)
     for job in jobs.row_jobs(made):
-        cells, _ = records.read_results(folder / job.name)
+        cells = read(job).cells
         for name, score, worse in (("passkey", "accuracy", min), ("perplexity", "perplexity", max)):
             mine = [cell for cell in cells if cell["eval"] == name]
             if mine:
