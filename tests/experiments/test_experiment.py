@@ -38,8 +38,10 @@ def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
 
 def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):
     path = tmp_path / "experiment.py"
-    path.write_text("def get_experiment(source, runs):\n    return f'{source} in {runs}'\n")
-    assert experiment.load(path, source="corpus", runs=tmp_path / "x") == f"corpus in {tmp_path / 'x'}"
+    made = "Experiment(f'{source} in {runs}', (Row('a', 'config.py', {}),))"
+    imports = "from bam_jax.experiments.experiment import Experiment, Row"
+    path.write_text(f"{imports}\n\ndef get_experiment(source, runs):\n    return {made}\n")
+    assert experiment.load(path, source="corpus", runs=tmp_path / "x").title == f"corpus in {tmp_path / 'x'}"
     with pytest.raises(UserError, match="experiment.py needs --source=PATH"):
         experiment.load(path)
     with pytest.raises(UserError, match="--source=corpus: .*quickstart.py takes no corpus"):

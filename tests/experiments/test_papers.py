@@ -271,8 +271,12 @@ def test_the_methods_of_bam_are_the_papers():
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_passkeys_are_asked_as_the_authors_ask(scale):
-    near = [column.evaluation for column in load("bam_figure2_passkey", scale).tables[0].columns]
-    far = [column.evaluation for column in load("bam_table7_extension", scale).tables[0].columns if column.evaluation]
+    asked = {
+        name: [column.evaluation for column in load(name, scale).tables[0].columns if column.evaluation]
+        for name in ("bam_figure2_passkey", "bam_table7_extension")
+    }
+    near, far = asked.values()
+    assert near and far
     assert {each.patience for each in (*near, *far)} == {2 if scale == "toy" else 0}
     assert {each.prompt for each in far} == {"first_digit" if scale == "paper" else None}
     assert {each.prompt for each in near} == {None} == {each.seed for each in (*near, *far)}

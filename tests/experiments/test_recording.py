@@ -67,10 +67,10 @@ def place(tmp_path, monkeypatch):
         return []
 
     monkeypatch.setattr(jobs.session, "train", train)
-    monkeypatch.setattr(jobs.running, "evaluate", evaluate)
+    monkeypatch.setattr(jobs.measuring, "evaluate", evaluate)
     monkeypatch.setattr(queue, "run", work)
     monkeypatch.setattr(recording, "machine", lambda: MACHINE)
-    monkeypatch.setattr(recording.host, "commit", lambda: "abc1234")
+    monkeypatch.setattr(recording.git, "describe", lambda: "abc1234")
     monkeypatch.setattr(record_file, "checkpoint", types.SimpleNamespace(restore_model=lambda *run, step: (0, 0, 0)))
     monkeypatch.setattr(record_file, "head_parameters", lambda decoder: {"shape": np.zeros((1, 2))})
     write()
