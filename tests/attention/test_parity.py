@@ -1,7 +1,7 @@
 """The reference against loops in NumPy; every backend against the reference in float64, output and every gradient.
 
-The default run takes few cases in which every pair of settings meets; `-m full` takes each bias with each
-mask on each backend.
+The default run takes few cases in which every pair of settings meets (half of them on a TPU's kernels); `-m full` takes the
+rest, and each bias with each mask on each backend.
 """
 
 import dataclasses
@@ -409,11 +409,15 @@ def default_numbers(backend):
     return jax.enable_x64(backend != "pallas_gpu")
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=pytest.mark.hopper) if case.backend in SLOW else case for case in CASES],
-    ids=lambda case: "-".join(map(str, dataclasses.astuple(case))),
-)
+def marked(case):
+    """The case with the suite that takes it: every other pair on a TPU's kernels, which take longest to compile, is `full`."""
+    if case.backend in SLOW:
+        return pytest.param(case, marks=pytest.mark.hopper)
+    later = case.backend == "pallas_tpu" and CASES.index(case) % 2
+    return pytest.param(case, marks=pytest.mark.full) if later else case
+
+
+@pytest.mark.parametrize("case", map(marked, CASES), ids=lambda case: "-".join(map(str, dataclasses.astuple(case))))
 def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
     arguments, d_out = inputs(case)
     with default_numbers(case.backend):

@@ -160,6 +160,7 @@ def test_balanced_pieces_are_mirrored_and_come_back(mesh):
     np.testing.assert_array_equal(mapped(lambda x: _take_back(x, AXIS, 1))(there)[0], np.arange(16))
 
 
+@pytest.mark.full
 def test_every_device_has_the_same_work_when_balanced(mesh, x64):
     """Pairs of tokens that a device computes, by the positions that it is given."""
     q, k, v, scoring, _ = case("uniform", packed=False, tempered=False)

@@ -15,6 +15,7 @@ from bam_jax.system.errors import UserError
 TINY = ["--heads=2", "--width=8", "--repetitions=1"]
 
 
+@pytest.mark.full
 def test_the_table_and_the_records(tmp_path, capsys):
     file = tmp_path / "speed.json"
     options = [*TINY, "--lengths=24", "--decode=40", f"--out={file}"]

@@ -12,7 +12,7 @@ from bam_jax import config
 from bam_jax.bench import speed, workloads
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config, ModelConfig
-from bam_jax.encodings import ENCODINGS, context
+from bam_jax.encodings import ENCODINGS, context_aware
 from bam_jax.models import generate, transformer
 from bam_jax.system.errors import UserError
 
@@ -51,8 +51,8 @@ def test_what_is_timed_as_decoding_writes_what_generate_writes():
 
 
 def test_decoding_sums_over_the_new_token_alone(monkeypatch):
-    sizes, inner = [], context.running_sum
-    monkeypatch.setattr(context, "running_sum", lambda x, axis=None: sizes.append(x.shape[-1]) or inner(x, axis))
+    sizes, inner = [], context_aware.running_sum
+    monkeypatch.setattr(context_aware, "running_sum", lambda x, axis=None: sizes.append(x.shape[-1]) or inner(x, axis))
     workload = workloads.decoding(made("cable"), 5, calls=1)
     state = workload.start()
     assert max(sizes) == 2 + 5

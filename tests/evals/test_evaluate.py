@@ -219,6 +219,7 @@ def test_an_override_changes_what_is_measured(run):
     assert len(plain["windows"]) == 2 and plain["window"] == 24
 
 
+@pytest.mark.full
 def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
     run = untrained(tmp_path, "byte")
     before = measuring.evaluate(run, Perplexity((16,), tokens=32))

@@ -128,8 +128,9 @@ def test_the_quickstart_is_what_was_promised():
     assert len(planned) == 11 and made.rows[0].seeds == (0, 1, 2)
     assert {job.seed for job in planned[3:]} == {0}
     main = made.rows[0]
-    assert main.overrides["encoding_options.init"] == "spread"
-    assert all(job.config.optimizer.prior_rate == 1.0 for job in planned if job.row.label == main.label)
+    assert main.overrides["encoding_options.init"] == "uniform"
+    first = [job.config for job in planned if job.row.label == main.label]
+    assert all(config.optimizer.prior_rate == 20.0 and config.ssmax == "effective" for config in first)
     for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
         assert label in labels
     lengths = {(e.lengths, e.depths, e.trials) for e in main.evaluations if e.name == "passkey"}

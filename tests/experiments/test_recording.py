@@ -58,7 +58,8 @@ def place(tmp_path, monkeypatch):
                     "step": 10,
                     "unit": "u",
                 }
-                jsonl.append(run / "results.jsonl", cell | {"overrides": {}, "prompt": "toy", "seed": 0})
+                seed = run_folder.read_config(run).seed
+                jsonl.append(run / "results.jsonl", cell | {"overrides": {}, "prompt": "toy", "seed": seed})
         return []
 
     def work(waiting, named, folder, slots, platform):

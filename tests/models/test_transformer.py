@@ -23,7 +23,18 @@ TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="fl
 
 # Encodings that differ from one that is tested in a formula alone; `-m full` takes them, too.
 POSITIONAL = ("additive_decay", "alibi_learned", "gaussian", "kerple_log", "kerple_power", "nope", "student_t", "t5")
-ALIKE = (*POSITIONAL, "cable_nw", "dape_cable", "rope_ntk", "rope_pi")
+ALIKE = (
+    *POSITIONAL,
+    "cable_nw",
+    "dape_cable",
+    "fox",
+    "k_cable",
+    "rope_ntk",
+    "rope_pi",
+    "rope_yarn",
+    "sandwich",
+    "t5_distance",
+)
 
 
 def full(*values):
@@ -220,6 +231,7 @@ def test_scanned_layers_are_unrolled_layers_with_and_without_remat(tokens):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), made, expected)
 
 
+@pytest.mark.full
 def test_remat_keeps_fewer_activations():
     def kept(remat):
         model = build("bam", layers=6, scan=True, remat=remat)

@@ -51,6 +51,7 @@ def layouts(config):
     return {name: with_shardings(shapes, state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()}
 
 
+@pytest.mark.full
 def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     wanted = layouts(config)

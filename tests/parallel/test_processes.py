@@ -117,6 +117,7 @@ def test_two_processes_stop_at_one_step_and_one_goes_on(path):
     same(*[whole(path, run, TWO, *LONG) for run in ("run", "alone")], rtol=0)
 
 
+@pytest.mark.full
 def test_a_signal_leaves_a_checkpoint_of_that_very_step_and_all_is_said(path, monkeypatch, capsys):
     config = configs.load(path / "tiny.py", {"steps": 6})
     before = {number: signal.getsignal(number) for number in processes.SIGNALS}

@@ -167,6 +167,7 @@ def one_step(config, **more):
     return before, *loop.make_step(config, graph, tx)(state, batch)
 
 
+@pytest.mark.full
 def test_accumulation_is_exact_where_micro_batches_weigh_differently(path):
     whole = one_step(tiny(path, "--config.optimizer.warmup=0"))
     parts = one_step(tiny(path, "--config.optimizer.warmup=0", "--config.optimizer.accumulate=4"))
@@ -213,6 +214,7 @@ def test_decoders_and_encoders_have_tasks_of_their_own(path, capsys):
     assert not (path / "run").exists()
 
 
+@pytest.mark.full
 def test_a_run_may_start_from_anothers_parameters(path):
     loop.fit(tiny(path, "--config.steps=2", "--config.checkpoint_every=2"), path / "short")
     longer = tiny(path, f"--config.start={path / 'short'}", "--config.context=48")
