@@ -74,7 +74,7 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
 
 
 def claims_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
-    """Two sections for each paper: a point for each claim, and a table of all criteria.
+    """Two sections for each paper: a point for each claim, and a table of the criteria of those that were measured.
 
     Args:
         judged: the claims by paper.
@@ -84,8 +84,10 @@ def claims_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
         counted = ", ".join(f"{each.value} {_count(said, each)}" for each in Verdict if _count(said, each))
         items = [claim_item(judgement) for judgement in said]
         sections.append(Section(paper, f"{len(items)} claims: {counted}.", items=items))
-        rows = [row for judgement in said if judgement.findings for row in _criteria_rows(judgement)]
-        sections.append(Section(f"{paper}: criterion by criterion", table=page.Table(HEAD, rows), folded=True))
+        measured = [judgement for judgement in said if any(criterion.n for criterion in judgement.criteria)]
+        rows = [row for judgement in measured for row in _criteria_rows(judgement)]
+        if rows:
+            sections.append(Section(f"{paper}: criterion by criterion", table=page.Table(HEAD, rows), folded=True))
     return sections
 
 

@@ -10,11 +10,18 @@ from bam_jax.analysis import priors
 from bam_jax.experiments import jobs
 from bam_jax.experiments.cells import Measured
 from bam_jax.render.learned import Heads
+from bam_jax.report import claims_page
 from bam_jax.report.claims_page import clusters
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_page_is_that_of_the_committed_records(tmp_path):
+    """Make it again with python -m bam_jax.claims experiments/claims.py --scale=small --runs=none --out=docs/claims.md."""
+    made = claims_page.to_markdown(ROOT / "experiments" / "claims.py", tmp_path / "none", "small")
+    assert (ROOT / "docs" / "claims.md").read_text() == made
 
 
 def test_the_page_is_written_and_bad_input_named(tmp_path):
