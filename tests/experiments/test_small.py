@@ -43,8 +43,9 @@ def test_a_row_from_the_corpus_to_the_table(tmp_path, monkeypatch, capsys, name,
         (english / f"{number}.txt").write_text(f"Text number {number}, of no great length. " * 100)
     path = tmp_path / f"{name}.py"
     path.write_text(CUT.format(path=str(EXPERIMENTS / f"{name}.py"), columns=columns, fewer=fewer))
-    (job,) = Sweep.load([str(path)], scale="small", runs=tmp_path / "runs").rows
-    job.work(tmp_path / "runs")
+    sweep = Sweep.load([str(path)], scale="small", runs=tmp_path / "runs")
+    (job,) = sweep.rows
+    sweep.recorder.work(job, tmp_path / "runs")
     tables.main([str(path), "--scale=small", f"--runs={tmp_path / 'runs'}"])
     written = capsys.readouterr().out
     assert "(small scale)" in written and "BAM SSMax" in written and "—" not in written.partition("BAM SSMax")[2]
