@@ -228,7 +228,7 @@ def test_scanned_layers_are_unrolled_layers_with_and_without_remat(tokens):
     expected = run()
     for options in ({"scan": True}, {"remat": True}, {"scan": True, "remat": True}):
         made = run(**options)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), made, expected)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-3), made, expected)
 
 
 @pytest.mark.full
