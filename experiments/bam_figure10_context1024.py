@@ -12,7 +12,7 @@ from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, bam, paper
 LONGEST = 32_768
 POSITIONS = tuple(1024 * 2**k for k in range(6))
 UNASKED = ("Sinusoidal SSMax", "NoPE SSMax", "ALiBi SSMax", "BAM")
-"""Of these the text and the caption say nothing; the small scale leaves them out."""
+"""The rows of which text and caption say nothing; the small scale leaves them out."""
 
 
 def get_experiment(scale: str) -> Experiment:

@@ -15,7 +15,7 @@ INITS = {"uniform": "uniform", "ALiBi": "alibi", "sampled": "sampled"}
 LEARNERS = {
     f"BAM SSMax from {label}": {"encoding_options.init": init} for label, init in INITS.items() if label != "uniform"
 }
-"""Those whose rates the small scale looks for; the uniform start is the method itself."""
+"""The starts whose rates the small scale looks for; the uniform one is the method itself."""
 NOTES = (
     """The caption says three schemes, the text describes two. The third row is the normal start that the authors' code
     offers.""",

@@ -18,7 +18,7 @@ OVERRIDES = {
     "shape, scale and location": {"encoding_options.train_loc": True},
 }
 LEARNERS = {f"BAM SSMax training {label}": changes for label, changes in OVERRIDES.items() if changes}
-"""Those whose rates the small scale looks for; shape and scale is the method itself."""
+"""The variants whose rates the small scale looks for; shape and scale is the method itself."""
 NOTES = ("The paper says how many parameters are trained, and that shape and scale together reach furthest.",)
 
 

@@ -196,7 +196,7 @@ def _beyond_the_context() -> list[Claim]:
 
 
 def _perplexity(name: str, figure: str) -> list[Claim]:
-    """What is said of both texts: its own growth is taken out by Local RoPE, whose window is the training context."""
+    """The claims about both texts: a text's own growth is taken out by Local RoPE, whose window is the training context."""
     text = "on text like that of the training" if figure == "Figure 6" else "on Wikipedia"
     place = f"D.2, {figure}"
     end = Cells(name, figure, ("32K",))

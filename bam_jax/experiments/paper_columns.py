@@ -48,7 +48,7 @@ def head(length: int) -> str:
 
 
 FAR_ASKED = ("<1K", "51K", "102K", "256K", "512K")
-"""What the small scale measures of them, unless an experiment says otherwise."""
+"""The heads that the small scale measures, unless an experiment says otherwise."""
 
 PATIENCE = 2
 """Lengths one after another without any passkey found, after which the toy scale leaves longer ones out."""

@@ -13,7 +13,7 @@ from typing import Any
 from bam_jax.system.errors import UserError
 
 SEEDS = tuple(range(8))
-"""Of training: the sample on which intervals stand."""
+"""The training seeds: the sample on which intervals stand."""
 
 ENGLISH = "corpora/english"
 """The folder in which the user has English text, such as that of WikiText-2; a tenth of it is held out."""
@@ -47,7 +47,7 @@ CABLE_SIZES: Mapping[str, Mapping[str, Any]] = {
 }
 
 TRIES: Sequence[Mapping[str, float]] = tuple({"optimizer.rate": rate} for rate in (1e-3, 3e-3, 1e-2))
-"""What a method without a prior of its own is tried with."""
+"""The tries of a method without a prior of its own."""
 
 PRIOR_TRIES: Sequence[Mapping[str, float]] = tuple(
     {"optimizer.rate": rate, "optimizer.prior_rate": times} for rate, times in ((3e-3, 1.0), (3e-3, 20.0), (1e-2, 20.0))
@@ -77,7 +77,7 @@ def tries(method: str) -> Sequence[Mapping[str, float]]:
 
 
 KEYS, TEXT, GPT2 = "keys", "text", "GPT-2 on text"
-"""What learners are: BAM's models on planted keys or on text alone, and CABLE's on text."""
+"""The kinds of learners: BAM's models on planted keys or on text alone, and CABLE's on text."""
 
 
 def learner(name: str, kind: str) -> str:
