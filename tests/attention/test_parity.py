@@ -417,7 +417,9 @@ def marked(case):
     return pytest.param(case, marks=pytest.mark.full) if later else case
 
 
-@pytest.mark.parametrize("case", map(marked, CASES), ids=lambda case: "-".join(map(str, dataclasses.astuple(case))))
+@pytest.mark.parametrize(
+    "case", list(map(marked, CASES)), ids=lambda case: "-".join(map(str, dataclasses.astuple(case)))
+)
 def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
     arguments, d_out = inputs(case)
     with default_numbers(case.backend):
