@@ -19,8 +19,8 @@ NOTES = (
     "the experiments at that scale. Columns are named as in the papers, with their tokens; "
     "`docs/claims_protocol.md` has the scales.",
     'A claim states its criterion. What is in brackets after "here:" is ours, where the paper gives no number; a '
-    "bound without it is the paper's. A length that was left out because no key was found at the two before it "
-    "counts as 0.",
+    "bound without it is the paper's. Every length that a table asks for is "
+    "measured.",
     "At the small scale one English text stands for FineWeb, FineWeb-Edu and WikiText-103, and Python's "
     "documentation, on which these models are not trained, for Wikipedia. Passkeys are planted in training, where "
     "the paper's models meet none.",

@@ -25,7 +25,7 @@ QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
 CONTEXT = QUICKSTART["CONTEXT"]
 RATES = (1e-3, 3e-3, 1e-2)
 SEEDS = (100, 101)
-"""Of training, and so of the prompts; the quickstart uses neither. A single seed may miss a fragile rate."""
+"""The seeds of training, and so of the prompts; the quickstart uses neither. A single seed may miss a fragile rate."""
 
 
 def get_experiment() -> Experiment:

@@ -21,7 +21,7 @@ from bam_jax.experiments.rate_search import Rates, label_of
 from bam_jax.system import errors
 
 SEEDS = (100, 101)
-"""Of training; the small scale has 0 to 7. Keys are found or not by seed, so that one seed may miss a fragile rate."""
+"""The seeds of training; the small scale has 0 to 7. One seed may miss a fragile rate, since keys are found or not by seed."""
 CONTEXT = 64
 TEXT: tuple[Evaluation, ...] = (Perplexity((CONTEXT,), tokens=2**17),)
 KEYS: tuple[Evaluation, ...] = (Passkey((CONTEXT,), trials=5, seed=SEEDS[0]), *TEXT)
@@ -31,7 +31,7 @@ ABLATIONS = {
     **runpy.run_path(str(Path(__file__).with_name("bam_figure8_passkey.py")))["LEARNERS"],
     **runpy.run_path(str(Path(__file__).with_name("bam_figure9_passkey.py")))["LEARNERS"],
 }
-"""What BAM's ablations change, by learner: each has rates of its own, as the methods have."""
+"""The changes of BAM's ablations, by learner: each has rates of its own, as the methods have."""
 
 TRIES: dict[str, Sequence[Rates]] = {
     **{small.learner(method, kind): small.tries(method) for method in METHODS for kind in (small.KEYS, small.TEXT)},

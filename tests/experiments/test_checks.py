@@ -103,7 +103,7 @@ def test_each_column_and_each_other_is_a_criterion_of_its_own(given):
 
 
 def test_rows_are_compared_seed_by_seed(given):
-    """What seeds have in common with each other leaves the difference; a seed that one row lacks is left out."""
+    """Differences by seed are free of what a seed does to both rows; a seed that one row lacks is left out."""
     common = np.linspace(1.0, 20.0, 8)
     measured = given(rows(a=common * 1.01 * np.exp(NOISE / 100), b=common), Kind.PERPLEXITY)
     assert p_values(better(X, "b", ("a",), lower=True), measured)[0] < 1e-6

@@ -34,7 +34,7 @@ def test_the_interval_of_a_perplexity_covers_its_geometric_mean():
 
 
 def test_a_paired_difference_is_told_from_seeds_that_share_their_start():
-    """What two rows of one seed have in common leaves their difference."""
+    """The difference of two rows is free of what their seed does to both."""
     rng = np.random.default_rng(1)
     start, own = rng.normal(0.0, 1.0, (500, SEEDS)), rng.normal(0.0, 0.1, (2, 500, SEEDS))
     differences = (start + own[0] + 0.3) - (start + own[1])
