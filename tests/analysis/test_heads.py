@@ -130,6 +130,7 @@ def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, capsys
     assert said.count("retrieval") == 4 and "99% of 6,000 keys" in said
 
 
+@pytest.mark.full
 def test_windows_of_the_text_hold_means(run, monkeypatch):
     monkeypatch.setattr(heads, "WINDOWS", 3)
     (record, *_) = heads.measure(run, keys=[4], tokens=20)

@@ -114,6 +114,7 @@ def test_vmap_of_a_kernel_is_a_loop(backend, qkv, small_tiles):
         jax.tree.map(lambda a, b, n=n: np.testing.assert_allclose(a[n], b, atol=1e-5), mapped, one(q[n], k[n], v[n]))
 
 
+@pytest.mark.full
 def test_rows_take_memory_for_a_block_of_queries(qkv):
     def temporaries(length):
         tokens = Tokens(jnp.arange(length)[None])

@@ -410,10 +410,11 @@ def default_numbers(backend):
 
 
 def marked(case):
-    """The case with the suite that takes it: every other pair on a TPU's kernels, which take longest to compile, is `full`."""
+    """The case with the suite that takes it: of two pairs the default has one on each tiled backend, and `full` the rest."""
     if case.backend in SLOW:
         return pytest.param(case, marks=pytest.mark.hopper)
-    later = case.backend == "pallas_tpu" and CASES.index(case) % 2
+    pairs = [on(case.backend, pair) for pair in PAIRS]
+    later = case in pairs and pairs.index(case) % 2 == (case.backend == "chunked")
     return pytest.param(case, marks=pytest.mark.full) if later else case
 
 

@@ -245,6 +245,7 @@ def test_rulers_cells_are_tasks_and_lengths(tmp_path, capsys):
     assert measuring.evaluate(run, Perplexity((16,), tokens=32)) == before and lines(run) == written
 
 
+@pytest.mark.full
 def test_questions_go_on_with_the_task_that_was_interrupted(tmp_path, monkeypatch, capsys):
     run = untrained(tmp_path, "byte")
     asked = ("--eval=harness", "--lengths=32", "--data=invented", "--tasks=arc_easy,longbench2_history")

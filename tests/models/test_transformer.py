@@ -244,7 +244,7 @@ def test_remat_keeps_fewer_activations():
 
 
 @pytest.mark.parametrize(
-    ("encoding", "scan"), [("bam", True), full("bam", False), full("cable", False), ("cope", True)]
+    ("encoding", "scan"), [("bam", True), full("bam", False), full("cable", False), full("cope", True)]
 )
 def test_one_encoding_shared_by_all_layers(encoding, scan, tokens):
     """The layers of a model with as many equal encodings; the gradient is the sum of theirs."""

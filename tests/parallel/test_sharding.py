@@ -262,6 +262,7 @@ def see_training_on(mesh, *overrides):
     see_first_step(*[stepped(config, 1, rows(config), first=drawn(config)) for config in (alone, meshed)])
 
 
+@pytest.mark.full
 def test_a_mesh_of_all_axes_but_data_trains_as_one_device_does():
     see_training_on((1, 2, 2, 2), "--config.encoding=cable")
 

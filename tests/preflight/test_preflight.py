@@ -57,6 +57,7 @@ def chip(memory):
     return Small("small:8", "cpu", jax.devices()[:8])
 
 
+@pytest.mark.full
 def test_the_sums_of_what_is_kept_are_what_the_compiler_says():
     axes = [f"--config.mesh.{axis}=2" for axis in ("data", "fsdp", "tensor")]
     config = tiny(*axes, "--config.optimizer.accumulate=2")

@@ -187,6 +187,7 @@ def test_a_step_trains_everything_but_the_frozen_prior(path):
     assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.full
 def test_positions_of_the_batch_are_those_of_the_model(path):
     config = tiny(path, "--config.encoding=learned")
     plain, same_, other = (
@@ -200,6 +201,7 @@ def test_positions_of_the_batch_are_those_of_the_model(path):
     assert (plain == same_).all() and not (plain == other).all()
 
 
+@pytest.mark.full
 def test_decoders_and_encoders_have_tasks_of_their_own(path, capsys):
     masked = "--config.model.causal=false", "--config.data.task=masked", "--config.data.tokenizer=byte"
     loop.fit(tiny(path, *masked, "--config.steps=2"), path / "encoder", progress=False)

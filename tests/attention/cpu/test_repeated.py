@@ -81,6 +81,7 @@ def test_slots_not_yet_written_are_of_no_kind(case):
     both(q, k, v, Scoring(biases.Uniform(), queries, keys), "exact")
 
 
+@pytest.mark.full
 def test_far_tiles_are_counted_where_the_bias_is_level(case):
     q, k, v, of = case
 

@@ -27,6 +27,7 @@ PRIORS = {
 
 MASKS = {"causal": Mask(), "bidirectional": Mask(causal=False), "window": Mask(window=9)}
 CASES = [("chunked", *case) for case in itertools.product(PRIORS, [None, (0.0, 3.0), (-1.0, 1.0)], MASKS)]
+CASES = [pytest.param(*case, marks=pytest.mark.full) if n % 2 else case for n, case in enumerate(CASES)]
 CASES += [("pallas_tpu", "alibi", (0.0, 3.0), "causal"), ("pallas_tpu", "ggd", None, "bidirectional")]
 
 
@@ -79,6 +80,7 @@ def needed_tiles(q, k, scoring, skip, block):
     return skipping.needed(q, k, skipping.padded(scoring, block, block), skip, block, block)
 
 
+@pytest.mark.full
 @settings(max_examples=30)
 @given(**FACTORS)
 def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, temperature, cut, empty, seed):

@@ -219,7 +219,7 @@ def test_auto_takes_the_kernels_on_a_tpu_and_says_when_it_cannot(row, odd, monke
 
 
 @pytest.mark.parametrize("name", ["uniform", "ggd", "fire", "t5_distance", "cable"])
-@pytest.mark.parametrize("kv_heads", [H, K, 1])
+@pytest.mark.parametrize("kv_heads", [K, *(pytest.param(heads, marks=pytest.mark.full) for heads in (H, 1))])
 def test_one_query_over_a_cache(name, kv_heads, rng):
     """Several blocks of keys, a row padded on the left, slots not written yet; coordinates and temperatures of each head."""
     slots, at = 40, 29
