@@ -1,0 +1,22 @@
+"""The embedding of a text: what an encoder is trained to place near the texts that belong to it."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bam_jax.models.transformer import Decoder
+
+
+def embed_texts(model: Decoder, tokens: Int[Array, "B T"], length: Int[Array, " B"]) -> Float[Array, "B E"]:
+    """The mean of a text's last hidden rows, in float32; its length is not normalised.
+
+    A row without tokens has the embedding 0. What stands behind a text's tokens does not matter.
+
+    Args:
+        model: an encoder, or a decoder whose rows see what came before.
+        tokens: ids.
+        length: the number of tokens of each row, from its beginning.
+    """
+    filled = jnp.arange(tokens.shape[1]) < length[:, None]
+    hidden, _ = model.hidden(tokens, segment=filled.astype(jnp.int32))
+    summed = jnp.where(filled[..., None], hidden.astype(jnp.float32), 0).sum(1)
+    return summed / jnp.maximum(length, 1)[:, None]
