@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bam_jax import models
+from bam_jax.models import transformer as models
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models.embedding import embed_texts
 
