@@ -3,7 +3,8 @@
 Command:  python experiments/small_rates.py
 Hardware: a CPU or one GPU; 150 models.
 Corpus:   corpora/english, as for the small scale itself.
-Expected: experiments/small_rates.json, which the scale reads.
+Expected: experiments/small_rates.json, which the scale reads. What was measured stands in experiments/records/small_rates.jsonl: a
+          search that was stopped goes on from there, on any machine.
 """
 
 import dataclasses
@@ -68,7 +69,8 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python experiments/small_rates.py", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/small_rates"), help="folder of the runs")
-    result = rate_search.search(Path(__file__), TRIES, parser.parse_args(argv).runs, small.RATES)
+    records = Path(__file__).with_name("records") / "small_rates.jsonl"
+    result = rate_search.search(Path(__file__), TRIES, parser.parse_args(argv).runs, small.RATES, records=str(records))
     print(f"wrote {small.RATES}: {result['rates']}")
 
 

@@ -62,7 +62,9 @@ def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def search(path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path) -> dict[str, Any]:
+def search(
+    path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path, *, records: str = ""
+) -> dict[str, Any]:
     """Does what is missing of a search, and writes which rates each learner is to have.
 
     Args:
@@ -70,6 +72,7 @@ def search(path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: 
         tries: of each learner.
         folder: of the runs.
         out: the file to write: the rule, what was found and the rates.
+        records: the file of records, which count as measured without the runs' folders; "": none.
 
     Returns:
         What was written.
@@ -77,7 +80,7 @@ def search(path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: 
     Raises:
         UserError: a run failed.
     """
-    sweep = Sweep.load([str(path)], runs=folder)
+    sweep = Sweep.load([str(path)], runs=folder, records=records)
     if sweep.run():
         raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
     scores = worst_scores(sweep.experiments[0], folder)
