@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from typing import Any, ClassVar, TypeGuard
 
 from bam_jax.system import strict_json
@@ -16,11 +16,15 @@ DEPTH = 16
 """Groups within groups that options may have."""
 
 
-@functools.cache  # evaluates annotations, and an experiment makes thousands of configurations
 def kinds(cls: type["ConfigSection"]) -> dict[str, Any]:
     """Field name to type; the same dictionary at each call, only to be read."""
+    return _evaluate_annotations(typing.cast(Hashable, cls))
+
+
+@functools.cache  # an experiment makes thousands of configurations
+def _evaluate_annotations(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def is_section(kind: Any) -> "TypeGuard[type[ConfigSection]]":

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bam_jax.models import transformer as models
 from bam_jax.config import Config, ModelConfig
+from bam_jax.models import transformer as models
 from bam_jax.models.embedding import embed_texts
 
 SIZES = ModelConfig(layers=2, width=16, heads=2, hidden=32, causal=False)
