@@ -83,6 +83,7 @@ BIASES = {
     "distance": biases.Difference(symmetric=True),
     "cable": biases.CABLE(),
     "k_cable": biases.KCABLE(),
+    "contextual": biases.ContextualGaussian(_head(), _head()),
 }
 """Every bias that the kernels compute, with parameters that have a shape only."""
 
@@ -119,9 +120,9 @@ def operand_shapes(
     own = lambda: (_number(1, HEADS, length), _number(1, HEADS, length))
     i: Any = None
     j: Any = None
-    if name in ("difference", "distance", "cable", "k_cable"):
+    if name in ("difference", "distance", "cable", "k_cable", "contextual"):
         i, j = own(), own()
-        i = i if name in ("difference", "distance") else (_number(1, HEADS, length), i)
+        i = (_number(1, HEADS, length), i) if name in ("cable", "k_cable") else i
     row: Any = jax.ShapeDtypeStruct((1, length), jnp.int32)
     side = lambda x: Tokens(row, row if packed else None, x)
     mask = Mask(causal=name != "t5_bidirectional", window=length // 2 if packed else None)

@@ -14,7 +14,7 @@ spreads a formula over heads, queries and keys.
 """
 
 from bam_jax.biases.base import Bias, Monotone, Relative, bias, head_axes, shared, static, table
-from bam_jax.biases.context_aware import CABLE, KCABLE, Difference
+from bam_jax.biases.context_aware import CABLE, KCABLE, ContextualGaussian, Difference
 from bam_jax.biases.decay import AdditiveDecay, Gaussian, Sandwich, StudentT, sandwich_compression
 from bam_jax.biases.effective import log_effective_keys
 from bam_jax.biases.prior import (
@@ -43,6 +43,7 @@ __all__ = [
     "AdditiveDecay",
     "Bias",
     "CoPE",
+    "ContextualGaussian",
     "Difference",
     "Gaussian",
     "GeneralisedGaussian",

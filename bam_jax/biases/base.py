@@ -40,12 +40,20 @@ class Bias:
         """
         return None
 
+    def by_offset(self) -> "Relative | None":
+        """The bias as a function of the offset in tokens, for what counts keys by it; None: the offset does not tell it."""
+        return None
+
 
 class Relative(Bias):
     """A bias of the offset alone: bias(i, j) = bias(0, j - i).
 
     Where positions follow one another, attention evaluates it once for each offset of a tile, not for each pair.
     """
+
+    def by_offset(self) -> "Relative":
+        """The bias itself."""
+        return self
 
 
 class Monotone(Relative):

@@ -5,9 +5,10 @@ spacing of 0.03 and the difference between neighbours would be lost.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from bam_jax.biases.base import Bias, Range, bias, static
+from bam_jax.biases.prior import GeneralisedGaussian, capped_power, smooth_distance
 
 type Sum = tuple[Array, Array]
 
@@ -104,3 +105,37 @@ class KCABLE(Bias):
         """See `Bias.bounds`."""
         low, high = _weighted_range(i, j)
         return -jnp.log(high * high + 1), -jnp.log(low * low + 1)
+
+
+@bias
+class ContextualGaussian(Bias):
+    """BAM's generalised Gaussian over what the text between two tokens weighs, in place of their number.
+
+        b(i, j) = -exp(log_scale) * (abs(S_i - S_j) + eps) ** shape,   S = cumsum(step),   eps = 1e-5
+
+    capped at -exp(CAP), as `GeneralisedGaussian`. Coordinates: S.
+
+    Args:
+        shape, log_scale: [H], as there.
+
+    Source: ours, of BAM section 2.3 and CABLE section 3.
+    """
+
+    shape: Float[Array, "*H"]
+    log_scale: Float[Array, "*H"]
+    eps: float = static(1e-5)
+
+    def __call__(self, i: Sum, j: Sum) -> Array:
+        return self._at(smooth_distance(_difference(i, j)))
+
+    def _at(self, distance: Array) -> Array:
+        return -capped_power(self.log_scale, self.shape, distance + self.eps)
+
+    def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:
+        """See `Bias.bounds`."""
+        near, far = map(self._at, _distance_range(*_difference_range(i, j)))
+        return jnp.minimum(near, far), jnp.maximum(near, far)
+
+    def by_offset(self) -> GeneralisedGaussian:
+        """The prior of a text in which each token steps by 1, as it does before training."""
+        return GeneralisedGaussian(self.shape, self.log_scale, jnp.zeros_like(self.shape))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bam_jax.biases.base import Bias, Relative, table
+from bam_jax.biases.base import Bias, table
 
 EXACT = 64
 """Distances that are summed one by one; farther ones stand in groups, each a sixteenth as long as it is far."""
@@ -29,21 +29,22 @@ def log_effective_keys(bias: Bias, count: Int[Array, "#B T"]) -> Float[Array, "#
     the prior, not of the scores: 1 <= N <= n. No gradient flows through it.
 
     Args:
-        bias: of the offset alone, parameters [H] or [H, n].
+        bias: with parameters [H] or [H, n], a function of the offset or one that has such a form (`Bias.by_offset`).
         count: of the last visible keys.
 
     Raises:
-        TypeError: the bias depends on more than the offset.
+        TypeError: the bias has no such form.
 
     >>> from bam_jax.biases import Uniform
     >>> float(log_effective_keys(Uniform(), jnp.array([[8]]))[0, 0, 0]) == float(np.log(np.float32(8)))
     True
     """
-    if not isinstance(bias, Relative):
-        raise TypeError(f"{type(bias).__name__} is not Relative: its prior is no function of the distance alone")
+    relative = bias.by_offset()
+    if relative is None:
+        raise TypeError(f"{type(bias).__name__} has no form by_offset: its prior is no function of the distance")
     size = np.diff(COUNTS, prepend=0)
     distance = np.sqrt(np.maximum(COUNTS - size, 0) * (COUNTS - 1))  # 0, 1, 2 ..., then the middle of each group
-    prior = table(bias, jnp.zeros((1, 1, 1)), -jnp.asarray(distance, jnp.float32)[None, None])[:, :, 0]
+    prior = table(relative, jnp.zeros((1, 1, 1)), -jnp.asarray(distance, jnp.float32)[None, None])[:, :, 0]
     total = jax.lax.cumlogsumexp(prior + jnp.log(jnp.asarray(size, jnp.float32)), axis=2)
     known = jax.lax.stop_gradient(total - jax.lax.cummax(prior, axis=2))[0]
     at = jnp.log(count.astype(jnp.float32))

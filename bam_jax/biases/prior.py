@@ -22,15 +22,15 @@ _BITS = 1 / math.log(2)  # in a nat
 
 
 @jax.custom_jvp
-def _distance(offset: Array) -> Array:
+def smooth_distance(offset: Array) -> Array:
     """abs, with the gradient 0 at 0, where JAX has 1."""
     return jnp.abs(offset)
 
 
-_distance.defjvps(lambda d_offset, distance, offset: d_offset * jnp.sign(offset))
+smooth_distance.defjvps(lambda d_offset, distance, offset: d_offset * jnp.sign(offset))
 
 
-def _power(log_scale: Any, shape: Any, distance: Array) -> Array:
+def capped_power(log_scale: Any, shape: Any, distance: Array) -> Array:
     """exp(log_scale) * distance ** shape, capped; distance > 0. (`pow` costs twice as much on a TPU, and has no cap.)"""
     return jnp.exp2(jnp.minimum(_exponent(log_scale, shape, distance), CAP * _BITS))
 
@@ -119,7 +119,7 @@ class GeneralisedGaussian(Monotone):
         return jnp.exp(self.loc) - jnp.exp(-self.loc)
 
     def __call__(self, i: Array, j: Array) -> Array:
-        return -_power(self.log_scale, self.shape, _distance(j - i - self.centre()) + self.eps)
+        return -capped_power(self.log_scale, self.shape, smooth_distance(j - i - self.centre()) + self.eps)
 
     def cotangents(self, i: Array, j: Array, d_bias: Array) -> tuple["GeneralisedGaussian", Array, Array]:
         """In closed form, with z = abs(j - i - mu) + eps; all zero above the cap.
@@ -127,9 +127,11 @@ class GeneralisedGaussian(Monotone):
         db/dlog_scale = b,   db/dshape = b log z,   db/dj = -db/di = -db/dmu = b shape sign(j - i - mu) / z
         """
         offset = j - i - self.centre()
-        distance = _distance(offset) + self.eps
+        distance = smooth_distance(offset) + self.eps
         capped = _exponent(self.log_scale, self.shape, distance) >= CAP * _BITS  # false for NaN, which stays
-        fall = jnp.where(capped, 0.0, d_bias * _power(self.log_scale, self.shape, distance))  # minus that of log_scale
+        fall = jnp.where(
+            capped, 0.0, d_bias * capped_power(self.log_scale, self.shape, distance)
+        )  # minus that of log_scale
         d_scale, d_shape = -sum_to(fall, self.log_scale), -sum_to(fall * jnp.log2(distance), self.shape) / _BITS
         d_offset = -fall * self.shape * jnp.sign(offset) / distance
         d_loc = -sum_to(d_offset, self.loc) * (jnp.exp(self.loc) + jnp.exp(-self.loc))
@@ -175,7 +177,7 @@ class KerplePower(Monotone):
     def __call__(self, i: Array, j: Array) -> Array:
         distance = jnp.abs(i - j)
         apart = distance > 0  # log(0) must not reach the gradient
-        return jnp.where(apart, -_power(jnp.log(self.r1), self.r2, jnp.where(apart, distance, 1.0)), 0.0)
+        return jnp.where(apart, -capped_power(jnp.log(self.r1), self.r2, jnp.where(apart, distance, 1.0)), 0.0)
 
 
 @bias

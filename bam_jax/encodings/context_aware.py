@@ -1,6 +1,7 @@
-"""Encodings whose bias compares running sums along the text: CABLE and the Forgetting Transformer."""
+"""Encodings whose bias compares running sums along the text: CABLE, the Forgetting Transformer, BAM over such a distance."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from bam_jax import biases
 from bam_jax.biases.base import Coordinate
 from bam_jax.biases.context_aware import Sum
 from bam_jax.encodings.base import Dims, Encoding, among, within
+from bam_jax.encodings.prior import far_and_near
 
 GATES = {"relu": jax.nn.relu, "softplus": jax.nn.softplus}
 
@@ -156,6 +158,34 @@ class ForgettingTransformer(_RunningSum):
 
     def bias(self) -> biases.Bias:
         return biases.Difference(self.symmetric)
+
+
+class ContextualBAM(_RunningSum):
+    """BAM over contextual distance: a generalised Gaussian prior of what the text between two tokens weighs.
+
+        b(i, j) = -exp(log_scale) * (abs(S_i - S_j) + eps) ** shape,   S = cumsum(softplus(x w + c))
+
+    c = log(e - 1) at first: every token steps by about 1, and the distance is near that of positions.
+
+    Options:
+      init: shape and log_scale at first: "ladder", see `far_and_near`; "uniform": 0 and 0.
+
+    Source: ours; the prior of BAM section 2.3 over the sums of CABLE section 3.
+    """
+
+    extrapolates = "yes, with SSMax"
+
+    def __init__(self, dims: Dims, *, init: str = "ladder", rngs: nnx.Rngs):
+        self.step_size = _linear(dims, rngs, bias=math.log(math.e - 1))
+        inits = {"ladder": far_and_near, "uniform": lambda heads: (jnp.zeros(heads), jnp.zeros(heads))}
+        shape, log_scale = inits[among("init", init, inits)](dims.heads)
+        self.shape, self.log_scale = nnx.Param(shape), nnx.Param(log_scale)
+
+    def step(self, x: Array) -> Array:
+        return jax.nn.softplus(self.step_size(x))
+
+    def bias(self) -> biases.Bias:
+        return biases.ContextualGaussian(self.shape[...], self.log_scale[...])
 
 
 def _wide(x: Array) -> Array:

@@ -106,6 +106,18 @@ Gaussian = learned(biases.Gaussian, log_width=math.log(16.0))
 StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 
 
+def far_and_near(heads: int) -> tuple[Array, Array]:
+    """The start "ladder": shape and log_scale of one head that looks far and of others that look near, each [H].
+
+    The first head has shape -1: keys nearby are penalised and distant ones are not. The others have shape 1, ALiBi's, with
+    slopes from 1 to exp(-3) nats per token.
+
+    Source: ours, docs/prior_study.md.
+    """
+    shape = jnp.ones(heads).at[0].set(-1.0)
+    return shape, jnp.concatenate([jnp.zeros(1), jnp.linspace(0.0, -3.0, heads - 1)])
+
+
 class BAM(Encoding):
     """GGD-BAM: a generalised Gaussian prior for each head of each layer; with SSMax, inside its factor.
 
@@ -113,7 +125,8 @@ class BAM(Encoding):
       init: initial shape theta_beta and log_scale theta_alpha of the H heads of a layer:
         "uniform": 0 and 0, the paper's choice;  "alibi": 1 and log(slope);  "sampled": standard normal and 0;
         "linspace": from 0 to 1 and 0;  "spread": from -spread to spread and 0 (ours: with negative shapes from the
-        start, some head becomes a retrieval head at any depth and seed, at the common learning rate).
+        start, some head becomes a retrieval head at any depth and seed, at the common learning rate);
+        "ladder": as `far_and_near` has it.
       spread: the largest shape of "spread".
       train_shape, train_scale, train_loc: which parameters train; the paper fixes loc at 0.
 
@@ -142,6 +155,7 @@ class BAM(Encoding):
             "sampled": lambda: (jax.random.normal(rngs.params(), (heads,)), zeros),
             "linspace": lambda: (jnp.linspace(0.0, 1.0, heads), zeros),
             "spread": lambda: (jnp.linspace(-spread, spread, heads), zeros),
+            "ladder": lambda: far_and_near(heads),
         }
         shape, log_scale = inits[among("init", init, inits)]()
         variable = lambda value, train: (nnx.Param if train else Frozen)(value)

@@ -2,7 +2,7 @@
 
 from bam_jax.encodings.absolute import Learned, Sinusoidal
 from bam_jax.encodings.base import Encoding
-from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ForgettingTransformer
+from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ContextualBAM, ForgettingTransformer
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,
@@ -26,6 +26,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "alibi": ALiBi,
     "alibi_learned": LearnedALiBi,
     "bam": BAM,
+    "bam_contextual": ContextualBAM,
     "gaussian": Gaussian,
     "student_t": StudentT,
     "kerple_log": KerpleLog,

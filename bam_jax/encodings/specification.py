@@ -10,7 +10,7 @@ from typing import Any
 
 from flax import nnx
 
-from bam_jax.biases import Bias, Relative
+from bam_jax.biases import Bias
 from bam_jax.encodings.base import Dims, Encoding
 from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.ssmax import EffectiveSSMax, SSMax
@@ -57,9 +57,9 @@ class Spec:
             return None
         if self.ssmax != "effective":
             return SSMax(dims.heads, rngs=rngs)
-        if not (dims.causal and isinstance(prior, Relative)):
+        if not dims.causal or prior.by_offset() is None:
             raise UserError(
-                "config.ssmax='effective' needs a decoder and a bias of the distance alone; give config.ssmax=on"
+                "config.ssmax='effective' needs a decoder and a prior that the distance tells; give config.ssmax=on"
             )
         return EffectiveSSMax(dims.heads, dims.context, rngs=rngs)
 

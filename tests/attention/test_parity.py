@@ -59,6 +59,7 @@ BIASES = {
     "distance": lambda draw: biases.Difference(symmetric=True),
     "cable": lambda draw: biases.CABLE(),
     "k_cable": lambda draw: biases.KCABLE(),
+    "contextual": lambda draw: biases.ContextualGaussian(draw(-0.7, 1.5, H), draw(-1, 1, H)),
 }
 ROWWISE = {
     "": lambda draw, causal: None,
@@ -67,7 +68,7 @@ ROWWISE = {
     ),
     "cope": lambda draw, causal: biases.CoPE(draw(-1, 1, 4, D), symmetric=not causal),
 }
-SUMS = ("difference", "distance", "cable", "k_cable")
+SUMS = ("difference", "distance", "cable", "k_cable", "contextual")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +136,7 @@ OTHERS = [
     Case("", "float64", "t5", "window", 4, False, 0, "padded", "shared"),
     Case("", "float64", "difference", "causal", 2, True, 0, "ragged", "each"),
     Case("", "float64", "uniform", "window", 2, True, B, "ragged", "each"),
+    Case("", "float64", "contextual", "both_sides", 2, True, B, "padded", "each"),
     Case("", "float64", "kerple_log", "causal", 1, True, B, "padded", "each"),
     Case("", "float64", "t5_distance", "both_sides", 4, False, 1, "cached", "each"),
     Case("", "float64", "t5_distance", "causal", 2, True, 1, "ragged", "position"),
@@ -216,7 +218,7 @@ def inputs(case, *, always=False):
     if case.bias in SUMS:
         sums = lambda t: (np.cumsum(draw(0, 1, B, H, t), -1), draw(-1e-3, 1e-3, B, H, t))
         own_i, own_j = sums(rows), sums(slots)
-        own_i = own_i if case.bias in ("difference", "distance") else (draw(0, 2, B, H, rows), own_i)
+        own_i = (draw(0, 2, B, H, rows), own_i) if case.bias in ("cable", "k_cable") else own_i
     elif case.coordinate != "position":
         axes = (1, 1) if case.coordinate == "shared" else (B, H)
         own_j = np.arange(slots) + draw(-0.4, 0.4, *axes, slots)

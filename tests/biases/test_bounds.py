@@ -24,6 +24,8 @@ SUMS = {
     "distance": biases.Difference(True),
     "cable": biases.CABLE(),
     "k_cable": biases.KCABLE(),
+    "contextual": biases.ContextualGaussian(jnp.float32(0.7), jnp.float32(0.3)),
+    "contextual_far": biases.ContextualGaussian(jnp.float32(-1.0), jnp.float32(0.3)),
 }
 SEED = st.integers(0, 10**6)
 
@@ -61,7 +63,7 @@ def test_running_sums(name, seed):
     sums = lambda *shape: tuple(jnp.asarray(rng.normal(size=shape) * s, jnp.float32) for s in (10.0, 1e-3))
     i, j = sums(20, 1), sums(1, 20)
     weight = jnp.asarray(rng.exponential(size=(20, 1)), jnp.float32)
-    check(SUMS[name], i if isinstance(SUMS[name], biases.Difference) else (weight, i), j)
+    check(SUMS[name], (weight, i) if isinstance(SUMS[name], biases.CABLE | biases.KCABLE) else i, j)
 
 
 def test_biases_without_bounds_say_so():

@@ -56,5 +56,5 @@ def test_the_prior_gets_no_gradient_of_it():
 
 
 def test_a_bias_of_more_than_the_distance_is_refused():
-    with pytest.raises(TypeError, match="CABLE is not Relative"):
+    with pytest.raises(TypeError, match="CABLE has no form by_offset"):
         log_effective_keys(biases.CABLE(), COUNTS)

@@ -149,5 +149,11 @@ def test_difference(symmetric, i, j, low):
     check(biases.Difference, {}, (i, low), (j, 0.0), symmetric=symmetric)
 
 
+@given(number(-8, 8), number(-4, 4), number(0, 10**6), number(0, 10**6), number(-0.03125, 0.03125))
+@example(-2, 0, 5, 5, 0)
+def test_contextual_gaussian(shape, log_scale, i, j, low):
+    check(biases.ContextualGaussian, {"shape": shape, "log_scale": log_scale}, (i, low), (j, 0.0))
+
+
 def test_uniform():
     check(biases.Uniform, {}, 3, 5)

@@ -176,10 +176,11 @@ def sums(rng, *shape):
     return high, rng.normal(size=shape) * 1e-3
 
 
-@pytest.mark.parametrize("name", ["difference", "distance", "cable", "k_cable"])
+@pytest.mark.parametrize("name", ["difference", "distance", "cable", "k_cable", "contextual"])
 def test_formula_of_running_sums(name, rng, x64):
     (a, a_low), (b, b_low) = sums(rng, HEADS, 7), sums(rng, HEADS, 9)
     g = rng.exponential(size=(HEADS, 7))
+    shape, scale = rng.uniform(-0.5, 1.5, HEADS), rng.uniform(-1, 1, HEADS)
 
     def formula(h, i, j):
         difference = (a + a_low)[h, int(i)] - (b + b_low)[h, int(j)]
@@ -189,6 +190,7 @@ def test_formula_of_running_sums(name, rng, x64):
             "distance": -abs(difference),
             "cable": -weight * abs(difference),
             "k_cable": -math.log((weight * difference) ** 2 + 1),
+            "contextual": -math.exp(scale[h]) * (abs(difference) + 1e-5) ** shape[h],
         }[name]
 
     made = {
@@ -196,9 +198,10 @@ def test_formula_of_running_sums(name, rng, x64):
         "distance": biases.Difference(symmetric=True),
         "cable": biases.CABLE(),
         "k_cable": biases.KCABLE(),
+        "contextual": biases.ContextualGaussian(jnp.asarray(shape), jnp.asarray(scale)),
     }[name]
     total = (a[None], a_low[None])
-    i = total if isinstance(made, biases.Difference) else (g[None], total)
+    i = (g[None], total) if isinstance(made, biases.CABLE | biases.KCABLE) else total
     i, j = ((jnp.asarray(x) if not isinstance(x, tuple) else x) for x in (i, (b[None], b_low[None])))
     np.testing.assert_allclose(
         biases.table(made, i, j)[0], loop(formula, np.arange(7), np.arange(9)), rtol=1e-10, atol=1e-12
@@ -222,6 +225,7 @@ def test_every_bias_is_tested_here():
         biases.Difference,
         biases.CABLE,
         biases.KCABLE,
+        biases.ContextualGaussian,
     }
     public = {getattr(biases, name) for name in biases.__all__}
     assert tested == {x for x in public if isinstance(x, type) and issubclass(x, biases.Bias)} - {

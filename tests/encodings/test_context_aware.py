@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import biases
-from bam_jax.encodings import CABLE, CABLENW, KCABLE, Dims, ForgettingTransformer
+from bam_jax.encodings import BAM, CABLE, CABLENW, KCABLE, ContextualBAM, Dims, ForgettingTransformer
 from bam_jax.encodings.context_aware import running_sum
 
 DIMS = Dims(heads=3, width=4, context=8)
@@ -70,6 +70,29 @@ def test_forgetting_transformer(rng):
     table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.ones((1, T), bool), None))
     np.testing.assert_allclose(table, c[..., None] - c[..., None, :], atol=1e-5)
     assert (np.tril(table[0, 0], -1) <= 0).all()
+
+
+def test_contextual_bam_is_the_prior_of_its_own_sums(rng):
+    made = ContextualBAM(DIMS, rngs=nnx.Rngs(0))
+    made.step_size.kernel[...] = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32)
+    x = rng.normal(size=(B, T, 4)).astype(np.float32)
+    s = np.cumsum(np.log1p(np.exp(x @ np.asarray(made.step_size.kernel[...]) + np.log(np.e - 1))), 1).transpose(0, 2, 1)
+    shape, scale = (np.asarray(p[...])[:, None, None] for p in (made.shape, made.log_scale))
+    table = biases.table(made.bias(), *made.coordinate(jnp.asarray(x), jnp.ones((1, T), bool), None))
+    apart = ~np.eye(T, dtype=bool)
+    expected = -np.exp(scale) * (np.abs(s[..., None] - s[..., None, :]) + 1e-5) ** shape
+    np.testing.assert_allclose(np.asarray(table)[..., apart], expected[..., apart], rtol=1e-4)
+
+
+def test_contextual_bam_starts_as_bam_over_positions(rng):
+    """Steps are 1 where the input is 0, and the prior that counts keys is that of positions."""
+    made, positions = ContextualBAM(DIMS, rngs=nnx.Rngs(0)), BAM(DIMS, init="ladder", rngs=nnx.Rngs(0))
+    at = jnp.arange(T, dtype=jnp.float32)[None, None]
+    table = biases.table(made.bias(), *made.coordinate(jnp.zeros((1, T, 4)), jnp.ones((1, T), bool), None))
+    expected = biases.table(positions.bias(), at, at)
+    past = np.tril(np.ones((T, T), bool), -1)
+    np.testing.assert_allclose(np.asarray(table)[..., past], np.asarray(expected)[..., past], rtol=1e-4)
+    np.testing.assert_array_equal(*(biases.table(x, at, at) for x in (made.bias().by_offset(), positions.bias())))
 
 
 def test_steps_of_one_and_the_weight_of_a_slope_are_alibi():

@@ -72,6 +72,7 @@ PARAMETERS = {
     "alibi": set(),
     "alibi_learned": {"log_slope"},
     "bam": {"shape", "log_scale"},
+    "bam_contextual": {"shape", "log_scale", "step_size/kernel", "step_size/bias"},
     "gaussian": {"log_width"},
     "student_t": {"log_width", "log_freedom"},
     "additive_decay": {"linear", "logarithmic", "root"},

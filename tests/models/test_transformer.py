@@ -25,6 +25,7 @@ TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="fl
 POSITIONAL = ("additive_decay", "alibi_learned", "gaussian", "kerple_log", "kerple_power", "nope", "student_t", "t5")
 ALIKE = (
     *POSITIONAL,
+    "bam_contextual",
     "cable_nw",
     "dape_cable",
     "fox",

@@ -38,6 +38,7 @@ BIASES = {
     "distance": biases.Difference(symmetric=True),
     "cable": biases.CABLE(),
     "k_cable": biases.KCABLE(),
+    "contextual": biases.ContextualGaussian(vector(), vector()),
 }
 
 
@@ -89,9 +90,9 @@ def operands(bias, length, width, dtype, *, mask, packed=True, slots=None, kv_he
     slots = slots or length
     own = lambda n: (shape(2, H, n), shape(2, H, n))
     i = j = None
-    if isinstance(bias, biases.Difference | biases.CABLE | biases.KCABLE):
+    if isinstance(bias, biases.Difference | biases.CABLE | biases.KCABLE | biases.ContextualGaussian):
         i, j = own(length), own(slots)
-        i = i if isinstance(bias, biases.Difference) else (shape(2, H, length), i)
+        i = (shape(2, H, length), i) if isinstance(bias, biases.CABLE | biases.KCABLE) else i
     side = lambda n, x: Tokens(shape(2, n, of=jnp.int32), shape(2, n, of=jnp.int32) if packed else None, x)
     temperature = shape(1, H, length) if packed else None
     x = lambda n, heads: shape(2, n, heads, width, of=dtype)
