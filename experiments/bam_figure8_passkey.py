@@ -3,7 +3,7 @@
 Command:  python -m bam_jax.sweep experiments/bam_figure8_passkey.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure8_passkey.py --scale=toy
 Paper:    appendix H.1; its numbers are in the image alone.
-          experiments/prior_init.py measures the same on small models in more detail.
+          experiments/prior_study.py has starts of our own.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table

@@ -3,7 +3,6 @@
 Command:  python -m bam_jax.sweep experiments/bam_figure9_passkey.py --scale=toy
 Then:     python -m bam_jax.tables experiments/bam_figure9_passkey.py --scale=toy
 Paper:    appendix H.2: the parameters are in the text, the accuracies in the image.
-          experiments/prior_learnable.py measures the same on small models in more detail.
 """
 
 from bam_jax.experiments.experiment import Column, Experiment, Table

@@ -1,10 +1,12 @@
 """Experiment files, and the jobs they make."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from bam_jax import config
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.ruler import Ruler
@@ -17,11 +19,10 @@ QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-def test_every_ablation_of_bam_is_a_config_of_its_own():
-    made = experiment.load(EXPERIMENTS / "prior_learnable.py")
-    found = [job.config for job in jobs(made)]
-    trained = lambda x: tuple(x.encoding_options.get(f"train_{name}") for name in ("shape", "scale", "loc"))
-    assert len({(trained(x), x.ssmax, x.shared_encoding) for x in found}) == len(made.rows) == 14
+def test_every_start_of_the_prior_study_is_a_config_of_its_own():
+    made = experiment.load(EXPERIMENTS / "prior_study.py")
+    digests = {config.digest(dataclasses.replace(job.config, seed=0)) for job in jobs(made)}
+    assert len(digests) == len(made.rows) == 26
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,9 @@ def test_the_quickstart_is_what_was_promised():
     assert len(planned) == 11 and made.rows[0].seeds == (0, 1, 2)
     assert {job.seed for job in planned[3:]} == {0}
     main = made.rows[0]
-    assert main.overrides["encoding_options.init"] == "uniform"
     first = [job.config for job in planned if job.row.label == main.label]
-    assert all(config.optimizer.prior_rate == 20.0 and config.ssmax == "effective" for config in first)
+    assert all(config.encoding_options == {"init": "ladder"} and config.ssmax == "effective" for config in first)
+    assert all(config.optimizer.prior_rate == 1.0 for config in first)
     for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
         assert label in labels
     lengths = {(e.lengths, e.depths, e.trials) for e in main.evaluations if e.name == "passkey"}
