@@ -22,7 +22,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 def test_every_start_of_the_prior_study_is_a_config_of_its_own():
     made = experiment.load(EXPERIMENTS / "prior_study.py")
     digests = {config.digest(dataclasses.replace(job.config, seed=0)) for job in jobs(made)}
-    assert len(digests) == len(made.rows) == 26
+    assert len(digests) == len(made.rows) == 36
 
 
 @pytest.mark.parametrize(
