@@ -12,8 +12,8 @@ from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, bam, paper
 LENGTHS = tuple(128 * 2**k for k in range(9))
 BOUND = ("51K", "102K", "153K", "204K", "256K")
 """Where the text says above 80%: until 300,000 tokens."""
-UNASKED = ("Sinusoidal", "NoPE", "ALiBi", "RoPE")
-"""The small scale compares without SSMax at context 512 alone, as Figure 13 does."""
+UNASKED = ("Sinusoidal", "NoPE", "ALiBi", "RoPE", "RoPE SSMax x1")
+"""The small scale compares with and without SSMax at context 512 alone, as Figures 2 and 13 do."""
 
 
 def get_experiment(scale: str) -> Experiment:

@@ -1,6 +1,6 @@
 """The claims of "Bayesian Attention Mechanism", appendices H.1 to H.4: starts, parameters, training contexts, SSMax."""
 
-from bam_jax.experiments.checks import Cells, better, ratio, steadier, within
+from bam_jax.experiments.checks import Cells, above_chance, better, ratio, steadier, within
 from bam_jax.experiments.claims import Claim
 from bam_jax.experiments.compound_checks import better_across, most_of, relative_growth
 
@@ -70,6 +70,7 @@ def _priors() -> list[Claim]:
             "fixing the location of the prior at 0 costs little (here: trained, it finds at most 5% of the passkeys "
             "more, in the mean of 1K to 32K)",
             (better(trained, "shape and scale", (everything,), margin=-0.05),),
+            needs=above_chance([trained], ("shape and scale", everything), 0.5),
         ),
         Claim(
             "H.2, Figures 2 and 9",
@@ -86,6 +87,8 @@ def _perplexity_after_1024() -> list[Claim]:
     grown = lambda row, **bounds: relative_growth(Cells(*FIGURE10, ()), "32K", "1K", row, "RoPE Local", **bounds)
     control = "than that of Local RoPE, which sees no further than its window"
     at = lambda column: Cells(*FIGURE10, (column,))
+    # A head of a small model turns with 8 angles, a larger base moves each of them far: it may break what was learned.
+    unharmed = lambda row: ratio((at("1K"), row), (at("1K"), "RoPE"), most=1.1)
     return [
         Claim(
             "H.3, Figure 10",
@@ -96,8 +99,9 @@ def _perplexity_after_1024() -> list[Claim]:
         Claim(
             "H.3, Figure 10",
             "after context 1024 no other encoding keeps its perplexity to 32 times that (here: of NoPE, Sinusoidal, "
-            f"RoPE and RoPE SSMax it grows from 1K to 32K by more than a tenth more {control})",
-            tuple(grown(row, least=1.1) for row in ("NoPE", "Sinusoidal", "RoPE", "RoPE SSMax")),
+            "RoPE and RoPE SSMax with the base of its training, which are those that text and caption name, it grows "
+            f"from 1K to 32K by more than a tenth more {control})",
+            tuple(grown(row, least=1.1) for row in ("NoPE", "Sinusoidal", "RoPE", "RoPE SSMax x1")),
         ),
         Claim(
             "H.3, Figure 10",
@@ -117,18 +121,21 @@ def _perplexity_after_1024() -> list[Claim]:
                 *(ratio((at(column), "RoPE SSMax"), (at(column), "ALiBi"), most=1.05) for column in ("2K", "4K")),
                 ratio((at("32K"), "RoPE SSMax"), (at("32K"), "ALiBi"), least=1.05),
             ),
+            needs=unharmed("RoPE SSMax"),
         ),
         Claim(
             "H.3, Figure 10",
             "after context 1024 RoPE SSMax has a lower perplexity with its base times 100 than with its base times "
             "50 (here: at 4K)",
             (better(at("4K"), "RoPE SSMax", ("RoPE SSMax x50",), lower=True),),
+            needs=unharmed("RoPE SSMax"),
         ),
         Claim(
             "H.3, Figure 10",
             "after context 1024 RoPE SSMax with its base times 50 performs on par with RoPE (here: at 4K its "
-            "perplexity is within a tenth)",
-            (ratio((at("4K"), "RoPE SSMax x50"), (at("4K"), "RoPE"), least=1 / 1.1, most=1.1),),
+            "perplexity is within 5%)",
+            (ratio((at("4K"), "RoPE SSMax x50"), (at("4K"), "RoPE"), least=1 / 1.05, most=1.05),),
+            needs=unharmed("RoPE SSMax x50"),
         ),
     ]
 
@@ -144,8 +151,10 @@ def _passkeys_after_1024() -> list[Claim]:
         ),
         Claim(
             "H.3, Figure 11",
-            "after context 1024 every encoding but BAM SSMax struggles at long contexts (here: less than 0.5 at 32K)",
-            tuple(within(last, row, most=0.5) for row in OTHERS),
+            "after context 1024 every encoding but BAM SSMax struggles at long contexts (here: at most 0.5 at 32K, "
+            "BAM without SSMax as well)",
+            tuple(within(last, row, most=0.5) for row in ("BAM", *OTHERS)),
+            needs=above_chance([Cells(*FIGURE11, ("1K",))], OTHERS, 0.5),
         ),
         Claim(
             "H.3, Figure 11",
@@ -181,6 +190,8 @@ def _contexts() -> list[Claim]:
             "H.3, Figure 12",
             "after context 512 BAM SSMax finds 40% of the passkeys at 512K tokens (here: 30% to 50%)",
             (within(last, "context 512", least=0.4, most=0.4, tolerance=0.1),),
+            # Of 80 prompts .4 has a standard error of .053 at least: twice the p-value of either bound is .1 at best.
+            unfit="a number of the paper's model, which no smaller one need have; it could be missed here and not met",
         ),
         Claim(
             "H.3, Figure 12",
@@ -193,6 +204,7 @@ def _contexts() -> list[Claim]:
             "after context 512 BAM SSMax is competitive with longer training contexts to 300,000 tokens (here: at "
             "most 0.1 worse in the mean of 51K, 102K and 256K)",
             (better(Cells(*FIGURE12, FAR[:3]), "context 512", ("context 1024", "context 2048"), margin=-0.1),),
+            needs=above_chance([Cells(*FIGURE12, FAR[:3])], ("context 1024", "context 2048"), 0.5),
         ),
         Claim(
             "H.3, Figure 12",
@@ -205,7 +217,8 @@ def _contexts() -> list[Claim]:
 
 def _scalable_softmax() -> list[Claim]:
     plain, ssmax = Cells(*FIGURE13, BEYOND), Cells(*FIGURE2, BEYOND)
-    better_with = lambda row: better_across((ssmax, f"{row} SSMax"), (plain, row))
+    # A multiplied base would be a second change beside SSMax.
+    better_with = lambda row: better_across((ssmax, "RoPE SSMax x1" if row == "RoPE" else f"{row} SSMax"), (plain, row))
     return [
         Claim(
             "H.4, Figure 13",
@@ -215,12 +228,13 @@ def _scalable_softmax() -> list[Claim]:
         Claim(
             "H.4, Figures 2 and 13",
             "SSMax improves the passkeys of almost all encodings (here: of at least four of Sinusoidal, NoPE, "
-            "ALiBi, RoPE and BAM, in the mean of 1K to 32K after context 512)",
+            "ALiBi, RoPE with the base of its training and BAM, in the mean of 1K to 32K after context 512)",
             (most_of([better_with(row) for row in ("Sinusoidal", "NoPE", "ALiBi", "RoPE", "BAM")], least=4),),
         ),
         Claim(
             "H.4, Figures 2 and 13",
-            "SSMax improves the passkeys of both BAM and RoPE (here: in the mean of 1K to 32K after context 512)",
+            "SSMax improves the passkeys of both BAM and RoPE (here: in the mean of 1K to 32K after context 512, "
+            "RoPE with the base of its training)",
             (better_with("BAM"), better_with("RoPE")),
         ),
         Claim(

@@ -1,8 +1,8 @@
 """The claims of "Bayesian Attention Mechanism", appendices H.5 to H.8: extension, sizes, speed and learned priors."""
 
-from bam_jax.experiments.checks import Cells, better, ratio, steadier, within
+from bam_jax.experiments.checks import Cells, above_chance, better, ratio, steadier, within
 from bam_jax.experiments.claims import Claim
-from bam_jax.experiments.compound_checks import gains_more
+from bam_jax.experiments.compound_checks import better_across, gains_more
 from bam_jax.report.claims_page import clusters
 
 FIGURE12 = ("bam_figure12_contexts", "Figure 12")
@@ -20,18 +20,20 @@ def _sizes() -> list[Claim]:
     # 51K is 100 times the training context: the furthest length that the small scale asks of its largest model.
     far, within_context = Cells(*TABLE7, ("51K",)), Cells(*TABLE7, ("<1K",))
     extended = lambda size: (f"{size} Ext.", size)
-    figure16 = Cells("bam_figure16_1b", "Figure 16: passkey accuracy, mean", ("<1K", "51K"))
+    figure16 = lambda part, *columns: Cells("bam_figure16_1b", f"Figure 16{part}: passkey accuracy, mean", columns)
     return [
         Claim(
-            "3.1, H.5, Table 7",
-            "BAM SSMax of every size finds the passkeys within its training context (here: 0.9 or more)",
-            tuple(within(within_context, size, least=0.9) for size in ("120M", "431M", "1.1B")),
+            "H.5, Table 7",
+            "BAM SSMax of every size finds the passkeys within its training context (here: 0.8 or more)",
+            tuple(within(within_context, size, least=0.8) for size in ("120M", "431M", "1.1B")),
+            "the paper's 1.1B has 0.9",
         ),
         Claim(
             "H.5, Table 7",
             "after context 512 larger models of BAM SSMax find fewer passkeys far beyond it (here: at 51K, each "
             "size fewer than the one before)",
             (better(far, "120M", ("431M",)), better(far, "431M", ("1.1B",))),
+            needs=above_chance([within_context], ("1.1B",), 0.5),
         ),
         Claim(
             "H.5, Table 7",
@@ -58,14 +60,19 @@ def _sizes() -> list[Claim]:
         ),
         Claim(
             "H.6, Figure 16",
-            "at 1.1B, extended, BAM SSMax finds more passkeys than RoPE SSMax at every length (here: at 51K)",
-            (better(Cells(figure16.name, figure16.title, ("51K",)), "BAM SSMax", ("RoPE SSMax",)),),
+            "at 1.1B, extended, BAM SSMax finds more passkeys than RoPE SSMax at every length (here: at 51K, with the "
+            "base of RoPE times 100 and times 50)",
+            tuple(
+                better_across((figure16("a", "51K"), "BAM SSMax"), (figure16("b", "51K"), row))
+                for row in ("RoPE SSMax", "RoPE SSMax x50")
+            ),
+            unfit="the small scale trains no RoPE SSMax of this size, which no other claim asks for",
         ),
         Claim(
             "H.6, Figure 16",
             "at 1.1B, extended, BAM SSMax retrieves accurately at every length (here: 0.8 or more within the "
             "context and at 51K)",
-            (within(figure16, "BAM SSMax", least=0.8),),
+            (within(figure16("a", "<1K", "51K"), "BAM SSMax", least=0.8),),
         ),
     ]
 

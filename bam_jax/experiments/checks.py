@@ -4,8 +4,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from bam_jax.experiments import criteria
 from bam_jax.experiments.cells import Cells, Measured, PairedRow, Series, read
 from bam_jax.experiments.criteria import SIGNS, Criterion, number
@@ -180,7 +178,8 @@ def above_chance(places: Sequence[Cells], rows: Sequence[str], chance: float) ->
         rows: labels.
         chance: the score of such a model.
     """
-    subject, says = f"the best mean of {', '.join(rows)}", f"> {number(chance)}"
+    where = " and ".join(dict.fromkeys(cells.span for cells in places))
+    subject, says = f"the best mean of {', '.join(rows)} at {where}", f"> {number(chance)}"
 
     def check(measured: Measured) -> Finding:
         several = []
@@ -189,57 +188,10 @@ def above_chance(places: Sequence[Cells], rows: Sequence[str], chance: float) ->
                 (found,) = read(measured, [(cells, label)])
                 name = f"{label} at {cells.span}"
                 several.append(criteria.bounded(name, found.mean(), chance, lower=False, strict=True))
-        where = " and ".join(dict.fromkeys(cells.title for cells in places))
-        return Finding([criteria.quorum(f"{subject} {says}", several, 1)], subject, says, where)
+        titles = " and ".join(dict.fromkeys(cells.title for cells in places))
+        return Finding([criteria.quorum(f"{subject} {says}", several, 1)], subject, says, titles)
 
     return check
-
-
-def reaches_further(cells: Cells, row: str, others: Sequence[str], *, columns: int, least: float = 0.8) -> Check:
-    """A check that in most seeds a row stays at or above a bound for so many columns more than any other row.
-
-    A reach that ends with the table, or before it begins, is censored: the true one may be greater, or less. A seed whose
-    censored reaches do not differ by enough may differ by enough in truth, so that it speaks for neither side.
-
-    Args:
-        cells: the columns, each twice as far as the one before.
-        row: its label.
-        others: theirs, each a criterion of its own.
-        columns: how many more.
-        least: the bound.
-    """
-    says = f"in most seeds ≥ {number(least)} for {columns} columns more than {_any(others)}, of {cells.span}"
-
-    def check(measured: Measured) -> Finding:
-        mine, *theirs = read(measured, [(cells, label) for label in (row, *others)])
-        made = []
-        for other in theirs:
-            votes = [
-                _goes_further(first_below(far, least), first_below(near, least), columns, len(cells.columns))
-                for far, near in zip(mine.table().T, other.table().T, strict=True)
-            ]
-            made.append(criteria.voted(f"{row} {columns} columns further than {other.label}", votes))
-        return Finding(made, row, says, cells.title)
-
-    return check
-
-
-def _goes_further(mine: int, theirs: int, columns: int, last: int) -> bool | None:
-    """True where one reach is so many columns more than another; None where the table's ends hide it."""
-    if mine - theirs >= columns:
-        return True
-    return None if mine == last or theirs == 0 else False
-
-
-def first_below(values: np.ndarray, least: float) -> int:
-    """The index of the first value below a bound; their number where none is.
-
-    Args:
-        values: [columns].
-        least: the bound.
-    """
-    below = np.flatnonzero(values < least)
-    return int(below[0]) if below.size else len(values)
 
 
 def _at(cells: Cells, *, each: bool) -> str:

@@ -27,6 +27,7 @@ class Verdict(enum.Enum):
     CONTRADICTED = "contradicted"
     UNTOLD = "not told apart"
     UNTESTABLE = "cannot be tested at this scale"
+    UNASKED = "not asked"
     ACCELERATOR = "needs an accelerator"
     UNMEASURED = "not measured"
     UNCHECKED = "not checked"
@@ -37,7 +38,8 @@ MEANINGS: Mapping[Verdict, str] = {
     Verdict.HOLDS: "every criterion is met, by tests against each of them not being met.",
     Verdict.CONTRADICTED: "some criterion is not met, by a test against all of them being met.",
     Verdict.UNTOLD: "the seeds decide neither; the number is said that would, if difference and spread are as they were seen.",
-    Verdict.UNTESTABLE: "no model does the task here, or the criterion would be met whatever happens.",
+    Verdict.UNTESTABLE: "no model does the task here, or the claim says why the scale does not ask it.",
+    Verdict.UNASKED: "its experiment would repeat another's at this scale.",
     Verdict.ACCELERATOR: "speeds are compared where the papers compare them, and some runs are too long for a CPU.",
     Verdict.UNMEASURED: f"fewer than {SEEDS} seeds, or cells that are missing.",
     Verdict.UNCHECKED: "mathematics, or no number.",
@@ -57,7 +59,8 @@ class Claim:
         why: a remark.
         needs: what must hold for measurements to say anything about it, such as that some model can do the task.
         accelerator: whether its runs are too long for a CPU, or its speeds mean something on an accelerator alone.
-        unfit: why no scale below the paper's can test it, such as that its criterion would be met whatever happens.
+        unfit: why no scale below the paper's can ask it, such as that its criterion would be met, or missed, whatever happens.
+        repeats: why its experiment would repeat another's at every scale below the paper's; "": it would not.
     """
 
     place: str
@@ -67,6 +70,7 @@ class Claim:
     needs: Check | None = None
     accelerator: bool = False
     unfit: str = ""
+    repeats: str = ""
 
 
 class ClaimsFile(NamedTuple):
@@ -152,14 +156,13 @@ def _weigh(claim: Claim, measured: Measured, printed: Measured) -> Judgement:
     """A claim with its verdict so far: one that waits for the other claims of the page has a p-value and is not told apart."""
     findings = [check(measured) for check in claim.checks]
     theirs = _met([criterion for check in claim.checks for criterion in check(printed).criteria])
-    made = Judgement(claim, findings, Verdict.UNTOLD, printed=theirs)
+    (able,) = claim.needs(measured).criteria if claim.needs else (None,)
+    made = Judgement(claim, findings, Verdict.UNTOLD, printed=theirs, condition=able)
     settled = _settle(made, measured)
     if settled is not None:
         verdict, remark = settled
         return dataclasses.replace(made, verdict=verdict, remark=remark)
-    if claim.needs:
-        (able,) = claim.needs(measured).criteria
-        made = dataclasses.replace(made, condition=able)
+    if able is not None:
         if able.n < SEEDS:
             remark = f"{able.n} of {SEEDS} seeds of its condition, {able.says}"
             return dataclasses.replace(made, verdict=Verdict.UNMEASURED, remark=remark)
@@ -182,6 +185,8 @@ def _settle(made: Judgement, measured: Measured) -> tuple[Verdict, str] | None:
         return (Verdict.NONE, "") if any(criterion.n for criterion in criteria) else (Verdict.UNMEASURED, "")
     if claim.unfit and measured.scale != SCALES[-1]:
         return Verdict.UNTESTABLE, claim.unfit
+    if claim.repeats and measured.scale != SCALES[-1]:
+        return Verdict.UNASKED, claim.repeats
     enough = [criterion.n >= (SEEDS if criterion.has_seeds else 1) for criterion in criteria]
     if claim.accelerator and (on_cpu or not all(enough)):
         return Verdict.ACCELERATOR, "measured on a CPU" if on_cpu else ""

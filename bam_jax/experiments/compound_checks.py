@@ -8,7 +8,7 @@ import numpy as np
 
 from bam_jax.experiments import criteria
 from bam_jax.experiments.cells import Cells, Measured, Series, read
-from bam_jax.experiments.checks import Check, Finding, bounds_of, first_below, growth
+from bam_jax.experiments.checks import Check, Finding, bounds_of, growth
 from bam_jax.experiments.criteria import number
 
 COUNT = 2**31
@@ -143,36 +143,64 @@ def most_of(checks: Sequence[Check], *, least: int) -> Check:
 
 
 def reaches_times(
-    places: Sequence[Cells], tokens: Mapping[str, int], row: str, other: str, *, times: float, least: float = 0.8
+    places: Sequence[Cells],
+    tokens: Mapping[str, int],
+    row: str,
+    others: Sequence[str],
+    *,
+    times: float,
+    least: float = 0.8,
 ) -> Check:
-    """A check that in most seeds a row stays at or above a bound to so many times the length at which another is below it.
+    """A check that in most seeds a row's reach is more than so many times that of each other.
 
-    A row that never falls below the bound has reached the last length at least, and one that is below it from the first
-    length on may have fallen before. Such a seed speaks for the claim where that is enough, and else for neither side.
+    The reach of the row ends where it first falls below a bound. That of another ends where it stays below: a RoPE whose
+    base was multiplied may miss near keys and find far ones. A row that never falls below the bound has reached the last
+    length at least, and another that is below it everywhere may have fallen before the first. Such a seed speaks for the
+    claim where that is enough, and else for neither side.
 
     Args:
         places: columns of ascending lengths, in one table or several.
         tokens: by column.
-        row, other: labels.
+        row, others: labels; a seed must beat all others, so that the check is one criterion.
         times: the factor.
         least: the bound.
     """
     lengths = [tokens[column] for cells in places for column in cells.columns]
-    says = f"in most seeds ≥ {number(least)} to more than {times:g} times the length at which {other} is below"
+    says = (
+        f"in most seeds ≥ {number(least)} to more than {times:g} times the length from which on each of "
+        f"{', '.join(others)} stays below"
+    )
 
     def check(measured: Measured) -> Finding:
-        mine, theirs = _values(measured, places, [row, other])
-        votes = [
-            _reaches(first_below(far, least), first_below(near, least), lengths, times)
-            for far, near in zip(mine.T, theirs.T, strict=True)
-        ]
+        mine, *theirs = _values(measured, places, [row, *others])
+        votes = []
+        for seed in range(mine.shape[1]):
+            reach = _first_below(mine[:, seed], least)
+            votes.append(_all([_reaches(reach, _stays_below(near[:, seed], least), lengths, times) for near in theirs]))
         return Finding([criteria.voted(f"{row} {says}", votes)], row, says)
 
     return check
 
 
+def _first_below(values: np.ndarray, least: float) -> int:
+    """The index of the first value below a bound; their number where none is."""
+    below = np.flatnonzero(values < least)
+    return int(below[0]) if below.size else len(values)
+
+
+def _stays_below(values: np.ndarray, least: float) -> int:
+    """The index from which on all values are below a bound; their number where the last is not."""
+    reached = np.flatnonzero(values >= least)
+    return int(reached[-1]) + 1 if reached.size else 0
+
+
+def _all(answers: Sequence[bool | None]) -> bool | None:
+    """False where one of several answers is; else None where one cannot be said."""
+    return False if False in answers else None if None in answers else True
+
+
 def _reaches(mine: int, theirs: int, lengths: Sequence[int], times: float) -> bool | None:
-    """True where one reach is more than so many times another fall; None where the table's ends hide it."""
+    """True where one reach is more than so many times the end of another's; None where the table's ends hide it."""
     censored = mine == len(lengths) or theirs == 0
     if theirs == len(lengths):
         return None if censored else False

@@ -274,9 +274,14 @@ SIGNS = {(False, False): "≥", (False, True): ">", (True, False): "≤", (True,
 
 
 def number(value: float) -> str:
-    """A number in three digits, or in all those before the point.
+    """A number in three digits, or in all those before the point; in five from 1 to 10, where ratios have close bounds.
+
+    >>> number(0.98765), number(1.0045), number(12345.6)
+    ('0.988', '1.0045', '12,346')
 
     Args:
         value: any.
     """
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.5g}" if 1 <= abs(value) < 10 else f"{value:.3g}"

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import runpy
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,7 +216,7 @@ def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: A
         UserError: a table names a row that there is not.
     """
     labels = [row.label for row in rows]
-    evaluations: dict[str, dict[Evaluation, list[int]]] = {label: {} for label in labels}
+    evaluations: dict[str, list[Evaluation]] = {label: [] for label in labels}
     trained: set[str] = set()
     for table in tables:
         for label in table.values:
@@ -226,25 +226,36 @@ def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: A
             for column, value in table.cells(label):
                 if column.evaluation is None or value == DASH:
                     continue
-                rest = dataclasses.replace(column.evaluation, lengths=())
-                evaluations[row].setdefault(rest, []).extend(column.evaluation.lengths)
+                evaluations[row].append(column.evaluation)
                 trained.add(row)
     trained |= {row.start for row in rows if row.label in trained}
     made = tuple(
-        dataclasses.replace(row, train=row.label in trained, evaluations=_merge(evaluations[row.label], row.changes))
+        dataclasses.replace(row, train=row.label in trained, evaluations=_changed(evaluations[row.label], row.changes))
         for row in rows
     )
     return Experiment(title, made, tables=tuple(tables), shared=True, **others)
 
 
-def _merge(asked: Mapping[Evaluation, Sequence[int]], changes: Mapping[str, Any]) -> tuple[Evaluation, ...]:
-    """As few evaluations as do the same: those of one kind at the same lengths are one, with the tasks of all."""
+def join_evaluations(asked: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
+    """As few evaluations as do the same: those that differ in their lengths are one, then those that differ in their tasks.
+
+    Args:
+        asked: of one run.
+    """
+    lengths: dict[Evaluation, set[int]] = {}
+    for evaluation in asked:
+        lengths.setdefault(dataclasses.replace(evaluation, lengths=()), set()).update(evaluation.lengths)
     groups: dict[Evaluation, list[Evaluation]] = {}
-    for evaluation, lengths in asked.items():
-        overrides = {**evaluation.overrides, **changes}
-        whole = dataclasses.replace(evaluation, lengths=tuple(sorted(set(lengths))), overrides=overrides)
+    for rest, wanted in lengths.items():
+        whole = dataclasses.replace(rest, lengths=tuple(sorted(wanted)))
         groups.setdefault(whole.without_tasks(), []).append(whole)
     return tuple(first.joined(others) for first, *others in groups.values())
+
+
+def _changed(asked: Iterable[Evaluation], changes: Mapping[str, Any]) -> tuple[Evaluation, ...]:
+    """The evaluations of a row, with its changes."""
+    joined = join_evaluations(asked)
+    return tuple(dataclasses.replace(each, overrides={**each.overrides, **changes}) for each in joined)
 
 
 def load(

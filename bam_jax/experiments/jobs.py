@@ -10,7 +10,7 @@ from bam_jax.data.sources.source import is_fetched
 from bam_jax.evals import measuring, records, summary
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import kind_of
-from bam_jax.experiments.experiment import Experiment, Row
+from bam_jax.experiments.experiment import Experiment, Row, join_evaluations
 from bam_jax.system.errors import UserError
 from bam_jax.training import session
 from bam_jax.training.metrics import read_metrics
@@ -161,7 +161,7 @@ def jobs(*experiments: Experiment) -> list[Job]:
             if not shared:
                 raise UserError(f"two rows would be written to {job.name}; give them different labels")
             row = made[job.name].row
-            evaluations = tuple(dict.fromkeys(row.evaluations + job.row.evaluations))
+            evaluations = join_evaluations(row.evaluations + job.row.evaluations)
             job = dataclasses.replace(job, row=dataclasses.replace(row, evaluations=evaluations))
         made[job.name] = job
     roots = {name: job for name, job in made.items() if not job.row.start}

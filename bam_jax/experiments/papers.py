@@ -35,14 +35,15 @@ BAM_METHODS: Mapping[str, Mapping[str, Any]] = {
     "ALiBi SSMax": {"encoding": "alibi", **_SSMAX},
     "RoPE SSMax": {**_ROPE, **_SSMAX},
     "RoPE SSMax x50": {**_ROPE, **_SSMAX},
+    "RoPE SSMax x1": {**_ROPE, **_SSMAX},
     "BAM SSMax": {**_BAM, **_SSMAX},
 }
-"""BAM, section 3: what is trained. The two RoPE SSMax are one model, whose base is multiplied after training: by 100, as
-appendix H.3 has it, and by 50, as Nakanishi 2025 has it. The paper does not say of which factor its other numbers are."""
+"""BAM, section 3: what is trained. The three RoPE SSMax are one model, whose base is multiplied after training: by 100, as
+appendix H.3 has it, by 50, as Nakanishi 2025 has it, and by 1. The paper does not say of which factor its other numbers are."""
 
 RATE = "optimizer.rate"
 
-SAME_TRAINING = {"RoPE Local": "RoPE", "RoPE SSMax x50": "RoPE SSMax"}
+SAME_TRAINING = {"RoPE Local": "RoPE", "RoPE SSMax x50": "RoPE SSMax", "RoPE SSMax x1": "RoPE SSMax"}
 """Methods that differ from another at evaluation alone."""
 
 BAM_SIZES = ("120M", "432M", "1.1B")

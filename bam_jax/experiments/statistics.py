@@ -281,8 +281,8 @@ def false_discoveries(p: Sequence[float] | np.ndarray, q: float = 0.05) -> np.nd
 
     The step-up procedure is proven for p-values that are independent or positively dependent. Claims that share a row of a
     table are correlated in either direction; `tests/experiments/test_statistics.py` simulates such a page. The correction
-    of Benjamini and Yekutieli for any dependence would divide q by 1 + 1/2 + ... + 1/m, about 4.9 for 75 claims, and leave 8
-    seeds little to tell.
+    of Benjamini and Yekutieli for any dependence would divide q by 1 + 1/2 + ... + 1/m, about 5.2 for 100 claims, and leave
+    8 seeds little to tell.
 
     Args:
         p: two-sided p-values.

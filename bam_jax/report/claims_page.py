@@ -92,7 +92,7 @@ def claims_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
 
 
 def claim_item(judgement: Judgement) -> str:
-    """A claim with its verdict, the criterion that decides, and all of its criteria in words.
+    """A claim with its verdict, the criterion that decides, all of its criteria in words, and its condition.
 
     Args:
         judgement: the claim, judged.
@@ -108,6 +108,7 @@ def claim_item(judgement: Judgement) -> str:
         least = f", the least certain of {count} criteria" if count > 1 else ""
         said.append(f"{decisive.says}: {_estimate(decisive)}{_seeds(decisive)}{least}")
     said += [f"Criterion: {_words(judgement.findings)}"] if judgement.findings else []
+    said += [f"Condition: {judgement.condition.says}"] if judgement.condition else []
     said.append(judgement.claim.why)
     claim = judgement.claim
     evidence = ". ".join(filter(None, said))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bam_jax.experiments.cells import Cells
-from bam_jax.experiments.checks import above_chance, better, ratio, reaches_further, steadier, within
+from bam_jax.experiments.checks import above_chance, better, ratio, steadier, within
 from bam_jax.experiments.criteria import voted
 from bam_jax.experiments.statistics import Kind
 
@@ -45,11 +45,6 @@ def met(check, measured):
         (ratio((CELLS, "a"), (CELLS, "c"), most=1.0), None),
         (ratio((X, "0"), (X, "0"), most=0.5), False),
         (ratio((X, "0"), (X, "a"), most=0.5), True),
-        (reaches_further(CELLS, "a", ("b",), columns=1, least=0.5), True),
-        (reaches_further(CELLS, "a", ("b",), columns=3, least=0.5), False),
-        (reaches_further(CELLS, "a", ("b",), columns=1, least=0.6), True),
-        (reaches_further(CELLS, "b", ("a",), columns=1), False),
-        (reaches_further(CELLS, "a", ("c",), columns=1), None),
         (steadier(CELLS, "y", "x", "a", "b"), True),
         (steadier(CELLS, "y", "x", "b", "a"), False),
         (steadier(CELLS, "y", "x", "a", "c"), None),
@@ -99,7 +94,6 @@ def test_each_column_and_each_other_is_a_criterion_of_its_own(given):
     assert len(within(CELLS, "a", least=0.1, most=0.9)(given(SOME)).criteria) == 4
     assert len(better(CELLS, "a", ("b", "d"), each=True)(given(SOME)).criteria) == 4
     assert len(better(CELLS, "a", ("b", "d"))(given(SOME)).criteria) == 2
-    assert len(reaches_further(CELLS, "a", ("b", "d"), columns=1)(given(SOME)).criteria) == 2
 
 
 def test_rows_are_compared_seed_by_seed(given):
@@ -138,30 +132,6 @@ def test_a_ratio_of_accuracies_may_be_of_zeros(given):
     assert nothing.p_met == 0.5 and not nothing.met
     (criterion,) = ratio((X, "low"), (X, "high"), most=0.5)(measured).criteria
     assert criterion.shown.low == 0.0 and criterion.shown.high < 0.1
-
-
-def test_a_reach_that_ends_with_the_table_speaks_for_neither_side(given):
-    columns = tuple("uvwxyz")
-    far = Cells("a", "b", columns)
-
-    def reaches(**lengths):
-        return given(
-            {(row, c): [float(k < n) for n in seeds] for row, seeds in lengths.items() for k, c in enumerate(columns)}
-        )
-
-    check = reaches_further(far, "a", ("b",), columns=3)
-    (criterion,) = check(reaches(a=[6] * 8, b=[3] * 8)).criteria
-    assert (
-        criterion.p_met == 0.5**8 and criterion.p_unmet == 1.0 and criterion.shown.low == pytest.approx(0.631, abs=1e-3)
-    )
-    (criterion,) = check(reaches(a=[6] * 8, b=[4] * 8)).criteria  # it might reach 7
-    assert criterion.p_met == 1.0 == criterion.p_unmet and not criterion.met
-    (criterion,) = check(reaches(a=[5] * 8, b=[3] * 8)).criteria
-    assert criterion.p_unmet == 0.5**8
-    (criterion,) = check(reaches(a=[2] * 8, b=[0] * 8)).criteria  # b's might be less than the table's first column
-    assert criterion.p_met == 1.0 == criterion.p_unmet
-    (criterion,) = check(reaches(a=[6] * 7 + [5], b=[3] * 7 + [5])).criteria
-    assert (criterion.agree, criterion.against) == (7, 1) and criterion.p_met == pytest.approx(9 / 256)
 
 
 def test_growth_is_compared_seed_by_seed(given):

@@ -90,7 +90,7 @@ def test_where_no_model_can_do_the_task_nothing_is_tested():
     assert verdict(SURE, HIGH, needs=above_chance([X], ("a", "b"), 0.7)) is Verdict.HOLDS
     unable = judge(Claim("1", "x", (HIGH,), needs=above_chance([X], ("b",), 0.49)))
     assert unable.verdict is Verdict.UNTESTABLE and unable.p == 1.0
-    assert unable.remark == "no model is shown to do the task, the best mean of b > 0.49: p = 0.1"
+    assert unable.remark == "no model is shown to do the task, the best mean of b at x > 0.49: p = 0.1"
     assert verdict(SURE, HIGH, needs=above_chance([X], ("a", "few"), 0.7)) is Verdict.UNMEASURED
 
 
@@ -98,6 +98,10 @@ def test_a_claim_that_a_scale_cannot_test_waits_for_the_papers():
     assert judge(Claim("1", "x", (HIGH,), unfit="always so")).remark == "always so"
     assert verdict(SURE, unfit="always so") is Verdict.UNTESTABLE
     assert verdict(Given("paper", **SURE.rows), unfit="always so") is Verdict.HOLDS
+    again = Claim("1", "x", (HIGH,), repeats="Table 1 again")
+    assert (judge(again).verdict, judge(again).remark, judge(again).p) == (Verdict.UNASKED, "Table 1 again", None)
+    assert judge(again, Given("paper", **SURE.rows)).verdict is Verdict.HOLDS
+    assert judge(again, Given("toy", **SURE.rows)).verdict is Verdict.NONE
 
 
 def test_what_needs_an_accelerator_is_judged_where_it_was_measured_on_one():

@@ -25,6 +25,7 @@ ROWS = {
     "e": (0.9, 0.9),
     "f": (0.9, 0.1),
     "g": (0.1, 0.9),
+    "h": (0.1, 0.1),
 }
 SOME = {(row, column): value for row, values in ROWS.items() for column, value in zip("xy", values, strict=True)}
 BOTH, X, Y = Cells("n", "t", ("x", "y")), Cells("n", "t", ("x",)), Cells("n", "t", ("y",))
@@ -64,10 +65,10 @@ def p_values(check, measured):
         (most_of([LOW, HIGH, LAST], least=2), True),
         (most_of([LOW, HIGH, LAST], least=3), False),
         (most_of([LOW, within(X, "none", least=3)], least=1), None),
-        (reaches_times([X, Y], TOKENS, "e", "f", times=0.5), True),  # to 200 tokens and more, below at 200
-        (reaches_times([X, Y], TOKENS, "e", "f", times=2), False),
-        (reaches_times([X, Y], TOKENS, "f", "e", times=2), False),
-        (reaches_times([X, Y], TOKENS, "e", "none", times=2), None),
+        (reaches_times([X, Y], TOKENS, "e", ("f",), times=0.5), True),  # to 200 tokens and more, below at 200
+        (reaches_times([X, Y], TOKENS, "e", ("f",), times=2), False),
+        (reaches_times([X, Y], TOKENS, "f", ("e",), times=2), False),
+        (reaches_times([X, Y], TOKENS, "e", ("none",), times=2), None),
     ],
 )
 def test_one_number_meets_a_criterion_or_not(given, check, holds):
@@ -97,14 +98,22 @@ def test_differences_of_differences_are_told_seed_by_seed(given):
 
 def test_a_reach_that_the_ends_of_the_table_hide_speaks_for_neither_side(given):
     measured = given({key: [value] * 8 for key, value in SOME.items()})
-    check = lambda *args, times: reaches_times([X, Y], TOKENS, *args, times=times)(measured).criteria[0]
-    far = check("e", "g", times=15)  # to 200 tokens and more, below at 10
+    check = lambda row, *others, times: reaches_times([X, Y], TOKENS, row, others, times=times)(measured).criteria[0]
+    far = check("e", "h", times=15)  # to 200 tokens and more, below from 10 on
     assert far.p_met == 0.5**8 and far.agree == 8
-    for hidden in (check("e", "g", times=25), check("e", "e", times=2), check("f", "g", times=2)):
+    for hidden in (check("e", "h", times=25), check("e", "e", times=2), check("f", "h", times=2)):
         assert hidden.p_met == 1.0 == hidden.p_unmet
     assert (
         check("f", "e", times=2).p_unmet == 0.5**8 == check("e", "f", times=2).p_met or check("f", "e", times=2).against
     )
+
+
+def test_a_reach_is_held_against_every_other_and_against_keys_that_are_found_again(given):
+    measured = given({key: [value] * 8 for key, value in SOME.items()})
+    check = lambda row, *others, times: reaches_times([X, Y], TOKENS, row, others, times=times)(measured).criteria[0]
+    assert check("e", "h", times=15).met and not check("e", "h", "g", times=15).met
+    assert check("f", "g", times=0.1).against == 8  # which is below at 10 and not at 200
+    assert check("f", "h", "g", times=0.1).against == 8 and check("f", "h", times=0.1).agree == 8
 
 
 def test_cells_are_counted_seed_by_seed(given):

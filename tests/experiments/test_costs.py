@@ -15,6 +15,7 @@ from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
 MODEL = ModelConfig(layers=3, width=32, heads=4, hidden=48, vocab=50)
+CONFIG = str(papers.CONFIGS / "quickstart.py")
 MATRICES = 3 * (4 * 32 * 32 + 3 * 32 * 48)
 
 
@@ -67,8 +68,8 @@ def test_the_papers_sizes(size, embedding, transformer, prior, trained):
 
 def test_the_table_adds_up():
     rows = (
-        Row("a", str(papers.CONFIGS / "quickstart.py"), {"model.vocab": 100}),
-        Row("b", str(papers.CONFIGS / "quickstart.py"), {"model.vocab": 100, "steps": 1000}, start="a"),
+        Row("a", CONFIG, {"model.vocab": 100}),
+        Row("b", CONFIG, {"model.vocab": 100, "steps": 1000}, start="a"),
     )
     made = Experiment("Two runs", rows)
     title, head, *lines = costs.table(made.title, jobs.jobs(made), "cpu").splitlines()
@@ -77,6 +78,18 @@ def test_the_table_adds_up():
     assert [line.split()[1] for line in lines] == ["3.07e+06", "1.02e+06", "4.10e+06"]
     hours = [float(line.split()[-1]) for line in lines]
     assert hours[2] == pytest.approx(hours[0] + hours[1], abs=0.02)
+
+
+def test_what_several_tables_ask_for_is_counted_once():
+    near, both = (
+        Row("near", CONFIG, evaluations=(Passkey((64,)),)),
+        Row("both", CONFIG, evaluations=(Passkey((64, 512)),)),
+    )
+    alone, together = (
+        jobs.jobs(*(Experiment("t", (row,), shared=True) for row in rows)) for rows in ((both,), (near, both))
+    )
+    assert costs.table("t", together, "cpu") == costs.table("t", alone, "cpu")
+    assert [job.cost() for job in together] == [job.cost() for job in alone]
 
 
 @pytest.mark.parametrize(

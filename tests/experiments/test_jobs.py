@@ -16,13 +16,14 @@ NEAR, FAR = Passkey((64,)), Passkey((4096,))
 
 
 def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():
+    other_prompts = Passkey((64,), seed=1)
     rows = (
         Row("a", CONFIG, {"ssmax": "on"}, evaluations=(NEAR,)),
-        Row("b", CONFIG, evaluations=(FAR, NEAR)),  # the file says ssmax=on itself
+        Row("b", CONFIG, evaluations=(FAR, NEAR, other_prompts)),  # the file says ssmax=on itself
         Row("c", CONFIG, {"ssmax": "off"}),
     )
     one, other = jobs.jobs(Experiment("t", rows, shared=True))
-    assert one.row.evaluations == (NEAR, FAR)
+    assert one.row.evaluations == (Passkey((64, 4096)), other_prompts)
     assert one.name.startswith("bam-ssmax-2x64-64-seed0-") and other.name.startswith("bam-2x64-64-seed0-")
     assert len(jobs.jobs(Experiment("t", rows))) == 3
 

@@ -13,7 +13,7 @@ from bam_jax.data.tasks import benchmarks
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import experiment, jobs, paper_columns, papers, small, tables
 from bam_jax.experiments.entries import parse_number
-from bam_jax.experiments.experiment import DASH, SCALES, Column, Row, Table, tabled
+from bam_jax.experiments.experiment import DASH, SCALES, Column, Experiment, Row, Table, tabled
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
@@ -288,6 +288,15 @@ def test_rope_ssmax_has_both_factors_of_its_base(name):
     for table in load(name, "paper").tables:
         if "RoPE SSMax" in table.values and not any(column.speed for column in table.columns):
             assert "RoPE SSMax x50" in table.values
+
+
+def test_rope_ssmax_at_its_own_base_is_evaluated_and_not_trained():
+    for name in ("bam_figure2_passkey", "bam_figure6_perplexity", "bam_figure7_wikipedia", "bam_figure10_context1024"):
+        rows = {row.label: dataclasses.replace(row, seeds=(0,)) for row in load(name, "small").rows}
+        both = rows["RoPE SSMax"], rows["RoPE SSMax x1"]
+        assert len(jobs.jobs(Experiment("t", both, shared=True))) == 1
+        assert not any("encoding_options.base_scale" in each.overrides for each in both[1].evaluations)
+        assert max(n for each in both[1].evaluations for n in each.lengths) == 4096  # the paper's 32K
 
 
 def test_the_extension_goes_on_at_the_rate_that_training_ended_with():
