@@ -18,8 +18,8 @@ NEAR, FAR = Passkey((64,)), Passkey((4096,))
 def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():
     other_prompts = Passkey((64,), seed=1)
     rows = (
-        Row("a", CONFIG, {"ssmax": "on"}, evaluations=(NEAR,)),
-        Row("b", CONFIG, evaluations=(FAR, NEAR, other_prompts)),  # the file says ssmax=on itself
+        Row("a", CONFIG, {"ssmax": "effective"}, evaluations=(NEAR,)),
+        Row("b", CONFIG, evaluations=(FAR, NEAR, other_prompts)),  # the file says ssmax=effective itself
         Row("c", CONFIG, {"ssmax": "off"}),
     )
     one, other = jobs.jobs(Experiment("t", rows, shared=True))
