@@ -14,9 +14,9 @@ from bam_jax.experiments.experiment import Expected, Experiment, Row
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 CONTEXT = 64
-UNIFORM = {"encoding_options": {"init": "uniform"}, "optimizer.prior_rate": 20.0}
-SPREAD = {"encoding_options": {"init": "spread", "spread": 2.0}}
-LADDER = {"encoding_options": {"init": "ladder"}}
+UNIFORM = {"encoding": "bam", "encoding_options": {"init": "uniform"}, "optimizer.prior_rate": 20.0}
+SPREAD = {"encoding": "bam", "encoding_options": {"init": "spread", "spread": 2.0}}
+LADDER = {"encoding": "bam", "encoding_options": {"init": "ladder"}}
 CONTEXTUAL = {"encoding": "bam_contextual", "encoding_options": {}}
 STARTS = {
     "uniform, prior x20, SSMax": {**UNIFORM, "ssmax": "on"},
