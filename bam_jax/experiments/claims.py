@@ -16,6 +16,7 @@ from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.statistics import SEEDS
 from bam_jax.system.errors import UserError
 
+TITLE = "What the papers claim, and what came out here"
 FALSE_DISCOVERIES = 0.05
 """The share of verdicts on a page that may be false, and the level of the test that a model can do a task."""
 
@@ -80,11 +81,13 @@ class ClaimsFile(NamedTuple):
         by_paper: the claims.
         notes: about the page.
         frozen: the commit in which criteria were frozen, before the first run that they judge; "": none yet.
+        title: of the page.
     """
 
     by_paper: Mapping[str, Sequence[Claim]]
     notes: Sequence[str]
-    frozen: str
+    frozen: str = ""
+    title: str = TITLE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +229,7 @@ def _decide(judgement: Judgement, level: float, next_level: float) -> Judgement:
 
 
 def load(path: Path) -> ClaimsFile:
-    """The claims in a Python file with `get_claims()`, `NOTES`, and `FROZEN` once its criteria are.
+    """The claims in a Python file with `get_claims()`, `NOTES`, `FROZEN` once its criteria are, and `TITLE` if it has its own.
 
     Args:
         path: the file, beside the experiments.
@@ -239,4 +242,5 @@ def load(path: Path) -> ClaimsFile:
     names = runpy.run_path(str(path))
     if "get_claims" not in names:
         raise UserError(f"{path} has no get_claims(), which returns the claims by paper")
-    return ClaimsFile(names["get_claims"](), names["NOTES"], names["FROZEN"] if "FROZEN" in names else "")
+    own = {field: names[name] for field, name in (("frozen", "FROZEN"), ("title", "TITLE")) if name in names}
+    return ClaimsFile(names["get_claims"](), names["NOTES"], **own)

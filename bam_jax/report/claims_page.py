@@ -13,7 +13,6 @@ from bam_jax.render import page
 from bam_jax.render.page import Section
 from bam_jax.report.prior_checks import check_shapes
 
-TITLE = "What the papers claim, and what came out here"
 HEAD = ("criterion", "estimate [95%]", "seeds", "meet it alone [95%]", "p, for it", "p, against it")
 PROCEDURE = f"""
 Training seeds are the sample; prompts and text estimate each seed's value. An interval is that of Student's t over seeds, of
@@ -28,7 +27,7 @@ is in `docs/statistics.md`.
 
 def to_markdown(path: Path, folder: Path, scale: str) -> str:
     """The page as Markdown; arguments and errors as in `page_sections`."""
-    return page.to_markdown(TITLE, page_sections(path, folder, scale))
+    return page.to_markdown(claims.load(path).title, page_sections(path, folder, scale))
 
 
 def page_sections(path: Path, folder: Path, scale: str) -> list[Section]:

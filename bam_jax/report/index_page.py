@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.config import Config
+from bam_jax.experiments.claims import TITLE
 from bam_jax.experiments.results import Run
 from bam_jax.render.page import Link, Section, Table, Words
-from bam_jax.report import claims_page
 from bam_jax.report.progress import Progress, Status, describe_training
 
 INDEX = "index.html"
@@ -53,7 +53,7 @@ def page_sections(
     if papers:
         sections.append(_papers_section(papers))
     if claims:
-        sections.append(Section("The papers' claims", items=[Link(claims_page.TITLE, CLAIMS)]))
+        sections.append(Section("The papers' claims", items=[Link(TITLE, CLAIMS)]))
     if descriptions:
         sections.append(_folders_section(descriptions, runs, folder))
     sections.append(_runs_section(runs, configs, folder))

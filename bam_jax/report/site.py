@@ -10,6 +10,7 @@ from typing import Any
 
 from bam_jax.config import Config
 from bam_jax.experiments import experiment, record_file, results
+from bam_jax.experiments.claims import TITLE
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
 from bam_jax.experiments.record_file import RecordedRun
@@ -103,7 +104,7 @@ def write(
         for path, description in descriptions.items():
             save(folder_file(path), description["title"], _folder_page(path, description, runs, priors, folder))
         if claims is not None:
-            save(CLAIMS, claims_page.TITLE, claims_page.page_sections(claims, folder, scale or SCALES[0]))
+            save(CLAIMS, TITLE, claims_page.page_sections(claims, folder, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=claims is not None)
     write_atomically(out / INDEX, page.to_html(f"Experiments and runs in {folder}", index))
     return out / INDEX

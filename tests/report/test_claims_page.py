@@ -18,10 +18,11 @@ from bam_jax.training import run_folder
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_committed_page_is_that_of_the_committed_records(tmp_path):
-    """Make it again with python -m bam_jax.claims experiments/claims.py --scale=small --runs=none --out=docs/claims.md."""
-    made = claims_page.to_markdown(ROOT / "experiments" / "claims.py", tmp_path / "none", "small")
-    assert (ROOT / "docs" / "claims.md").read_text() == made
+@pytest.mark.parametrize(("file", "page"), [("claims.py", "claims.md"), ("claims_prior.py", "prior_claims.md")])
+def test_the_committed_page_is_that_of_the_committed_records(tmp_path, file, page):
+    """Make it again with python -m bam_jax.claims experiments/FILE --scale=small --runs=none --out=docs/PAGE."""
+    made = claims_page.to_markdown(ROOT / "experiments" / file, tmp_path / "none", "small")
+    assert (ROOT / "docs" / page).read_text() == made
 
 
 def test_the_page_is_written_and_bad_input_named(tmp_path):

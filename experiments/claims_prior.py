@@ -1,0 +1,57 @@
+"""The claims of this project about a prior that needs no luck.
+
+Command:  python -m bam_jax.claims experiments/claims_prior.py --scale=small --out=docs/prior_claims.md
+          (run python -m bam_jax.sweep experiments/prior_confirmation.py --scale=small first)
+"""
+
+import runpy
+from pathlib import Path
+
+from bam_jax.experiments.checks import Cells, ratio, within
+from bam_jax.experiments.claims import Claim
+
+CONFIRMATION = runpy.run_path(str(Path(__file__).with_name("prior_confirmation.py")))
+OURS, DEPTHS = CONFIRMATION["OURS"], tuple(CONFIRMATION["RATES"])
+OTHERS = tuple(method for method in CONFIRMATION["METHODS"] if method != OURS)
+
+TITLE = "A prior that needs no luck: claims of our own, and what came out"
+FROZEN = ""
+"""The commit in which the criteria were frozen, before the first run that they judge; "": they are not yet."""
+
+NOTES = (
+    "Command: `python -m bam_jax.claims experiments/claims_prior.py --scale=small --out=docs/prior_claims.md`, after "
+    "`python -m bam_jax.sweep experiments/prior_confirmation.py --scale=small`. The claims are this project's own.",
+    "Contextual BAM is BAM's prior over CABLE's distance, with one head of a layer that starts by looking far and Scalable "
+    "Softmax over the keys that a head's prior leaves in play (docs/prior_study.md). All numbers are of ten training seeds.",
+)
+
+
+def get_claims() -> dict[str, list[Claim]]:
+    """The claims, at each depth."""
+    return {"A start that needs no luck": [claim for depth in DEPTHS for claim in _at(depth)]}
+
+
+def _at(layers: int) -> list[Claim]:
+    keys = lambda column: Cells("prior_confirmation", f"Keys, {layers} layers", (column,))
+    text = lambda column: Cells("prior_confirmation", f"Text, {layers} layers", (column,))
+    return [
+        Claim(
+            f"{layers} layers",
+            "at 64 times the training context it finds 97% of the keys or more",
+            (within(keys("64×"), OURS, least=0.97),),
+        ),
+        Claim(
+            f"{layers} layers",
+            "at 500 times the training context it finds 93% of the keys or more",
+            (within(keys("500×"), OURS, least=0.93),),
+        ),
+        *(
+            Claim(
+                f"{layers} layers",
+                f"at {times} the training context its perplexity is at most 1% above {other}'s",
+                (ratio((text(times), OURS), (text(times), other), most=1.01),),
+            )
+            for other in OTHERS
+            for times in ("1×", "64×")
+        ),
+    ]
