@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -64,3 +65,20 @@ def contributed(tmp_path_factory):
         return module
 
     return load
+
+
+@pytest.fixture(scope="session")
+def triplets(tmp_path_factory):
+    """A prepared folder of 96 triplets in bytes, and 12 held out: a query and its positive have a word in common."""
+    from bam_jax.data import prepare
+
+    folder = tmp_path_factory.mktemp("triplets")
+    words = [f"{first}{last}" for first in ("bo", "ka", "li", "mu", "re", "ti") for last in ("da", "fe", "go")]
+    rng, lines = np.random.default_rng(0), []
+    for number in range(108):
+        right, wrong = rng.choice(words, 2, replace=False)
+        lines.append({"query": f"{right}?", "positive": f"{number} {right}", "negative": f"{wrong} {number}"})
+    (folder / "lines.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    options = "--tokenizer=byte", "--text-field=query,positive,negative", "--holdout-records=12", "--workers=0"
+    prepare.main([f"--source={folder}/lines.jsonl", f"--out={folder}/prepared", *options])
+    return str(folder / "prepared")

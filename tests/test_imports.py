@@ -37,7 +37,7 @@ FLOORS = [
     },
     {
         "attention": "attention/cpu attention/logits attention/pallas biases system",
-        "data/packing": "data/prepared data/tasks data/tokenizers system",
+        "data/packing": "config data/prepared data/tasks data/tokenizers system",
     },
     {
         "adapters": "attention biases encodings",

@@ -164,11 +164,26 @@ def from_json(text: str) -> Config:
 
 
 def digest(config: Config) -> str:
-    """Twelve hex digits that name what is trained: the start of the SHA-256 of the sorted JSON without the mesh."""
-    tree = to_dict(config)
+    """Twelve hex digits that name what is trained: the start of the SHA-256 of the sorted JSON without the mesh.
+
+    A `younger` field counts where it is not at its default.
+    """
+    tree = _without_younger(config)
     del tree["mesh"]
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _without_younger(section: ConfigSection) -> dict[str, Any]:
+    """The section as nested dictionaries, without the `younger` fields that are at their defaults."""
+    tree: dict[str, Any] = {}
+    for field in dataclasses.fields(section):  # type: ignore[arg-type]
+        value = getattr(section, field.name)
+        if isinstance(value, ConfigSection):
+            tree[field.name] = _without_younger(value)
+        elif "younger" not in field.metadata or value != field.default:
+            tree[field.name] = value
+    return tree
 
 
 def _import_encoding(encoding: str) -> None:

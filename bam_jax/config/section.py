@@ -16,6 +16,15 @@ DEPTH = 16
 """Groups within groups that options may have."""
 
 
+def younger(default: Any) -> Any:
+    """A field that runs of earlier versions do not have: at its default it leaves their digest as it was.
+
+    Args:
+        default: the field's value where a configuration does not say it.
+    """
+    return dataclasses.field(default=default, metadata={"younger": True})
+
+
 def kinds(cls: type["ConfigSection"]) -> dict[str, Any]:
     """Field name to type; the same dictionary at each call, only to be read."""
     return _evaluate_annotations(typing.cast(Hashable, cls))

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Any, ClassVar
 
-from bam_jax.config.section import ConfigSection, joined, kinds, typed
+from bam_jax.config.section import ConfigSection, joined, kinds, typed, younger
 from bam_jax.system.errors import UserError, nearest, shown
 
 COUNT = 2**31 - 1
@@ -14,6 +14,7 @@ FAMILIES = ("llama", "gpt2")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
+SCHEDULES = ("cosine", "linear")
 SSMAX = ("off", "on", "inside", "outside", "effective")
 SYNTHETIC = ("copy", "recall", "recall_last")
 """Tasks whose rows are made without any text (`bam_jax.data.tasks.registry`)."""
@@ -22,6 +23,8 @@ PACKED = ("packed", "masked")
 NEXT_TOKEN = ("packed", "passkey", *SYNTHETIC)
 """Tasks of decoders; their rows may stand in one batch."""
 TASKS = (*NEXT_TOKEN, "masked", "triplets")
+TRIPLET = ("query", "positive", "negative")
+"""The texts of a row of the task triplets."""
 TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
 
 
@@ -62,7 +65,7 @@ class ModelConfig(ConfigSection):
         self.require("kv_heads", divides, f"0 or a divisor of the heads, {self.heads}")
 
 
-_SHARED = {"tokenizer", "mixture", "positions", "workers"}
+_SHARED = {"tokenizer", "mixture", "positions", "similarity_scale", "workers"}
 """Keys of the data that hold for a whole mixture."""
 
 
@@ -103,6 +106,8 @@ class DataConfig(ConfigSection):
     """Fraction of the samples that carry a key (task passkey)."""
     answer_weight: float = 1.5
     """Loss weight of a key's digits where it stands again (task passkey)."""
+    similarity_scale: float = younger(20.0)
+    """Factor of the cosines of embeddings in the loss, the inverse of its temperature (task triplets)."""
     mixture: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Several corpora in one batch: name to {"weight": share of the rows, and keys of this group that differ}."""
     workers: int = 0
@@ -119,6 +124,11 @@ class DataConfig(ConfigSection):
             UserError: a part without a weight, or with a key or value that will not do.
         """
         return {name: self._part(name, changes) for name, changes in self.mixture.items()} or {"": (1.0, self)}
+
+    @property
+    def contrastive(self) -> bool:
+        """True where embeddings are trained: rows are triplets, those of all parts of a mixture."""
+        return all(part.task == "triplets" for _, part in self.parts().values())
 
     def _part(self, name: str, changes: Any) -> tuple[float, "DataConfig"]:
         path = joined(f"{self.path}mixture.", name)
@@ -165,6 +175,7 @@ class DataConfig(ConfigSection):
         self.within(0, 1, "passkey_fraction")
         self.require("mask_fraction", 0 < self.mask_fraction <= 1, "above 0 and at most 1")
         self.above(0, "answer_weight", "workers")
+        self.require("similarity_scale", self.similarity_scale > 0, "positive")
         self.above(1, "shuffle")
         if self.mixture:
             self._check_mixture()
@@ -174,7 +185,7 @@ class DataConfig(ConfigSection):
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(ConfigSection):
-    """The optimiser and its schedule: cosine from `rate` to `final` x `rate` after a linear warm-up."""
+    """The optimiser and its schedule: from `rate` down to `final` x `rate` after a linear warm-up."""
 
     path: ClassVar[str] = "config.optimizer."
 
@@ -191,12 +202,15 @@ class OptimizerConfig(ConfigSection):
     """Largest global norm of a gradient."""
     warmup: int = 100
     """Steps."""
+    schedule: str = younger("cosine")
+    """The way down after the warm-up: "cosine", or "linear", the default of Hugging Face's trainers."""
     final: float = 0.1
     accumulate: int = 1
     """Micro-batches that a batch is cut into, one after the other."""
 
     def check(self) -> None:
         self.known("name", OPTIMIZERS)
+        self.known("schedule", SCHEDULES)
         self.require("rate", self.rate > 0, "positive")
         self.require("clip", self.clip > 0, "positive")
         self.above(0, "prior_rate", "decay", "warmup")
@@ -258,7 +272,7 @@ class Config(ConfigSection):
     context: int = 64
     """Tokens of a training sequence."""
     batch: int = 32
-    """Sequences of one optimiser step."""
+    """Rows of one optimiser step; a row is a sequence, or the three of a triplet."""
     steps: int = 2000
     seed: int = 0
     start: str = ""
@@ -266,6 +280,11 @@ class Config(ConfigSection):
     log_every: int = 100
     checkpoint_every: int = 500
     tensorboard: bool = False
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one optimiser step, each of `context` tokens, pads among them."""
+        return self.batch * (len(TRIPLET) if self.data.contrastive else 1)
 
     def check(self) -> None:
         self.require(

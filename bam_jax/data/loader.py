@@ -1,12 +1,13 @@
 """Batches: a pure function of the configuration and a number, so that any of them can be made again."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
 from bam_jax.config import Config, DataConfig
-from bam_jax.config.sections import SYNTHETIC
+from bam_jax.config.sections import SYNTHETIC, TRIPLET
 from bam_jax.data.iterator import Batches
 from bam_jax.data.packing.base import RowSource
 from bam_jax.data.packing.concat import Concatenated
@@ -16,9 +17,9 @@ from bam_jax.data.packing.mixture import Mixture
 from bam_jax.data.packing.planted import Planted
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.packing.synthetic import Synthetic
-from bam_jax.data.packing.triplets import FIELDS, Triplets
-from bam_jax.data.prepared.documents import Begun, Documents, open_documents
-from bam_jax.data.prepared.shards import Split
+from bam_jax.data.packing.triplets import Triplets
+from bam_jax.data.prepared.documents import Begun, Documents, open_documents, source_of
+from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.sources.source import is_fetched
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError, shown
@@ -102,6 +103,25 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
     return np.concatenate([text[:-1] if ending else text for text in ids])
 
 
+def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Triplets:
+    """The held-out triplets of a run, in an order that is the same for every seed.
+
+    Args:
+        config: of a run that trains embeddings, which may be a stranger's.
+        tokenizer: the run's.
+        length: tokens at which texts are cut.
+
+    Raises:
+        UserError: the run's task is another, it has several sources, or nothing is held out.
+    """
+    if config.data.mixture or config.data.task != "triplets":
+        raise UserError(
+            f"config.data.task={config.data.task!r} of one source has no triplets to hold out; name some with "
+            "--config.data.task=triplets --config.data.source=FOLDER, and of a mixture --config.data.mixture={}"
+        )
+    return _triplets(config.data, dataclasses.replace(config, context=length, seed=0), tokenizer, "held_out")
+
+
 def _packed(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str, shift: int = 1) -> RowSource:
     documents = open_documents(data, tokenizer, split)
     if data.packing == "framed":
@@ -142,13 +162,15 @@ def _planted(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str)
     )
 
 
-def _triplets(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
-    documents = open_documents(data, tokenizer, split)
-    if not isinstance(documents, Split) or documents.manifest.fields != FIELDS:
+def _triplets(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> Triplets:
+    source = source_of(data, split)
+    # Before anything is opened: a run's source may be an address, which is fetched only on the user's word.
+    if not is_prepared(source) or read_manifest(source).fields != TRIPLET:
         raise UserError(
-            f"the task 'triplets' needs a folder prepared with the fields {', '.join(FIELDS)}, and "
-            f"config.data.source={data.source} is not one"
+            f"the task 'triplets' needs a folder prepared with the fields {', '.join(TRIPLET)}, and "
+            f"config.data.source={source} is not one"
         )
+    documents = open_documents(data, tokenizer, split)
     return Triplets(documents, Shuffle(documents, config.seed, data.shuffle), config.context, eos=tokenizer.eos)
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax.config import Config
-from bam_jax.config.sections import PACKED, SYNTHETIC
+from bam_jax.config.sections import PACKED, SYNTHETIC, TRIPLET
 from bam_jax.data import loader
 from bam_jax.data.packing.base import Batch
 from bam_jax.data.packing.statistics import octaves, packing_statistics
-from bam_jax.data.packing.triplets import FIELDS
 from bam_jax.data.prepared.documents import Documents, open_documents
 from bam_jax.data.prepared.manifest import SPLITS
 from bam_jax.data.tokenizers import Tokenizer
@@ -108,7 +107,7 @@ def show_row(batch: Batch, row: int, tokenizer: Tokenizer) -> str:
             name = f"document {segment[first]}" if segment[first] else "padding"
             parts[f"{name}, places {first} to {stop - 1}"] = tokens[first:stop] if segment[first] else tokens[:0]
     else:
-        for name in FIELDS:
+        for name in TRIPLET:
             size = int(batch[f"{name}_length"][row])
             parts[f"{name}, {size} tokens"] = batch[name][row][:size]
     indent = "    "

@@ -49,6 +49,7 @@ class Evaluation:
 
     Class attributes:
         name: the `eval` of its records.
+        encoder: whether it asks encoders, and no decoders.
         sample_noun: what its samples are called, such as "prompts".
         record: the type of its lines in results.jsonl, a `schema.CellRecord` with a `value`.
         identity: besides what every record has, the fields that tell one cell from others.
@@ -67,6 +68,7 @@ class Evaluation:
     """
 
     name: ClassVar[str] = ""
+    encoder: ClassVar[bool] = False
     sample_noun: ClassVar[str] = "samples"
     record: ClassVar[Any] = schema.OtherRecord
     identity: ClassVar[tuple[str, ...]] = ()

@@ -13,12 +13,13 @@ from tqdm import tqdm
 
 from bam_jax import config as configs
 from bam_jax.attention import Tiling
-from bam_jax.config import Config
+from bam_jax.config import Config, ModelConfig
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.plan import Plan, SampleRange, Trained
 from bam_jax.evals.records import STOPPED, Cell
+from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.system import console, git, jsonl, lock, resources, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
@@ -146,10 +147,13 @@ def _prepare(
         "commit": git.describe(),
     }
     overrides = configs.typed(evaluation.overrides) | ({} if skip else {"skip": "off"})
-    if not config.model.causal:
-        raise UserError(f"{run} is an encoder, and every evaluation asks for the next token; give the run of a decoder")
+    if config.model.causal == evaluation.encoder:
+        known = ", ".join(name for name, kind in EVALUATIONS.items() if kind.encoder != config.model.causal)
+        what = "a decoder" if config.model.causal else "an encoder"
+        raise UserError(f"{run} is {what}, which is not asked for --eval={evaluation.name}; give one of {known}")
     addresses = frozenset({*allow, *configs.mentioned(evaluation.overrides)})
-    held_out = functools.partial(_held_out, configs.to_json(Config(data=config.data)), tokenizer.spec, addresses)
+    text = Config(data=config.data, model=ModelConfig(causal=config.model.causal))  # the same for models of all sizes
+    held_out = functools.partial(_held_out, configs.to_json(text), tokenizer.spec, addresses)
     trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
     return trained, {"step": step, "overrides": overrides}, source
 

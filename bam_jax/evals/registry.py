@@ -1,6 +1,7 @@
 """The evaluations that a command, an experiment or a record can name."""
 
 from bam_jax.evals.base import Evaluation
+from bam_jax.evals.contrastive import Contrastive
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
@@ -8,6 +9,7 @@ from bam_jax.evals.ruler import Ruler
 from bam_jax.evals.synthetic import Synthetic
 
 KINDS: tuple[type[Evaluation], ...] = (
+    Contrastive,
     Harness,
     Passkey,
     Perplexity,

@@ -61,7 +61,7 @@ def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILI
     """
     lines, sums = [], [0.0, 0.0, 0.0]
     for job in (each for root in jobs for each in (root, *root.then)):
-        tokens = job.config.steps * job.config.batch * job.config.context
+        tokens = job.config.steps * job.config.sequences * job.config.context
         costs = [tokens, training_operations(job.config), evaluating(job.config, job.row.evaluations)]
         sums = [total + cost for total, cost in zip(sums, costs, strict=True)]
         lines.append(

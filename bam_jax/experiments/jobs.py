@@ -103,7 +103,7 @@ class Job:
         return "starting"
 
     def _training(self, steps: int) -> float:
-        return steps * self.config.batch * self.config.context / 1e5
+        return steps * self.config.sequences * self.config.context / 1e5
 
 
 def _modules(config: Config) -> list[str]:

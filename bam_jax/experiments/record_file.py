@@ -205,7 +205,7 @@ def append(path: Path, run: Path, name: str, config: Config) -> None:
         "digest": configs.digest(config),
         "source": None,
         "step": config.steps,
-        "tokens": config.steps * config.batch * config.context,
+        "tokens": config.steps * config.sequences * config.context,
         "losses": _losses(run, config.steps),
         "heads": {name: np.round(values, 4).tolist() for name, values in heads.items()},
     }

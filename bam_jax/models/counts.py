@@ -81,7 +81,7 @@ def step_operations(config: Config, known: ParameterCounts) -> float:
     """Floating-point operations of a step: 6 N a token, and attention's 6 layers width context under a causal mask.
 
     Each parameter multiplies and adds once forward and twice backward. So does attention, over all pairs of tokens for q.k and
-    once more for the values, of which a causal mask leaves half.
+    once more for the values, of which a causal mask leaves half. Cached gradients of embeddings go forward twice.
 
     Args:
         config: the run's.
@@ -89,11 +89,15 @@ def step_operations(config: Config, known: ParameterCounts) -> float:
     """
     attention = 6 * config.model.layers * config.model.width * config.context
     token = 6 * multiplied_parameters(config, known) + attention * (1 if config.model.causal else 2)
-    return float(config.batch * config.context * token)
+    cached = config.data.contrastive and config.optimizer.accumulate > 1
+    return float(config.sequences * config.context * token * (4 / 3 if cached else 1))
 
 
 def multiplied_parameters(config: Config, known: ParameterCounts) -> int:
-    """Parameters that every token is multiplied with: the embedding is only where it is the head as well."""
+    """Parameters that every token is multiplied with: the embedding is only where it is the head as well.
+
+    The head counts where embeddings are trained as well, which do without it: at most so many.
+    """
     return known.transformer + (known.embedding if config.model.family == "gpt2" else 0)
 
 

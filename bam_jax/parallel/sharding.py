@@ -227,25 +227,30 @@ def shard_batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
     """Make global arrays of a batch: rows over data and fsdp, tokens over context.
 
     Args:
-        arrays: [B, T] each, with the rows of this process (`host_share`) and all their tokens.
+        arrays: [B, T] or [B] each, with the rows of this process (`host_share`) and all their tokens.
         mesh: of `make_mesh`.
     """
-    sharding = NamedSharding(mesh, TEXT)
-    if sharding.is_fully_addressable:
-        return jax.device_put(arrays, sharding)
+    shardings = {name: NamedSharding(mesh, _text_spec(x.ndim)) for name, x in arrays.items()}
+    if replicated(mesh).is_fully_addressable:
+        return jax.device_put(arrays, shardings)
     host, count = host_share(mesh)
 
-    def globalise(x: np.ndarray) -> Array:
+    def globalise(x: np.ndarray, sharding: NamedSharding) -> Array:
         first, shape = host * x.shape[0], (count * x.shape[0], *x.shape[1:])
 
         def take(index: Any) -> np.ndarray:
-            rows, tokens = index  # of the global array; this process has its rows from `first` on
+            rows, *tokens = index  # of the global array; this process has its rows from `first` on
             start, stop, _ = rows.indices(shape[0])
-            return x[start - first : stop - first, tokens]
+            return x[(slice(start - first, stop - first), *tokens)]
 
         return jax.make_array_from_callback(shape, sharding, take)
 
-    return {name: globalise(x) for name, x in arrays.items()}
+    return {name: globalise(x, shardings[name]) for name, x in arrays.items()}
+
+
+def _text_spec(axes: int) -> P:
+    """The spec of an array of rows: [B], or [B, T] with further axes behind."""
+    return P(*tuple(TEXT)[:axes])
 
 
 def host_share(mesh: Mesh) -> tuple[int, int]:
@@ -287,16 +292,21 @@ def shard_activations(x: Float[Array, "B T *E"]) -> Float[Array, "B T *E"]:
 
 
 def micro_batches(arrays: Any, count: int) -> Any:
-    """Each [B, T] as [count, B / count, T], where every device's rows are dealt to all micro-batches.
+    """Each [B, ...] as [count, B / count, ...], where every device's rows are dealt to all micro-batches.
 
     Were the first B / count rows the first micro-batch, they would lie on a few devices and be sent to all others.
     """
 
     def cut(x: Array) -> Array:
         x = x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
-        return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, P(None, *TEXT))
+        return x if ambient_mesh() is None else jax.lax.with_sharding_constraint(x, P(None, *_text_spec(x.ndim - 1)))
 
     return jax.tree.map(cut, arrays)
+
+
+def join_micro_batches(x: Array) -> Array:
+    """The inverse of `micro_batches`: [count, B / count, ...] as [B, ...], rows in the order of the batch."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
 
 
 def check_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:

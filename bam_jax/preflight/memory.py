@@ -43,7 +43,7 @@ class Share:
         """The share under a mesh, with matrix products of `item` bytes a number."""
         size = dict(mesh.shape)
         return cls(
-            rows=config.batch / config.optimizer.accumulate / (size[DATA] * size[FSDP]),
+            rows=config.sequences / config.optimizer.accumulate / (size[DATA] * size[FSDP]),
             tokens=config.context / size[CONTEXT],
             tensor=size[TENSOR],
             ring=size[CONTEXT] > 1,

@@ -27,7 +27,7 @@ def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict
         sent = estimate.sent(config, step.state, share, mesh)
     read = estimate.traffic(config, step.state, share, mesh[FSDP])
     rates = estimate.estimate(where, step.operations, read, sent, utilisation)
-    tokens = config.batch * config.context
+    tokens = config.sequences * config.context
     return {
         "topology": where.name,
         "devices": len(where.devices),

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import NamedSharding
 
 from bam_jax.config import Config
-from bam_jax.config.sections import PACKED
+from bam_jax.config.sections import PACKED, TRIPLET
 from bam_jax.models import counts
 from bam_jax.parallel import sharding
 from bam_jax.preflight import memory
@@ -118,6 +118,13 @@ class Step:
 
 def _batch(config: Config, mesh: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents."""
+    where = NamedSharding(mesh, sharding.TEXT)
+    shape = config.batch, config.context
+    if config.data.contrastive:
+        rows = NamedSharding(mesh, sharding.P(sharding.BATCH))
+        texts = {name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=where) for name in TRIPLET}
+        lengths = {f"{name}_length": jax.ShapeDtypeStruct(shape[:1], jnp.int32, sharding=rows) for name in TRIPLET}
+        return texts | lengths
     parts = [part for _, part in config.data.parts().values()]
     names = {"tokens": jnp.int32, "targets": jnp.int32, "weights": jnp.float32}
     packed = [part for part in parts if part.task in PACKED]
@@ -125,6 +132,4 @@ def _batch(config: Config, mesh: Any) -> dict[str, jax.ShapeDtypeStruct]:
         names["segment"] = jnp.int32
     if config.data.positions == "restart" and packed:
         names["position"] = jnp.int32
-    where = NamedSharding(mesh, sharding.TEXT)
-    shape = config.batch, config.context
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=where) for name, dtype in names.items()}

@@ -86,7 +86,9 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
         ["steps", describe_training(run, path)],
     ]
     if run.metrics:
-        rows.append(["last loss", f"{run.metrics['loss']:.4f} nats a token"])
+        rows.append(
+            ["last loss", f"{run.metrics['loss']:.4f} nats a {'query' if config.data.contrastive else 'token'}"]
+        )
         rows.append(["training", _training_time(run)])
     step = f" at step {run.cells[0]['step']:,}, the newest that has any" if run.cells else ""
     rows.append(["measurements", f"{len(run.cells)}{step}{f'; code {commits}' if commits else ''}"])
@@ -107,9 +109,8 @@ def _losses(run: Run) -> list[Section]:
         return []
     places = np.unique(np.linspace(0, len(run.history) - 1, LINES).round().astype(int))
     shown = [run.history[place] for place in places]
-    names = [
-        name for name in ("loss", "gradient_norm", "rate", "tokens_per_second") if all(name in each for each in shown)
-    ]
+    known = ("loss", "accuracy", "gradient_norm", "rate", "tokens_per_second")
+    names = [name for name in known if all(name in each for each in shown)]
     rows = [[f"{each['step']:,}", *(_number(each[name]) for name in names)] for each in shown]
     steps, values = ([each[name] for each in run.history] for name in ("step", "loss"))
     return [

@@ -15,6 +15,7 @@ from flax import nnx
 from bam_jax.config import Config
 from bam_jax.config.sections import NEXT_TOKEN
 from bam_jax.data import loader, tokenizers
+from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import counts
 from bam_jax.parallel import processes, sharding
 from bam_jax.system import console, errors, jsonl
@@ -34,7 +35,7 @@ from bam_jax.training.step import (
     with_shardings,
 )
 
-TASKS = {True: NEXT_TOKEN, False: ("masked",)}
+TASKS = {True: NEXT_TOKEN, False: ("masked", "triplets")}
 """The tasks of decoders, whose `config.model.causal` is true, and of encoders."""
 
 
@@ -126,6 +127,10 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
             console.say(f"{run.name}: {text}")
 
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+    if config.start and not run_folder.latest_step(run):
+        # The ids of another vocabulary would name other words, and the shapes may be the same.
+        theirs = load_tokenizer(config.start, run_folder.read_config(config.start).data.tokenizer)
+        tokenizer.check(theirs.hash, f"config.start={config.start}")
     graph, initialise, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer))
     shapes = jax.eval_shape(initialise)
     shardings = state_shardings(shapes, tx, mesh)
@@ -186,4 +191,7 @@ def _check_tasks(config: Config) -> None:
     for _, part in config.data.parts().values():
         if part.task not in known:
             what = "a decoder" if config.model.causal else "an encoder (config.model.causal=False)"
-            raise UserError(f"{what} is not trained on config.data.task={part.task!r}; give {' or '.join(known)}")
+            raise UserError(
+                f"{what} is not trained on config.data.task={part.task!r}; give {' or '.join(known)}, or set "
+                f"--config.model.causal={not config.model.causal}"
+            )

@@ -15,24 +15,35 @@ from bam_jax.config import Config
 from bam_jax.parallel import processes
 from bam_jax.system import console, files, jsonl, strict_json
 from bam_jax.system.errors import UserError
-from bam_jax.system.fields import Finite, Natural, Seconds
+from bam_jax.system.fields import Finite, Natural, Seconds, Share
 from bam_jax.training import optimizer
 from bam_jax.training.run_folder import DIVERGED, METRICS
 
 
 class StepMetrics(TypedDict):
-    """A line of training: the mean loss in nats a token, as weighted; the gradient's norm before clipping; the learning rate.
+    """A line of training: the mean loss in nats; the gradient's norm before clipping; the learning rate.
 
-    `seconds` are those of training so far, and `tokens_per_second` counts since the line before. Only what every version has
-    written is required.
+    The loss is that of a token, as weighted, or of a query among the candidates of its batch. `accuracy` is the share of queries
+    whose own positive is the nearest candidate. `seconds` are those of training so far, and `tokens_per_second` counts since the
+    line before. Only what every version has written is required.
     """
 
     step: Natural
     loss: Finite
     seconds: Seconds
     gradient_norm: NotRequired[Finite]
+    accuracy: NotRequired[Share]
     rate: NotRequired[Finite]
     tokens_per_second: NotRequired[Seconds]
+
+
+def metric_names(config: Config) -> tuple[str, ...]:
+    """The names of the numbers that a step of training gives, in their order.
+
+    Args:
+        config: the run's.
+    """
+    return ("loss", "gradient_norm", *(["accuracy"] if config.data.contrastive else []))
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -101,7 +112,8 @@ class Meter:
     ):
         self._config, self._run, self._writer, self._board, self._bar = config, run, writer, board, bar
         self._rate = optimizer.schedule(config.optimizer, config.steps)
-        self._tokens = config.batch * config.context
+        self._names = metric_names(config)
+        self._tokens = config.sequences * config.context
         self._start = time.perf_counter() - seconds
         self._late: tuple[int, jax.Array] | None = None
         self._mark: tuple[int, float] | None = None  # step and time of the line before
@@ -112,7 +124,7 @@ class Meter:
 
         Args:
             step: its number, from 1.
-            metrics: [loss, gradient norm] of `make_step`.
+            metrics: those of `make_step`, in the order of `metric_names`.
 
         Raises:
             UserError: the step before has numbers that are not finite.
@@ -128,9 +140,10 @@ class Meter:
         """
         if self._late is not None:
             (step, metrics), self._late = self._late, None
-            self._read(step, *metrics.tolist())
+            self._read(step, dict(zip(self._names, metrics.tolist(), strict=True)))
 
-    def _read(self, step: int, loss: float, norm: float) -> None:
+    def _read(self, step: int, values: dict[str, float]) -> None:
+        loss, norm = values["loss"], values["gradient_norm"]
         if not math.isfinite(loss + norm):
             self._stop(f"step {step}: the loss is {loss}, the norm of its gradient {norm}")
         now = time.perf_counter()
@@ -143,8 +156,7 @@ class Meter:
         if step % self._config.log_every == 0 or step == self._config.steps:
             record = {
                 "step": step,
-                "loss": loss,
-                "gradient_norm": norm,
+                **values,
                 "rate": float(self._rate(step - 1)),
                 "tokens": step * self._tokens,
                 "seconds": round(now - self._start, 3),

@@ -40,21 +40,25 @@ def group(name: str) -> str:
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Linear warm-up to `config.rate`, then a cosine down to `config.final` times it.
+    """Linear warm-up to `config.rate`, then a cosine or a straight line down to `config.final` times it.
 
-    rate(t) = peak t / warmup for t < warmup, then peak (final + (1 - final) (1 + cos(pi u)) / 2) with
-    u = (t - warmup) / (steps - warmup).
+    rate(t) = peak t / warmup for t < warmup, then peak (final + (1 - final) f(u)) with u = (t - warmup) / (steps - warmup),
+    where f(u) is (1 + cos(pi u)) / 2 or 1 - u.
 
     Args:
-        config: peak rate, `warmup` in steps, `final` as a fraction of the peak.
+        config: peak rate, `warmup` in steps, `schedule`, `final` as a fraction of the peak.
         steps: optimiser steps of the whole run, warm-up included.
 
     Source: BAM appendix C and the authors' code (cosine to 0.1 x peak, warm-up 0).
     """
-    cosine = optax.cosine_decay_schedule(config.rate, max(1, steps - config.warmup), alpha=config.final)
+    left = max(1, steps - config.warmup)
+    if config.schedule == "linear":
+        down = optax.linear_schedule(config.rate, config.final * config.rate, left)
+    else:
+        down = optax.cosine_decay_schedule(config.rate, left, alpha=config.final)
     if config.warmup == 0:
-        return cosine
-    return optax.join_schedules([optax.linear_schedule(0.0, config.rate, config.warmup), cosine], [config.warmup])
+        return down
+    return optax.join_schedules([optax.linear_schedule(0.0, config.rate, config.warmup), down], [config.warmup])
 
 
 def make(config: OptimizerConfig, steps: int, params) -> optax.GradientTransformation:

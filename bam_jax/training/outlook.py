@@ -32,7 +32,7 @@ def describe_size(config: Config, known: ParameterCounts, devices: Sequence[jax.
     count = known.embedding + known.transformer + known.prior
     plural = "" if len(devices) == 1 else "s"
     return (
-        f"{count:,} parameters, {config.steps:,} steps of {config.batch * config.context:,} tokens, "
+        f"{count:,} parameters, {config.steps:,} steps of {config.sequences * config.context:,} tokens, "
         f"on {len(devices)} device{plural} ({devices[0].device_kind})"
     )
 

@@ -12,7 +12,7 @@ from flax import nnx
 from bam_jax.config import Config
 from bam_jax.models import transformer
 from bam_jax.parallel import sharding
-from bam_jax.training import checkpoint, losses, optimizer
+from bam_jax.training import checkpoint, contrastive, losses, optimizer
 
 State = dict[str, Any]
 """{'model': {'params': ..., 'frozen': ...}, 'optimizer': ...}, plain pytrees of arrays."""
@@ -107,16 +107,49 @@ def with_shardings(shapes: State, shardings: Shardings) -> State:
 def make_step(
     config: Config, graph: nnx.GraphDef, tx: optax.GradientTransformation, shardings: Shardings | None = None
 ) -> Callable[[State, dict[str, Any]], tuple[State, jax.Array]]:
-    """The jitted optimiser step `(state, batch) -> (state, [loss, gradient norm])`; it donates the state.
-
-    The loss is sum_n w_n nll_n / sum_n w_n over the whole batch, also when `config.optimizer.accumulate` cuts
-    the batch into micro-batches whose gradients are added up.
+    """The jitted optimiser step `(state, batch) -> (state, metrics)`; it donates the state.
 
     Args:
         config: the run's configuration.
         graph: the decoder's structure, from `transformer.split`.
         tx: the optimiser, from `optimizer.make`.
         shardings: of the state, from `state_shardings`, for a call under `jax.set_mesh`; None: nothing is cut.
+
+    Returns:
+        The step; its metrics are [loss, gradient norm, ...], those of `metrics.metric_names`.
+    """
+
+    def cut_like_parameters(gradient: Any) -> Any:
+        # Without it the compiler may keep all of a gradient on every device, before the optimiser takes its part.
+        if shardings is None:
+            return gradient
+        return jax.lax.with_sharding_constraint(gradient, shardings["model"]["params"])
+
+    make_gradient = contrastive.make_gradient if config.data.contrastive else _make_token_gradient
+    gradient_of = make_gradient(config, graph, cut_like_parameters)
+
+    # The new state takes the memory of the old one: two of them would not fit beside each other.
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
+    def step(state, batch):
+        params, frozen = state["model"]["params"], state["model"]["frozen"]
+        (loss, *others), gradient = gradient_of(params, frozen, batch)
+        updates, moments = tx.update(gradient, state["optimizer"], params)
+        new = {
+            "model": {"params": optax.apply_updates(params, updates), "frozen": frozen},
+            "optimizer": moments,
+        }
+        return new, jnp.stack([loss, optax.tree.norm(gradient), *others])
+
+    return step
+
+
+def _make_token_gradient(
+    config: Config, graph: nnx.GraphDef, cut: Callable[[Any], Any]
+) -> Callable[[Any, Any, dict[str, Any]], tuple[tuple[jax.Array, ...], Any]]:
+    """The function (params, frozen, batch) -> ((loss,), gradient) of a step that predicts tokens.
+
+    The loss is sum_n w_n nll_n / sum_n w_n over the whole batch, also when `config.optimizer.accumulate` cuts
+    the batch into micro-batches whose gradients are added up.
     """
     count = config.optimizer.accumulate
 
@@ -127,37 +160,22 @@ def make_step(
         total, _ = losses.sharded_cross_entropy(hidden, decoder.unembedding(), part["targets"], part["weights"])
         return total / weight
 
-    def cut_like_parameters(gradient):
-        # Without it the compiler may keep all of a gradient on every device, before the optimiser takes its part.
-        if shardings is None:
-            return gradient
-        return jax.lax.with_sharding_constraint(gradient, shardings["model"]["params"])
-
-    # The new state takes the memory of the old one: two of them would not fit beside each other.
-    @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
-    def step(state, batch):
-        params, frozen = state["model"]["params"], state["model"]["frozen"]
+    def gradient_of(params, frozen, batch):
         # The weight of the whole batch, so that micro-batches of other weights add up to the same gradient. A batch of pads
         # alone teaches nothing, and must not divide by zero.
         weight = jnp.maximum(batch["weights"].sum(), 1e-6)
 
         def value_and_gradient(part):
             value, gradient = jax.value_and_grad(loss)(params, frozen, part, weight)
-            return value, cut_like_parameters(gradient)
+            return (value,), cut(gradient)
 
         def add(total, part):
             return jax.tree.map(jnp.add, total, value_and_gradient(part)), None
 
         if count == 1:
-            value, gradient = value_and_gradient(batch)
-        else:
-            zero = jnp.zeros_like(weight), cut_like_parameters(jax.tree.map(jnp.zeros_like, params))
-            (value, gradient), _ = jax.lax.scan(add, zero, sharding.micro_batches(batch, count))
-        updates, moments = tx.update(gradient, state["optimizer"], params)
-        new = {
-            "model": {"params": optax.apply_updates(params, updates), "frozen": frozen},
-            "optimizer": moments,
-        }
-        return new, jnp.stack([value, optax.tree.norm(gradient)])
+            return value_and_gradient(batch)
+        zero = (jnp.zeros_like(weight),), cut(jax.tree.map(jnp.zeros_like, params))
+        total, _ = jax.lax.scan(add, zero, sharding.micro_batches(batch, count))
+        return total
 
-    return step
+    return gradient_of

@@ -359,6 +359,8 @@ def test_hash_is_fixed_and_tells_apart():
         Config(optimizer=OptimizerConfig(rate=1.0))
     )
     assert len({config.digest(Config(seed=seed)) for seed in range(5)}) == 5
+    younger = [Config(optimizer=OptimizerConfig(schedule="linear")), Config(data=DataConfig(similarity_scale=10))]
+    assert len({config.digest(made) for made in (Config(), *younger)}) == 3
 
 
 def test_options_are_a_copy():

@@ -208,7 +208,7 @@ def test_decoders_and_encoders_have_tasks_of_their_own(path, capsys):
     assert capsys.readouterr().err == ""
     assert run_folder.latest_step(path / "encoder") == 2
     for overrides, says in (
-        (masked[:1], "an encoder .* is not trained on config.data.task='packed'; give masked"),
+        (masked[:1], "an encoder .* is not trained on config.data.task='packed'; give masked or triplets"),
         (["--config.data.task=triplets"], "a decoder is not trained on .*'triplets'; give packed or passkey"),
     ):
         with pytest.raises(UserError, match=says):

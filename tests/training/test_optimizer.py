@@ -6,6 +6,7 @@ import pytest
 from flax import nnx
 
 from bam_jax.config import Config, OptimizerConfig
+from bam_jax.config.sections import SCHEDULES
 from bam_jax.models import transformer
 from bam_jax.training import optimizer
 
@@ -56,12 +57,14 @@ def rate(config, steps, t):
     if t < config.warmup:
         return config.rate * t / config.warmup
     u = min(1, (t - config.warmup) / (steps - config.warmup))
-    return config.rate * (config.final + (1 - config.final) * (1 + np.cos(np.pi * u)) / 2)
+    left = 1 - u if config.schedule == "linear" else (1 + np.cos(np.pi * u)) / 2
+    return config.rate * (config.final + (1 - config.final) * left)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("warmup", [0, 5])
-def test_schedule(warmup):
-    config = OptimizerConfig(warmup=warmup)
+def test_schedule(warmup, schedule):
+    config = OptimizerConfig(warmup=warmup, schedule=schedule)
     ours = [optimizer.schedule(config, 20)(t) for t in range(25)]
     np.testing.assert_allclose(ours, [rate(config, 20, t) for t in range(25)], rtol=1e-5)
 

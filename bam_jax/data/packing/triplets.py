@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from bam_jax.config.sections import TRIPLET
 from bam_jax.data.packing.base import Batch, Memo
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.prepared.documents import Documents
-
-FIELDS = ("query", "positive", "negative")
 
 
 class Triplets:
@@ -23,8 +22,12 @@ class Triplets:
         self._documents, self._shuffle = documents, shuffle
         self._context, self._eos = context, eos
         groups = range(len(shuffle))
-        self._counts = np.array([len(shuffle.lengths(group)) // len(FIELDS) for group in groups], np.int64)
+        self._counts = np.array([len(shuffle.lengths(group)) // len(TRIPLET) for group in groups], np.int64)
         self._queries = Memo(self._order, size=2)
+
+    def __len__(self) -> int:
+        """Number of triplets, those of an epoch."""
+        return int(self._counts.sum())
 
     def take(self, numbers: np.ndarray) -> Batch:
         """See `RowSource`: query, positive, negative [R, T] int32, and the tokens of each, such as query_length [R]."""
@@ -32,7 +35,7 @@ class Triplets:
         for epoch, group, chosen, rows in self._shuffle.locate(numbers, self._counts):
             queries[chosen] = self._queries(epoch, group)[rows]
         batch: Batch = {}
-        for offset, name in enumerate(FIELDS):
+        for offset, name in enumerate(TRIPLET):
             texts = [self._cut(text) for text in self._documents.read(queries + offset)]
             batch[name] = np.zeros((len(texts), self._context), np.int32)
             batch[f"{name}_length"] = np.array([len(text) for text in texts], np.int32)
@@ -42,7 +45,7 @@ class Triplets:
 
     def _order(self, epoch: int, group: int) -> np.ndarray:
         numbers, _ = self._shuffle.order(epoch, group)
-        return numbers[numbers % len(FIELDS) == 0]
+        return numbers[numbers % len(TRIPLET) == 0]
 
     def _cut(self, text: np.ndarray) -> np.ndarray:
         cut = text[: self._context].copy()

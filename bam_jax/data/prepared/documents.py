@@ -98,8 +98,7 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
     """
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
-    apart = data.held_out_source != "" and split == "held_out"
-    source = data.held_out_source if apart else data.source
+    source = source_of(data, split)
     if not is_prepared(source):
         return InMemory(_read_split(data, split), tokenizer)
     manifest = read_manifest(source)
@@ -109,8 +108,18 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
             f"{source} says another size or end of tokenizer {tokenizer.spec!r} than it has; prepare it anew"
         )
     # A folder that is there to be evaluated on may have been prepared without a hold-out.
-    whole = apart and not manifest.documents("held_out")
+    whole = data.held_out_source != "" and split == "held_out" and not manifest.documents("held_out")
     return open_split(source, "train" if whole else split)
+
+
+def source_of(data: DataConfig, split: str) -> str:
+    """The source that a split is read from.
+
+    Args:
+        data: not a mixture.
+        split: "train" or "held_out".
+    """
+    return data.held_out_source if data.held_out_source and split == "held_out" else data.source
 
 
 def _read_split(data: DataConfig, split: str) -> list[str]:

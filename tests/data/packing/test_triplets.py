@@ -4,8 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bam_jax.config.sections import TRIPLET
 from bam_jax.data.packing.shuffle import Shuffle
-from bam_jax.data.packing.triplets import FIELDS, Triplets
+from bam_jax.data.packing.triplets import Triplets
 
 SHARDS = st.lists(
     st.lists(st.tuples(*[st.integers(1, 9)] * 3), max_size=4).map(lambda each: [n for three in each for n in three]),
@@ -19,13 +20,14 @@ def test_an_epoch_has_every_triplet_once(listed, shards, context, size, eos):
     documents = listed(shards)
     rows = Triplets(documents, Shuffle(documents, 0, size), context, eos=eos)
     count = sum(map(len, shards)) // 3
+    assert len(rows) == count
     for epoch in range(2):
         batch = rows.take(epoch * count + np.arange(count))
-        assert batch.keys() == {*FIELDS, *(f"{name}_length" for name in FIELDS)}
+        assert batch.keys() == {*TRIPLET, *(f"{name}_length" for name in TRIPLET)}
         seen = set()
         for row in range(count):
             number = documents.owner[batch["query"][row, 0]] if context > 1 or eos is None else None
-            for offset, name in enumerate(FIELDS):
+            for offset, name in enumerate(TRIPLET):
                 ids, length = batch[name][row], batch[f"{name}_length"][row]
                 assert ids.dtype == np.int32 and batch[f"{name}_length"].dtype == np.int32 and len(ids) == context
                 assert not ids[length:].any()

@@ -1,0 +1,143 @@
+"""The contrastive loss of held-out triplets, and the share of queries that find their own positive in their batch."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NotRequired
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.config.sections import TRIPLET
+from bam_jax.data import loader
+from bam_jax.evals import schema
+from bam_jax.evals.base import Evaluation, option
+from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
+from bam_jax.models import transformer
+from bam_jax.models.embedding import embed_texts
+from bam_jax.system.errors import UserError
+from bam_jax.system.fields import Count, Loss, Share
+from bam_jax.training import contrastive
+
+
+class ContrastiveRecord(schema.CellRecord):
+    """Batches of `batch` held-out triplets, of which there are `of`: the mean loss in nats a query, and the accuracy."""
+
+    value: Loss
+    accuracy: Share
+    depth: NotRequired[None]
+    batch: Count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrastive(Evaluation):
+    """The loss of held-out triplets that a contrastive training minimises, their texts cut at each length.
+
+    A query has the texts of its batch as candidates: losses of batches of other sizes cannot be compared.
+
+    Args:
+        batch: triplets of a batch.
+        batches: whole ones, as many as there are at most.
+    """
+
+    name = "contrastive"
+    encoder = True
+    sample_noun = "batches"
+    record = ContrastiveRecord
+    identity = ("batch",)
+
+    batch: Count = option(128, "triplets of a batch")
+    batches: Count = option(64, "of held-out triplets at each length, at most")
+
+    def plans(self, trained: Trained) -> list[Plan]:
+        """See `Evaluation`.
+
+        Raises:
+            UserError: the run has no held-out triplets, too few for a batch, or a length that the model cannot have.
+        """
+        rows = {}
+        for length in self.lengths:
+            trained.decoder.check_length(length)
+            rows[length] = loader.held_out_triplets(trained.config, trained.tokenizer, length)
+            if len(rows[length]) < self.batch:
+                raise UserError(
+                    f"{len(rows[length])} triplets are held out, too few for --batch={self.batch}; give a smaller one, or "
+                    "prepare the folder with more --holdout-records"
+                )
+        of = min(map(len, rows.values())) // self.batch
+        wanted: dict[tuple[int, float | None], int] = {(length, None): min(self.batches, of) for length in self.lengths}
+        measured = functools.partial(measure, trained, rows=rows, batch=self.batch)
+        return [Plan({"batch": self.batch}, wanted, measured)]
+
+    def texts(self, length: int) -> float:
+        """See `Evaluation`."""
+        return len(TRIPLET) * self.batch * self.batches
+
+    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
+        """See `Evaluation`; only a record says how many batches are held out."""
+        return None if record is None else min(self.batches, record["of"])
+
+
+def measure(
+    trained: Trained, todo: Sequence[SampleRange], *, rows: Mapping[int, Any], batch: int
+) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
+    """Measures samples, which are batches, shorter texts first.
+
+    Args:
+        trained: the run.
+        todo: the samples; depths are None.
+        rows: by length, the held-out triplets (`loader.held_out_triplets`).
+        batch: triplets of a batch.
+
+    Yields:
+        Samples with their results: `value`, the mean loss in nats a query; `accuracy`, the share of queries that are nearer to
+        their own positive than to any other text of the batch; `of`, how many batches there are; `seconds`.
+    """
+    for samples in sorted(todo):
+        start = time.perf_counter()
+        losses = []
+        for number in range(samples.first, samples.stop):
+            triplets = rows[samples.length].take(np.arange(number * batch, (number + 1) * batch))
+            embeddings = embed(trained, triplets)
+            losses.append(_loss(embeddings, triplets, trained.config.data.similarity_scale))
+        loss, accuracy = np.mean(losses, axis=0).tolist()
+        result = {"value": loss, "unit": "nats a query", "accuracy": accuracy, "of": len(rows[samples.length]) // batch}
+        yield samples, result | {"seconds": round(time.perf_counter() - start, 3)}
+
+
+def embed(trained: Trained, triplets: Mapping[str, np.ndarray]) -> Float[Array, "B 3 E"]:
+    """The embeddings of queries, positives and negatives, so many texts at once as memory allows.
+
+    Args:
+        trained: the run.
+        triplets: a batch of the task triplets.
+    """
+    tokens = np.concatenate([triplets[name] for name in TRIPLET])
+    lengths = np.concatenate([triplets[f"{name}_length"] for name in TRIPLET])
+    size = min(len(tokens), rows_within(trained.memory, tokens.shape[1], trained.decoder.config))
+    pad = -len(tokens) % size  # all pieces share what is compiled
+    tokens, lengths = np.pad(tokens, ((0, pad), (0, 0))), np.pad(lengths, (0, pad))
+    graph, state = nnx.split(trained.decoder)
+    pieces = [
+        _embed_texts(graph, state, tokens[first : first + size], lengths[first : first + size])
+        for first in range(0, len(tokens), size)
+    ]
+    embeddings = jnp.concatenate(pieces)[: len(tokens) - pad]
+    return embeddings.reshape(len(TRIPLET), -1, embeddings.shape[-1]).swapaxes(0, 1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _embed_texts(
+    graph: nnx.GraphDef, state: nnx.State, tokens: Int[Array, "R T"], length: Int[Array, " R"]
+) -> Float[Array, "R E"]:
+    model: transformer.Decoder = nnx.merge(graph, state)
+    return embed_texts(model, tokens, length)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _loss(embeddings: Array, triplets: dict[str, Array], scale: float) -> Array:
+    return jnp.stack(contrastive.ranking_loss(embeddings, contrastive.known_positives(triplets), scale))

@@ -1,0 +1,141 @@
+"""Contrastive training: the loss of a batch of triplets, and its gradient in the memory of a micro-batch.
+
+A query learns to be nearer to its own positive than to every other text of the whole batch, on all devices of the mesh: the
+positives of the other queries and all hard negatives. One model embeds queries and texts.
+
+Source: Henderson et al. 2017 (arXiv 1705.00652), the loss, known as multiple negatives ranking; van den Oord et al. 2018
+(arXiv 1807.03748), as InfoNCE; Gao et al. 2021 (arXiv 2101.06983), cached gradients.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from bam_jax.config import Config
+from bam_jax.config.sections import TRIPLET
+from bam_jax.models.embedding import embed_texts
+from bam_jax.models.transformer import Decoder
+from bam_jax.parallel import sharding
+
+TINY = 1e-24
+"""Square of the least norm that an embedding is divided by: one of 0, of a text without tokens, stays 0."""
+
+
+def ranking_loss(
+    embeddings: Float[Array, "B 3 E"], excluded: Bool[Array, "B 2*B"], scale: float
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The mean cross-entropy of each query's own positive among its candidates, and the share of queries that find it.
+
+        loss = mean_i (logsumexp_c s_ic - s_ii),   s_ic = scale cos(query_i, candidate_c),   c not excluded for i
+
+    The candidates are all positives, then all negatives. A query finds its positive if no other candidate is as near.
+
+    Args:
+        embeddings: of queries, positives and negatives, of any length.
+        excluded: candidates that are left out, of each query; see `known_positives`. A query's own positive is never.
+        scale: inverse of the temperature.
+
+    Returns:
+        (loss in nats, accuracy from 0 to 1).
+    """
+    squares = jnp.sum(embeddings**2, axis=-1, keepdims=True)
+    # The bound stands inside of the root, whose gradient at 0 is infinite.
+    directions = embeddings * jax.lax.rsqrt(jnp.maximum(squares, TINY))
+    query, candidates = directions[:, 0], jnp.concatenate([directions[:, 1], directions[:, 2]])
+    # An accelerator's fast products have three digits, and the scale makes the error of a cosine 20 times as large.
+    cosines = jnp.matmul(query, candidates.T, precision=jax.lax.Precision.HIGHEST)
+    own = _own_positive(len(query))
+    scores = jnp.where(excluded & ~own, -jnp.inf, scale * cosines)
+    positive = jnp.sum(jnp.where(own, scores, 0), axis=1)
+    others = jnp.max(jnp.where(own, -jnp.inf, scores), axis=1)
+    return jnp.mean(jax.nn.logsumexp(scores, axis=1) - positive), jnp.mean(positive > others)
+
+
+def known_positives(batch: dict[str, Array]) -> Bool[Array, "B 2*B"]:
+    """The candidates that the batch says to be right for each query: the positives of all queries that equal it.
+
+    They are no negatives, whichever triplet they come from. Texts are equal if all their tokens are.
+
+    Args:
+        batch: rows of the task triplets, as `bam_jax.data.loader` gives them.
+    """
+    query, positive, negative = ((batch[name], batch[f"{name}_length"]) for name in TRIPLET)
+    candidates = jnp.concatenate([positive[0], negative[0]]), jnp.concatenate([positive[1], negative[1]])
+    same_query = _equal_texts(query, query).astype(jnp.float32)
+    same_text = _equal_texts(positive, candidates).astype(jnp.float32)
+    return same_query @ same_text > 0  # sums of zeros and ones: above 0 or not in any precision
+
+
+def make_gradient(
+    config: Config, graph: nnx.GraphDef, cut: Callable[[Any], Any]
+) -> Callable[[Any, Any, dict[str, Array]], tuple[tuple[Array, ...], Any]]:
+    """The function (params, frozen, batch) -> ((loss, accuracy), gradient) of a contrastive step.
+
+    With micro-batches (`config.optimizer.accumulate`) the gradient is cached, and the same: each micro-batch is embedded
+    without keeping anything for a backward pass; the loss of all embeddings, which are small, gives the gradient with respect to
+    them; each micro-batch is embedded again, and takes its part of that back to the parameters. Both times the embeddings are the
+    same, since a model here has no dropout, nor any other random number.
+
+    Args:
+        config: the run's.
+        graph: the model's structure.
+        cut: holds a gradient to the shardings of the parameters.
+    """
+    count, scale = config.optimizer.accumulate, config.data.similarity_scale
+
+    def embed(params: Any, frozen: Any, part: dict[str, Array]) -> Float[Array, "R 3 E"]:
+        # The three texts of a row stay side by side: rows are cut over devices, and none is moved.
+        tokens, length = _side_by_side(part, ""), _side_by_side(part, "_length")
+        rows = sharding.shard_activations(tokens.reshape(-1, tokens.shape[-1]))
+        model: Decoder = nnx.merge(graph, params, frozen)
+        return embed_texts(model, rows, length.reshape(-1)).reshape(*length.shape, -1)
+
+    def gradient_of(params: Any, frozen: Any, batch: dict[str, Array]) -> tuple[tuple[Array, ...], Any]:
+        excluded = known_positives(batch)
+        if count == 1:
+            loss = lambda params: ranking_loss(embed(params, frozen, batch), excluded, scale)
+            values, gradient = jax.value_and_grad(loss, has_aux=True)(params)
+            return values, cut(gradient)
+        parts = sharding.micro_batches(batch, count)
+        embeddings = jax.lax.map(lambda part: embed(params, frozen, part), parts)
+        loss = lambda embeddings: ranking_loss(sharding.join_micro_batches(embeddings), excluded, scale)
+        values, cotangents = jax.value_and_grad(loss, has_aux=True)(embeddings)
+
+        def add(total: Any, part: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
+            rows, cotangent = part
+            _, pull_back = jax.vjp(lambda params: embed(params, frozen, rows), params)
+            return jax.tree.map(jnp.add, total, cut(*pull_back(cotangent))), None
+
+        gradient, _ = jax.lax.scan(add, cut(jax.tree.map(jnp.zeros_like, params)), (parts, cotangents))
+        return values, gradient
+
+    return gradient_of
+
+
+def _own_positive(rows: int) -> Bool[Array, "B 2*B"]:
+    """True where a candidate is a query's own positive."""
+    return jnp.arange(rows)[:, None] == jnp.arange(2 * rows)
+
+
+def _side_by_side(part: dict[str, Array], suffix: str) -> Int[Array, "R 3 *T"]:
+    """The tokens of the three texts of a row, or their lengths, in one array."""
+    return jnp.stack([part[f"{name}{suffix}"] for name in TRIPLET], axis=1)
+
+
+def _equal_texts(
+    texts: tuple[Int[Array, "B T"], Int[Array, " B"]], others: tuple[Int[Array, "C T"], Int[Array, " C"]]
+) -> Bool[Array, "B C"]:
+    """True where two texts have the same tokens; every pair is compared, which is little beside embedding them."""
+    (tokens, length), (other_tokens, other_length) = texts, others
+
+    def compare(equal: Bool[Array, "B C"], column: tuple[Int[Array, " B"], Int[Array, " C"]]) -> tuple[Array, None]:
+        return equal & (column[0][:, None] == column[1]), None
+
+    # The lengths as well: what pads is a token of some vocabularies. Column by column, since not every compiler fuses a
+    # comparison of all [B, C, T], 17 GB for a batch of 4096 with 512 tokens; a few at a time, to pass over memory less often.
+    equal = length[:, None] == other_length
+    return jax.lax.scan(compare, equal, (tokens.T, other_tokens.T), unroll=min(8, tokens.shape[1]))[0]

@@ -1,0 +1,34 @@
+"""CABLE's Figure 7: the contrastive loss of encoders that learn from MS MARCO's triplets, by encoding.
+
+Command:  python -m bam_jax.sweep experiments/cable_figure7_contrastive.py --scale=toy
+Then:     python -m bam_jax.tables experiments/cable_figure7_contrastive.py --scale=toy
+Paper:    appendix A.1; its numbers are in the image alone. The text says that CABLE has the lowest loss of all methods, and
+          that Learnable and Sinusoidal lag behind.
+"""
+
+import dataclasses
+
+from bam_jax.evals.contrastive import Contrastive
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.paper_columns import tokens
+from bam_jax.experiments.paper_retrieval import CONTEXT, SHRINK, contrastive_row, encoder_preparations, masked_row
+from bam_jax.experiments.papers import paper
+
+METHODS = ("CABLE", "ALiBi", "RoPE", "Learnable", "Sinusoidal")
+BATCH = {"toy": 32, "small": 64, "paper": 128}
+"""Triplets of a batch, as many as in training: a loss depends on the number of candidates."""
+NOTES = (
+    """The figure draws the loss in training; the column is the loss at the end, of triplets that are held out, in nats a query.
+    The runs' own pages draw the losses in training.""",
+    """The figure's methods stand in its image; the rows are those of Table 3. Each goes on from masked language modelling with
+    the same encoding.""",
+)
+
+
+def get_experiment(scale: str) -> Experiment:
+    """Two rows for each method, before and after the triplets; the table has the second, at the length of training."""
+    evaluation = Contrastive((tokens(CONTEXT, scale, SHRINK),), batch=BATCH[scale])
+    table = Table("Figure 7: contrastive loss", (Column(str(CONTEXT), evaluation),), dict.fromkeys(METHODS, ()))
+    rows = [make(method, scale) for method in METHODS for make in (masked_row, contrastive_row)]
+    made = paper("CABLE, Figure 7: contrastive training", scale, rows, [table], notes=NOTES)
+    return dataclasses.replace(made, preparations=encoder_preparations(scale))

@@ -1,0 +1,92 @@
+"""The contrastive loss of held-out triplets, by the command's own way and by hand."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax.config.sections import TRIPLET
+from bam_jax.data import loader, tokenizers
+from bam_jax.evals import measuring, records
+from bam_jax.evals.contrastive import Contrastive
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.models import transformer
+from bam_jax.models.embedding import embed_texts
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+from bam_jax.training.contrastive import known_positives, ranking_loss
+
+
+@pytest.fixture(scope="module")
+def run(triplets, tmp_path_factory):
+    return save(tmp_path_factory.mktemp("runs") / "encoder", triplets, "triplets")
+
+
+def save(folder, source, task, *, causal=False):
+    """A run whose checkpoint is the initial model."""
+    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "causal": causal, "dtype": "float32"}
+    data = {"source": source, "tokenizer": "byte", "task": task}
+    config = configs.from_dict(
+        {"encoding": "alibi", "context": 10, "steps": 1, "seed": 3, "model": sizes, "data": data}
+    )
+    tokenizer = tokenizers.tokenizer("byte")
+    made = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
+    checkpoint.write_model(folder, config, tokenizer, transformer.split(made)[1])
+    return folder
+
+
+@pytest.mark.parametrize(("memory", "lengths"), [(1e-6, (10,)), pytest.param(2.0, (8, 10), marks=pytest.mark.full)])
+def test_the_loss_is_that_of_the_model_in_batches(run, memory, lengths):
+    """Also where texts are embedded a few at a time."""
+    (run / records.RESULTS).unlink(missing_ok=True)
+    found = measuring.evaluate(run, Contrastive(lengths, batch=4, batches=2), memory=memory, progress=False)
+    config, tokenizer, model = checkpoint.restore_model(run)
+    embed = nnx.jit(embed_texts)
+    for record in found:
+        rows = loader.held_out_triplets(config, tokenizer, record["length"])
+        assert len(rows) == 12 and (record["n"], record["of"], record["batch"]) == (2, 3, 4)
+        losses = []
+        for first in (0, 4):
+            batch = rows.take(np.arange(first, first + 4))
+            each = [embed(model, batch[name], batch[f"{name}_length"]) for name in TRIPLET]
+            losses.append(ranking_loss(jnp.stack(each, axis=1), known_positives(batch), 20.0))
+        np.testing.assert_allclose([record["value"], record["accuracy"]], np.mean(losses, axis=0), rtol=1e-4)
+    assert tuple(record["length"] for record in found) == lengths
+    assert len({record["value"] for record in found}) == len(lengths)
+
+
+@pytest.mark.full
+def test_more_batches_are_measured_beside_those_that_are_there(run):
+    (run / records.RESULTS).unlink(missing_ok=True)
+    for batches in (1, 9):
+        found = measuring.evaluate(run, Contrastive((10,), batch=4, batches=batches), progress=False)
+    assert [(record["first"], record["n"]) for record in found] == [(0, 1), (1, 2)]
+
+
+def test_every_seed_is_asked_the_same_batches(run):
+    config, tokenizer, _ = checkpoint.restore_model(run)
+    rows = [
+        loader.held_out_triplets(dataclasses.replace(config, seed=seed), tokenizer, 10).take(np.arange(4))["query"]
+        for seed in (0, 1)
+    ]
+    np.testing.assert_array_equal(*rows)
+
+
+@pytest.mark.full
+def test_what_cannot_be_evaluated_is_said_in_a_line(run, triplets, tmp_path):
+    with pytest.raises(UserError, match="12 triplets are held out, too few for --batch=13"):
+        measuring.evaluate(run, Contrastive((10,), batch=13), progress=False)
+    with pytest.raises(
+        UserError, match="is an encoder, which is not asked for --eval=perplexity; give one of contrastive"
+    ):
+        measuring.evaluate(run, Perplexity((10,)), progress=False)
+    decoder = save(tmp_path / "decoder", triplets, "packed", causal=True)
+    with pytest.raises(UserError, match="is a decoder, which is not asked for --eval=contrastive; give one of harness"):
+        measuring.evaluate(decoder, Contrastive((10,)), progress=False)
+    masked = save(tmp_path / "masked", triplets, "masked")
+    with pytest.raises(UserError, match="task='masked' of one source has no triplets .* --config.data.task=triplets"):
+        measuring.evaluate(masked, Contrastive((10,)), progress=False)
+    assert not [path.name for path in tmp_path.rglob(records.RESULTS)]
