@@ -51,7 +51,7 @@ def get_experiment(source: str, runs: Path) -> Experiment:
     data = runs / "data"
     bpe = data / "bpe.json"
     train_bpe = (f"--source={valid}", f"--vocab={VOCAB}", f"--out={bpe}")
-    preparations = [Preparation("bam_jax.data.train_bpe", train_bpe, makes=str(bpe))]
+    preparations = [Preparation("bam_jax.data.train_tokenizer", train_bpe, makes=str(bpe))]
     rows = []
     perplexity = Perplexity((CONTEXT, 16 * CONTEXT), tokens=2**20)
     for name, tokenizer in (("BPE", f"bpe:{bpe}"), ("Mistral", "mistral")):

@@ -66,7 +66,7 @@ FLOORS = [
 
 ROOMS = {room: set(imports.split()) for floor in FLOORS for room, imports in floor.items()}
 COMMANDS = {"train", "evaluate", "sweep", "tables", "claims", "report", "heads", "figures", "convert", "preflight"}
-COMMANDS |= {"methods", "data.prepare", "data.inspect", "data.train_bpe"}
+COMMANDS |= {"methods", "data.prepare", "data.inspect", "data.train_tokenizer"}
 PUBLIC = ("biases", "encodings", "attention", "theory", "adapters")
 """The packages that people import: these names stay."""
 

@@ -21,7 +21,8 @@ from bam_jax.biases import GeneralisedGaussian
 from bam_jax.config import Config
 from bam_jax.data import loader
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.models.transformer import Attention, Decoder
+from bam_jax.models.blocks import Attention
+from bam_jax.models.transformer import Decoder
 from bam_jax.system import console, files, git
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder

@@ -167,9 +167,9 @@ def gradient_memory(contender: Contender, length: int) -> tuple[int, Callable[[]
     def loss(params: dict[str, Any], frozen: dict[str, Any]) -> Array:
         decoder = nnx.merge(contender.graph, params, frozen)
         hidden, _ = decoder.hidden(batch["tokens"])
-        kernel = decoder.unembedding()
+        rows, kernel, bias = decoder.unembedding(hidden)
         chunk = losses.chunk_rows(kernel.shape[1])
-        total, weight = losses.cross_entropy(hidden, kernel, batch["targets"], batch["weights"], chunk=chunk)
+        total, weight = losses.cross_entropy(rows, kernel, bias, batch["targets"], batch["weights"], chunk=chunk)
         return total / weight
 
     compiled = jax.jit(jax.grad(loss)).lower(contender.shapes["params"], contender.shapes["frozen"]).compile()

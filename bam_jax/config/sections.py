@@ -10,7 +10,7 @@ from bam_jax.system.errors import UserError, nearest, shown
 COUNT = 2**31 - 1
 """The most steps, and tokens of a text: arrays count them in int32."""
 DTYPES = ("auto", "bfloat16", "float32")
-FAMILIES = ("llama", "gpt2")
+FAMILIES = ("llama", "gpt2", "bert")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
@@ -35,7 +35,8 @@ class ModelConfig(ConfigSection):
     path: ClassVar[str] = "config.model."
 
     family: str = "llama"
-    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head."""
+    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
+    as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input."""
     causal: bool = True
     """False: an encoder, in which every token sees the whole text."""
     layers: int = 2

@@ -1,12 +1,13 @@
-"""Convert the authors' weights into a run, or a run's weights into the authors' layout.
+"""Convert the authors' weights, or a BERT, into a run; or a run's weights into the authors' layout.
 
     python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
     python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
     python -m bam_jax.convert --layout=bam --run=runs/mine --export=FOLDER
+    python -m bam_jax.convert --layout=bert --source=bert-base-uncased --run=runs/bert    # as Hugging Face has it
 
-SOURCE is a folder with model.safetensors or model.pt and, of BAM, args.json; or one such file. A .pt file needs torch, and is
-read as weights only. `--config.a.b=value` sets what the weights do not say (the tokenizer, for one). What is exported is
-model.safetensors and, of BAM, args.json, for the authors' own code.
+SOURCE is a folder with model.safetensors or model.pt and, of BAM, args.json, of BERT, config.json and vocab.txt; or the file of
+weights in it. A .pt or .bin file needs torch, and is read as weights only. `--config.a.b=value` sets what the weights do not say
+(the tokenizer, for one). What is exported is model.safetensors and, of BAM, args.json, for the authors' own code.
 """
 
 import argparse
@@ -44,8 +45,11 @@ def main(argv: Sequence[str]) -> None:
         export(layout, arguments.run, arguments.export)
         print(f"wrote {arguments.export}")
         return
-    weights, described = read(arguments.source)
-    config = describe(layout, weights, described, overrides)
+    weights, described, notes = read(layout, arguments.source)
+    folder = arguments.source if arguments.source.is_dir() else arguments.source.parent
+    config = describe(layout, weights, described, overrides, folder)
+    for note in notes:
+        print(note)
     to_run(layout, weights, config, arguments.run)
     print(f"wrote {arguments.run}: {len(weights)} arrays, encoding {config.encoding}, ssmax {config.ssmax}")
 

@@ -11,6 +11,7 @@ from bam_jax.system.strict_json import Must
 
 _SHARED = "prior.shape"  # where one prior serves all layers
 _ENCODINGS = {"bam": "bam", "alibi": "alibi", "nope": "nope", "rotary": "rope", "sinusoidal": "sinusoidal"}
+FILE = "args.json"
 Count = Annotated[int, Must(lambda n: 1 <= n < 2**31, "from 1 to 2147483647")]
 
 
@@ -147,6 +148,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
 BAM = Layout(
     entries=_entries,
     config=_config,
+    file=FILE,
     args=_args,
     holds=", ".join(_ENCODINGS.values()),
     tokenizer="mistral",

@@ -85,6 +85,41 @@ QUERY = Form(lambda x, config: x.T * _scale(config), lambda x, config: x.T / _sc
 QUERY_BIAS = Form(lambda x, config: x * _scale(config), lambda x, config: x / _scale(config))
 
 
+def linear_entries(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAME, **part: int) -> list[ArrayMapping]:
+    """The entries of a linear map with a bias, by PyTorch's names.
+
+    Args:
+        ours, theirs: the names of the maps.
+        form, bias: of the kernel and of the bias.
+        part: `part` and `parts`, as in `ArrayMapping`.
+    """
+    return [
+        ArrayMapping(f"{ours}/kernel", f"{theirs}.weight", form, **part),
+        ArrayMapping(f"{ours}/bias", f"{theirs}.bias", bias, **part),
+    ]
+
+
+def norm_entries(ours: str, theirs: str) -> list[ArrayMapping]:
+    """The entries of a LayerNorm, by PyTorch's names.
+
+    Args:
+        ours, theirs: the names of the norms.
+    """
+    return [
+        ArrayMapping(f"{ours}/scale", f"{theirs}.weight", SAME),
+        ArrayMapping(f"{ours}/bias", f"{theirs}.bias", SAME),
+    ]
+
+
+def use_all(weights: Arrays) -> tuple[Arrays, list[str]]:
+    """The weights as they are, and no line about any.
+
+    Args:
+        weights: by their names.
+    """
+    return weights, []
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """One way to lay out weights.
@@ -93,10 +128,14 @@ class Layout:
         entries: (config, whether one prior serves all layers) -> an entry of every array.
         config: (weights, what stands beside them) -> the configuration, as nested dictionaries.
         holds: the encodings of ours that it has a place for.
-        tokenizer: of the published models.
+        tokenizer: of the published models; {folder} is that of the weights.
         document_mask: whether those were trained within documents.
-        args: (config, size of the vocabulary) -> what stands in args.json; None: there is none.
+        task: that they were trained on, `config.data.task`.
+        file: the name of the JSON file beside the weights that describes them; "": there is none.
+        args: (config, size of the vocabulary) -> what stands in that file; None: runs are not exported with one.
         shared: the name of an array that is there where one prior serves all layers; "": there is none.
+        exports: whether a run can be laid out so.
+        normalise: weights -> those of them that are used, by the names in `entries`, and lines about the others.
     """
 
     entries: Callable[[Config, bool], Sequence[ArrayMapping]]
@@ -104,8 +143,12 @@ class Layout:
     holds: str
     tokenizer: str
     document_mask: bool
+    task: str = "packed"
+    file: str = ""
     args: Callable[[Config, int], dict[str, Any]] | None = None
     shared: str = ""
+    exports: bool = True
+    normalise: Callable[[Arrays], tuple[Arrays, list[str]]] = use_all
 
 
 def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:

@@ -4,39 +4,36 @@ from collections.abc import Mapping
 from typing import Any
 
 from bam_jax.config import Config
-from bam_jax.convert.base import ENCODING, LINEAR, QUERY, QUERY_BIAS, SAME, ArrayMapping, Arrays, Form, Layout
+from bam_jax.convert.base import (
+    ENCODING,
+    QUERY,
+    QUERY_BIAS,
+    SAME,
+    ArrayMapping,
+    Arrays,
+    Layout,
+    linear_entries,
+    norm_entries,
+)
 from bam_jax.system.errors import UserError
 
 
 def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
     layer = "transformer.h.{n}."
-
-    def linear(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAME, **part: int) -> list[ArrayMapping]:
-        return [
-            ArrayMapping(f"{ours}/kernel", f"{theirs}.weight", form, **part),
-            ArrayMapping(f"{ours}/bias", f"{theirs}.bias", bias, **part),
-        ]
-
-    def norm(ours: str, theirs: str) -> list[ArrayMapping]:
-        return [
-            ArrayMapping(f"{ours}/scale", f"{theirs}.weight", SAME),
-            ArrayMapping(f"{ours}/bias", f"{theirs}.bias", SAME),
-        ]
-
     attention = layer + "attn."
     return [
         ArrayMapping("embed/embedding", "transformer.wte.weight", SAME),
         ArrayMapping("embed/embedding", "lm_head.weight", SAME),
-        *norm("layers/attention_norm", layer + "ln_1"),
-        *linear("layers/attention/query", attention + "c_attn", QUERY, QUERY_BIAS, part=0, parts=3),
-        *linear("layers/attention/key", attention + "c_attn", part=1, parts=3),
-        *linear("layers/attention/value", attention + "c_attn", part=2, parts=3),
-        *linear("layers/attention/out", attention + "c_proj"),
-        *linear(ENCODING + "step_size", attention + "h_attn"),
-        *norm("layers/mlp_norm", layer + "ln_2"),
-        *linear("layers/mlp/up", layer + "mlp.c_fc"),
-        *linear("layers/mlp/down", layer + "mlp.c_proj"),
-        *norm("norm", "transformer.ln_f"),
+        *norm_entries("layers/attention_norm", layer + "ln_1"),
+        *linear_entries("layers/attention/query", attention + "c_attn", QUERY, QUERY_BIAS, part=0, parts=3),
+        *linear_entries("layers/attention/key", attention + "c_attn", part=1, parts=3),
+        *linear_entries("layers/attention/value", attention + "c_attn", part=2, parts=3),
+        *linear_entries("layers/attention/out", attention + "c_proj"),
+        *linear_entries(ENCODING + "step_size", attention + "h_attn"),
+        *norm_entries("layers/mlp_norm", layer + "ln_2"),
+        *linear_entries("layers/mlp/up", layer + "mlp.c_fc"),
+        *linear_entries("layers/mlp/down", layer + "mlp.c_proj"),
+        *norm_entries("norm", "transformer.ln_f"),
     ]
 
 

@@ -21,14 +21,14 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
-ARGS = "args.json"
 _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch models
 
 
-def read(source: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Weights by their names, float32, and what stands in the args.json beside them ({} if there is none).
+def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str]]:
+    """Weights by their names, float32; what describes them in the file beside them ({} if there is none); and notes on them.
 
     Args:
+        layout: theirs.
         source: a .safetensors or PyTorch file, or a folder with one.
 
     Raises:
@@ -45,24 +45,30 @@ def read(source: Path) -> tuple[Arrays, dict[str, Any]]:
     weights = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
     for prefix in _PREFIXES:
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-    beside = path.with_name(ARGS)
-    return weights, strict_json.parse(beside.read_bytes(), str(beside)) if beside.exists() else {}
+    weights, notes = layout.normalise(weights)
+    beside = path.with_name(layout.file) if layout.file else None
+    described = strict_json.parse(beside.read_bytes(), str(beside)) if beside is not None and beside.exists() else {}
+    return weights, described, notes
 
 
-def describe(layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Mapping[str, Any]) -> Config:
+def describe(
+    layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Mapping[str, Any], folder: Path
+) -> Config:
     """The configuration of weights: what they say, then the overrides.
 
     Args:
         layout: theirs.
         weights: by their names.
-        described: the contents of args.json.
+        described: the contents of the file that describes them.
         overrides: values by dotted names.
+        folder: that of the weights, in which a tokenizer may be.
 
     Raises:
         UserError: they lack what it takes, or an override will not do.
     """
     tree = layout.config(weights, described)
-    data = {"tokenizer": layout.tokenizer, "document_mask": layout.document_mask}
+    tokenizer = layout.tokenizer.format(folder=folder)
+    data = {"tokenizer": tokenizer, "document_mask": layout.document_mask, "task": layout.task}
     return configs.override({**tree, "data": data, "steps": 1}, overrides)
 
 
@@ -100,8 +106,11 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
         folder: a new or an empty one, for model.safetensors and, of BAM, args.json.
 
     Raises:
-        UserError: the run has no checkpoint, its model is not one of that layout, or the folder is not empty.
+        UserError: the layout is only read, the run has no checkpoint, its model is not one of that layout, or the folder is
+            not empty.
     """
+    if not layout.exports:
+        raise UserError("a run is not laid out as its layout was: it lacks what was folded or left out; give --source")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there and not empty; give a new folder")
     config, _, decoder = checkpoint.restore_model(run)
@@ -115,7 +124,7 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if layout.args is not None:
         described = layout.args(config, decoder.embed.num_embeddings)
-        (folder / ARGS).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+        (folder / layout.file).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     write(theirs, folder / FILES[0])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from bam_jax.config import Config, DataConfig
 from bam_jax.config.sections import SYNTHETIC, TRIPLET
 from bam_jax.data.iterator import Batches
-from bam_jax.data.packing.base import RowSource
+from bam_jax.data.packing.base import Batch, RowSource
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.masked import Masked
@@ -120,6 +120,29 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
             "--config.data.task=triplets --config.data.source=FOLDER, and of a mixture --config.data.mixture={}"
         )
     return _triplets(config.data, dataclasses.replace(config, context=length, seed=0), tokenizer, "held_out")
+
+
+def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Tokenizer) -> Batch:
+    """Texts as rows of the task masked: tokens, targets and weights, [texts, T] each.
+
+    Which tokens are hidden depends on a text's number and on nothing else, so that all runs are asked the same.
+
+    Args:
+        texts: [texts, T] ids.
+        first: the number of the first one.
+        data: its mask_fraction matters.
+        tokenizer: of the texts.
+
+    Raises:
+        UserError: the tokenizer has no mask.
+    """
+
+    class Texts:
+        def take(self, numbers: np.ndarray) -> Batch:
+            return {"targets": texts[numbers - first]}
+
+    numbers = np.arange(first, first + len(texts))
+    return Masked(Texts(), tokenizer, fraction=data.mask_fraction, seed=0).take(numbers)
 
 
 def _packed(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str, shift: int = 1) -> RowSource:

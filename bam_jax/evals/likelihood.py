@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.evals.plan import rows_within
 from bam_jax.models import transformer
+from bam_jax.models.layers import head_logits
 from bam_jax.system.errors import UserError
 from bam_jax.training import losses
 
@@ -198,12 +199,13 @@ def _logprobs(
 ) -> tuple[Float[Array, "B C"], Bool[Array, "B C"]]:
     decoder = nnx.merge(graph, state)
     hidden, _ = decoder.hidden(tokens)
-    kernel = decoder.unembedding().astype(hidden.dtype)
     picked = jnp.take_along_axis(hidden, places[..., None], axis=1).reshape(-1, hidden.shape[-1])
+    picked, kernel, bias = decoder.unembedding(picked)
+    kernel = kernel.astype(picked.dtype)
 
     def head(row: tuple[Array, Array]) -> tuple[Array, Array]:
         vector, target = row
-        logits = jnp.matmul(vector, kernel, preferred_element_type=jnp.float32)
+        logits = head_logits(vector, kernel, bias)
         return logits[target] - jax.nn.logsumexp(logits), jnp.argmax(logits) == target
 
     # At most so many rows of logits exist at once.

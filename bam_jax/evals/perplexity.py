@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array
@@ -22,6 +21,7 @@ from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import transformer
+from bam_jax.models.layers import head_logits
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Line, Loss, Positive
 from bam_jax.system.strict_json import Must
@@ -42,22 +42,15 @@ class PerplexityRecord(schema.CellRecord):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Perplexity(Evaluation):
-    """Perplexity of held-out text in sequences of each length.
+class HeldOutText(Evaluation):
+    """A perplexity of held-out text in sequences of each length.
 
     Args:
         tokens: of text at each length; at least one sequence is measured.
     """
 
-    name = "perplexity"
     sample_noun = "sequences"
-    record = Annotated[
-        PerplexityRecord,
-        Must(lambda cell: len(cell["windows"]) == -(-cell["length"] // cell["window"]), "a loss for each window"),
-    ]
-    identity = ("window",)
     curve = "perplexity"
-    figure = "position"
 
     tokens: Count = option(2**15, "of text for each perplexity")
 
@@ -71,8 +64,27 @@ class Perplexity(Evaluation):
         wanted: dict[tuple[int, float | None], int] = {
             (length, None): available(stream, length, self.tokens) for length in self.lengths
         }
-        window, memory = trained.config.context, trained.memory
-        return [Plan({}, wanted, lambda todo: measure(trained.decoder, todo, stream, window=window, memory=memory))]
+        return [Plan({}, wanted, lambda todo: self.measure(trained, todo, stream))]
+
+    @staticmethod
+    def measure(
+        trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray
+    ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
+        """Measures samples, which are sequences of the stream, shorter ones first.
+
+        Args:
+            trained: the run.
+            todo: the samples; depths are None.
+            stream: [tokens] held-out token ids, long enough for them.
+
+        Yields:
+            Samples with their results: `value`, exp of the mean loss; `of`, how many sequences there are; `data_hash`, of the
+            stream; `seconds`, compilation included; and those of the evaluation's own.
+
+        Raises:
+            UserError: before anything is measured, a length that the model cannot have.
+        """
+        raise NotImplementedError
 
     def texts(self, length: int) -> float:
         """See `Evaluation`."""
@@ -88,6 +100,37 @@ class Perplexity(Evaluation):
     def mean(values: Sequence[float], weights: Sequence[float]) -> float:
         """See `Evaluation`; the mean is that of the logarithms, the losses."""
         return math.exp(np.average(np.log(values), weights=weights))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Perplexity(HeldOutText):
+    """Perplexity of all tokens of held-out text, as a decoder foretells each."""
+
+    name = "perplexity"
+    record = Annotated[
+        PerplexityRecord,
+        Must(lambda cell: len(cell["windows"]) == -(-cell["length"] // cell["window"]), "a loss for each window"),
+    ]
+    identity = ("window",)
+    figure = "position"
+
+    @staticmethod
+    def measure(
+        trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray
+    ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
+        """See `HeldOutText`; besides, `windows` are the mean losses of windows as long as a training context, in nats."""
+        row, rows = fit_rows(trained, todo)
+        window = trained.config.context
+        data_hash = hash_tokens(stream)
+        for samples in sorted(todo, key=lambda samples: samples.length):
+            start = time.perf_counter()
+            inputs, targets = (sequences(stream, samples, shift=shift) for shift in (0, 1))
+            nll = token_losses(trained.decoder, inputs, targets, row=row, rows=rows)
+            with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
+                value = float(np.exp(nll.mean(dtype=np.float64)))
+            result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // samples.length}
+            windows = {"window": window, "windows": by_window(nll, window), "data_hash": data_hash}
+            yield samples, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
 
 
 def available(stream: np.ndarray, length: int, tokens: int) -> int:
@@ -114,38 +157,51 @@ def available(stream: np.ndarray, length: int, tokens: int) -> int:
 
 
 def token_losses(
-    decoder: transformer.Decoder, stream: np.ndarray, samples: SampleRange, *, row: int, rows: int
+    decoder: transformer.Decoder, inputs: np.ndarray, targets: np.ndarray, *, row: int, rows: int
 ) -> np.ndarray:
-    """Negative log-likelihood of the token after each position, in nats, [sequences, length] float32.
+    """Negative log-likelihood of each target, in nats, [sequences, length] float32.
 
-        nll[n, t] = -log p(stream[n L + t + 1] | stream[n L ... n L + t]),   L = samples.length
+        nll[n, t] = -log p(targets[n, t] | inputs[n]), of which a decoder sees inputs[n, 0] ... inputs[n, t]
 
     Sequences shorter than a row stand in it end to end, as documents with positions of their own: all lengths share
     what is compiled.
 
     Args:
         decoder: the model.
-        stream: [tokens] held-out token ids.
-        samples: the length, and which sequences.
+        inputs: [sequences, length] ids.
+        targets: [sequences, length] ids.
         row: tokens of a row, at least the length.
         rows: computed at once.
     """
-    length, each = samples.length, row // samples.length
+    count, length = inputs.shape
+    each = row // length
     position, segment = np.full((1, row), EMPTY, np.int32), np.zeros((1, row), np.int32)
     position[0, : each * length] = np.tile(np.arange(length), each)
     segment[0, : each * length] = np.repeat(np.arange(1, each + 1), length)
     graph, state = nnx.split(decoder)
     parts = []
-    for first in range(samples.first, samples.stop, rows * each):
-        stop = min(first + rows * each, samples.stop)
-        tokens, targets = np.zeros((2, rows, row), np.int32)
-        for side, shift in ((tokens, 0), (targets, 1)):
-            text = np.zeros(rows * each * length, np.int32)
-            text[: (stop - first) * length] = stream[first * length + shift : stop * length + shift]
+    for first in range(0, count, rows * each):
+        stop = min(first + rows * each, count)
+        padded = np.zeros((2, rows, row), np.int32)
+        for side, ids in zip(padded, (inputs, targets), strict=True):
+            text = np.zeros((rows * each, length), np.int32)
+            text[: stop - first] = ids[first:stop]
             side[:, : each * length] = text.reshape(rows, -1)
-        nll = np.asarray(_nll(graph, state, tokens, targets, position, segment))
+        nll = np.asarray(_nll(graph, state, *padded, position, segment))
         parts.append(nll[:, : each * length].reshape(-1, length)[: stop - first])
     return np.concatenate(parts)
+
+
+def sequences(stream: np.ndarray, samples: SampleRange, *, shift: int = 0) -> np.ndarray:
+    """The tokens of samples, [sequences, length]: those of the stream from n L + shift on, with L the length.
+
+    Args:
+        stream: [tokens] held-out token ids.
+        samples: the length, and which sequences.
+        shift: 1 for the tokens that follow.
+    """
+    start, stop = (number * samples.length + shift for number in (samples.first, samples.stop))
+    return stream[start:stop].reshape(samples.n, samples.length)
 
 
 def by_window(nll: np.ndarray, window: int) -> list[float]:
@@ -171,40 +227,21 @@ def hash_tokens(stream: np.ndarray) -> str:
     return hashlib.sha256(stream.astype("<i4").tobytes()).hexdigest()[:16]
 
 
-def measure(
-    decoder: transformer.Decoder, todo: Sequence[SampleRange], stream: np.ndarray, *, window: int, memory: float
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, which are sequences of the stream, shorter ones first.
+def fit_rows(trained: Trained, todo: Sequence[SampleRange]) -> tuple[int, int]:
+    """The tokens of a row, which are those of the longest sample, and the number of rows that are computed at once.
 
     Args:
-        decoder: the model.
-        todo: the samples; depths are None.
-        stream: [tokens] held-out token ids, long enough for them.
-        window: positions, normally the training context.
-        memory: for activations, bytes.
-
-    Yields:
-        Samples with their results: `value`, exp of the mean over all positions; `of`, how many sequences there are;
-        `windows`, the mean loss of each window of `window` positions, in nats; `data_hash`, of the stream; `seconds`,
-        compilation included.
+        trained: the run.
+        todo: the samples.
 
     Raises:
-        UserError: before anything is measured, a length that the model cannot have.
+        UserError: a length that the model cannot have.
     """
     for samples in todo:
-        decoder.check_length(samples.length)
+        trained.decoder.check_length(samples.length)
     row = max((samples.length for samples in todo), default=0)
     longest = max((samples.n for samples in todo if samples.length == row), default=0)
-    data_hash = hash_tokens(stream)
-    for samples in sorted(todo, key=lambda samples: samples.length):
-        start = time.perf_counter()
-        rows = min(longest, rows_within(memory, row, decoder.config))
-        nll = token_losses(decoder, stream, samples, row=row, rows=rows)
-        with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
-            value = float(np.exp(nll.mean(dtype=np.float64)))
-        result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // samples.length}
-        windows = {"window": window, "windows": by_window(nll, window), "data_hash": data_hash}
-        yield samples, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
+    return row, min(longest, rows_within(trained.memory, row, trained.decoder.config)) if row else 0
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -213,12 +250,13 @@ def _nll(
 ) -> Array:
     decoder = nnx.merge(graph, state)
     hidden, _ = decoder.hidden(tokens, position=position, segment=segment)
-    kernel = decoder.unembedding().astype(hidden.dtype)
+    vectors, kernel, bias = decoder.unembedding(hidden)
+    kernel = kernel.astype(vectors.dtype)
 
     def nll(row: tuple[Array, Array]) -> Array:
-        logits = jnp.matmul(row[0], kernel, preferred_element_type=jnp.float32)
+        logits = head_logits(row[0], kernel, bias)
         return jax.nn.logsumexp(logits) - logits[row[1]]
 
-    flat = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    flat = vectors.reshape(-1, vectors.shape[-1]), targets.reshape(-1)
     chunk = min(losses.chunk_rows(kernel.shape[1]), targets.size)
     return jax.lax.map(nll, flat, batch_size=chunk).reshape(targets.shape)

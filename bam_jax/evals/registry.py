@@ -3,6 +3,7 @@
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.contrastive import Contrastive
 from bam_jax.evals.harness import Harness
+from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
@@ -11,6 +12,7 @@ from bam_jax.evals.synthetic import Synthetic
 KINDS: tuple[type[Evaluation], ...] = (
     Contrastive,
     Harness,
+    MaskedPerplexity,
     Passkey,
     Perplexity,
     Ruler,

@@ -9,6 +9,7 @@ from flax import nnx
 
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
+from bam_jax.models.layers import FAMILIES
 from bam_jax.models.transformer import build, split
 
 UTILISATION = 0.4
@@ -98,7 +99,7 @@ def multiplied_parameters(config: Config, known: ParameterCounts) -> int:
 
     The head counts where embeddings are trained as well, which do without it: at most so many.
     """
-    return known.transformer + (known.embedding if config.model.family == "gpt2" else 0)
+    return known.transformer + (known.embedding if FAMILIES[config.model.family].tied else 0)
 
 
 CHIPS = {

@@ -1,6 +1,7 @@
-"""The parts of decoders besides attention: linear maps, norms and MLPs, and which of them a family puts together."""
+"""The parts of models besides attention: linear maps, norms, MLPs and heads, and which of them a family puts together."""
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ def rngs_of(rngs: nnx.Rngs, name: str) -> nnx.Rngs:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A way to build decoders that their layers share.
+    """A way to build models that their layers share.
 
     Args:
         norm: (width, dtype=, rngs=) -> module.
@@ -51,8 +52,10 @@ class Family:
         bias: whether linear maps have one.
         tied: whether the head is the transposed embedding.
         embedding_std: of the embedding's initial values.
-        std: of the initial kernels; those that write to the residual stream have (2 layers)^-1/2 of it. None: LeCun's,
-            1 / sqrt(inputs), for all.
+        std: of the initial kernels; those that write to the residual stream have (2 layers)^-1/2 of it, unless norms
+            follow. None: LeCun's, 1 / sqrt(inputs), for all.
+        post_norm: whether norms stand behind the sums of a layer, and behind the embeddings.
+        masked: whether the head is a `MaskedHead`.
     """
 
     norm: Callable[..., nnx.Module]
@@ -61,6 +64,8 @@ class Family:
     tied: bool
     embedding_std: float
     std: float | None
+    post_norm: bool = False
+    masked: bool = False
 
     def linear(
         self, inputs: int, outputs: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, residual_layers: int | None = None
@@ -72,11 +77,20 @@ class Family:
         """
         options: dict[str, Any] = {}
         if self.std is not None:
-            scale = 1.0 if residual_layers is None else (2 * residual_layers) ** -0.5
+            # A norm behind the sum undoes the stream's growth.
+            scale = 1.0 if residual_layers is None or self.post_norm else (2 * residual_layers) ** -0.5
             options["kernel_init"] = nnx.initializers.normal(self.std * scale)
         return nnx.Linear(
             inputs, outputs, use_bias=self.bias, dtype=dtype, dot_general=_dot_general_of_rows, rngs=rngs, **options
         )
+
+    def build_head(
+        self, width: int, vocab: int, *, dtype: jnp.dtype, rngs: nnx.Rngs
+    ) -> "nnx.Linear | MaskedHead | None":
+        """The head's own parameters; None where it is the transposed embedding and nothing else."""
+        if self.masked:
+            return MaskedHead(width, vocab, family=self, dtype=dtype, rngs=rngs)
+        return None if self.tied else self.linear(width, vocab, dtype=dtype, rngs=rngs)
 
 
 class SwiGLU(nnx.Module):
@@ -92,29 +106,78 @@ class SwiGLU(nnx.Module):
 
 
 class GELU(nnx.Module):
-    """down(gelu(up(x))), with the tanh approximation. Source: Radford et al. 2019."""
+    """down(gelu(up(x))), exact or with the tanh approximation. Source: Devlin et al. 2019; Radford et al. 2019."""
 
-    def __init__(self, width: int, hidden: int, layers: int, *, family: Family, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        layers: int,
+        *,
+        family: Family,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+        approximate: bool = True,
+    ):
+        self.approximate = approximate
         self.up = family.linear(width, hidden, dtype=dtype, rngs=rngs_of(rngs, "up"))
         self.down = family.linear(hidden, width, dtype=dtype, rngs=rngs_of(rngs, "down"), residual_layers=layers)
 
     def __call__(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
-        return self.down(jax.nn.gelu(self.up(x), approximate=True))
+        return self.down(jax.nn.gelu(self.up(x), approximate=self.approximate))
+
+
+class MaskedHead(nnx.Module):
+    """The head of masked language modelling: logits = norm(gelu(dense(x))) . embedding + bias. Source: Devlin et al. 2019."""
+
+    def __init__(self, width: int, vocab: int, *, family: Family, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.dense = family.linear(width, width, dtype=dtype, rngs=rngs_of(rngs, "dense"))
+        self.norm = family.norm(width, dtype=dtype, rngs=rngs)
+        self.bias = nnx.Param(jnp.zeros(vocab))
+
+    def transform(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+        """The rows that are multiplied with the embedding."""
+        return self.norm(jax.nn.gelu(self.dense(x), approximate=False))
+
+
+def head_logits(
+    rows: Float[Array, "*B E"], kernel: Float[Array, "E V"], bias: Float[Array, " V"] | None
+) -> Float[Array, "*B V"]:
+    """Logits of rows, no narrower than float32.
+
+    Args:
+        rows, kernel, bias: as `Decoder.unembedding` gives them, the kernel in the dtype of the rows.
+    """
+    logits = jnp.matmul(rows, kernel, preferred_element_type=jnp.promote_types(rows.dtype, jnp.float32))
+    return logits if bias is None else logits + bias
 
 
 def _rms_norm(width: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.Module:
     return nnx.RMSNorm(width, epsilon=1e-5, dtype=dtype, rngs=rngs)
 
 
-def _layer_norm(width: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.Module:
-    return nnx.LayerNorm(width, epsilon=1e-5, dtype=dtype, rngs=rngs)
+def _layer_norm(width: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, epsilon: float = 1e-5) -> nnx.Module:
+    return nnx.LayerNorm(width, epsilon=epsilon, dtype=dtype, rngs=rngs)
 
 
 FAMILIES = {
     "llama": Family(_rms_norm, SwiGLU, bias=False, tied=False, embedding_std=1.0, std=None),
     "gpt2": Family(_layer_norm, GELU, bias=True, tied=True, embedding_std=0.02, std=0.02),
+    # No token types: a text is one segment, whose row would be added to every token. That moves all embeddings, and so all
+    # logits of a tied head, alike.
+    "bert": Family(
+        functools.partial(_layer_norm, epsilon=1e-12),
+        functools.partial(GELU, approximate=False),
+        bias=True,
+        tied=True,
+        embedding_std=0.02,
+        std=0.02,
+        post_norm=True,
+        masked=True,
+    ),
 }
-"""By `config.model.family`: BAM's (appendix C, table 1; Touvron et al. 2023), and CABLE's (section 4; Radford et al. 2019)."""
+"""By `config.model.family`: BAM's (appendix C, table 1; Touvron et al. 2023), and CABLE's two (section 4, Radford et al. 2019;
+section 5.5, Devlin et al. 2019)."""
 
 
 def _dot_general_of_rows(x: Array, kernel: Array, dimension_numbers: tuple, **options: Any) -> Array:

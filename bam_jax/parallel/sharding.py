@@ -47,6 +47,9 @@ ENCODING = "layers/attention/encoding/(.+/)?"
 RULES = (
     ("embed/embedding", P("tensor", "fsdp")),
     ("head/kernel", P("fsdp", "tensor")),
+    ("head/dense/kernel", P("fsdp", None)),
+    ("head/bias", P("tensor")),
+    ("head/(dense/bias|norm/scale|norm/bias)", P()),
     ("position/(.+/)?embedding", P(None, "fsdp")),
     ("layers/attention/(query|key|value)/kernel", P("fsdp", "tensor")),
     ("layers/attention/(query|key|value)/bias", P("tensor")),

@@ -1,16 +1,20 @@
-"""Next-token losses as a sum and a weight, never as a mean of means."""
+"""Losses of tokens as a sum and a weight, never as a mean of means."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from bam_jax.models.layers import head_logits
 from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh
 
 
 def cross_entropy(
-    hidden: Float[Array, "*B E"],
+    rows: Float[Array, "*B E"],
     kernel: Float[Array, "E V"],
+    bias: Float[Array, " V"] | None,
     targets: Int[Array, "*B"],
     weights: Float[Array, "*B"],
     *,
@@ -18,15 +22,14 @@ def cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Weighted cross-entropy of a linear head, without the logits of the whole batch in memory.
 
-    sum_n w_n (logsumexp_v(h_n . K_v) - h_n . K_(target_n)), in nats, and sum_n w_n.
+    sum_n w_n (logsumexp_v(z_nv) - z_n(target_n)) with z_nv = h_n . K_v + b_v, in nats, and sum_n w_n.
 
     Rows go through the head `chunk` at a time and are recomputed in the backward pass, so that at most
-    [chunk, V] logits exist. Matrices keep the dtype of `hidden`; logits and the loss are float32 (float64 for float64 states).
+    [chunk, V] logits exist. Matrices keep the dtype of `rows`; logits and the loss are float32 (float64 for float64 rows).
 
     Args:
-        hidden: [..., E] final hidden states.
-        kernel: [E, V] the head's kernel.
-        targets: [...] ids of the next tokens, from 0 to V - 1.
+        rows, kernel, bias: [..., E], [E, V] and [V] or None, as `Decoder.unembedding` gives them.
+        targets: [...] ids of the tokens to predict, from 0 to V - 1.
         weights: [...] weight of every target in the loss; 0 leaves it out.
         chunk: rows per chunk; `chunk_rows` suggests one.
 
@@ -35,23 +38,23 @@ def cross_entropy(
         batches before dividing.
 
     >>> total, weight = cross_entropy(
-    ...     jnp.zeros((3, 4)), jnp.ones((4, 8)), jnp.array([1, 2, 3]), jnp.array([1.0, 1.0, 0.0]), chunk=2)
+    ...     jnp.zeros((3, 4)), jnp.ones((4, 8)), None, jnp.array([1, 2, 3]), jnp.array([1.0, 1.0, 0.0]), chunk=2)
     >>> float(weight), round(float(total / weight), 4)  # uniform over 8 tokens: log 8
     (2.0, 2.0794)
     """
-    rows = targets.size
-    flat = hidden.reshape(rows, -1), targets.reshape(rows), weights.reshape(rows).astype(_wide(hidden))
-    kernel = kernel.astype(hidden.dtype)
-    if rows <= chunk:
-        return _sum_of_losses(kernel, *flat), flat[2].sum()
-    pad = -rows % chunk  # rows of weight 0
+    count = targets.size
+    flat = rows.reshape(count, -1), targets.reshape(count), weights.reshape(count).astype(_wide(rows))
+    kernel = kernel.astype(rows.dtype)
+    if count <= chunk:
+        return _sum_of_losses(kernel, bias, *flat), flat[2].sum()
+    pad = -count % chunk  # rows of weight 0
     blocks = [jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:]) for x in flat]
 
     @jax.checkpoint  # without it the backward pass would keep the logits of all chunks
     def add(total: Array, block: list[Array]) -> tuple[Array, None]:
-        return total + _sum_of_losses(kernel, *block), None
+        return total + _sum_of_losses(kernel, bias, *block), None
 
-    total, _ = jax.lax.scan(add, jnp.zeros((), _wide(hidden)), blocks)
+    total, _ = jax.lax.scan(add, jnp.zeros((), _wide(rows)), blocks)
     return total, flat[2].sum()
 
 
@@ -73,9 +76,9 @@ def _wide(x):
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-def _sum_of_losses(kernel, hidden, targets, weights):
+def _sum_of_losses(kernel, bias, rows, targets, weights):
     """The weighted loss of rows whose logits fit into memory."""
-    logits = jnp.matmul(hidden, kernel, preferred_element_type=_wide(hidden))
+    logits = head_logits(rows, kernel, bias)
     ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
     # No gather: where devices share the vocabulary, a sum needs no more than a number of each to be sent.
     chosen = jnp.sum(jnp.where(ids == targets[:, None], logits, 0), axis=1)
@@ -83,8 +86,9 @@ def _sum_of_losses(kernel, hidden, targets, weights):
 
 
 def sharded_cross_entropy(
-    hidden: Float[Array, "B T E"],
+    rows: Float[Array, "B T E"],
     kernel: Float[Array, "E V"],
+    bias: Float[Array, " V"] | None,
     targets: Int[Array, "B T"],
     weights: Float[Array, "B T"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -93,22 +97,21 @@ def sharded_cross_entropy(
     Under no mesh it is `cross_entropy` in chunks of all rows.
 
     Args:
-        hidden: final hidden states.
-        kernel: the head's.
-        targets: ids of the next tokens.
+        rows, kernel, bias: as `Decoder.unembedding` gives them.
+        targets: ids of the tokens to predict.
         weights: of every target in the loss.
     """
     mesh = ambient_mesh()
     if mesh is None:
-        return cross_entropy(hidden, kernel, targets, weights, chunk=chunk_rows(kernel.shape[1]))
+        return cross_entropy(rows, kernel, bias, targets, weights, chunk=chunk_rows(kernel.shape[1]))
     sharing = (*BATCH, CONTEXT)
     chunk = chunk_rows(kernel.shape[1] // mesh.shape[TENSOR])
 
-    def sum_over_devices(*arguments: Array) -> tuple[Array, Array]:
+    def sum_over_devices(*arguments: Any) -> tuple[Array, Array]:
         # One sum over devices, after the last chunk, and one of the kernel's gradient. Were the chunks cut from rows of all
         # devices, the compiler would send both once for each chunk.
         return jax.lax.psum(cross_entropy(*arguments, chunk=chunk), sharing)
 
     return jax.shard_map(
-        sum_over_devices, in_specs=(TEXT, P(), TEXT, TEXT), out_specs=P(), axis_names=set(sharing), check_vma=False
-    )(hidden, kernel, targets, weights)
+        sum_over_devices, in_specs=(TEXT, P(), P(), TEXT, TEXT), out_specs=P(), axis_names=set(sharing), check_vma=False
+    )(rows, kernel, bias, targets, weights)

@@ -157,7 +157,8 @@ def _make_token_gradient(
         decoder = nnx.merge(graph, params, frozen)
         segment, position = [part[name] if name in part else None for name in ("segment", "position")]
         hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
-        total, _ = losses.sharded_cross_entropy(hidden, decoder.unembedding(), part["targets"], part["weights"])
+        rows, kernel, bias = decoder.unembedding(hidden)
+        total, _ = losses.sharded_cross_entropy(rows, kernel, bias, part["targets"], part["weights"])
         return total / weight
 
     def gradient_of(params, frozen, batch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -211,12 +212,12 @@ def test_bams_weights_give_their_logits_and_come_back_the_same(encoding, changes
     np.testing.assert_allclose(made, bam_logits(weights, encoding, tokens, codes, inside=inside), atol=1e-4)
 
     convert.main(["--layout=bam", f"--run={tmp_path / 'run'}", f"--export={tmp_path / 'back'}"])
-    back, described = runs.read(tmp_path / "back")
+    back, described, _ = runs.read(LAYOUTS["bam"], tmp_path / "back")
     assert back.keys() == weights.keys()
     for name, value in weights.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
     assert described["args"]["position_encoding"] == encoding
-    again = runs.describe(LAYOUTS["bam"], back, described, {"data.tokenizer": "byte"})
+    again = runs.describe(LAYOUTS["bam"], back, described, {"data.tokenizer": "byte"}, tmp_path)
     config = run_folder.read_config(tmp_path / "run")
     assert (again.model, again.encoding, again.ssmax) == (config.model, config.encoding, config.ssmax)
     assert again.encoding_options | config.encoding_options == again.encoding_options
@@ -234,7 +235,7 @@ def test_one_prior_for_all_layers_stays_one(layers, rng, tokens, tmp_path, monke
     )
     assert run_folder.read_config(tmp_path / "run").shared_encoding
     convert.main(["--layout=bam", f"--run={tmp_path / 'run'}", f"--export={tmp_path / 'back'}"])
-    back, described = runs.read(tmp_path / "back")
+    back, described, _ = runs.read(LAYOUTS["bam"], tmp_path / "back")
     assert back.keys() == weights.keys() and described["model_args"]["global_positional_encoding"]
     for name, value in weights.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
@@ -244,7 +245,8 @@ def test_one_prior_for_all_layers_stays_one(layers, rng, tokens, tmp_path, monke
 def test_one_prior_may_become_that_of_each_layer(layers, rng, monkeypatch):
     monkeypatch.setitem(globals(), "L", layers)
     layout, weights = LAYOUTS["bam"], bam_weights(rng, "bam", shared=True)
-    config = runs.describe(layout, weights, bam_args("bam"), {"data.tokenizer": "byte", "shared_encoding": False})
+    overrides = {"data.tokenizer": "byte", "shared_encoding": False}
+    config = runs.describe(layout, weights, bam_args("bam"), overrides, Path())
     entries = layout.entries(config, True)
     shapes = {entry.ours: entry.form.ours(weights[entry.names(config)[0]], config).shape for entry in entries}
     shapes = {name: (layers, *shape) if name.startswith("layers/") else shape for name, shape in shapes.items()}
@@ -256,7 +258,7 @@ def test_one_prior_may_become_that_of_each_layer(layers, rng, monkeypatch):
 
 def test_one_encoding_is_written_for_each_layer_where_theirs_has_no_place_for_one(rng):
     layout, weights = LAYOUTS["cable"], cable_weights(rng)
-    config = runs.describe(layout, weights, {}, {"data.tokenizer": "byte"})
+    config = runs.describe(layout, weights, {}, {"data.tokenizer": "byte"}, Path())
     entries = layout.entries(config, False)
     ours = {}
     for entry in entries:
@@ -276,7 +278,7 @@ def test_cables_weights_give_their_logits_and_come_back_the_same(rng, tokens, tm
     model = converted("cable", written(tmp_path / "theirs", compiled), tmp_path / "run")
     np.testing.assert_allclose(model(jnp.asarray(tokens))[0], cable_logits(weights, tokens), atol=1e-4)
     convert.main(["--layout=cable", f"--run={tmp_path / 'run'}", f"--export={tmp_path / 'back'}"])
-    back, described = runs.read(tmp_path / "back")
+    back, described, _ = runs.read(LAYOUTS["cable"], tmp_path / "back")
     assert back.keys() == weights.keys() and not described
     for name, value in weights.items():
         np.testing.assert_allclose(back[name], value, rtol=1e-6, err_msg=name)
@@ -285,7 +287,7 @@ def test_cables_weights_give_their_logits_and_come_back_the_same(rng, tokens, tm
 def test_bfloat16_is_read(rng, tmp_path):
     weights = {name: jnp.asarray(value, jnp.bfloat16) for name, value in cable_weights(rng).items()}
     flax.save_file(weights, tmp_path / "model.safetensors")
-    back, _ = runs.read(tmp_path)
+    back, *_ = runs.read(LAYOUTS["cable"], tmp_path)
     np.testing.assert_array_equal(back["lm_head.weight"], np.asarray(weights["lm_head.weight"], np.float32))
 
 

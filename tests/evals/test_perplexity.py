@@ -7,8 +7,10 @@ import pytest
 from flax import nnx
 
 from bam_jax.config import Config, ModelConfig
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.evals import perplexity
-from bam_jax.evals.plan import SampleRange
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.plan import SampleRange, Trained
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
@@ -20,6 +22,10 @@ def decoder(encoding):
     sizes = ModelConfig(layers=1, width=32, heads=2, hidden=32)
     config = Config(encoding=encoding, ssmax="on", context=24, model=sizes)
     return nnx.jit(lambda: transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0)))()
+
+
+def trained(decoder, context):
+    return Trained(decoder, tokenizer("byte"), Config(context=context), lambda: STREAM, memory=2**20)
 
 
 def direct(decoder, length, sequences):
@@ -34,7 +40,8 @@ def direct(decoder, length, sequences):
 def test_losses_are_those_of_each_sequence_alone(encoding):
     # Rows of 23 hold three sequences of 7 and two empty places; the second batch is not full.
     made = decoder(encoding)
-    nll = perplexity.token_losses(made, STREAM, SampleRange(7, None, 1, 14), row=23, rows=3)
+    inputs, targets = (perplexity.sequences(STREAM, SampleRange(7, None, 1, 14), shift=shift) for shift in (0, 1))
+    nll = perplexity.token_losses(made, inputs, targets, row=23, rows=3)
     assert nll.shape == (13, 7)
     np.testing.assert_allclose(nll, direct(made, 7, range(1, 14)), rtol=1e-4)
 
@@ -42,7 +49,7 @@ def test_losses_are_those_of_each_sequence_alone(encoding):
 def test_value_is_exp_of_the_mean_and_windows_average_to_the_whole():
     made = decoder("nope")
     cells = [SampleRange(20, None, 0, 4), SampleRange(6, None, 0, 9)]
-    found = dict(perplexity.measure(made, cells, STREAM, window=8, memory=2**20))
+    found = dict(Perplexity.measure(trained(made, context=8), cells, STREAM))
     assert [cell.length for cell in found] == [6, 20]
     expected = direct(made, 20, range(4))
     value, windows = found[cells[0]]["value"], found[cells[0]]["windows"]
@@ -63,12 +70,5 @@ def test_sequences_within_the_budget_and_the_text():
 
 def test_a_length_beyond_a_learned_table_is_refused():
     with pytest.raises(UserError, match="learned position table"):
-        next(
-            perplexity.measure(
-                nnx.eval_shape(lambda: decoder("learned")),
-                [SampleRange(25, None, 0, 1)],
-                STREAM,
-                window=8,
-                memory=2**20,
-            )
-        )
+        made = trained(nnx.eval_shape(lambda: decoder("learned")), context=8)
+        next(Perplexity.measure(made, [SampleRange(25, None, 0, 1)], STREAM))

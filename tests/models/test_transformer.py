@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy import special
 
 from bam_jax import config as configs
-from bam_jax.attention import EMPTY
+from bam_jax.attention import EMPTY, Mask, document_count
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import ENCODINGS, Frozen, SSMax
+from bam_jax.models import counts
 from bam_jax.models import transformer as models
 from bam_jax.system.errors import UserError
+from bam_jax.training import losses
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VOCAB, T = 24, 12
@@ -133,6 +136,54 @@ def test_gpt2_is_its_formula(tokens):
     np.testing.assert_allclose(model(tokens)[0], expected, atol=2e-4 * np.abs(expected).max())
 
 
+def test_parameters_of_bert_base():
+    """As many as bert-base-uncased has with its head, less the two rows of token types, which are one segment's here."""
+    config = configs.load(CONFIGS / "bert_base.py", {"encoding": "learned", "model.vocab": 30_522})
+    model = nnx.eval_shape(lambda: models.build(config, vocab=30_522, rngs=nnx.Rngs(0)))
+    pooler, token_types, head = 768 * 768 + 768, 2 * 768, 768 * 768 + 3 * 768 + 30_522
+    encoder = models.parameter_count(model) - size(nnx.state(model.head)) + token_types
+    assert (encoder, encoder + pooler) == (108_891_648, 109_482_240)
+    assert size(nnx.state(model.head)) == head == 622_650
+    assert models.parameter_count(model) == 109_512_762
+    multiplied = counts.multiplied_parameters(config, counts.parameters(config))
+    assert multiplied == models.parameter_count(model), "the embedding is the head as well"
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_bert_is_its_formula(scan, tokens):
+    """Norms behind the sums and the embeddings, an exact GELU, a head that transforms, in NumPy, by the parameters' names."""
+    model = build("learned", family="bert", causal=False, scan=scan, remat=scan)
+    _, state = nnx.split(model)
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(state))
+    linear = lambda p, x: x @ p["kernel"] + p["bias"]
+    gelu = lambda x: x * (1 + special.erf(x / np.sqrt(2))) / 2
+
+    def norm(p, x):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * p["scale"] + p["bias"]
+
+    table = tree["embed"]["embedding"]
+    x = norm(tree["norm"], table[np.asarray(tokens)] + tree["position"]["embedding"][:T])
+    heads = lambda y: y.reshape(*y.shape[:2], TINY.heads, -1).swapaxes(1, 2)
+    for n in range(TINY.layers):
+        p = jax.tree.map(lambda y, n=n: y[n], tree["layers"])
+        q, k, v = (heads(linear(p["attention"][name], x)) for name in ("query", "key", "value"))
+        logits = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1])
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        attended = ((weights / weights.sum(-1, keepdims=True)) @ v).swapaxes(1, 2).reshape(x.shape)
+        x = norm(p["attention_norm"], x + linear(p["attention"]["out"], attended))
+        x = norm(p["mlp_norm"], x + linear(p["mlp"]["down"], gelu(linear(p["mlp"]["up"], x))))
+    hidden, _ = model.hidden(tokens)
+    np.testing.assert_allclose(hidden, x, atol=2e-4 * np.abs(x).max())
+    head = tree["head"]
+    expected = norm(head["norm"], gelu(linear(head["dense"], x))) @ table.T + head["bias"]
+    np.testing.assert_allclose(model(tokens)[0], expected, atol=2e-4 * np.abs(expected).max())
+    chosen = np.take_along_axis(expected, np.asarray(tokens)[..., None], -1)[..., 0]
+    loss = (np.log(np.exp(expected).sum(-1)) - chosen).sum()
+    total, _ = losses.cross_entropy(*model.unembedding(hidden), tokens, jnp.ones(tokens.shape), chunk=5)
+    np.testing.assert_allclose(total, loss, rtol=1e-4)
+
+
 def test_gpt2_starts_with_small_weights_and_smaller_ones_into_the_residual_stream():
     config = Config(encoding="nope", model=ModelConfig(family="gpt2", layers=8, width=64, heads=4, hidden=256))
     model = models.build(config, vocab=512, rngs=nnx.Rngs(0))
@@ -197,7 +248,7 @@ def test_attention_of_a_layer_is_the_papers_formula(ssmax, tokens, rng):
     segment = np.array([[1] * 5 + [2] * 5 + [0] * 2])
     x = rng.normal(size=(1, T, 16)).astype(np.float32)
     at = models.Tokens(jnp.arange(T)[None], jnp.asarray(segment))
-    rows = models._TokenInfo(at, models.document_count(at, models.Mask()))
+    rows = models.TokenInfo(at, document_count(at, Mask()))
     made, _ = layer(jnp.asarray(x), rows, None, None)
 
     q, k, v = (
@@ -391,7 +442,7 @@ def test_names_of_the_parameters():
     assert all(x.shape[0] == TINY.layers for path, x in state if path[0] == "layers")
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
 def test_models_of_a_seed_start_alike_but_for_their_encodings(family):
     def initial(encoding, seed=0):
         config = Config(encoding=encoding, context=T, model=dataclasses.replace(TINY, family=family))
@@ -419,7 +470,7 @@ def test_effective_keys_need_a_distance_to_keys_before(encoding, sizes):
 
 def test_effective_keys_scale_the_scores_and_not_the_prior(tokens):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, T, TINY.width)), jnp.float32)
-    info = models._TokenInfo(models.Tokens(jnp.arange(T)[None]), 1 + jnp.arange(T)[None])
+    info = models.TokenInfo(models.Tokens(jnp.arange(T)[None]), 1 + jnp.arange(T)[None])
     blocks = [build("bam", ssmax).blocks()[0].attention for ssmax in ("off", "effective")]
     (plain, _, _, scoring, _), (scaled, *_, effective, _) = (block.inputs(x, info) for block in blocks)
     keys = blocks[1].ssmax(info.visible, scoring.bias)[0]
@@ -435,10 +486,13 @@ def test_ssmax_is_there_when_asked_for():
     assert build("rope", "on").layers.attention.ssmax_prior == "outside"
 
 
-@pytest.mark.parametrize("encoding", ["bam", "cable", "rope"])
-@pytest.mark.parametrize("scan", [True, False])
-def test_what_is_scored_is_what_attention_is_given(encoding, scan, tokens, monkeypatch):
-    model = build(encoding, ssmax="on", scan=False)
+@pytest.mark.parametrize(
+    ("encoding", "family", "scan"),
+    [(encoding, "llama", scan) for encoding in ("bam", "cable", "rope") for scan in (True, False)]
+    + [("cable", "bert", True)],
+)
+def test_what_is_scored_is_what_attention_is_given(encoding, family, scan, tokens, monkeypatch):
+    model = build(encoding, ssmax="on", scan=False, family=family)
     given = []
     inner = models.per_device.attend
 

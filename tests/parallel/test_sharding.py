@@ -70,7 +70,7 @@ def test_embeddings_and_their_gradient_are_those_of_one_device(vocab, rng):
 @pytest.mark.parametrize("number", range(len(ENCODINGS)), ids=ENCODINGS)
 def test_one_rule_for_each_parameter_and_none_large_left_whole(number):
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    family, shared = ("llama", "gpt2")[number % 2], number % 4 > 1
+    family, shared = ("llama", "gpt2", "bert")[number % 3], number % 4 > 1
     big = ModelConfig(family=family, layers=48, width=4096, heads=32, hidden=16384)
     config = Config(encoding=list(ENCODINGS)[number], ssmax="on", shared_encoding=shared, model=big, context=4096)
     tree = shapes(config, 65536)
@@ -100,7 +100,7 @@ def test_the_state_of_every_config_is_cut(path):
 
 def test_every_rule_is_of_use():
     used = set()
-    for encoding, family in (("cable", "llama"), ("learned", "gpt2"), ("t5", "llama"), ("bam", "llama")):
+    for encoding, family in (("cable", "llama"), ("learned", "gpt2"), ("t5", "llama"), ("bam", "bert")):
         for part in shapes(Config(encoding=encoding, ssmax="on", model=ModelConfig(family=family)), 32).values():
             for path, _ in jax.tree.leaves_with_path(part):
                 name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -333,6 +333,7 @@ def test_no_activations_are_gathered_where_texts_are_cut():
         ((2, 2, 1, 2), ["--config.model.family=gpt2", "--config.encoding=learned", "--config.shared_encoding=True"]),
         ((1, 2, 4, 1), ["--config.encoding=cope", "--config.model.kv_heads=0"]),
         ((1, 2, 2, 2), ["--config.encoding=fire", "--config.model.causal=False", "--config.optimizer.accumulate=4"]),
+        ((2, 2, 2, 1), ["--config.model.family=bert", "--config.model.causal=False", "--config.ssmax=off"]),
         ((1, 1, 2, 4), ["--config.encoding=fox", "--config.model.remat=True", "--config.optimizer.accumulate=2"]),
         ((1, 4, 1, 2), ["--config.encoding=t5", "--config.ssmax=outside"]),
     ],

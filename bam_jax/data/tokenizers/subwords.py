@@ -14,6 +14,7 @@ from bam_jax.system.extras import import_extra
 from bam_jax.system.files import read_small
 
 JSON, TXT = "tokenizer.json", "vocab.txt"
+BEGINS = ("[CLS]",)
 ENDS = ("<eos>", "</s>", "<|endoftext|>", "[SEP]")
 MASKS = ("<mask>", "[MASK]")
 
@@ -62,8 +63,8 @@ class _Subwords(Tokenizer):
             raise UserError(
                 f"tokenizer '{self.spec}' has the id {self.size - 1}, which 32 bits do not hold; give another"
             )
-        self.eos, self.mask = (
-            next((vocabulary[name] for name in names if name in vocabulary), None) for names in (ENDS, MASKS)
+        self.bos, self.eos, self.mask = (
+            next((vocabulary[name] for name in names if name in vocabulary), None) for names in (BEGINS, ENDS, MASKS)
         )
         name = self._library.model.unk_token
         if name is not None and name not in vocabulary:
@@ -107,7 +108,7 @@ class _Subwords(Tokenizer):
 class BertTokenizer(_Subwords):
     """BERT's WordPiece: lower case without accents, unless the vocabulary has capital letters.
 
-    A document ends with [SEP]. What is decoded is lower case and spaced anew.
+    A document ends with [SEP] and can begin with [CLS]. What is decoded is lower case and spaced anew.
 
     Args:
         path: the model's vocab.txt or tokenizer.json, or a folder with one.
@@ -121,18 +122,12 @@ class BertTokenizer(_Subwords):
     usual = (JSON, TXT)
 
     def _from_txt(self, text: str) -> Any:
-        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-
         pieces = text.splitlines()
         absent = [name for name in ("[UNK]", "[SEP]") if name not in pieces]
         if absent or len(set(pieces)) < len(pieces):
             raise ValueError(f"it has no line {absent[0]}" if absent else "a piece has two lines")
         cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
-        made = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
-        made.normalizer = normalizers.BertNormalizer(lowercase=not cased)
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        made.decoder = decoders.WordPiece()
-        return made
+        return wordpiece(pieces, lowercase=not cased)
 
     def _special(self, vocabulary: dict[str, int]) -> set[int]:
         # BERT's vocab.txt has [unused...] among the pieces too; no text gives those, since its brackets are parted.
@@ -141,8 +136,24 @@ class BertTokenizer(_Subwords):
         }
 
 
+def wordpiece(pieces: Sequence[str], *, lowercase: bool) -> Any:
+    """A WordPiece of the library `tokenizers` that normalises and parts text as BERT's does.
+
+    Args:
+        pieces: the vocabulary, [UNK] among it.
+        lowercase: whether text loses its capitals and accents.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    made = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    return made
+
+
 class BPETokenizer(_Subwords):
-    """Byte-level BPE from a tokenizer.json, such as `python -m bam_jax.data.train_bpe` makes of one's own text.
+    """Byte-level BPE from a tokenizer.json, such as `python -m bam_jax.data.train_tokenizer` makes of one's own text.
 
     Args:
         path: the file, or a folder with a tokenizer.json.

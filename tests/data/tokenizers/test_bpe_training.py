@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bam_jax.data import train_bpe as command
+from bam_jax.data import train_tokenizer as command
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.system.errors import UserError
@@ -26,7 +26,7 @@ def test_the_same_text_gives_the_same_file(tmp_path):
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     made = train_bpe(texts, 400)
     arguments = ["--vocab=400", f"--out={tmp_path / 'bpe.json'}", "--text-field=body"]
-    command = [sys.executable, "-m", "bam_jax.data.train_bpe", f"--source={tmp_path / 'text.jsonl'}", *arguments]
+    command = [sys.executable, "-m", "bam_jax.data.train_tokenizer", f"--source={tmp_path / 'text.jsonl'}", *arguments]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert (tmp_path / "bpe.json").read_text() == made == train_bpe(texts[::-1], 400)
     assert "bpe.json: 400 ids, hash " + tokenizer(f"bpe:{tmp_path / 'bpe.json'}").hash in said

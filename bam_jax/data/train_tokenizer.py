@@ -1,20 +1,43 @@
-"""Train a byte-level BPE tokenizer on a corpus.
+"""Train a tokenizer on a corpus: a byte-level BPE, or BERT's WordPiece.
 
-    python -m bam_jax.data.train_bpe --source=FOLDER --vocab=8192 --out=bpe.json
+    python -m bam_jax.data.train_tokenizer --source=FOLDER --vocab=8192 --out=bpe.json
+    python -m bam_jax.data.train_tokenizer --kind=bert --source=FOLDER --vocab=8192 --out=vocab.txt
 
-The same text gives the same file, whose tokenizer is then `bpe:bpe.json`.
+The same text gives the same file, whose tokenizer is then `bpe:bpe.json` or `bert:vocab.txt`.
 """
 
 import argparse
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bam_jax.data.sources.texts import read_texts
-from bam_jax.data.tokenizers import BPETokenizer
+from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import head, train_bpe
+from bam_jax.data.tokenizers.wordpiece_training import train_wordpiece
 from bam_jax.system import errors, files
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, nearest
+
+TRAINERS = {"bpe": train_bpe, "bert": train_wordpiece}
+"""By the tokenizer's name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """The first documents of a source, read anew whenever they are gone through.
+
+    Args:
+        source, text_field: as `read_texts` takes them.
+        characters: about how many.
+    """
+
+    source: str
+    text_field: str
+    characters: float
+
+    def __iter__(self) -> Iterator[str]:
+        return head(read_texts(self.source, self.text_field), self.characters)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -26,7 +49,8 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments or text, or a file that exists.
     """
-    parser = errors.Parser(prog="python -m bam_jax.data.train_bpe", description=__doc__)
+    parser = errors.Parser(prog="python -m bam_jax.data.train_tokenizer", description=__doc__)
+    parser.add_argument("--kind", default="bpe", help=f"{' or '.join(TRAINERS)} (bpe)")
     parser.add_argument("--source", required=True, help="text, as in config.data.source")
     parser.add_argument("--text-field", default="text", help="the field of a record that holds the text (text)")
     parser.add_argument("--vocab", type=int, required=True, help="number of ids, such as 8192")
@@ -37,14 +61,16 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
     given = parser.parse_args(argv)
     out = given.out
+    if given.kind not in TRAINERS:
+        raise UserError(f"--kind={given.kind} is unknown; {nearest(given.kind, TRAINERS)}")
     if out.exists():
         raise UserError(f"--out={out} exists; remove it or give another file")
     if not given.characters > 0:
         raise UserError(f"--characters={given.characters:g} must be more than 0")
-    texts = head(read_texts(given.source, given.text_field), given.characters)
+    texts = Texts(given.source, given.text_field, given.characters)
     out.parent.mkdir(parents=True, exist_ok=True)
-    files.write_atomically(out, train_bpe(texts, given.vocab, progress=given.progress))
-    made = BPETokenizer(str(out))
+    files.write_atomically(out, TRAINERS[given.kind](texts, given.vocab, progress=given.progress))
+    made = tokenizer(f"{given.kind}:{out}")
     print(
         f"{out}: {made.size} ids, hash {made.hash}; use it as --tokenizer={made.spec}, --config.data.tokenizer={made.spec}"
     )

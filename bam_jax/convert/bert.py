@@ -1,0 +1,129 @@
+"""Hugging Face's layout of BERT: config.json, model.safetensors or pytorch_model.bin, and vocab.txt or tokenizer.json.
+
+A text is one segment here, so that type 0's row is added to every token: the position table takes it in.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+
+from bam_jax.config import Config
+from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError
+from bam_jax.system.strict_json import Must
+
+FILE = "config.json"
+Count = Annotated[int, Must(lambda n: 1 <= n < 2**31, "from 1 to 2147483647")]
+WORDS, POSITIONS, TYPES = (f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type"))
+HEAD = "cls.predictions."
+UNUSED = ("bert.pooler.", "bert.embeddings.position_ids", "bert.embeddings.token_type_ids", "cls.seq_relationship.")
+"""Beginnings of names that no masked token needs: the pooler and the next-sentence task's head, and counts from 0."""
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+"""Ends of the norms' names in the oldest files, and today's."""
+
+
+class _Described(TypedDict):
+    """The fields of config.json that are read."""
+
+    model_type: NotRequired[Literal["bert"]]
+    vocab_size: Count
+    hidden_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    intermediate_size: Count
+    max_position_embeddings: Count
+    hidden_act: NotRequired[Literal["gelu"]]
+    layer_norm_eps: NotRequired[Annotated[float, Must(lambda x: x == 1e-12, "1e-12, as here")]]
+    position_embedding_type: NotRequired[Literal["absolute"]]
+    is_decoder: NotRequired[Annotated[bool, Must(lambda yes: not yes, "false")]]
+
+
+def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
+    """The weights by today's names, token types folded into the positions; and what is left out or made up."""
+    named: Arrays = {}
+    for name, array in weights.items():
+        for old, new in OLD_NAMES.items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        bare = name.startswith(("embeddings.", "encoder.", "pooler."))  # a model that was saved without any head
+        named["bert." + name if bare else name] = array
+    notes = []
+    unused = [name for name in named if name.startswith(UNUSED)]
+    if unused:
+        notes.append(f"left out, as no masked token needs them: {', '.join(unused)}")
+    made = {name: array for name, array in named.items() if name not in unused and name != TYPES}
+    if TYPES in named:
+        if POSITIONS not in named or named[POSITIONS].ndim != 2 or named[TYPES].shape[1:] != named[POSITIONS].shape[1:]:
+            raise UserError(f"the weights hold {TYPES!r} and no {POSITIONS!r} of the same width; fetch them again")
+        made[POSITIONS] = named[POSITIONS] + named[TYPES][0]
+    if not any(name.startswith(HEAD) for name in made) and WORDS in made:
+        made |= _plain_head(*made[WORDS].shape)
+        notes.append(
+            "the weights have no head for masked tokens: hidden rows are theirs, logits mean nothing untrained"
+        )
+    return made, notes
+
+
+def _plain_head(vocab: int, width: int) -> Arrays:
+    """A head that passes on what its GELU leaves: a beginning for training."""
+    return {
+        f"{HEAD}transform.dense.weight": np.eye(width, dtype=np.float32),
+        f"{HEAD}transform.dense.bias": np.zeros(width, np.float32),
+        f"{HEAD}transform.LayerNorm.weight": np.ones(width, np.float32),
+        f"{HEAD}transform.LayerNorm.bias": np.zeros(width, np.float32),
+        f"{HEAD}bias": np.zeros(vocab, np.float32),
+    }
+
+
+def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
+    layer = "bert.encoder.layer.{n}."
+    return [
+        ArrayMapping("embed/embedding", WORDS, SAME),
+        ArrayMapping("embed/embedding", f"{HEAD}decoder.weight", SAME),
+        ArrayMapping("position/embedding", POSITIONS, SAME),
+        *norm_entries("norm", "bert.embeddings.LayerNorm"),
+        *linear_entries("layers/attention/query", layer + "attention.self.query"),
+        *linear_entries("layers/attention/key", layer + "attention.self.key"),
+        *linear_entries("layers/attention/value", layer + "attention.self.value"),
+        *linear_entries("layers/attention/out", layer + "attention.output.dense"),
+        *norm_entries("layers/attention_norm", layer + "attention.output.LayerNorm"),
+        *linear_entries("layers/mlp/up", layer + "intermediate.dense"),
+        *linear_entries("layers/mlp/down", layer + "output.dense"),
+        *norm_entries("layers/mlp_norm", layer + "output.LayerNorm"),
+        *linear_entries("head/dense", f"{HEAD}transform.dense"),
+        *norm_entries("head/norm", f"{HEAD}transform.LayerNorm"),
+        ArrayMapping("head/bias", f"{HEAD}bias", SAME),
+        ArrayMapping("head/bias", f"{HEAD}decoder.bias", SAME),
+    ]
+
+
+def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration, from their config.json."""
+    strict_json.check(described, _Described, FILE, "BERT's encoders have it; give the folder of one")
+    return {
+        "encoding": "learned",
+        "model": {
+            "family": "bert",
+            "causal": False,
+            "layers": described["num_hidden_layers"],
+            "width": described["hidden_size"],
+            "heads": described["num_attention_heads"],
+            "hidden": described["intermediate_size"],
+            "vocab": described["vocab_size"],
+        },
+        "context": described["max_position_embeddings"],
+    }
+
+
+BERT = Layout(
+    entries=_entries,
+    config=_config,
+    holds="learned",
+    tokenizer="bert:{folder}",
+    document_mask=False,
+    task="masked",
+    file=FILE,
+    exports=False,
+    normalise=_normalise,
+)

@@ -1,0 +1,70 @@
+"""The training of BERT's WordPiece on one's own text."""
+
+import string
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from bam_jax.data.tokenizers.base import encodable
+from bam_jax.data.tokenizers.subwords import wordpiece
+from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ALPHABET = 1000
+"""Characters that have pieces of their own, at most; a word with another one is unknown."""
+
+
+def train_wordpiece(texts: Iterable[str], vocab: int, *, progress: bool | None = None) -> str:
+    """Trains a WordPiece on text in lower case without accents, as that of bert-base-uncased.
+
+    Args:
+        texts: documents, which are gone through twice.
+        vocab: number of pieces, at most; a short text may have fewer pairs that occur twice.
+        progress: whether to show it on stderr; None means only on a terminal.
+
+    Returns:
+        The text of its vocab.txt, a piece a line.
+
+    Raises:
+        UserError: a vocabulary smaller than the alphabet, or `tokenizers` is not installed.
+    """
+    import_extra("tokenizers", "tokenizer 'bert'", "tokenizers")
+    from tokenizers import trainers
+
+    made = wordpiece(SPECIAL, lowercase=True)
+    alphabet = _alphabet(texts, made)
+    # The library numbers pieces inside words in the order of a hash table, and pairs that are equally frequent by those
+    # numbers. Given as special tokens, the pieces have a fixed order, and the same text gives the same vocabulary.
+    inside = [f"##{character}" for character in alphabet if _continues(character, made)]
+    least = len(SPECIAL) + len(alphabet) + len(inside)
+    if vocab < least:
+        raise UserError(f"a vocabulary of {vocab} pieces has no room for the text's characters; give {least} or more")
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab,
+        min_frequency=2,
+        special_tokens=[*SPECIAL, *inside],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=sys.stderr.isatty() if progress is None else progress,
+    )
+    made.train_from_iterator(map(encodable, texts), trainer)
+    pieces: dict[str, int] = made.get_vocab()
+    return "".join(f"{piece}\n" for piece in sorted(pieces, key=pieces.__getitem__))
+
+
+def _alphabet(texts: Iterable[str], made: Any) -> list[str]:
+    """The digits and the most frequent characters of normalised texts, sorted."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(made.normalizer.normalize_str(encodable(text)))
+    kept = [character for character in counts if not character.isspace() and character not in string.digits]
+    kept.sort(key=lambda character: (-counts[character], character))
+    return sorted([*string.digits, *kept[: ALPHABET - len(string.digits)]])
+
+
+def _continues(character: str, made: Any) -> bool:
+    """True if a word may go on with a character: punctuation and Chinese characters are words of their own."""
+    word = made.normalizer.normalize_str(f"a{character}")
+    return len(made.pre_tokenizer.pre_tokenize_str(word)) == 1

@@ -1,0 +1,68 @@
+"""Perplexity of masked tokens: what an encoder's training lowers, on held-out text and at any length.
+
+Source: Devlin et al. 2019, section 3.1; CABLE, figure 6, which shows its logarithm in training.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NotRequired
+
+import numpy as np
+
+from bam_jax.data import loader
+from bam_jax.evals import schema
+from bam_jax.evals.perplexity import HeldOutText, fit_rows, hash_tokens, sequences, token_losses
+from bam_jax.evals.plan import SampleRange, Trained
+from bam_jax.system.errors import UserError
+from bam_jax.system.fields import Count, Line, Positive
+
+
+class MaskedPerplexityRecord(schema.CellRecord):
+    """Sequences of held-out text, of which there are `of`, with `masked` tokens to predict; `data_hash` is the text's."""
+
+    value: Positive
+    depth: NotRequired[None]
+    masked: Count
+    data_hash: Line
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedPerplexity(HeldOutText):
+    """Perplexity of the tokens that are hidden as in training, `config.data.mask_fraction` of held-out text.
+
+    As in training, some of them are replaced or kept. All runs on one text have the same ones hidden, whatever their seed.
+    """
+
+    name = "masked_perplexity"
+    encoder = True
+    record = MaskedPerplexityRecord
+
+    @staticmethod
+    def measure(
+        trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray
+    ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
+        """See `HeldOutText`; the loss is that of the masked tokens, of which there are `masked`.
+
+        Raises:
+            UserError: see `HeldOutText`; or samples without a masked token.
+        """
+        row, rows = fit_rows(trained, todo)
+        data_hash = hash_tokens(stream)
+        for samples in sorted(todo, key=lambda samples: samples.length):
+            start = time.perf_counter()
+            texts = sequences(stream, samples)
+            hidden = loader.mask_texts(texts, samples.first, trained.config.data, trained.tokenizer)
+            masked = int(hidden["weights"].sum())
+            if not masked:
+                raise UserError(
+                    f"none of the {texts.size} tokens in {samples.n} sequences of length {samples.length} is masked; "
+                    "give more --tokens, or longer --lengths"
+                )
+            nll = token_losses(trained.decoder, hidden["tokens"], texts, row=row, rows=rows)
+            mean = float(np.average(nll.astype(np.float64), weights=hidden["weights"]))
+            with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
+                value = float(np.exp(mean))
+            result = {"value": value, "unit": "perplexity per masked token", "of": (len(stream) - 1) // samples.length}
+            counted = {"masked": masked, "data_hash": data_hash}
+            yield samples, result | counted | {"seconds": round(time.perf_counter() - start, 3)}

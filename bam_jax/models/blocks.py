@@ -1,0 +1,143 @@
+"""The layers that a decoder stacks: attention with a positional encoding, an MLP, and norms before or behind both."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens
+from bam_jax.config import ModelConfig
+from bam_jax.encodings import Dims, Encoding, Spec
+from bam_jax.models import per_device
+from bam_jax.models.layers import FAMILIES, rngs_of
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenInfo:
+    """The tokens' positions and documents, which all layers share, and the number of keys that each token sees."""
+
+    tokens: Tokens
+    visible: Int[Array, "#B T"]
+
+
+class Attention(nnx.Module):
+    """Multi-head attention with a positional encoding, and Scalable Softmax if the spec says so."""
+
+    def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
+        head_width, linear = config.width // config.heads, FAMILIES[config.family].linear
+        self.causal = config.causal
+        self.query = linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "query"))
+        self.key = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "key"))
+        self.value = linear(config.width, self.kv_heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "value"))
+        self.out = linear(
+            self.heads * head_width,
+            config.width,
+            dtype=dtype,
+            rngs=rngs_of(rngs, "out"),
+            residual_layers=config.layers,
+        )
+        self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
+        self.ssmax_prior = encoding.ssmax
+        self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
+        self.tiling = Tiling()
+
+    @property
+    def mask(self) -> Mask:
+        """The keys that a query may see."""
+        return Mask(causal=self.causal, window=self.encoding.window)
+
+    def __call__(
+        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None, read: int | None
+    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        """Attend from the last `read` rows (None: all) to all rows and the cache, which is returned with them."""
+        q, k, v, scoring, cache = self.inputs(x, info, cache, read)
+        if read == 0:
+            return x[:, :0], cache
+        out = per_device.attend(q, k, v, scoring, tiling=self.tiling)
+        return self.out(out.reshape(*out.shape[:2], -1)), cache
+
+    def inputs(
+        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R H D"], Float[Array, "B S K D"], Float[Array, "B S K D"], Scoring, Cache | None]:
+        """Queries, keys, values and scoring for `attention`, and the cache with these rows behind it.
+
+        Keys are made of all rows, queries of the last `read` alone.
+        """
+        position = info.tokens.position
+        filled = position < EMPTY
+        before = None if cache is None else cache.last_coordinate()
+        i, j = per_device.coordinate(self.encoding, x, filled, before)
+        split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
+        k = self.encoding.rotate(split(self.key(x), self.kv_heads), position)
+        v = split(self.value(x), self.kv_heads)
+        keys = dataclasses.replace(info.tokens, coordinate=j)
+        if cache is not None:
+            cache = cache.append(k, v, keys)
+            k, v, keys = cache.k, cache.v, cache.tokens
+
+        if read is not None:
+            last = lambda y, axis: jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
+            x, i = last(x, 1), jax.tree.map(lambda y: last(y, 2), i)
+            info = TokenInfo(jax.tree.map(lambda y: last(y, 1), info.tokens), last(info.visible, 1))
+        q = self.encoding.rotate(split(self.query(x), self.heads), info.tokens.position)
+        temperature = None
+        if self.ssmax is not None:
+            temperature = self.ssmax(info.visible, self.encoding.bias())
+            if self.ssmax_prior != "inside":  # the temperature scales q.k and leaves the prior as it is
+                q, temperature = (q * temperature.transpose(0, 2, 1)[..., None]).astype(q.dtype), None
+        scoring = Scoring(
+            bias=self.encoding.bias(),
+            queries=dataclasses.replace(info.tokens, coordinate=i),
+            keys=keys,
+            temperature=temperature,
+            mask=self.mask,
+            rowwise=self.encoding.rowwise(),
+        )
+        return q, k.astype(q.dtype), v.astype(q.dtype), scoring, cache
+
+
+class Block(nnx.Module):
+    """One layer with a norm before each part: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        family = FAMILIES[config.family]
+        self.attention_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.attention = Attention(config, encoding, dims, dtype=dtype, rngs=rngs_of(rngs, "attention"))
+        self.mlp_norm = family.norm(config.width, dtype=dtype, rngs=rngs)
+        self.mlp = family.mlp(
+            config.width, config.hidden, config.layers, family=family, dtype=dtype, rngs=rngs_of(rngs, "mlp")
+        )
+
+    def attention_input(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
+        """The rows that attention reads, given those before this layer."""
+        return self.attention_norm(x)
+
+    def __call__(
+        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        """The rows after this layer; only the last `read` of them, if it is given."""
+        attended, cache = self.attention(self.attention_input(x), info, cache, read)
+        x = x[:, x.shape[1] - attended.shape[1] :] + attended
+        return x + self.mlp(self.mlp_norm(x)), cache
+
+
+class PostNormBlock(Block):
+    """One layer with a norm behind each sum: norm(x + attention(x)), then norm(x + mlp(x)).
+
+    Source: Vaswani et al. 2017, section 3.1; Devlin et al. 2019.
+    """
+
+    def attention_input(self, x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
+        """The rows before this layer themselves, on which the norm of the layer below has been."""
+        return x
+
+    def __call__(
+        self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
+    ) -> tuple[Float[Array, "B R E"], Cache | None]:
+        """See `Block`."""
+        attended, cache = self.attention(x, info, cache, read)
+        x = self.attention_norm(x[:, x.shape[1] - attended.shape[1] :] + attended)
+        return self.mlp_norm(x + self.mlp(x)), cache
