@@ -1,4 +1,4 @@
-"""Evaluate a trained model: passkeys, perplexity, RULER, synthetic tasks, questions.
+"""Evaluate a trained model: passkeys, perplexity, RULER, synthetic tasks, questions, retrieval.
 
     python -m bam_jax.evaluate --run=runs/x --eval=passkey --lengths=64,4096 [--config.a.b=value ...]
 

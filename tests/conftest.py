@@ -82,3 +82,38 @@ def triplets(tmp_path_factory):
     options = "--tokenizer=byte", "--text-field=query,positive,negative", "--holdout-records=12", "--workers=0"
     prepare.main([f"--source={folder}/lines.jsonl", f"--out={folder}/prepared", *options])
     return str(folder / "prepared")
+
+
+@pytest.fixture(scope="session")
+def encoder_run(tmp_path_factory):
+    """A folder whose checkpoint at step 1 is an encoder as it begins, over bytes, with a context of 16."""
+    from flax import nnx
+
+    from bam_jax import config as configs
+    from bam_jax.data import tokenizers
+    from bam_jax.models import transformer
+    from bam_jax.training import checkpoint
+
+    folder = tmp_path_factory.mktemp("encoder") / "run"
+    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, "causal": False, "scan": True}
+    data = {"tokenizer": "byte", "task": "masked"}
+    config = configs.from_dict({"encoding": "alibi", "context": 16, "steps": 1, "model": sizes, "data": data})
+    tokenizer = tokenizers.tokenizer("byte")
+    model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(0)))()
+    checkpoint.write_model(folder, config, tokenizer, transformer.split(model)[1])
+    return folder
+
+
+@pytest.fixture
+def retrieval_files(tmp_path):
+    """Ten documents of other words each, one of them empty, and queries that are the beginnings of three; in MLDR's columns."""
+    words = "one two three four five six seven eight nine ten".split()
+    texts = {f"d{n}": " ".join(words[n:] + words[:n]) for n in range(9)} | {"d9": ""}
+    queries = [
+        {"query_id": f"q{n}", "query": texts[f"d{n}"][:14], "positive_passages": [{"docid": f"d{n}"}]}
+        for n in (0, 5, 7)
+    ]
+    corpus = [{"docid": name, "text": text} for name, text in texts.items()]
+    for name, records in (("corpus", corpus), ("queries", queries)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"

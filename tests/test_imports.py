@@ -45,13 +45,14 @@ FLOORS = [
         "models": "attention biases config data/tokenizers encodings parallel system",
     },
     {
+        "retrieval": "data/tokenizers models system",
         "training": "config data data/sources data/tokenizers models parallel system",
     },
     {
         "bench": "attention attention/logits attention/pallas biases config data data/prepared data/tokenizers encodings "
-        "models system training",
+        "models retrieval system training",
         "convert": "config data/tokenizers models system training",
-        "evals": "attention config data data/sources data/tasks data/tokenizers models system training",
+        "evals": "attention config data data/sources data/tasks data/tokenizers models retrieval system training",
         "preflight": "config data/tokenizers models parallel system training",
     },
     {
@@ -66,7 +67,7 @@ FLOORS = [
 
 ROOMS = {room: set(imports.split()) for floor in FLOORS for room, imports in floor.items()}
 COMMANDS = {"train", "evaluate", "sweep", "tables", "claims", "report", "heads", "figures", "convert", "preflight"}
-COMMANDS |= {"methods", "data.prepare", "data.inspect", "data.train_tokenizer"}
+COMMANDS |= {"methods", "retrieve", "data.prepare", "data.inspect", "data.train_tokenizer", "data.make_retrieval"}
 PUBLIC = ("biases", "encodings", "attention", "theory", "adapters")
 """The packages that people import: these names stay."""
 

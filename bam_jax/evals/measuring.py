@@ -94,7 +94,7 @@ def evaluate(
     run, name = Path(run), evaluation.name
     evaluation = dataclasses.replace(evaluation, lengths=tuple(sorted(set(evaluation.lengths))))
     _check_arguments(evaluation, memory)
-    trained, state, source = _prepare(run, evaluation, memory=memory, skip=skip, allow=allow)
+    trained, state, source = _prepare(run, evaluation, memory=memory, skip=skip, allow=allow, progress=progress)
     plans = [(plan, {"eval": name} | dict(plan.identity) | state) for plan in evaluation.plans(trained)]
     busy = f"{run} is being evaluated by another --eval={name}; wait for it, then do this again for what is missing"
     with lock.hold(run / f".{name}.lock", busy):
@@ -128,7 +128,7 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
 
 
 def _prepare(
-    run: Path, evaluation: Evaluation, *, memory: float, skip: bool, allow: Collection[str]
+    run: Path, evaluation: Evaluation, *, memory: float, skip: bool, allow: Collection[str], progress: bool | None
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
     """The run, ready to be measured.
 
@@ -154,7 +154,7 @@ def _prepare(
     addresses = frozenset({*allow, *configs.mentioned(evaluation.overrides)})
     text = Config(data=config.data, model=ModelConfig(causal=config.model.causal))  # the same for models of all sizes
     held_out = functools.partial(_held_out, configs.to_json(text), tokenizer.spec, addresses)
-    trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30)
+    trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30, folder=run, progress=progress)
     return trained, {"step": step, "overrides": overrides}, source
 
 
@@ -209,6 +209,8 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
             text = f"cell {count} of {total}: {samples.length} tokens, {record['value']:.3g}"
             bar.set_postfix_str(text, refresh=False)
             bar.update(samples.length * samples.n)
+            if not remaining:
+                next(measured, None)  # all is written down: what was kept until then can go
         _note_stop(run, each, known, source)
 
 

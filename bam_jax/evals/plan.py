@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ class Trained:
         config: of the run, with the overrides of the evaluation.
         held_out: gives the held-out text, [tokens] int32.
         memory: for activations, bytes.
+        folder: of the run, in which an evaluation may keep what a kill would lose; None: there is none.
+        progress: see `console.progress`; for what an evaluation does before its first record.
     """
 
     decoder: Decoder
@@ -29,6 +32,8 @@ class Trained:
     config: Config
     held_out: Callable[[], np.ndarray]
     memory: float
+    folder: Path | None = None
+    progress: bool | None = False
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -59,7 +64,8 @@ class Plan:
     Args:
         identity: the fields that tell their records from others of the same evaluation, such as the seed.
         wanted: number of samples by length and depth.
-        measure: yields samples with their results as soon as they are measured, shorter ones first.
+        measure: yields samples with their results as soon as they are measured, shorter ones first. It goes on behind the
+            last of them once that is written down.
         patience: lengths one after another at which nothing was right, after which longer ones are not measured; 0: all are.
     """
 

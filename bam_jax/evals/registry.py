@@ -6,6 +6,7 @@ from bam_jax.evals.harness import Harness
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.retrieval import Retrieval
 from bam_jax.evals.ruler import Ruler
 from bam_jax.evals.synthetic import Synthetic
 
@@ -15,6 +16,7 @@ KINDS: tuple[type[Evaluation], ...] = (
     MaskedPerplexity,
     Passkey,
     Perplexity,
+    Retrieval,
     Ruler,
     Synthetic,
 )

@@ -10,7 +10,9 @@ from bam_jax.system.errors import UserError, nearest
 
 
 def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
-    """Floating-point operations of evaluations: 2 N a token, and attention's 2 layers width length.
+    """Floating-point operations of evaluations: 2 N a token, and attention's 2 layers width length under a causal mask.
+
+    An encoder's attention, over all pairs, takes twice as many.
 
     Questions are counted as long as they may be, read once for each of four answers: at most so many operations.
 
@@ -22,7 +24,8 @@ def evaluating(config: Config, evaluations: Iterable[Evaluation]) -> float:
     for evaluation in evaluations:
         for length in evaluation.lengths:
             tokens = length * evaluation.texts(length)
-            total += tokens * (2 * each + 2 * config.model.layers * config.model.width * length)
+            pairs = 2 * config.model.layers * config.model.width * length * (1 if config.model.causal else 2)
+            total += tokens * (2 * each + pairs)
     return total
 
 

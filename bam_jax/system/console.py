@@ -60,3 +60,6 @@ class _Lines(tqdm):
     @staticmethod
     def status_printer(file):
         return lambda text: print(text, file=file, flush=True) if text else None
+
+    def moveto(self, n: int) -> None:
+        """Stays where it is: beside another progress tqdm would move the cursor up, which a log does not have."""

@@ -179,12 +179,12 @@ def read_json(path: str | os.PathLike) -> Any:
     return strict_json.parse(read_small(path), str(path), strict=False)  # hashes are numbers of 64 bits
 
 
-def write_atomically(path: str | os.PathLike, text: str) -> None:
+def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
     """Write a whole file, all at once or not at all, even when the process is killed.
 
     Args:
         path: the file; its folder must exist.
-        text: the new contents.
+        contents: the new ones; text is written in UTF-8.
 
     Raises:
         FileNotFoundError: the folder is not there.
@@ -195,8 +195,8 @@ def write_atomically(path: str | os.PathLike, text: str) -> None:
     # In the same folder: a rename is one act only within a file system.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with draft.open("wb") as file:
+            file.write(contents.encode() if isinstance(contents, str) else contents)
             file.flush()
             os.fsync(file.fileno())  # before the rename: a name must not stand for contents that a crash still loses
         draft.replace(path)

@@ -1,0 +1,133 @@
+"""Time retrieval over made-up documents of MLDR's lengths, and compute from it what all of MLDR would take.
+
+    python -m bam_jax.bench.retrieval_speed --run=runs/encoder --documents=20000 --length=512 --out=runs/speed
+
+Documents have 3,308 words on average, log-normal. They, the queries and the embeddings stay in --out, so that a killed command
+goes on; the time is that of what was left to do.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.models.counts import CHIPS, UTILISATION, parameters
+from bam_jax.retrieval.embedding import Reader, tokenise
+from bam_jax.retrieval.metrics import DEPTH
+from bam_jax.retrieval.problem import Problem, load
+from bam_jax.retrieval.ranking import rank
+from bam_jax.system import console, errors, files, lock, resources
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint
+
+WORDS, SPREAD = 3308, 0.8
+"""The mean number of words of MLDR's English documents (Chen et al. 2024), and a spread of its logarithm."""
+MLDR, LONGEST = 200_000, 16_384
+"""MLDR's English documents, and the longest that CABLE's Table 3 cuts them at."""
+
+
+class Work(NamedTuple):
+    """Documents and what it takes to embed them once."""
+
+    tokens: float
+    operations: float
+
+
+def make_up(folder: Path, documents: int, queries: int) -> None:
+    """Write a problem of random words; each query is the beginning of a document.
+
+    Args:
+        folder: where; files that are there stay.
+        documents, queries: their numbers.
+    """
+    rng = np.random.default_rng(0)
+    words = np.array(["".join(rng.choice(list("etaoinshrdlu"), size)) for size in rng.integers(2, 9, 5000)])
+    lengths = np.exp(rng.normal(np.log(WORDS) - SPREAD**2 / 2, SPREAD, documents)).astype(int) + 8
+    if (folder / "queries.jsonl").exists():
+        return
+    asked = []
+    with (folder / "corpus.jsonl").open("w") as corpus:
+        for number, length in enumerate(lengths.tolist()):
+            text = " ".join(words[rng.integers(0, len(words), length)])
+            corpus.write(json.dumps({"docid": f"d{number}", "text": text}) + "\n")
+            if number < queries:
+                positive = [{"docid": f"d{number}"}]
+                asked.append({"query_id": f"q{number}", "query": text[:60], "positive_passages": positive})
+    files.write_atomically(folder / "queries.jsonl", "".join(json.dumps(record) + "\n" for record in asked))
+
+
+def work(config: Config, counts: np.ndarray, length: int, documents: int) -> Work:
+    """The tokens and the forward operations of embedding documents: 2 N a token, and attention's 4 layers width length.
+
+    Args:
+        config: the run's.
+        counts: [n] tokens of some of the documents, from which those of all are estimated.
+        length: tokens at which they are cut.
+        documents: their number.
+    """
+    cut = np.minimum(counts, length).astype(np.float64)
+    pairs = 4 * config.model.layers * config.model.width * cut
+    scale = documents / len(cut)
+    return Work(scale * cut.sum(), scale * (cut * (2 * parameters(config).transformer + pairs)).sum())
+
+
+def token_counts(problem: Problem, tokenizer: Tokenizer) -> np.ndarray:
+    """The tokens of the documents of a problem's first piece, [documents]."""
+    piece = next(problem.pieces())
+    return np.array([len(ids) for ids in tokenise(tokenizer, [document.text for document in piece.documents])])
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring.
+
+    Args:
+        argv: the arguments.
+
+    Raises:
+        UserError: bad arguments, no run, or a length that the model cannot have.
+    """
+    parser = errors.Parser(prog="python -m bam_jax.bench.retrieval_speed", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="the folder of a trained run")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    for name, default in (("documents", 20_000), ("queries", 100), ("length", 512)):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"({default})")
+    configs.allow_option(parser)
+    console.progress_option(parser)
+    given = parser.parse_args(argv)
+    if not 0 < given.queries <= given.documents or given.length < 1:
+        raise UserError("--documents must be --queries or more, and --queries and --length 1 or more")
+    configs.allowed(given.allow)
+    config, tokenizer, model = checkpoint.restore_model(given.run)
+    given.out.mkdir(parents=True, exist_ok=True)
+    with lock.hold(given.out, f"another process writes into {given.out}; wait for it, or give another --out"):
+        make_up(given.out, given.documents, given.queries)
+        problem = load(str(given.out / "corpus.jsonl"), str(given.out / "queries.jsonl"))
+        # Batches have few tokens, so that any number of rows that they ask for fits.
+        reader = Reader(model, tokenizer, lambda length: given.documents, configs.to_json(config))
+        start = time.perf_counter()
+        with console.progress(len(problem.ids), unit="document", label="embedded", show=given.progress) as bar:
+            rank(problem, reader, "encoder", [given.length], bar, folder=given.out / "embeddings", k=DEPTH)
+        seconds = time.perf_counter() - start
+    counts = token_counts(problem, tokenizer)
+    done = work(config, counts, given.length, len(problem.ids))
+    rate = done.operations / seconds
+    print(f"{len(problem.ids):,} documents cut at {given.length} tokens, {given.queries} queries: {seconds:.0f} s,")
+    memory = (resources.peak_bytes() or 0) / 2**30
+    print(f"{len(problem.ids) / seconds:,.1f} documents/s, {rate / 1e9:.1f} GFLOP/s, {memory:.2f} GiB at most")
+    for length in sorted({given.length, LONGEST}):
+        whole = work(config, counts, length, MLDR)
+        h100 = whole.operations / (CHIPS["h100"] * UTILISATION)
+        print(
+            f"{MLDR:,} documents cut at {length}: {whole.tokens:.2e} tokens, {whole.operations:.2e} FLOP, "
+            f"{whole.operations / rate / 3600:.2f} hours here, {h100 / 3600:.3f} on one H100 at {UTILISATION:.0%} of its peak"
+        )
+
+
+if __name__ == "__main__":
+    errors.run(main)

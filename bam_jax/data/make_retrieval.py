@@ -1,0 +1,104 @@
+"""Make a retrieval problem of any text, to train on and to test with, by taking sentences out of documents.
+
+    python -m bam_jax.data.make_retrieval --source=stdlib --vocab=2048 --out=corpora/inverse-cloze
+
+Writes texts.jsonl and triplets.jsonl to train on, corpus.jsonl and queries.jsonl of other documents to test with. With --vocab it
+also trains a tokenizer on the texts, bpe.json, and prepares the triplets with it: the folder triplets. The same text and options
+give the same files.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from bam_jax.data.prepared.preparing import prepare
+from bam_jax.data.prepared.request import PreparationRequest
+from bam_jax.data.sources.source import Source
+from bam_jax.data.sources.texts import read_texts
+from bam_jax.data.tasks.inverse_cloze import InverseCloze, Sizes, make
+from bam_jax.data.tokenizers import BPETokenizer
+from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.system import errors, files, lock
+from bam_jax.system.errors import UserError
+
+LAST = "queries.jsonl"
+SHARD_TOKENS = 2**26
+HELD_OUT = 500
+"""Triplets to hold out, a tenth of all at most."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring.
+
+    Args:
+        argv: the arguments.
+
+    Raises:
+        UserError: bad arguments or text, or a folder that has the files.
+    """
+    given = _parser().parse_args(argv)
+    out = given.out
+    if (out / LAST).exists():
+        raise UserError(f"--out={out} has a {LAST}; remove it or give another folder")
+    if given.seed < 0:
+        raise UserError(f"--seed={given.seed} must be 0 or more")
+    sizes = Sizes(given.passage, given.document, given.questions, given.test)
+    made = make(read_texts(given.source, given.text_field), sizes, seed=given.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    with lock.hold(out, f"another process makes {out}; wait for it, or give another --out"):
+        contents = dict(made.files())
+        queries = contents.pop(LAST)
+        for name, text in contents.items():
+            files.write_atomically(out / name, text)
+        if given.vocab is not None:
+            _prepare(out, made, given.vocab)
+        files.write_atomically(out / LAST, queries)  # last: with it the folder is whole
+    print(
+        f"{out}: {len(made.triplets)} triplets of {len(made.texts)} documents to train on, "
+        f"{len(made.queries)} queries of {len(made.corpus)} other documents to test with"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = errors.Parser(prog="python -m bam_jax.data.make_retrieval", description=__doc__)
+    add = parser.add_argument
+    add("--source", default="stdlib", help="text, as in config.data.source (stdlib)")
+    add("--text-field", default="text", help="the field of a record that holds the text (text)")
+    add("--out", type=Path, required=True, help="the folder to make")
+    add("--vocab", type=int, help="ids of a tokenizer to train and to prepare the triplets with (default: neither)")
+    for name, meaning in (
+        ("passage", "characters of a text in a triplet, about"),
+        ("document", "characters of a document to be found, at least"),
+        ("questions", "sentences taken out of each, beside a title"),
+    ):
+        default = getattr(Sizes, name)
+        add(f"--{name}", type=int, default=default, help=f"{meaning} ({default})")
+    add("--test", type=float, default=Sizes.test, help=f"share of the text to test with ({Sizes.test})")
+    add("--seed", type=int, default=0, help="of the choice of documents and sentences (0)")
+    return parser
+
+
+def _prepare(out: Path, made: InverseCloze, vocab: int) -> None:
+    """Train a tokenizer on the texts to train on, and prepare the triplets with it, as `bam_jax.data.prepare` does."""
+    path, folder = out / "bpe.json", out / "triplets"
+    files.write_atomically(path, train_bpe((record["text"] for record in made.texts), vocab, progress=False))
+    source = Source(str(out / "triplets.jsonl"), fields=tuple(made.triplets[0]))
+    request = PreparationRequest(
+        source,
+        preset=None,
+        tokenizer=BPETokenizer(str(path)),
+        seed=0,
+        holdout_tokens=0,
+        holdout_records=min(HELD_OUT, len(made.triplets) // 10),
+        max_tokens=None,
+        max_records=None,
+        sample_records=None,
+        shard_tokens=SHARD_TOKENS,
+        workers=0,
+    )
+    folder.mkdir(exist_ok=True)
+    prepare(folder, request, source.fragments())
+
+
+if __name__ == "__main__":
+    errors.run(main)

@@ -1,0 +1,235 @@
+"""A retrieval problem made of any text: a sentence that was taken out of a document asks for that document.
+
+Documents are divided into those to train on and those to test with. Of the first come short triplets; of the others long
+documents, whose queries stood anywhere in them: most answers lie far behind the tokens that training has seen at once.
+
+A pool of all rows sees every token whatever attention reaches. So the problem does not ask whether attention finds a far
+token, but whether the rows of a long text are still worth averaging: it measures robustness to length.
+
+Source: the inverse cloze task, Lee et al. 2019.
+"""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bam_jax.system.errors import UserError
+
+SHORTEST, LONGEST, WORDS = 40, 200, 6
+"""Characters of a sentence that may be a query, and its words at least: shorter ones ask for nothing in particular."""
+
+_END = re.compile(r"(?<=[.!?:])\s+|\n\s*\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The sizes of the problem.
+
+    Args:
+        passage: characters of a text in a triplet, about.
+        document: characters of a document to be found, at least.
+        questions: sentences taken out of each such document, beside its title.
+        test: share of the characters that is tested with, above 0 and below 1.
+
+    Raises:
+        UserError: sizes that cannot be.
+    """
+
+    passage: int = 200
+    document: int = 8400
+    questions: int = 4
+    test: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("passage", "document", "questions"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}={getattr(self, name)} must be 1 or more")
+        if not 0 < self.test < 1:
+            raise UserError(f"--test={self.test} must be above 0 and below 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class InverseCloze:
+    """The problem as records.
+
+    Args:
+        texts: {"text"} of the documents to train on, for a tokenizer and for masked language modelling.
+        triplets: {"query", "positive", "negative"} of the same documents.
+        corpus: {"docid", "text"} of the others, as MLDR has it.
+        queries: {"query_id", "query", "positive_passages": [{"docid", "text"}]} as MLDR has it, with "kind" (title or
+            sentence) and "character", the place in the document where the sentence stood.
+    """
+
+    texts: list[dict[str, Any]]
+    triplets: list[dict[str, Any]]
+    corpus: list[dict[str, Any]]
+    queries: list[dict[str, Any]]
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """The name of each file and its contents, the queries last."""
+        for field in dataclasses.fields(self):
+            lines = [json.dumps(record) + "\n" for record in getattr(self, field.name)]
+            yield f"{field.name}.jsonl", "".join(lines)
+
+
+def make(texts: Iterable[str], sizes: Sizes, *, seed: int) -> InverseCloze:
+    """Makes the problem; equal texts, sizes and seeds give equal records.
+
+    A text that occurs twice counts once. A sentence that occurs twice, in whatever texts, is no query: it would ask for
+    several documents, or stand in what was trained on.
+
+    Args:
+        texts: whole documents.
+        sizes: of the problem.
+        seed: of the choice of documents and sentences.
+
+    Raises:
+        UserError: too little text.
+    """
+    unique = [cut_sentences(text) for text in dict.fromkeys(texts)]
+    counts = Counter(_key(sentence) for sentences in unique for sentence in sentences)
+    trained, tested = _divide([sentences for sentences in unique if sentences], sizes.test, seed)
+    rng = np.random.default_rng(seed)
+    corpus, queries = _test(tested, counts, sizes, rng)
+    triplets = _triplets(trained, counts, sizes.passage, rng)
+    if not triplets or len(corpus) < 2 or not queries:
+        raise UserError(
+            f"the text gives {len(triplets)} triplets, {len(corpus)} documents and {len(queries)} queries, too few; "
+            "give more text, or a smaller --document"
+        )
+    return InverseCloze([{"text": " ".join(sentences)} for sentences in trained], triplets, corpus, queries)
+
+
+def cut_sentences(text: str) -> list[str]:
+    """The sentences of a text, each with single spaces.
+
+    >>> cut_sentences("One is here. Two\\nis there:\\n\\n three")
+    ['One is here.', 'Two is there:', 'three']
+
+    Args:
+        text: a document.
+    """
+    sentences = (" ".join(part.split()) for part in _END.split(text))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _key(sentence: str) -> str:
+    return " ".join(re.findall(r"\w+", sentence.lower()))
+
+
+def _is_question(sentence: str, counts: Counter[str]) -> bool:
+    key = _key(sentence)
+    words = [word for word in key.split() if word.isalpha()]
+    return SHORTEST <= len(sentence) <= LONGEST and len(words) >= WORDS and counts[key] == 1
+
+
+def _divide(texts: Sequence[list[str]], share: float, seed: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Texts to train on and texts to test with, each in the order of the source.
+
+    Texts are drawn by their hashes: what is added to a source moves none of the others from one side to the other.
+    """
+    size = lambda sentences: sum(map(len, sentences))
+    room = share * sum(map(size, texts))
+    rank = lambda number: hashlib.sha256(f"{seed}\0{' '.join(texts[number])}".encode("utf-8", "replace")).digest()
+    tested = set[int]()
+    for number in sorted(range(len(texts)), key=rank):
+        if room > 0:
+            tested.add(number)
+            room -= size(texts[number])
+    train = [sentences for number, sentences in enumerate(texts) if number not in tested]
+    return train, [texts[number] for number in sorted(tested)]
+
+
+def _triplets(
+    texts: Sequence[list[str]], counts: Counter[str], passage: int, rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    """A query, the sentences around it without it, and a passage of another text; in random order."""
+    found = [
+        (number, sentence, _around(sentences, place, passage, rng))
+        for number, sentences in enumerate(texts)
+        for place, sentence in enumerate(sentences)
+        if _is_question(sentence, counts)
+    ]
+    found = [(number, query, positive) for number, query, positive in found if len(positive) >= SHORTEST]
+    numbers = np.array([number for number, _, _ in found])
+    made = []
+    for place in rng.permutation(len(found)):
+        number, query, positive = found[place]
+        others = np.flatnonzero(numbers != number)
+        if len(others):
+            negative = found[rng.choice(others)][2]
+            made.append({"query": query, "positive": positive, "negative": negative})
+    return made
+
+
+def _around(sentences: Sequence[str], place: int, size: int, rng: np.random.Generator) -> str:
+    """The sentences on both sides of one, about `size` characters; a random share of them stands before it."""
+    before = after = place
+    room = float(rng.uniform(0, size))
+    while before > 0 and room > 0:
+        before -= 1
+        room -= len(sentences[before])
+    room = size - sum(map(len, sentences[before:place]))
+    while after + 1 < len(sentences) and room > 0:
+        after += 1
+        room -= len(sentences[after])
+    return " ".join([*sentences[before:place], *sentences[place + 1 : after + 1]])
+
+
+def _test(
+    texts: Sequence[list[str]], counts: Counter[str], sizes: Sizes, rng: np.random.Generator
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Long documents without the sentences that ask for them, and these."""
+    corpus: list[dict[str, Any]] = []
+    queries: list[dict[str, Any]] = []
+    for number, sentences in enumerate(_long_documents(texts, sizes.document)):
+        asked = _choose(sentences, counts, sizes.questions, rng)
+        text = " ".join(sentence for place, sentence in enumerate(sentences) if place not in asked)
+        name = f"d{number:05}"
+        corpus.append({"docid": name, "text": text})
+        for order, (place, kind) in enumerate(sorted(asked.items())):
+            kept = [sentence for other, sentence in enumerate(sentences[:place]) if other not in asked]
+            queries.append(
+                {
+                    "query_id": f"q{number:05}-{order}",
+                    "query": sentences[place],
+                    "positive_passages": [{"docid": name, "text": text}],
+                    "kind": kind,
+                    "character": sum(len(sentence) + 1 for sentence in kept),
+                }
+            )
+    return corpus, queries
+
+
+def _long_documents(texts: Sequence[list[str]], size: int) -> Iterator[list[str]]:
+    """Sentences of `size` characters or more: long texts are divided, short ones follow one another.
+
+    What is left at the end is too short, and is left out: every document is as long as the longest length that is asked for.
+    """
+    sentences, length = list[str](), 0
+    for text in texts:
+        for sentence in text:
+            sentences.append(sentence)
+            length += len(sentence) + 1
+            if length >= size:
+                yield sentences
+                sentences, length = [], 0
+
+
+def _choose(sentences: Sequence[str], counts: Counter[str], questions: int, rng: np.random.Generator) -> dict[int, str]:
+    """The places of the sentences to take out: the first that will do as the title, and one of each equal part."""
+    places = [place for place, sentence in enumerate(sentences) if _is_question(sentence, counts)]
+    if not places:
+        return {}
+    chosen = {places[0]: "title"}
+    for part in np.array_split(np.arange(len(sentences)), questions):
+        inside = [place for place in places[1:] if part.size and part[0] <= place <= part[-1]]
+        if inside:
+            chosen[int(rng.choice(inside))] = "sentence"
+    return chosen

@@ -1,0 +1,170 @@
+"""Retrieval of documents: nDCG@10 of a model's embeddings, or of a ranking that it is held against, by length.
+
+Source: CABLE, section 5.5: texts are cut at each length, documents are ordered by the cosine of their embeddings and a query's.
+"""
+
+import dataclasses
+import functools
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NotRequired
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.evals import schema
+from bam_jax.evals.base import Evaluation, option
+from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
+from bam_jax.retrieval.embedding import Reader
+from bam_jax.retrieval.metrics import DEPTH
+from bam_jax.retrieval.problem import Problem, load
+from bam_jax.retrieval.ranking import SCORERS, rank
+from bam_jax.retrieval.results import measure_rankings
+from bam_jax.system import console
+from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.fields import Count, Line, Share
+
+EMBEDDINGS = "embeddings"
+"""The folder in a run's where embeddings lie until the records that need them are written."""
+
+
+class RetrievalRecord(schema.CellRecord):
+    """Queries of a problem, of which `of` have an answer; `value` is their mean nDCG@10."""
+
+    value: Share
+    recall_100: Share
+    mrr_10: Share
+    scorer: Line
+    documents: Count
+    corpus: Line
+    queries: Line
+    data_hash: Line
+    depth: NotRequired[None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retrieval(Evaluation):
+    """The mean nDCG@10 of documents that are ranked for queries; texts are cut at each length.
+
+    Args:
+        corpus: the documents, a file or folder (`bam_jax.retrieval.records`); an evaluation without it is not carried out.
+        queries: the queries.
+        qrels: their judgements; "": they stand with the queries.
+        scorer: a name in `bam_jax.retrieval.ranking.SCORERS`.
+        samples: queries, the first ones of those with an answer.
+        documents: of the corpus at most, by which costs are estimated.
+
+    Raises:
+        UserError: an unknown scorer.
+    """
+
+    name = "retrieval"
+    encoder = True
+    sample_noun = "queries"
+    record = RetrievalRecord
+    identity = ("scorer", "corpus", "queries", "data_hash")
+
+    corpus: Line | None = option(
+        None, "the documents: .jsonl, .jsonl.gz or .parquet, with MLDR's, BEIR's or mteb's columns"
+    )
+    queries: Line | None = option(None, "the queries, in the same forms")
+    qrels: Line = option("", "the judgements, also .tsv (positive_passages of the queries)")
+    scorer: Line = option("encoder", f"what ranks the documents: {', '.join(SCORERS)}")
+    samples: Count = option(10_000, "queries at most")
+    documents: Count = option(200_000, "of the corpus at most")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scorer not in SCORERS:
+            raise UserError(f"unknown --scorer={self.scorer!r}; {nearest(self.scorer, SCORERS)}")
+
+    def plans(self, trained: Trained) -> list[Plan]:
+        """See `Evaluation`; all lengths are one plan.
+
+        Raises:
+            UserError: no corpus or queries, files that are no problem, or a length that the model cannot have.
+        """
+        if self.corpus is None or self.queries is None:
+            raise UserError(f"--{'corpus' if self.corpus is None else 'queries'} is missing: name its file or folder")
+        problem = load(self.corpus, self.queries, self.qrels)
+        if len(problem.ids) > self.documents:
+            raise UserError(
+                f"{self.corpus} has {len(problem.ids)} documents, more than --documents={self.documents}; give a larger number"
+            )
+        if self.scorer == "encoder":
+            for length in self.lengths:
+                trained.decoder.check_length(length)
+        identity = {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries, "data_hash": problem.hash}
+        samples = min(self.samples, len(problem.queries))
+        wanted: dict[tuple[int, float | None], int] = {(length, None): samples for length in self.lengths}
+        measured = functools.partial(measure, trained, problem=problem, scorer=self.scorer)
+        return [Plan(identity, wanted, measured)]
+
+    def texts(self, length: int) -> float:
+        """See `Evaluation`; a ranking by words or by averages of token embeddings has the model read nothing."""
+        return self.documents + self.samples if self.scorer == "encoder" else 0.0
+
+    def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
+        """See `Evaluation`; a record says how many queries there are."""
+        return None if record is None else min(self.samples, record["of"])
+
+    def headings(self, record: Mapping[str, Any]) -> list[str]:
+        """See `Evaluation`: what ranked the documents."""
+        return [record["scorer"]]
+
+    def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+        """See `Evaluation`."""
+        return {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries}
+
+    @staticmethod
+    def seconds(length: int) -> float:
+        """See `Evaluation`: linear layers, then attention."""
+        return length / 1e5 + length**2 / 1e9
+
+
+def measure(
+    trained: Trained, todo: Sequence[SampleRange], *, problem: Problem, scorer: str
+) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
+    """Measures samples, which are queries of the problem, shorter lengths first.
+
+    All lengths are ranked in one reading of the corpus. What is embedded lies in the run's folder until all samples are
+    measured, so that a process that was killed goes on with it.
+
+    Args:
+        trained: the run.
+        todo: the samples; depths are None.
+        problem: of which they are.
+        scorer: what ranks the documents.
+
+    Yields:
+        Samples with their results: `value`, the mean nDCG@10; `recall_100` and `mrr_10`; `documents` of the corpus; `of`, how
+        many queries there are; `seconds`, the same share of the whole for each length.
+    """
+    if not todo:
+        return
+    start = time.perf_counter()
+    lengths = sorted({samples.length for samples in todo})
+    asked = dataclasses.replace(problem, queries=problem.queries[: max(samples.stop for samples in todo)])
+    rows = functools.partial(rows_within, trained.memory, config=trained.config.model)
+    reader = Reader(trained.decoder, trained.tokenizer, rows, configs.to_json(trained.config))
+    folder = None if trained.folder is None else trained.folder / EMBEDDINGS
+    total = len(problem.ids) * len(lengths)
+    with console.progress(total, unit="document", label=f"ranked by {scorer}", show=trained.progress) as bar:
+        best = rank(asked, reader, scorer, lengths, bar, folder=folder, k=DEPTH)
+    seconds = round((time.perf_counter() - start) / len(lengths), 3)
+    for samples in sorted(todo):
+        found = measure_rankings(asked, best[samples.length])
+        means = [float(values[samples.first : samples.stop].mean()) for values in found]
+        result = dict(zip(("value", "recall_100", "mrr_10"), means, strict=True))
+        yield (
+            samples,
+            {
+                **result,
+                "unit": "nDCG@10",
+                "documents": len(problem.ids),
+                "of": len(problem.queries),
+                "seconds": seconds,
+            },
+        )
+    if folder is not None and folder.exists():
+        shutil.rmtree(folder)

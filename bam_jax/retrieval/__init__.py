@@ -1,0 +1,1 @@
+"""Retrieval: documents and queries as vectors, the nearest documents to each query, and how good such a ranking is."""

@@ -1,0 +1,248 @@
+"""Embeddings of a corpus: in batches of few shapes, in files that a killed process goes on from."""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.models.embedding import embed_texts
+from bam_jax.models.transformer import Decoder
+from bam_jax.retrieval.problem import Piece
+from bam_jax.system import files
+from bam_jax.system.errors import UserError
+
+TOKENS = 2**13
+"""Tokens of a batch: enough to keep a device busy, and few enough that the last batch of a piece wastes little."""
+SHORTEST = 16
+
+
+def average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
+    """The mean of a text's rows in the table of token embeddings, [B, E] float32: no attention, no positions.
+
+    Args:
+        model, tokens, length: as `embed_texts` takes them.
+    """
+    filled = jnp.arange(tokens.shape[1]) < length[:, None]
+    rows = model.embed.embedding[...][tokens].astype(jnp.float32)
+    return jnp.where(filled[..., None], rows, 0).sum(1) / jnp.maximum(length, 1)[:, None]
+
+
+POOLS: Mapping[str, Callable[[Decoder, Array, Array], Array]] = {"encoder": embed_texts, "tokens": average_tokens}
+"""The ways to make one vector of a text."""
+
+
+def padded_length(tokens: int, longest: int) -> int:
+    """The slots of a row for so many tokens: a power of two or one and a half times one, `longest` at most.
+
+    So rows of any corpus have few shapes, each of which is compiled once, and a third of the slots at most are empty.
+
+    >>> [padded_length(n, 100) for n in (0, 17, 25, 64, 65, 97)]
+    [16, 24, 32, 64, 96, 100]
+
+    Args:
+        tokens: at most `longest`.
+        longest: slots of the longest row.
+    """
+    slots = SHORTEST
+    while slots < tokens:
+        slots = slots * 4 // 3 if slots % 3 == 0 else slots * 3 // 2
+    return min(slots, longest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A trained model and how it reads texts.
+
+    Args:
+        model: an encoder, or a decoder whose rows see what came before.
+        tokenizer: the one that it was trained with.
+        rows: gives the most rows of a length that fit into memory.
+        identity: all besides the parameters that embeddings depend on, such as the configuration.
+    """
+
+    model: Decoder
+    tokenizer: Tokenizer
+    rows: Callable[[int], int]
+    identity: str
+
+
+class Embedder:
+    """A model as a function from texts to vectors.
+
+    Args:
+        reader: the model.
+        pool: a name in `POOLS`.
+    """
+
+    def __init__(self, reader: Reader, pool: str = "encoder") -> None:
+        self._graph, self._state = nnx.split(reader.model)
+        self._model, self._rows, self._pool = reader.model, reader.rows, pool
+        self.tokenizer, self.width = reader.tokenizer, reader.model.config.width
+        self.digest = _digest_model(self._state, f"{reader.identity} {reader.tokenizer.hash} {pool}")
+
+    def check_length(self, length: int) -> None:
+        """See that the model can read so many tokens.
+
+        Raises:
+            UserError: it has a table of positions that ends before.
+        """
+        if self._pool == "encoder":
+            self._model.check_length(length)
+
+    def embed(self, texts: Sequence[np.ndarray], longest: int) -> np.ndarray:
+        """The embeddings of texts, [texts, E] float32, finite.
+
+        Args:
+            texts: the ids of each; one without any has the embedding 0.
+            longest: tokens of any of them at most.
+
+        Raises:
+            UserError: the model gives numbers that are not finite.
+        """
+        vectors = np.empty((len(texts), self.width), np.float32)
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        for slots, group in itertools.groupby(order, key=lambda number: padded_length(len(texts[number]), longest)):
+            for chosen in itertools.batched(group, self._batch(slots)):
+                vectors[list(chosen)] = self._embed_batch([texts[number] for number in chosen], slots)
+        if not np.isfinite(vectors).all():
+            raise UserError("the model gives embeddings that are not finite; train it again, at a lower rate perhaps")
+        return vectors
+
+    def embed_further(self, ids: Sequence[np.ndarray], vectors: np.ndarray, before: int, length: int) -> np.ndarray:
+        """The embeddings of texts cut at a length, from those cut at a shorter one: a text that was whole keeps its own.
+
+        Args:
+            ids: of the whole texts, with their ends.
+            vectors: [texts, E] their embeddings, cut at `before` tokens.
+            before: tokens; 0: there are none yet.
+            length: tokens at most.
+
+        Raises:
+            UserError: see `embed`.
+        """
+        longer = [number for number, text in enumerate(ids) if len(text) > before]
+        vectors = vectors.copy()
+        vectors[longer] = self.embed([cut(ids[number], length, self.tokenizer.eos) for number in longer], length)
+        return vectors
+
+    def _batch(self, slots: int) -> int:
+        """The rows of every batch with so many slots; a smaller one is filled up, so that all share what is compiled."""
+        return min(self._rows(slots), max(1, TOKENS // slots))
+
+    def _embed_batch(self, texts: Sequence[np.ndarray], slots: int) -> np.ndarray:
+        rows = self._batch(slots)
+        tokens, length = np.zeros((rows, slots), np.int32), np.zeros(rows, np.int32)
+        for row, text in enumerate(texts):
+            tokens[row, : len(text)], length[row] = text, len(text)
+        return np.asarray(_pooled(self._graph, self._state, tokens, length, pool=self._pool))[: len(texts)]
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="pool")
+def _pooled(graph: nnx.GraphDef, state: nnx.State, tokens: Array, length: Array, *, pool: str) -> Array:
+    return POOLS[pool](nnx.merge(graph, state), tokens, length)
+
+
+def _digest_model(state: nnx.State, identity: str) -> str:
+    """Twelve hex digits of a model's numbers and of what else is said of it."""
+    digest = hashlib.sha256(identity.encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        digest.update(jax.tree_util.keystr(path).encode())
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()[:12]
+
+
+def tokenise(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """The ids of texts, each with the token that ends a document, as prepared triplets have it.
+
+    Args:
+        tokenizer: of the model.
+        texts: any.
+    """
+    end = [] if tokenizer.eos is None else [tokenizer.eos]
+    return [np.append(ids, end).astype(np.int32) for ids in tokenizer.encode_batch(texts)]
+
+
+def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
+    """The first tokens of a text, the last of which ends it, as in training (`bam_jax.data.packing.triplets`).
+
+    Args:
+        ids: [tokens], with the end.
+        length: tokens at most.
+        eos: the id that ends a text; None: there is none.
+
+    >>> cut(np.array([5, 6, 7, 9]), 3, 9)
+    array([5, 6, 9])
+    """
+    head = ids[:length].copy()
+    if len(ids) > length and eos is not None:
+        head[-1] = eos
+    return head
+
+
+def embed_corpus(
+    embedder: Embedder, pieces: Iterable[Piece], lengths: Sequence[int], folder: Path | None
+) -> Iterator[tuple[int, Piece, np.ndarray]]:
+    """Embeds a corpus, every piece at every length, and keeps each result in a file at once.
+
+    A file is known by the model, the length and the texts that it is about. The same call again, after a kill say, reads
+    the files that are there and makes the others: it loses one piece at one length. A document that is shorter than the
+    length before has the same embedding and is not embedded again.
+
+    Args:
+        embedder: the model.
+        pieces: of the corpus.
+        lengths: tokens at which texts are cut, ascending.
+        folder: of the files; it is made. None: nothing is kept.
+
+    Yields:
+        The length, the piece and its embeddings, [documents, E] float32.
+
+    Raises:
+        UserError: a file is not what its name says, or embeddings are not finite.
+    """
+    for piece in pieces:
+        ids: list[np.ndarray] | None = None
+        before, shorter = 0, np.zeros((len(piece.documents), embedder.width), np.float32)
+        for length in lengths:
+            path = (
+                None if folder is None else folder / f"{embedder.digest}-{length}" / f"{piece.first}-{piece.hash}.npy"
+            )
+            vectors = None if path is None else _read(path, shorter.shape)
+            if vectors is None:
+                if ids is None:
+                    ids = tokenise(embedder.tokenizer, [document.text for document in piece.documents])
+                vectors = embedder.embed_further(ids, shorter, before, length)
+                if path is not None:
+                    _write(path, vectors)
+            yield length, piece, vectors
+            before, shorter = length, vectors
+
+
+def _write(path: Path, vectors: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    contents = io.BytesIO()
+    np.save(contents, vectors)
+    files.write_atomically(path, contents.getvalue())
+
+
+def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """The embeddings in a file; None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        vectors = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} holds no embeddings ({' '.join(str(error).split())[:120]}); remove it") from error
+    if vectors.shape != shape or vectors.dtype != np.float32 or not np.isfinite(vectors).all():
+        raise UserError(f"{path} holds other numbers than embeddings of {shape[0]} documents; remove it")
+    return vectors

@@ -1,0 +1,120 @@
+"""A retrieval problem as a whole: which documents there are, and the queries that they answer."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from bam_jax.retrieval.records import Document, Query, read_documents, read_queries
+from bam_jax.system.errors import UserError
+
+PIECE = 1024
+"""Documents of a corpus that are embedded together, and whose work a kill may lose."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Documents that follow one another in a corpus.
+
+    Args:
+        first: number of the first.
+        documents: one at least.
+    """
+
+    first: int
+    documents: Sequence[Document]
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hex digits: other documents, or others before them, have others."""
+        return _digest(self.documents).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Queries and the corpus that answers them; the documents' texts stay on disk.
+
+    Args:
+        corpus: where the documents are.
+        ids: of the documents, in their order.
+        queries: those that some document answers.
+        unanswered: number of queries without a positive, which are left out.
+        absent: number of positives that the corpus lacks. They count as documents that no ranking finds.
+        hash: sixteen hex digits of all of it.
+    """
+
+    corpus: str
+    ids: tuple[str, ...]
+    queries: tuple[Query, ...]
+    unanswered: int
+    absent: int
+    hash: str
+
+    def pieces(self, size: int = PIECE) -> Iterator[Piece]:
+        """The documents, some at a time.
+
+        Args:
+            size: documents of a piece.
+
+        Raises:
+            UserError: the corpus is no longer what it was.
+        """
+        first, kept = 0, list[Document]()
+        for document in read_documents(self.corpus):
+            number = first + len(kept)
+            if number >= len(self.ids) or document.id != self.ids[number]:
+                raise UserError(f"{self.corpus} was changed while it was read; give the command again")
+            kept.append(document)
+            if len(kept) == size:
+                yield Piece(first, kept)
+                first, kept = number + 1, []
+        if kept:
+            yield Piece(first, kept)
+
+
+def load(corpus: str, queries: str, qrels: str = "") -> Problem:
+    """Reads a problem, and sees that it is one.
+
+    Args:
+        corpus, queries: files or folders (`bam_jax.retrieval.records`).
+        qrels: the judgements; "": they stand with the queries.
+
+    Raises:
+        UserError: a file that cannot be read, no documents, a document or query twice, no query with a positive, or not one
+            positive in the corpus.
+    """
+    digest, places = hashlib.sha256(), dict[str, None]()
+    for document in read_documents(corpus):
+        if document.id in places:
+            raise UserError(f"{corpus} has the document {document.id} twice; remove one of the two")
+        places[document.id] = None
+        digest.update(_digest([document]).digest())
+    if not places:
+        raise UserError(f"{corpus} has no documents; give a corpus with some")
+    seen, asked = set[str](), list[Query]()
+    for query in read_queries(queries, qrels):
+        if query.id in seen:
+            raise UserError(f"{queries} has the query {query.id} twice; remove one of the two")
+        seen.add(query.id)
+        if any(grade > 0 for grade in query.grades.values()):
+            asked.append(query)
+            digest.update(_digest([Document(query.id, query.text)]).digest())
+            digest.update(repr(sorted(query.grades.items())).encode())
+    if not asked:
+        where = f"{qrels} judges no document an answer to one" if qrels else "none has a positive passage"
+        raise UserError(f"of the {len(seen)} queries in {queries}, {where}; give the judgements of these queries")
+    positives = [name for query in asked for name, grade in query.grades.items() if grade > 0]
+    absent = sum(name not in places for name in positives)
+    if absent == len(positives):
+        raise UserError(
+            f"none of the {absent} positives, such as {positives[0]}, is in {corpus}; give their own corpus"
+        )
+    return Problem(corpus, tuple(places), tuple(asked), len(seen) - len(asked), absent, digest.hexdigest()[:16])
+
+
+def _digest(documents: Sequence[Document]) -> "hashlib._Hash":
+    digest = hashlib.sha256()
+    for part in (part for document in documents for part in document):
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little"))  # so that no two texts are one when put together otherwise
+        digest.update(encoded)
+    return digest

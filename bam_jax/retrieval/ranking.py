@@ -1,0 +1,98 @@
+"""The ranking of a corpus for each query, by a model or by words, at several lengths in one reading of the corpus."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.retrieval.bm25 import BM25, words
+from bam_jax.retrieval.embedding import POOLS, Embedder, Reader, embed_corpus, tokenise
+from bam_jax.retrieval.problem import PIECE, Problem
+from bam_jax.retrieval.search import Best, normalised
+
+WORDS = "bm25"
+SCORERS = (*POOLS, WORDS)
+"""What orders the documents: the model's embeddings, the averages of its token embeddings, or words alone."""
+
+
+def rank(
+    problem: Problem, reader: Reader, scorer: str, lengths: Sequence[int], bar: tqdm, *, folder: Path | None, k: int
+) -> dict[int, Best]:
+    """Ranks documents for each query at each length.
+
+    Args:
+        problem: the queries and the corpus.
+        reader: the model.
+        scorer: a name in `SCORERS`.
+        lengths: tokens, ascending.
+        bar: told of each document at each length.
+        folder: of the embeddings' files; None: none are kept.
+        k: documents to keep for a query.
+
+    Raises:
+        UserError: see `embed_corpus`; or a length that the model cannot have.
+    """
+    if scorer == WORDS:
+        return rank_by_words(problem, reader.tokenizer, lengths, bar, k=k)
+    return rank_by_embeddings(problem, Embedder(reader, scorer), lengths, bar, folder=folder, k=k)
+
+
+def rank_by_embeddings(
+    problem: Problem,
+    embedder: Embedder,
+    lengths: Sequence[int],
+    bar: tqdm,
+    *,
+    folder: Path | None,
+    k: int,
+    size: int = PIECE,
+) -> dict[int, Best]:
+    """Ranks documents by the cosine of their embeddings and a query's, both cut at each length.
+
+    Args:
+        problem, lengths, bar, folder, k: as in `rank`.
+        embedder: the model.
+        size: documents of a piece.
+
+    Raises:
+        UserError: see `rank`.
+    """
+    for length in lengths:
+        embedder.check_length(length)
+    asked = tokenise(embedder.tokenizer, [query.text for query in problem.queries])
+    queries, vectors = dict[int, np.ndarray](), np.zeros((len(asked), embedder.width), np.float32)
+    for before, length in itertools.pairwise([0, *lengths]):
+        vectors = embedder.embed_further(asked, vectors, before, length)
+        queries[length] = normalised(vectors)
+    best = {length: Best(len(asked), problem.ids, k) for length in lengths}
+    for length, piece, vectors in embed_corpus(embedder, problem.pieces(size), lengths, folder):
+        best[length].add(piece.first, queries[length] @ normalised(vectors).T)
+        bar.update(len(vectors))
+    return best
+
+
+def rank_by_words(
+    problem: Problem, tokenizer: Tokenizer, lengths: Sequence[int], bar: tqdm, *, k: int, size: int = PIECE
+) -> dict[int, Best]:
+    """Ranks documents by BM25, of which words count that stand within each length.
+
+    Args:
+        problem, lengths, bar, k, size: as in `rank_by_embeddings`.
+        tokenizer: says where a length ends.
+    """
+    queries = [words(query.text) for query in problem.queries]
+    counts = {length: BM25(queries) for length in lengths}
+    for piece in problem.pieces(size):
+        ids = tokenizer.encode_batch([document.text for document in piece.documents])
+        for length in lengths:
+            counts[length].add([words(tokenizer.decode(text[:length])) for text in ids])
+            bar.update(len(ids))
+    best = {length: Best(len(queries), problem.ids, k) for length in lengths}
+    for length in lengths:
+        for first in range(0, len(problem.ids), size):
+            scores: np.ndarray = counts[length].scores(first, min(first + size, len(problem.ids)))
+            best[length].add(first, scores)
+    return best

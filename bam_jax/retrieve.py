@@ -1,0 +1,109 @@
+"""Rank a corpus for queries with a trained encoder, and measure the ranking at several lengths.
+
+    python -m bam_jax.retrieve --run=runs/x --corpus=corpus.jsonl.gz --queries=test.jsonl.gz --lengths=512,1024 --out=runs/ranked
+
+Writes a TREC run file for each length and `metrics.json` into --out, and prints a table with intervals over the queries. Killed
+at any moment, the same command goes on: embeddings lie in --out, a file for each thousand documents.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from bam_jax import config as configs
+from bam_jax.evals.plan import rows_within
+from bam_jax.retrieval import results
+from bam_jax.retrieval.embedding import Reader
+from bam_jax.retrieval.metrics import DEPTH
+from bam_jax.retrieval.problem import Problem, load
+from bam_jax.retrieval.ranking import SCORERS, rank
+from bam_jax.retrieval.results import Setting
+from bam_jax.system import console, errors, files, lock, resources
+from bam_jax.system.errors import UserError, nearest
+from bam_jax.training import checkpoint
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring.
+
+    Args:
+        argv: the arguments.
+
+    Raises:
+        UserError: bad arguments, no run, files that are no retrieval problem, or a length that the model cannot have.
+    """
+    given, overrides = configs.parse(argv, _parser())
+    lengths, scorers = sorted(set(configs.lengths_of(given.lengths))), given.scorers.split(",")
+    _check(given, lengths, scorers)
+    configs.allowed(given.allow)
+    resources.keep_freed_memory()
+    problem = load(given.corpus, given.queries, given.qrels)
+    _note(problem)
+    config, tokenizer, model = checkpoint.restore_model(given.run, overrides=overrides)
+    model.config = dataclasses.replace(config.model, scan=True)  # one layer is compiled instead of each
+    rows = functools.partial(rows_within, given.memory * 2**30, config=config.model)
+    reader = Reader(model, tokenizer, rows, configs.to_json(config))
+    out = given.out
+    out.mkdir(parents=True, exist_ok=True)
+    with lock.hold(out, f"another process retrieves into {out}; wait for it, or give another --out"):
+        found = {}
+        for scorer in scorers:
+            total = len(problem.ids) * len(lengths)
+            with console.progress(total, unit="document", label=scorer, show=given.progress) as bar:
+                best = rank(problem, reader, scorer, lengths, bar, folder=out / "embeddings", k=given.top)
+            for length in lengths:
+                results.write_run(out / f"{scorer}-{length}.run", problem, best[length], f"bam_jax-{scorer}-{length}")
+                found[Setting(scorer, length)] = results.summarise(results.measure_rankings(problem, best[length]))
+        listed = [{**setting._asdict(), **summary} for setting, summary in found.items()]
+        counts = {"queries": len(problem.queries), "documents": len(problem.ids), "data_hash": problem.hash}
+        files.write_atomically(out / "metrics.json", json.dumps({**counts, "results": listed}, indent=1) + "\n")
+    print("\n".join(results.table(found)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = errors.Parser(prog="python -m bam_jax.retrieve", description=__doc__)
+    add = parser.add_argument
+    add("--run", type=Path, required=True, help="the folder of a trained run")
+    add(
+        "--corpus",
+        required=True,
+        help="documents: .jsonl, .jsonl.gz or .parquet, with MLDR's, BEIR's or mteb's columns",
+    )
+    add("--queries", required=True, help="queries, in the same forms")
+    add("--qrels", default="", help="their judgements, also .tsv (default: the positive_passages of the queries)")
+    add("--lengths", required=True, help="tokens at which texts are cut, as in 512,1024")
+    add("--out", type=Path, required=True, help="the folder to write; one begun with the same command is gone on with")
+    add("--scorers", default="encoder", help=f"what ranks, with commas, of {', '.join(SCORERS)} (encoder)")
+    add("--top", type=int, default=DEPTH, help=f"documents of each query in the run files, {DEPTH} or more ({DEPTH})")
+    add("--memory", type=float, default=2.0, help="for activations, GiB (2)")
+    configs.allow_option(parser)
+    console.progress_option(parser)
+    return parser
+
+
+def _check(given: argparse.Namespace, lengths: Sequence[int], scorers: Sequence[str]) -> None:
+    """Raise UserError where the arguments fit no run."""
+    if lengths[0] < 1:
+        raise UserError(f"--lengths={given.lengths} must be 1 token or more, as in --lengths=512,1024")
+    for scorer in scorers:
+        if scorer not in SCORERS:
+            raise UserError(f"unknown scorer {scorer!r} in --scorers={given.scorers}; {nearest(scorer, SCORERS)}")
+    if given.top < DEPTH:
+        raise UserError(f"--top={given.top} must be {DEPTH} or more, which recall@{DEPTH} looks at")
+    if not given.memory > 0:  # NaN is not either
+        raise UserError(f"--memory={given.memory} must be more than 0")
+
+
+def _note(problem: Problem) -> None:
+    """Say what of a problem counts for nothing, or can never be found."""
+    if problem.unanswered:
+        console.say(f"{problem.unanswered} queries have no positive and are left out; {len(problem.queries)} are asked")
+    if problem.absent:
+        console.say(f"{problem.absent} positives are not in the corpus and count as not found")
+
+
+if __name__ == "__main__":
+    errors.run(main)

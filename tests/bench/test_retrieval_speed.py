@@ -1,0 +1,40 @@
+"""The benchmark of retrieval at a size that takes a moment."""
+
+import numpy as np
+import pytest
+
+from bam_jax.bench import retrieval_speed
+from bam_jax.system import errors
+from bam_jax.training import run_folder
+
+
+def command(*arguments):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(retrieval_speed.main, arguments)
+    return exit.value.code
+
+
+@pytest.mark.full
+def test_it_says_what_all_of_mldr_would_take(encoder_run, tmp_path, capsys):
+    asked = [
+        f"--run={encoder_run}",
+        f"--out={tmp_path}",
+        "--documents=20",
+        "--queries=3",
+        "--length=32",
+        "--no-progress",
+    ]
+    assert not command(*asked)
+    said = capsys.readouterr().out
+    assert said.startswith("20 documents cut at 32 tokens, 3 queries:") and "200,000 documents cut at 16384" in said
+    assert "--documents must be" in (command(*asked, "--queries=21") == 2 and capsys.readouterr().err)
+
+
+def test_work_grows_with_tokens_and_their_pairs(encoder_run):
+    config = run_folder.read_config(encoder_run)
+    counts = np.array([10, 1000])
+    short, long = (retrieval_speed.work(config, counts, length, 200) for length in (10, 1000))
+    assert short.tokens == 2000 and long.tokens == 101_000
+    pairs = 4 * config.model.layers * config.model.width
+    each = (short.operations - pairs * 2000 * 10) / 2000
+    assert long.operations == pytest.approx(101_000 * each + pairs * 100 * (10**2 + 1000**2))

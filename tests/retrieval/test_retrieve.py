@@ -1,0 +1,114 @@
+"""The command from files to a table, its errors, and kills on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bam_jax import retrieve
+from bam_jax.system import errors
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments):
+    with pytest.raises(SystemExit) as exit:
+        errors.run(retrieve.main, arguments)
+    return exit.value.code
+
+
+def options(folder, files, out, **others):
+    given = {"run": folder, "corpus": files[0], "queries": files[1], "lengths": "16,48", "out": out} | others
+    return [f"--{name}={value}" for name, value in given.items()] + ["--no-progress"]
+
+
+def test_a_table_and_run_files_come_of_a_run(encoder_run, retrieval_files, tmp_path, capsys):
+    out = tmp_path / "out"
+    asked = options(encoder_run, retrieval_files, out, scorers="encoder,tokens,bm25")
+    assert not command(*asked)
+    printed = capsys.readouterr().out
+    assert [line.split("|")[1:3] for line in printed.splitlines()[2:]] == [
+        [f" {length} ", f" {scorer} "] for length in (16, 48) for scorer in ("bm25", "encoder", "tokens")
+    ]
+    found = json.loads((out / "metrics.json").read_text())
+    assert (found["queries"], found["documents"], len(found["results"])) == (3, 10, 6)
+    words = {each["length"]: each["ndcg_10"]["mean"] for each in found["results"] if each["scorer"] == "bm25"}
+    assert words[16] == 1.0, "the documents begin with their queries"
+    for each in found["results"]:
+        assert 0 <= each["ndcg_10"]["low"] <= each["ndcg_10"]["mean"] <= each["ndcg_10"]["high"] <= 1
+        assert each["recall_100"]["mean"] == 1, "the corpus is shorter than 100"
+    lines = [line.split() for line in (out / "encoder-16.run").read_text().splitlines()]
+    assert len(lines) == 3 * 10 and [line[0] for line in lines[::10]] == ["q0", "q5", "q7"]
+    for start in (0, 10, 20):
+        block = lines[start : start + 10]
+        assert [int(line[3]) for line in block] == list(range(1, 11)) and {line[1] for line in block} == {"Q0"}
+        scores = [(float(line[4]), line[2]) for line in block]
+        assert scores == sorted(scores, reverse=True) and {line[2] for line in block} == {f"d{n}" for n in range(10)}
+    before = {path: path.read_bytes() for path in out.rglob("*.run")}
+    assert not command(*asked) and capsys.readouterr().out == printed
+    assert {path: path.read_bytes() for path in out.rglob("*.run")} == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"run": "nothing"}, "nothing is not a run"),
+        ({"corpus": "nothing"}, "data source nothing does not exist"),
+        ({"lengths": "0"}, "--lengths=0 must be 1 token or more"),
+        ({"lengths": "a"}, "--lengths=a must be numbers of tokens"),
+        ({"scorers": "encoder,bm52"}, "unknown scorer 'bm52' in --scorers=encoder,bm52; did you mean 'bm25'"),
+        ({"top": 10}, "--top=10 must be 100 or more"),
+        ({"memory": 0}, "--memory=0.0 must be more than 0"),
+    ],
+)
+def test_mistakes_are_one_line(changed, message, encoder_run, retrieval_files, tmp_path, capsys):
+    assert command(*options(encoder_run, retrieval_files, tmp_path / "out", **changed)) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_asked_or_found_is_said(encoder_run, retrieval_files, tmp_path, capsys):
+    with retrieval_files[1].open("a") as file:
+        for name, positives in (("none", []), ("half", [{"docid": "d1"}, {"docid": "gone"}])):
+            file.write(json.dumps({"query_id": name, "query": "two", "positive_passages": positives}) + "\n")
+    assert not command(*options(encoder_run, retrieval_files, tmp_path / "out", scorers="bm25"))
+    said = capsys.readouterr().err
+    assert "1 queries have no positive and are left out; 4 are asked" in said
+    assert "1 positives are not in the corpus and count as not found" in said
+
+
+@pytest.mark.full
+def test_kills_lose_one_piece_each(encoder_run, tmp_path):
+    """A process that is killed after each file goes on to the very bytes of one that was not."""
+    records = {
+        "corpus": [{"docid": f"d{n}", "text": f"{n} bytes"} for n in range(4500)],
+        "queries": [{"query_id": "q", "query": "17 b", "positive_passages": [{"docid": "d17"}]}],
+    }
+    for name, each in records.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in each))
+    paths = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"
+    script = lambda out: [sys.executable, "-m", "bam_jax.retrieve", *options(encoder_run, paths, out)]
+    seen = 0
+    for _ in range(3):
+        process = subprocess.Popen(
+            script(tmp_path / "killed"), cwd=ROOT, env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+        )
+        while len(list((tmp_path / "killed").rglob("*.npy"))) <= seen:
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        files = {path: path.read_bytes() for path in (tmp_path / "killed").rglob("*.npy")}
+        assert len(files) > seen
+        seen = len(files)
+    for out in ("killed", "whole"):
+        subprocess.run(script(tmp_path / out), cwd=ROOT, check=True, env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"})
+    assert all(path.read_bytes() == contents for path, contents in files.items())
+    for path in (tmp_path / "whole").rglob("*.*"):
+        assert (tmp_path / "killed" / path.relative_to(tmp_path / "whole")).read_bytes() == path.read_bytes()
