@@ -8,7 +8,7 @@ Paper:    section 5.5.
 import dataclasses
 
 from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_retrieval import (
+from bam_jax.experiments.paper_encoders import (
     contrastive_row,
     encoder_preparations,
     masked_row,

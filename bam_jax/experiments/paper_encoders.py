@@ -1,51 +1,86 @@
-"""The encoders of CABLE's section 5.5 as rows of experiments, at the paper's scale and at two that a CPU can do."""
+"""CABLE's encoders as rows of experiments: masked language modelling, then contrastive training, then retrieval.
 
-from collections.abc import Mapping
+At the paper's scale they are BERT base on FineWeb-Edu and MS MARCO, and retrieve MLDR's documents. At the toy and small scales
+all three come from one text: Python's documentation, of which sentences are taken out (`bam_jax.data.tasks.inverse_cloze`).
+Lengths are an eighth of the paper's: 64 tokens in training, up to 2048 beyond.
+
+Source: CABLE, section 5.5 and appendix A.1.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
+from bam_jax.evals.retrieval import Retrieval
 from bam_jax.experiments import small
-from bam_jax.experiments.experiment import Row
-from bam_jax.experiments.paper_columns import CABLE_SHRINK, tokens
-from bam_jax.experiments.papers import CABLE_METHODS, FINEWEB_EDU_BERT, config_file
+from bam_jax.experiments.experiment import Column, Preparation, Row
+from bam_jax.experiments.paper_columns import tokens
+from bam_jax.experiments.papers import CABLE_METHODS, config_file
+
+SHRINK = 8
+"""Tokens of the paper to one of the toy and small scales."""
 
 ENCODER_METHODS = ("CABLE", "ALiBi", "RoPE", "Learnable", "Sinusoidal")
 """The methods of Table 3 and Figures 6 and 7, names in `CABLE_METHODS`."""
 
-ENCODER_CONTEXT = 512
+CONTEXT = 512
 """Tokens of a training row, the paper's."""
+MASKED_CONFIG, CONTRASTIVE_CONFIG = "bert_base.py", "bert_base_msmarco.py"
+"""The files in configs/ of both trainings."""
 
-_SIZES: Mapping[str, Any] = {"model.layers": 2, "model.width": 64, "model.heads": 4, "model.hidden": 256}
-_BYTES: Mapping[str, Any] = {"data.tokenizer": "byte", "data.holdout": 0.1, "optimizer.accumulate": 1}
-_RATE = 3e-3  # what the search has chosen for CABLE's decoders of every encoding
-_STEPS = {"toy": 300, "small": 4000}
-_ROWS = {"toy": 32, "small": 64}
+VOCABULARY = "corpora/bert-base-uncased"
+FINEWEB_EDU, MS_MARCO = "data/fineweb-edu-10bt-bert", "data/ms-marco"
+MLDR = "corpora/mldr/mldr-v1.0-en"
+"""Where the user has MLDR's English files."""
 
-SCALED_NOTE = (
-    "The models read bytes, of which one stands for the mask. All encodings have one rate of learning, as in the paper."
-)
-"""The difference between the encoders of the toy and small scales and the decoders."""
+PROBLEM = "corpora/inverse-cloze"
+"""The folder that `bam_jax.data.make_retrieval` makes."""
+TEXTS, TRIPLETS, BPE = f"{PROBLEM}/texts.jsonl", f"{PROBLEM}/triplets", f"{PROBLEM}/bpe.json"
+
+_SIZES: Mapping[str, Any] = {
+    **{"model.layers": 2, "model.width": 64, "model.heads": 4, "model.hidden": 128, "model.vocab": 0},
+    **{"model.remat": False, "model.scan": False, "data.tokenizer": f"bpe:{BPE}", "optimizer.accumulate": 1},
+}
+_MASKED: Mapping[str, Mapping[str, Any]] = {
+    "toy": {"batch": 16, "steps": 200, "optimizer.rate": 3e-3, "optimizer.warmup": 20},
+    "small": {"batch": 16, "steps": 800, "optimizer.rate": 3e-3, "optimizer.warmup": 100},
+}
+_CONTRASTIVE: Mapping[str, Mapping[str, Any]] = {
+    "toy": {"batch": 16, "steps": 40, "optimizer.rate": 3e-3, "optimizer.warmup": 2},
+    "small": {"batch": 32, "steps": 300, "optimizer.rate": 3e-3, "optimizer.warmup": 15},
+}
 
 
-def encoder(method: str, scale: str, *, label: str = "", overrides: Mapping[str, Any] = {}) -> Row:
-    """A BERT that learns to predict masked tokens.
+def masked_row(method: str, scale: str) -> Row:
+    """An encoder that learns masked tokens.
 
     Args:
-        method: one of `ENCODER_METHODS`.
+        method: a name in `CABLE_METHODS`.
         scale: "toy", "small" or "paper".
-        label: of the row; "": the method's name.
-        overrides: further changes of the configuration, values by dotted names.
     """
-    here = tokens(ENCODER_CONTEXT, scale, CABLE_SHRINK)
-    every: dict[str, Any] = {"encoding": CABLE_METHODS[method], "context": here}
-    if scale == "paper":
-        every |= {"data.source": FINEWEB_EDU_BERT, "model.vocab": 30_522}
-    else:
-        every |= {**_SIZES, **_BYTES, "batch": _ROWS[scale], "steps": _STEPS[scale]}
-        every |= {"optimizer.rate": _RATE, "optimizer.warmup": _STEPS[scale] // 20}
-        every |= {"model.scan": False, "data.source": small.ENGLISH} if scale == "small" else {"data.source": "stdlib"}
-    seeds = small.SEEDS if scale == "small" else (0,)
-    return Row(label or method, config_file("bert_base.py"), {**every, **overrides}, seeds)
+    changes: dict[str, Any] = {"data.source": FINEWEB_EDU, "model.vocab": 30_522}
+    if scale != "paper":
+        changes = {**_SIZES, **_MASKED[scale], "data.source": TEXTS, "data.holdout": 0.1}
+    return _row(f"{method}, masked", MASKED_CONFIG, method, scale, changes)
+
+
+def contrastive_row(method: str, scale: str) -> Row:
+    """The same encoder, which goes on from its `masked_row` with triplets.
+
+    Args:
+        method, scale: as in `masked_row`.
+    """
+    changes: dict[str, Any] = {"data.source": MS_MARCO, "model.vocab": 30_522}
+    if scale != "paper":
+        changes = {**_SIZES, **_CONTRASTIVE[scale], "data.source": TRIPLETS}
+    made = _row(method, CONTRASTIVE_CONFIG, method, scale, changes)
+    return dataclasses.replace(made, start=f"{method}, masked")
+
+
+def _row(label: str, config: str, method: str, scale: str, changes: Mapping[str, Any]) -> Row:
+    every = {"encoding": CABLE_METHODS[method], "context": tokens(CONTEXT, scale, SHRINK), **changes}
+    return Row(label, config_file(config), every, small.SEEDS if scale == "small" else (0,))
 
 
 def masked_perplexity(length: int, scale: str) -> MaskedPerplexity:
@@ -56,4 +91,58 @@ def masked_perplexity(length: int, scale: str) -> MaskedPerplexity:
         scale: "toy", "small" or "paper".
     """
     measured = {"toy": 2**15, "small": 2**18, "paper": 2**24}[scale]
-    return MaskedPerplexity((tokens(length, scale, CABLE_SHRINK),), tokens=measured)
+    return MaskedPerplexity((tokens(length, scale, SHRINK),), tokens=measured)
+
+
+def retrieval(length: int, scale: str, scorer: str = "encoder") -> Retrieval:
+    """Retrieval at a length of the paper.
+
+    Args:
+        length: tokens, the paper's.
+        scale: "toy", "small" or "paper".
+        scorer: a name in `bam_jax.retrieval.ranking.SCORERS`.
+    """
+    here = (tokens(length, scale, SHRINK),)
+    if scale == "paper":
+        return Retrieval(
+            here,
+            corpus=f"{MLDR}/corpus.jsonl.gz",
+            queries=f"{MLDR}/test.jsonl.gz",
+            scorer=scorer,
+            samples=800,
+            documents=200_000,
+        )
+    return Retrieval(
+        here,
+        corpus=f"{PROBLEM}/corpus.jsonl",
+        queries=f"{PROBLEM}/queries.jsonl",
+        scorer=scorer,
+        samples=600,
+        documents=200,
+    )
+
+
+def retrieval_columns(lengths: Sequence[str], scale: str, scorer: str = "encoder") -> tuple[Column, ...]:
+    """A column for each length, in percent as the paper has them.
+
+    Args:
+        lengths: the paper's tokens, as its heads have them.
+        scale, scorer: as in `retrieval`.
+    """
+    return tuple(Column(length, retrieval(int(length), scale, scorer), unit=0.01) for length in lengths)
+
+
+def encoder_preparations(scale: str) -> tuple[Preparation, ...]:
+    """The commands that make the data of both trainings and, at the toy and small scales, the problem itself.
+
+    Args:
+        scale: "toy", "small" or "paper".
+    """
+    prepare, bert = "bam_jax.data.prepare", f"--tokenizer=bert:{VOCABULARY}"
+    if scale == "paper":
+        return (
+            Preparation(prepare, ("--preset=fineweb-edu-10bt", bert, f"--out={FINEWEB_EDU}")),
+            Preparation(prepare, ("--preset=ms-marco", bert, f"--out={MS_MARCO}")),
+        )
+    made = ("--source=stdlib", "--vocab=2048", f"--out={PROBLEM}")
+    return (Preparation("bam_jax.data.make_retrieval", made, makes=f"{PROBLEM}/queries.jsonl"),)

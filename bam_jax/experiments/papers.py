@@ -81,12 +81,10 @@ _CABLE_TOY = {
 }
 
 FINEWEB, FINEWEB_EDU, WIKIPEDIA = "data/fineweb-10bt", "data/fineweb-edu-10bt", "data/wikipedia-en"
-FINEWEB_EDU_BERT, BERT_VOCABULARY = "data/fineweb-edu-10bt-bert", "corpora/bert-base-uncased"
 WIKITEXT, WIKITEXT_TEST = "data/wikitext-103", "data/wikitext-103-test"
 _PREPARED: Mapping[str, tuple[str, ...]] = {
     FINEWEB: ("--preset=fineweb-10bt",),
     FINEWEB_EDU: ("--preset=fineweb-edu-10bt",),
-    FINEWEB_EDU_BERT: ("--preset=fineweb-edu-10bt", f"--tokenizer=bert:{BERT_VOCABULARY}"),
     WIKIPEDIA: ("--preset=wikipedia-en", "--max-tokens=20000000"),
     WIKITEXT: ("--preset=wikitext-103",),
     WIKITEXT_TEST: ("--preset=wikitext-103", "--split=test"),

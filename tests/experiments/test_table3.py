@@ -6,23 +6,11 @@ from pathlib import Path
 import pytest
 
 from bam_jax.evals.retrieval import Retrieval
-from bam_jax.experiments import costs, experiment, jobs, paper_retrieval, papers
+from bam_jax.experiments import costs, experiment, jobs, paper_encoders
 from bam_jax.experiments.entries import parse_number
 from bam_jax.experiments.experiment import DASH, SCALES
 
 FILE = Path(__file__).parents[2] / "experiments" / "cable_table3_retrieval.py"
-
-
-@pytest.fixture(autouse=True)
-def configurations(monkeypatch, tmp_path):
-    """Stand-ins for files of configs/ that are not there yet; these have the sizes and tasks that matter here."""
-    sizes = {"family": "gpt2", "layers": 12, "width": 768, "heads": 12, "hidden": 3072, "vocab": 30522, "causal": False}
-    for name, task in ((paper_retrieval.MASKED_CONFIG, "masked"), (paper_retrieval.CONTRASTIVE_CONFIG, "triplets")):
-        if not (papers.CONFIGS / name).exists():
-            changes = {"model": sizes, "data": {"task": task}, "context": 512, "batch": 128, "steps": 1000}
-            text = f"import ml_collections\n\ndef get_config():\n    return ml_collections.ConfigDict({changes})\n"
-            (tmp_path / name).write_text(text)
-            monkeypatch.setattr(papers, "CONFIGS", tmp_path)
 
 
 def load(scale):
@@ -71,7 +59,7 @@ def test_the_paper_scale_says_what_it_costs():
     text = costs.table("Table 3", jobs.jobs(made), "h100")
     assert text.startswith("Table 3: 10 runs") and "FLOP evaluating" in text
     arguments = [argument for each in made.preparations for argument in each.arguments]
-    assert arguments.count(f"--tokenizer=bert:{paper_retrieval.VOCABULARY}") == 2
+    assert arguments.count(f"--tokenizer=bert:{paper_encoders.VOCABULARY}") == 2
     sources = {each.config.data.source for root in jobs.jobs(made) for each in (root, *root.then)}
     assert sources == {argument.removeprefix("--out=") for argument in arguments if argument.startswith("--out=")}
 
@@ -80,7 +68,7 @@ def test_the_smaller_scales_make_their_problem_first():
     for scale in ("toy", "small"):
         made = load(scale)
         (preparation,) = made.preparations
-        assert preparation.makes == paper_retrieval.retrieval(512, scale).queries
+        assert preparation.makes == paper_encoders.retrieval(512, scale).queries
         assert "documentation" in " ".join(made.notes) and not made.comparable
         for root in jobs.jobs(made):
-            assert root.config.data.tokenizer == root.then[0].config.data.tokenizer == f"bpe:{paper_retrieval.BPE}"
+            assert root.config.data.tokenizer == root.then[0].config.data.tokenizer == f"bpe:{paper_encoders.BPE}"
