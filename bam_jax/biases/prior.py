@@ -31,7 +31,10 @@ smooth_distance.defjvps(lambda d_offset, distance, offset: d_offset * jnp.sign(o
 
 
 def capped_power(log_scale: Any, shape: Any, distance: Array) -> Array:
-    """exp(log_scale) * distance ** shape, capped; distance > 0. (`pow` costs twice as much on a TPU, and has no cap.)"""
+    """exp(log_scale) * distance ** shape, capped; distance > 0.
+
+    `pow` costs twice as much on a TPU, and has no cap.
+    """
     return jnp.exp2(jnp.minimum(_exponent(log_scale, shape, distance), CAP * _BITS))
 
 

@@ -11,7 +11,7 @@ from bam_jax.system import files
 
 
 class Setting(NamedTuple):
-    """What a ranking was made by: a name in `ranking.SCORERS`, and the tokens at which texts were cut."""
+    """The maker of a ranking: a name in `ranking.SCORERS`, and the tokens at which texts were cut."""
 
     scorer: str
     length: int

@@ -74,5 +74,5 @@ def test_a_trained_encoder_is_evaluated(tmp_path):
     assert 1 < record["value"] < 1000
     more = measuring.evaluate(run, MaskedPerplexity((16,), tokens=128), progress=False)
     assert [(each["first"], each["n"]) for each in more] == [(0, 4), (4, 4)]
-    with pytest.raises(UserError, match="is an encoder, .* give one of masked_perplexity"):
+    with pytest.raises(UserError, match="is an encoder, .* give one of contrastive, masked_perplexity"):
         measuring.evaluate(run, Perplexity((16,)), progress=False)

@@ -224,7 +224,8 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
 def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
     status = lambda path=paper: read_progress(path, folder, None).status
     assert status() == Status.PART
-    late = next(job for job in jobs.row_jobs(experiment.load(paper)) if job.row.label == "Late")
+    planned = {(job.row.label, job.seed): job for job in jobs.row_jobs(experiment.load(paper))}
+    late = planned["Late", 0]
     write_run(folder / late.name, late.config, records(0))
     assert status() == Status.DONE
     path = folder / late.name / "results.jsonl"
@@ -232,7 +233,7 @@ def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
     path.write_text("\n".join([*kept, ""]))
     assert status() == Status.PART
     path.write_text("".join(json.dumps(each) + "\n" for each in records(0)))
-    path = next(folder.glob("rope*seed0*")) / "results.jsonl"
+    path = folder / planned["RoPE", 0].name / "results.jsonl"
     kept = [line for line in path.read_text().splitlines() if '"passkey", "length": 128' not in line]
     path.write_text("\n".join([*kept, ""]))
     assert status() == Status.PART
