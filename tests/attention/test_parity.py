@@ -415,7 +415,7 @@ def marked(case):
     """The case with the suite that takes it: of two pairs the default has one on each tiled backend, and `full` the rest."""
     if case.backend in SLOW:
         return pytest.param(case, marks=pytest.mark.hopper)
-    pairs = [on(case.backend, pair) for pair in PAIRS]
+    pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
     later = case in pairs and pairs.index(case) % 2 == (case.backend == "chunked")
     return pytest.param(case, marks=pytest.mark.full) if later else case
 

@@ -169,6 +169,7 @@ def with_workers(config, workers):
     return open_(dataclasses.replace(config, data=dataclasses.replace(config.data, workers=workers)))
 
 
+@pytest.mark.full
 def test_workers_change_nothing(make):
     config = make(**MIXTURES["keys"])
     whole = take(open_(config), 9)

@@ -63,6 +63,7 @@ def test_samples_without_a_masked_token_are_refused(trained):
         next(MaskedPerplexity.measure(trained, [SampleRange(1, None, 0, 1)], TEXT))
 
 
+@pytest.mark.full
 def test_a_trained_encoder_is_evaluated(tmp_path):
     (tmp_path / "text.txt").write_bytes(TEXT.astype(np.uint8).tobytes() * 3)
     sizes = ModelConfig(family="bert", causal=False, layers=1, width=16, heads=2, hidden=16)

@@ -68,6 +68,7 @@ def command(main, *arguments):
     return exit.value.code
 
 
+@pytest.mark.full
 def test_a_model_is_trained_and_asked(tmp_path, capsys):
     path, run = tmp_path / "tiny.py", tmp_path / "run"
     sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}

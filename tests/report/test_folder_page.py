@@ -181,6 +181,7 @@ def test_a_report_on_nothing_names_the_remedy(tmp_path):
         report.write(tmp_path)
 
 
+@pytest.mark.full
 def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
     known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
     monkeypatch.setattr(priors, "learned_priors", lambda run: known)

@@ -110,6 +110,7 @@ def test_a_second_training_of_a_folder_is_refused_and_writes_nothing(path, capsy
     assert {file.name for file in (path / "run").iterdir()} == {"config.json", "tokenizer", ".lock"}
 
 
+@pytest.mark.full
 def test_the_folder_stays_claimed_while_it_is_trained(path, monkeypatch):
     make_step = loop.make_step
 
