@@ -4,6 +4,7 @@ A learner is a method with the data that it learns from. Seeds of the search are
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def search(
     Raises:
         UserError: a run failed.
     """
-    sweep = Sweep.load([str(path)], runs=folder, records=records)
+    # Records keep the command, which shall name the files as a user in the clone would.
+    sweep = Sweep.load([os.path.relpath(path)], runs=folder, records=os.path.relpath(records) if records else "")
     if sweep.run():
         raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
     scores = worst_scores(sweep.experiments[0], folder)
