@@ -35,7 +35,7 @@ STARTS = {
 }
 """Changes of the configuration by label; the last three are what the others are compared with."""
 FASTER = ("ladder, effective", "contextual ladder, effective", "BAM", "ALiBi", "CABLE")
-"""Those that are tried with the rate 0.01 as well; the configuration has 0.003."""
+"""Labels that are tried with the rate 0.01 as well; the configuration has 0.003."""
 METHODS = STARTS | {f"{label}, rate 0.01": {**STARTS[label], "optimizer.rate": 0.01} for label in FASTER}
 LAYERS = (2, 4)
 SEEDS = (100, 101)

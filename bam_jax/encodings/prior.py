@@ -124,8 +124,8 @@ class BAM(Encoding):
     Options:
       init: initial shape theta_beta and log_scale theta_alpha of the H heads of a layer:
         "uniform": 0 and 0, the paper's choice;  "alibi": 1 and log(slope);  "sampled": standard normal and 0;
-        "linspace": from 0 to 1 and 0;  "spread": from -spread to spread and 0 (ours: with negative shapes from the
-        start, some head becomes a retrieval head at any depth and seed, at the common learning rate);
+        "linspace": from 0 to 1 and 0;  "spread": from -spread to spread and 0 (ours: some heads begin with
+        negative shapes, and look far);
         "ladder": as `far_and_near` has it.
       spread: the largest shape of "spread".
       train_shape, train_scale, train_loc: which parameters train; the paper fixes loc at 0.

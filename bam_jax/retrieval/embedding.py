@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.models.embedding import embed_texts
+from bam_jax.models.embedding import embed_texts, mean_rows
 from bam_jax.models.transformer import Decoder
 from bam_jax.retrieval.problem import Piece
 from bam_jax.system import files
@@ -32,9 +31,7 @@ def average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
     Args:
         model, tokens, length: as `embed_texts` takes them.
     """
-    filled = jnp.arange(tokens.shape[1]) < length[:, None]
-    rows = model.embed.embedding[...][tokens].astype(jnp.float32)
-    return jnp.where(filled[..., None], rows, 0).sum(1) / jnp.maximum(length, 1)[:, None]
+    return mean_rows(model.embed.embedding[...][tokens], length)
 
 
 POOLS: Mapping[str, Callable[[Decoder, Array, Array], Array]] = {"encoder": embed_texts, "tokens": average_tokens}

@@ -15,7 +15,7 @@ from bam_jax.retrieval.search import Best, normalised
 
 WORDS = "bm25"
 SCORERS = (*POOLS, WORDS)
-"""What orders the documents: the model's embeddings, the averages of its token embeddings, or words alone."""
+"""The scorers that order the documents: the model's embeddings, the averages of its token embeddings, or words alone."""
 
 
 def rank(

@@ -161,7 +161,7 @@ def test_an_encoder_saved_without_its_head(rng, tokens, tmp_path, capsys):
 
 
 def test_a_new_encoding_needs_no_positions_of_theirs(rng, tmp_path):
-    """Of the published weights only the positions have no place then, which is said."""
+    """Only the positions of the published weights have no place then, and the command says so."""
     source = written(tmp_path / "bert", published(rng))
     with pytest.raises(UserError, match="the model has no 'position/embedding'"):
         converted(source, tmp_path / "run", "--config.encoding=alibi")
@@ -203,7 +203,7 @@ def test_a_run_is_not_laid_out_so(rng, tmp_path):
 
 
 def test_transformers_gives_the_same(tmp_path):
-    """What `tests/convert/make_bert_golden.py` had from transformers: ids of a text, last rows and logits."""
+    """The ids of a text, last rows and logits that `tests/convert/make_bert_golden.py` had from transformers."""
     expected = json.loads((GOLDEN / "expected.json").read_text())
     _, made, model = converted(GOLDEN, tmp_path / "run")
     assert made.encode(expected["text"]).tolist() == expected["ids"][1:-1]
