@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 DEPTH = 100
 """Ranked documents that the measures look at."""
@@ -92,6 +91,8 @@ def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
 
     Source: Efron 1979.
     """
+    from scipy import stats  # takes two seconds to import, which every evaluation would pay for
+
     if len(values) < 2:
         return float(values[0]), float(values[0])
     options = {"n_resamples": RESAMPLES, "confidence_level": LEVEL, "method": "percentile", "batch": 100}
