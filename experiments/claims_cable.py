@@ -362,6 +362,6 @@ def _rest() -> list[Claim]:
             "abstract, 5.5, A.1, Table 3, Figures 6 and 7",
             "BERT with CABLE learns faster and to a lower loss, and retrieves documents longer than 512 tokens "
             "better than with other encodings",
-            why="encoders train here, but there is no evaluation of retrieval",
+            why="docs/encoder_claims.md asks it, claim by claim",
         ),
     ]

@@ -27,14 +27,14 @@ def better_across(first: Place, second: Place, *, margin: float = 0.0, lower: bo
         lower: whether less is better, as with a perplexity.
     """
     (cells, row), (others, other) = first, second
-    subject = f"{row} at {cells.span} ({cells.title})"
+    subject, compared = f"{row} at {cells.span} ({cells.title})", f"{other} at {others.span} ({others.title})"
     by = f" by more than {number(margin)}" if margin else ""
-    says = f"{'below' if lower else 'above'} {other} at {others.span} ({others.title}){by}"
+    says = f"{'below' if lower else 'above'} {compared}{by}"
 
     def check(measured: Measured) -> Finding:
         mine, theirs = read(measured, [first, second])
-        name = f"{row} at {cells.span} minus {other} at {others.span}"
-        return Finding([criteria.ahead(name, mine.mean(), theirs.mean(), margin, lower=lower)], subject, says)
+        made = criteria.ahead(f"{subject} minus {compared}", mine.mean(), theirs.mean(), margin, lower=lower)
+        return Finding([made], subject, says)
 
     return check
 

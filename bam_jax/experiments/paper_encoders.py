@@ -26,6 +26,8 @@ ENCODER_METHODS = ("CABLE", "ALiBi", "RoPE", "Learnable", "Sinusoidal")
 
 CONTEXT = 512
 """Tokens of a training row, the paper's."""
+MASKED_STEPS = 14_000
+"""Steps of masked language modelling, the paper's."""
 MASKED_CONFIG, CONTRASTIVE_CONFIG = "bert_base.py", "bert_base_msmarco.py"
 """The files in configs/ of both trainings."""
 
@@ -59,10 +61,21 @@ def masked_row(method: str, scale: str) -> Row:
         method: a name in `CABLE_METHODS`.
         scale: "toy", "small" or "paper".
     """
-    changes: dict[str, Any] = {"data.source": FINEWEB_EDU, "model.vocab": 30_522}
+    changes: dict[str, Any] = {"data.source": FINEWEB_EDU, "model.vocab": 30_522, "steps": MASKED_STEPS}
     if scale != "paper":
         changes = {**_SIZES, **_MASKED[scale], "data.source": TEXTS, "data.holdout": 0.1}
     return _row(f"{method}, masked", MASKED_CONFIG, method, scale, changes)
+
+
+def early_row(method: str, scale: str) -> Row:
+    """The encoder of `masked_row` after a quarter of the steps, all of whose schedule is in these.
+
+    Args:
+        method, scale: as in `masked_row`.
+    """
+    whole = masked_row(method, scale)
+    steps = {"steps": whole.overrides["steps"] // 4}
+    return dataclasses.replace(whole, label=f"{method}, early", overrides={**whole.overrides, **steps})
 
 
 def contrastive_row(method: str, scale: str) -> Row:

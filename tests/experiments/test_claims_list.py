@@ -15,7 +15,12 @@ from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.statistics import Kind
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-CLAIMS = runpy.run_path(str(EXPERIMENTS / "claims.py"))["get_claims"]()
+FILES = ("claims.py", "claims_encoders.py")
+CLAIMS = {
+    f"{paper}, {file}": said
+    for file in FILES
+    for paper, said in runpy.run_path(str(EXPERIMENTS / file))["get_claims"]().items()
+}
 EVERY = [claim for said in CLAIMS.values() for claim in said]
 
 PRINTED_OTHERWISE = {

@@ -18,7 +18,10 @@ from bam_jax.training import run_folder
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("file", "page"), [("claims.py", "claims.md"), ("claims_prior.py", "prior_claims.md")])
+PAGES = {"claims.py": "claims.md", "claims_encoders.py": "encoder_claims.md", "claims_prior.py": "prior_claims.md"}
+
+
+@pytest.mark.parametrize(("file", "page"), PAGES.items())
 def test_the_committed_page_is_that_of_the_committed_records(tmp_path, file, page):
     """Make it again with python -m bam_jax.claims experiments/FILE --scale=small --runs=none --out=docs/PAGE."""
     made = claims_page.to_markdown(ROOT / "experiments" / file, tmp_path / "none", "small")
