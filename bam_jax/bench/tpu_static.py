@@ -1,15 +1,18 @@
 """Count what the TPU compiler makes of the attention kernels, without a TPU.
 
-    python -m bam_jax.bench.tpu_static --chips=v5e,v6e --biases=uniform,ggd
+    python -m bam_jax.bench.tpu_static --chips=v5e,v6e --biases=uniform,ggd [--encoder]
 
 For each chip and bias it prints, kernel by kernel, the bundles of instructions that one tile takes (every branch once, and no
 transfers: compare kernels of one shape with each other, and do not call them cycles), registers spilled to memory among them,
-and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `compilers` and `tpu`.
+and the memory that forward and backward take beside their operands. Needs libtpu, of the extras `compilers` and `tpu`. With
+`--encoder` queries see both sides of rows that end in pads; in decoders, the default, they see what comes before them.
 
 Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
-the same size; its backward pass is one kernel for all gradients. Measured so: experiments/tpu_static.json, made by
+the same size; its backward pass is one kernel for all gradients. Measured so: experiments/tpu_static.json and
+experiments/tpu_static_encoder.json, made by
 
     python -m bam_jax.bench.tpu_static --json=experiments/tpu_static.json
+    python -m bam_jax.bench.tpu_static --encoder --biases=uniform,alibi,ggd,cable --json=experiments/tpu_static_encoder.json
 """
 
 import dataclasses
@@ -31,7 +34,7 @@ from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
 from bam_jax import biases
-from bam_jax.attention import Scoring, Tiling, Tokens, attention
+from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.system import errors
 
 CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
@@ -47,16 +50,18 @@ BIASES = {
     "ggd": lambda heads: biases.GeneralisedGaussian(_number(heads), _number(heads), _number(heads)),
     "kerple_log": lambda heads: biases.KerpleLog(_number(heads), _number(heads)),
     "t5_distance": lambda heads: biases.T5Distance(_number(heads, 1025)),
+    "cable": lambda heads: biases.CABLE(),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The attention that is compiled: causal rows of one document, in bfloat16, nothing skipped."""
+    """The attention that is compiled: rows of one document, in bfloat16, nothing skipped."""
 
     length: int = 4096  # tokens
     heads: int = 8
     width: int = 64
+    causal: bool = True  # else both sides are seen, and the last tokens are pads
 
 
 def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
@@ -90,15 +95,19 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
         fixed: names of parameters that get no gradient.
     """
     row = jax.ShapeDtypeStruct((1, shape.length, shape.heads, shape.width), jnp.bfloat16)
-    position = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
+    number = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
+    # CABLE's keys have running sums of each head, high and low parts, and its queries a weight as well.
+    sums = (_number(1, shape.heads, shape.length),) * 2 if isinstance(bias, biases.CABLE) else None
+    of_queries = sums and (sums[0], sums)
 
-    def loss(q: Any, k: Any, v: Any, bias: Any, start: Any, position: Any) -> Any:
+    def loss(q: Any, k: Any, v: Any, bias: Any, i: Any, j: Any, start: Any, position: Any, segment: Any) -> Any:
         bias = dataclasses.replace(bias, **{name: getattr(start, name) for name in fixed})
-        tokens = Tokens(position)
-        out = attention(q, k, v, Scoring(bias, tokens, tokens), backend="pallas_tpu", tiling=Tiling(skip="off"))
+        queries, keys = (Tokens(position, None if shape.causal else segment, x) for x in (i, j))
+        scoring = Scoring(bias, queries, keys, mask=Mask(causal=shape.causal))
+        out = attention(q, k, v, scoring, backend="pallas_tpu", tiling=Tiling(skip="off"))
         return out.astype(jnp.float32).sum()
 
-    return jax.grad(loss, (0, 1, 2, 3)), (row, row, row, bias, bias, position)
+    return jax.grad(loss, tuple(range(6))), (row, row, row, bias, of_queries, sums, bias, number, number)
 
 
 def splash_step(shape: Shape) -> tuple[Any, tuple]:
@@ -182,19 +191,20 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--biases", default=",".join(BIASES), help="of " + ", ".join(BIASES))
     parser.add_argument("--length", type=int, default=Shape.length, help="tokens of a row (4096)")
     parser.add_argument("--width", type=int, default=Shape.width, help="of a head (64)")
+    parser.add_argument("--encoder", action="store_true", help="see both sides of rows that end in pads")
     parser.add_argument("--json", type=Path, help="a file for the records")
     given = parser.parse_args(argv)
     for name in given.biases.split(","):
         if name not in BIASES:
             raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")
-    shape = Shape(length=given.length, width=given.width)
+    shape = Shape(length=given.length, width=given.width, causal=not given.encoder)
     with tempfile.TemporaryDirectory() as folder:
         # libtpu reads its arguments when it is loaded, and not again.
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         run = functools.partial(measure, shape=shape, dump=Path(folder))
         records = []
         print(f"{'chip':5} {'bias':12} {'kernel':24} {'bundles':>8} {'/uniform':>8} {'spills':>7} {'fills':>7}")
-        beside = [SPLASH] if importlib.util.find_spec("tokamax") else []
+        beside = [SPLASH] if importlib.util.find_spec("tokamax") and shape.causal else []
         for chip in given.chips.split(","):
             plain: dict[str, int] = {}
             for name in [*given.biases.split(","), *beside]:
