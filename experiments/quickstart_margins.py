@@ -2,13 +2,14 @@
 
 Command:  python experiments/quickstart_margins.py
 Hardware: a CPU; the command says at its start how many models there are and how long they take.
-Expected: experiments/quickstart_margins.json, which has a line for each set of seeds under each arithmetic.
+Expected: experiments/quickstart_margins.json, which has a line for each set of seeds under each arithmetic, and
+          experiments/records/quickstart_margins/, which has what was measured: killed at any moment and started again, on any
+          machine, the command goes on from there.
 
 A set has as many seeds as the quickstart, none of them the quickstart's own. An arithmetic is the widest vector instructions
 that XLA may use and the number of its threads: both change the order of sums, and so the last bits of every step.
 
-Killed at any moment and started again, it goes on where it stopped. An arithmetic that the file has is not measured again,
-unless the quickstart's rows or claims have changed.
+The first arithmetic has eight sets and shows what seeds do; each other has two and shows what the order of sums does.
 """
 
 import dataclasses
@@ -22,20 +23,22 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bam_jax import config, sweep
+from bam_jax import config
 from bam_jax.bench.machine import machine
 from bam_jax.evals.passkey import Passkey
-from bam_jax.experiments import results
+from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.slots import find_slots
 from bam_jax.experiments.statistics import estimate
-from bam_jax.report.run_curves import length_curves
+from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
 QUICKSTART: Experiment = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))["get_experiment"]()
 MARGINS = Path(__file__).with_name("quickstart_margins.json")
-SETS = 8
+RECORDS = Path(__file__).with_name("records") / "quickstart_margins"
+SETS, OTHER_SETS = 8, 2
+"""The sets under the first arithmetic, and under each other."""
 APART = 1000
 """The seeds of the first set are the quickstart's plus this, those of the second plus twice this, and so on."""
 MINUTES = 1.6
@@ -57,6 +60,11 @@ class Arithmetic(NamedTuple):
 ARITHMETICS = [Arithmetic(isa, threads) for threads in (1, 2) for isa in ("AVX2", "AVX", "SSE4_2")]
 """AVX2 multiplies and adds in one rounding, the others in two; AVX512 gives the same bits as AVX2 here, since XLA prefers
 vectors of 256 bits."""
+
+
+def sets_of(arithmetic: Arithmetic) -> int:
+    """The number of sets under an arithmetic."""
+    return SETS if arithmetic == ARITHMETICS[0] else OTHER_SETS
 
 
 def get_experiment() -> Experiment:
@@ -116,28 +124,51 @@ def write_margins(margins: Mapping[str, Any]) -> None:
     files.write_atomically(MARGINS, "{\n" + ",\n".join(fields) + "\n}\n")
 
 
-def judge_sets(folder: Path, arithmetic: Arithmetic) -> list[dict[str, Any]]:
+def make_sweep(arithmetic: Arithmetic, folder: Path) -> Sweep:
+    """The sweep of the sets under an arithmetic, with records of its own.
+
+    Args:
+        arithmetic: in whose environment the sweep is to run.
+        folder: of all runs.
+    """
+    name = f"{arithmetic.isa}-{arithmetic.threads}"
+    # Records keep the command, which shall name the files as a user in the clone would.
+    records = os.path.relpath(RECORDS / f"{name}.jsonl")
+    whole = Sweep.load([os.path.relpath(__file__)], runs=folder / name, records=records)
+    (made,) = whole.experiments
+    last = sets_of(arithmetic)
+    rows = [
+        dataclasses.replace(row, seeds=tuple(seed for seed in row.seeds if seed // APART <= last)) for row in made.rows
+    ]
+    return dataclasses.replace(whole, experiments=(dataclasses.replace(made, rows=tuple(rows)),))
+
+
+def judge_sets(sweep: Sweep, arithmetic: Arithmetic) -> tuple[list[dict[str, Any]], list[str]]:
     """Each set under an arithmetic: the accuracy of every seed where the quickstart claims one, and whether the claim is met.
 
     Args:
-        folder: of the runs under that arithmetic.
+        sweep: of `make_sweep`, done.
         arithmetic: named in each line.
 
-    Raises:
-        UserError: a file that cannot be read.
+    Returns:
+        A line for each set, and the commits that measured them.
     """
-    curves = length_curves(results.read_sweep(folder)[1], Passkey.name)
+    (made,) = sweep.experiments
+    read = tables.results_reader(sweep.folder, made.records)
+    measured = {(job.row.label, job.seed): read(job).cells for job in jobs.row_jobs(made)}
     lines = []
-    for number in range(1, SETS + 1):
+    for number in range(1, sets_of(arithmetic) + 1):
         claims = []
         for claim in QUICKSTART.expected:
-            members = [seed for seed in curves[claim.label].seeds if seed.seed // APART == number]
-            accuracy = {f"{seed.seed}": round(seed.values[claim.length], 4) for seed in members}
-            mean = float(np.mean([*accuracy.values()]))
-            met = claim.least <= mean <= claim.most
+            accuracy = {
+                f"{seed}": round(results.mean([cell for cell in cells if cell["length"] == claim.length]), 4)
+                for (label, seed), cells in measured.items()
+                if label == claim.label and seed // APART == number
+            }
+            met = claim.least <= float(np.mean([*accuracy.values()])) <= claim.most
             claims.append({"label": claim.label, "length": claim.length, "accuracy": accuracy, "met": met})
         lines.append({**arithmetic._asdict(), "set": number, "claims": claims})
-    return lines
+    return lines, sorted({cell["commit"] for cells in measured.values() for cell in cells})
 
 
 def to_markdown(margins: Mapping[str, Any]) -> str:
@@ -177,23 +208,25 @@ def main(argv: Sequence[str]) -> None:
     margins = read_margins(describe())
     known = {(each["isa"], each["threads"]) for each in margins["arithmetics"]}
     missing = [arithmetic for arithmetic in ARITHMETICS if arithmetic not in known]
-    models, cores = sum(len(row.seeds) for row in get_experiment().rows), len(find_slots("cpu"))
-    hours = len(missing) * models * MINUTES / 60
-    print(
-        f"{len(ARITHMETICS)} arithmetics x {SETS} sets x {models // SETS} models; {len(missing)} arithmetics are missing"
+    sets, cores = sum(map(sets_of, missing)), len(find_slots("cpu"))
+    models = sum(
+        len(row.seeds) for row in QUICKSTART.rows if any(row.label == each.label for each in QUICKSTART.expected)
     )
+    hours = sets * models * MINUTES / 60
+    print(f"{len(missing)} of {len(ARITHMETICS)} arithmetics are missing: {sets} sets x {models} models")
     print(
-        f"about {hours:.1f} core-hours, {hours / cores:.1f} hours on {cores} cores, less what {folder} has", flush=True
+        f"about {hours:.1f} core-hours, {hours / cores:.1f} hours on {cores} cores, less what the records and {folder} have",
+        flush=True,
     )
     for number, arithmetic in enumerate(missing, start=1):
         print(f"arithmetic {number} of {len(missing)}: {' '.join(map(str, arithmetic))}", flush=True)
         os.environ |= arithmetic.environment  # the sweep's processes inherit it
-        runs = folder / f"{arithmetic.isa}-{arithmetic.threads}"
-        if sweep.main([__file__, f"--runs={runs}"]):
-            raise UserError(f"some models failed; see {runs / 'logs'}, then run the same command again")
-        commits = sorted({cell["commit"] for run in results.read_sweep(runs)[1] for cell in run.cells})
+        sweep = make_sweep(arithmetic, folder)
+        if sweep.run():
+            raise UserError(f"some models failed; see {sweep.folder / 'logs'}, then run the same command again")
+        table, commits = judge_sets(sweep, arithmetic)
         margins["arithmetics"].append({**arithmetic._asdict(), "commits": commits, "machine": machine()})
-        margins["table"] += judge_sets(runs, arithmetic)
+        margins["table"] += table
         write_margins(margins)
     print(to_markdown(margins))
 

@@ -1,8 +1,9 @@
-"""Time whole models side by side: reading, training, decoding; and their memory.
+"""Time whole models side by side: reading, embedding, training, decoding; and their memory.
 
     python -m bam_jax.bench.speed --config=configs/quickstart.py --out=runs/speed.jsonl      # every encoding, SSMax off and on
     python -m bam_jax.bench.speed --config=configs/lm_120m.py --config.model.vocab=32768 --cells=inference:512,memory:512 \\
         --contender='--config.encoding=bam --config.ssmax=on' --contender=--config.encoding=alibi
+    python -m bam_jax.bench.speed --config=configs/bert_base.py --config.model.vocab=30522 --cells=embedding:512 --dense
 
 Cells, MEASURE:TOKENS; the default is the first three at the training context, and decoding at 1, 8 and 64 times that:
 
@@ -11,11 +12,13 @@ Cells, MEASURE:TOKENS; the default is the first three at the training context, a
     training    tokens a second of optimiser steps on a micro-batch of rows of so many tokens
     decoding    tokens a second, one after another, a batch of one, behind so many tokens in the cache, running sums included
     latency     seconds a token of the same
+    embedding   texts a second of which an encoder makes one vector each, a batch of one; the only measure of encoders
 
 Parameters are random: nothing is trained. In each of the --rounds every contender has its turn, warms up and is timed
 --calls times, so that a machine that slows down slows all of them; a value is the median over all of that, with the
-quartiles. Ratios are to NoPE without SSMax, which always takes part: 1.1 is a tenth more time or memory. Models run on one
-device. A record is written for each contender as soon as its cell is done; the same command again does what is missing.
+quartiles. Ratios are to NoPE without SSMax, which always takes part: 1.1 is a tenth more time or memory. With --dense each
+model also runs with all logits of a layer in memory, as plain attention has them. Models run on one device. A record is
+written for each contender as soon as its cell is done; the same command again does what is missing.
 """
 
 import functools
@@ -37,13 +40,16 @@ from bam_jax.encodings import ENCODINGS
 from bam_jax.system import errors, git, jsonl
 from bam_jax.system.errors import UserError, nearest
 
-MEASURES = {"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s", "latency": "s"}
+MEASURES = {
+    **{"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s", "latency": "s"},
+    "embedding": "texts/s",
+}
 """Units."""
 
 ROUNDS = 5
 """Turns of all contenders."""
 
-CALLS = {"inference": 20, "memory": 0, "training": 2, "decoding": 2, "latency": 2}
+CALLS = {"inference": 20, "memory": 0, "training": 2, "decoding": 2, "latency": 2, "embedding": 2}
 """Timed calls in each turn."""
 
 DECODED = workloads.TOKENS * (CALLS["decoding"] + 1)
@@ -51,18 +57,23 @@ DECODED = workloads.TOKENS * (CALLS["decoding"] + 1)
 
 BASELINE = {"encoding": "nope", "encoding_options": {}, "ssmax": "off"}
 
+DENSE = "reference"
+"""The attention backend of contenders that keep all logits of a layer."""
 
-def label(config: Config) -> str:
+
+def label(config: Config, backend: str = "auto") -> str:
     """Name a contender.
 
-    >>> label(Config(encoding="rope", encoding_options={"base": 500000.0}, ssmax="on"))
-    "rope {'base': 500000.0} SSMax"
+    >>> label(Config(encoding="rope", encoding_options={"base": 500000.0}, ssmax="on"), "reference")
+    "rope {'base': 500000.0} SSMax, dense"
 
     Args:
         config: its configuration.
+        backend: of its attention.
     """
     options = f" {config.encoding_options}" if config.encoding_options else ""
-    return f"{config.encoding}{options}{' SSMax' if config.ssmax != 'off' else ''}"
+    dense = ", dense" if backend == DENSE else ""
+    return f"{config.encoding}{options}{' SSMax' if config.ssmax != 'off' else ''}{dense}"
 
 
 def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[str, np.ndarray]:
@@ -126,6 +137,7 @@ def _measure_time(
         "training": workloads.training,
         "decoding": decoding,
         "latency": decoding,
+        "embedding": workloads.embedding,
     }
     work = {name: make[which](contender, length) for name, contender in entrants.items()}
     values: dict[str, dict[str, Any]] = {}
@@ -163,7 +175,7 @@ def compare(
             by_config = {}
             for digest, values in measure(which, length, contenders, rounds=rounds).items():
                 cell = {"eval": "speed", "measure": which, "length": length, "unit": MEASURES[which]}
-                who = {"contender": label(contenders[digest].config), "config": digest}
+                who = {"contender": label(contenders[digest].config, contenders[digest].backend), "config": digest}
                 by_config[digest] = cell | who | values | about
             with jsonl.Writer(path) as writer:
                 for record in by_config.values():
@@ -173,7 +185,9 @@ def compare(
 
 def _line(record: Mapping[str, Any]) -> str:
     unit, value = record["unit"], record["value"]
-    scale, unit = {"s": (1e3, "ms"), "bytes": (1e-6, "MB"), "tokens/s": (1.0, "tokens/s")}[unit]
+    scale, unit = {"s": (1e3, "ms"), "bytes": (1e-6, "MB"), "tokens/s": (1.0, "tokens/s"), "texts/s": (1.0, "texts/s")}[
+        unit
+    ]
     text = f"  {record['contender']:48} {value * scale:12,.2f} {unit:8} {record['ratio']:6.2f} x"
     if "low" in record:
         return f"{text}  {record['low'] * scale:,.2f} to {record['high'] * scale:,.2f}"
@@ -181,7 +195,9 @@ def _line(record: Mapping[str, Any]) -> str:
     return text if peak is None else f"{text}  device: {peak / 1e6:,.2f} MB"
 
 
-def _cells(text: str | None, context: int) -> list[tuple[str, int]]:
+def _cells(text: str | None, context: int, *, encoder: bool) -> list[tuple[str, int]]:
+    if text is None and encoder:
+        return [("embedding", context)]
     if text is None:
         within = [(which, context) for which in ("inference", "memory", "training")]
         return within + [("decoding", far * context) for far in (1, 8, 64)]
@@ -190,6 +206,9 @@ def _cells(text: str | None, context: int) -> list[tuple[str, int]]:
         which, _, length = part.partition(":")
         if which not in MEASURES:
             raise UserError(f"--cells={text}: no measure {which!r}; {nearest(which, MEASURES)}")
+        if (which == "embedding") != encoder:
+            named = ", ".join(name for name in MEASURES if (name == "embedding") == encoder)
+            raise UserError(f"--cells={text}: {'encoders' if encoder else 'decoders'} have the measures {named}")
         if not length.isdecimal() or int(length) < 1:
             raise UserError(f"--cells={text}: {part!r} must be a measure and tokens, as in inference:512")
         cells.append((which, int(length)))
@@ -202,23 +221,27 @@ def every_encoding() -> list[dict[str, Any]]:
     return [BASELINE | {"encoding": name, "ssmax": ssmax} for name in names for ssmax in ("off", "on")]
 
 
-def enter(file: str, entrants: Sequence[Mapping[str, Any]]) -> dict[str, Contender]:
+def enter(file: str, entrants: Sequence[Mapping[str, Any]], *, dense: bool = False) -> dict[str, Contender]:
     """The contenders by the digests of their configurations, first of them the baseline, NoPE without Scalable Softmax.
 
     Args:
         file: a config file.
         entrants: the changes of each; where none of them is the baseline, it is like the first one otherwise.
+        dense: whether each takes part again with all logits in memory, under its digest and "-dense".
 
     Raises:
-        UserError: a bad configuration, or that of an encoder.
+        UserError: a bad configuration, or encoders beside decoders.
     """
     entered = [configs.load(file, changes) for changes in entrants]
     plain = [config for config in entered if config.encoding == "nope" and config.ssmax == "off"]
     first = plain[0] if plain else configs.load(file, {**entrants[0], **BASELINE})
-    for config in entered:
-        if not config.model.causal:
-            raise UserError(f"{file} is an encoder, whose speed is not measured here; give --config.model.causal=True")
-    return {configs.digest(config): Contender(config) for config in (first, *entered)}
+    if len({config.model.causal for config in entered}) > 1:
+        raise UserError("encoders and decoders do different work; give --config.model.causal once, for all of them")
+    everyone = {configs.digest(config): config for config in (first, *entered)}
+    contenders = {digest: Contender(config) for digest, config in everyone.items()}
+    if dense:
+        contenders |= {f"{digest}-dense": Contender(config, DENSE) for digest, config in everyone.items()}
+    return contenders
 
 
 def measure_cells(
@@ -256,6 +279,7 @@ def main(argv: Sequence[str]) -> None:
         help="'--config.a.b=value ...' of one model; again for each (default: every encoding, with and without SSMax)",
     )
     parser.add_argument("--cells", help="MEASURE:TOKENS with commas; measures: " + ", ".join(MEASURES))
+    parser.add_argument("--dense", action="store_true", help="let each run with all logits in memory as well")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of all contenders ({ROUNDS})")
     parser.add_argument("--out", type=Path, default=Path("runs/speed.jsonl"), help="the records (runs/speed.jsonl)")
     given, shared = configs.parse(argv, parser)
@@ -264,8 +288,9 @@ def main(argv: Sequence[str]) -> None:
     own = every_encoding()
     if given.contender is not None:
         own = [configs.from_arguments(shlex.split(contender)) for contender in given.contender]
-    contenders = enter(given.config, [shared | changes for changes in own])
-    cells = _cells(given.cells, next(iter(contenders.values())).config.context)
+    contenders = enter(given.config, [shared | changes for changes in own], dense=given.dense)
+    config = next(iter(contenders.values())).config
+    cells = _cells(given.cells, config.context, encoder=not config.model.causal)
     measure_cells(contenders, cells, given.out, rounds=given.rounds)
 
 

@@ -1,4 +1,4 @@
-"""The workloads of `bench.speed`: reading a text, training, decoding; and the memory of a backward pass."""
+"""The workloads of `bench.speed`: reading a text, embedding it, training, decoding; and the memory of a backward pass."""
 
 import dataclasses
 import functools
@@ -14,6 +14,7 @@ from jaxtyping import Array
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
 from bam_jax.models import generate, transformer
+from bam_jax.models.embedding import embed_texts
 from bam_jax.training import losses, optimizer
 from bam_jax.training.step import State, jit_once, make_step
 
@@ -44,17 +45,20 @@ class Contender:
 
     Args:
         config: its configuration.
+        backend: of its attention (`bam_jax.attention.attention`).
 
     Raises:
         UserError: it will not do, or its tokenizer has no files here.
     """
 
-    def __init__(self, config: Config):
-        self.config = config
+    def __init__(self, config: Config, backend: str = "auto"):
+        self.config, self.backend = config, backend
         self.vocab = config.model.vocab or tokenizers.tokenizer(config.data.tokenizer).padded
 
         def build() -> transformer.Decoder:
-            return transformer.build(config, vocab=self.vocab, rngs=nnx.Rngs(config.seed))
+            decoder = transformer.build(config, vocab=self.vocab, rngs=nnx.Rngs(config.seed))
+            decoder.layers.attention.backend = backend
+            return decoder
 
         abstract = nnx.eval_shape(build)
         self.limit: int | None = getattr(abstract.position, "limit", None)  # of a learned position table
@@ -89,6 +93,23 @@ def inference(contender: Contender, length: int) -> Workload:
 
     def call(tree: dict[str, Any]) -> dict[str, Any]:
         jax.block_until_ready(forward(tree, tokens))
+        return tree
+
+    return Workload(contender.parameters, call, work=1)
+
+
+def embedding(contender: Contender, length: int) -> Workload:
+    """Make one vector of a text.
+
+    Args:
+        contender: the model, an encoder.
+        length: tokens.
+    """
+    tokens, filled = contender.texts(1, length), jnp.full((1,), length, jnp.int32)
+    embed = jax.jit(lambda tree, tokens: embed_texts(contender.decoder(tree), tokens, filled))
+
+    def call(tree: dict[str, Any]) -> dict[str, Any]:
+        jax.block_until_ready(embed(tree, tokens))
         return tree
 
     return Workload(contender.parameters, call, work=1)

@@ -42,7 +42,7 @@ class Attention(nnx.Module):
         self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.ssmax_prior = encoding.ssmax
         self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
-        self.tiling = Tiling()
+        self.tiling, self.backend = Tiling(), "auto"
 
     @property
     def mask(self) -> Mask:
@@ -56,7 +56,7 @@ class Attention(nnx.Module):
         q, k, v, scoring, cache = self.inputs(x, info, cache, read)
         if read == 0:
             return x[:, :0], cache
-        out = per_device.attend(q, k, v, scoring, tiling=self.tiling)
+        out = per_device.attend(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
         return self.out(out.reshape(*out.shape[:2], -1)), cache
 
     def inputs(

@@ -54,6 +54,7 @@ def attend(
     scoring: Scoring,
     *,
     tiling: Tiling,
+    backend: str = "auto",
 ) -> Float[Array, "B T H D"]:
     """`attention`, and under a mesh the same on every device's share: rows, heads, and a ring of parts of each text.
 
@@ -61,20 +62,20 @@ def attend(
     axes are explicit, the result has the type of q.
 
     Args:
-        q, k, v, scoring, tiling: as in `attention`.
+        q, k, v, scoring, tiling, backend: as in `attention`.
 
     Raises:
         UserError: the scoring needs whole rows of logits, or all heads of them, which the mesh cuts.
     """
     mesh = ambient_mesh()
     if mesh is None:
-        return attention(q, k, v, scoring, tiling=tiling)
+        return attention(q, k, v, scoring, tiling=tiling, backend=backend)
     check_rowwise(scoring.rowwise, mesh)
 
     def attend_locally(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         if mesh.shape[CONTEXT] == 1:
-            return attention(q, k, v, scoring, tiling=tiling)
-        around = ring(BACKENDS[choose(q, k, v, scoring)], CONTEXT)
+            return attention(q, k, v, scoring, tiling=tiling, backend=backend)
+        around = ring(BACKENDS[choose(q, k, v, scoring) if backend == "auto" else backend], CONTEXT)
         return attention(q, k, v, scoring, backend=zigzag(around, CONTEXT), tiling=tiling)
 
     heads = P(BATCH, CONTEXT, TENSOR)

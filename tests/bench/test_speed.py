@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 
 from bam_jax import config
+from bam_jax.attention import op
 from bam_jax.bench import speed, workloads
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import ENCODINGS, context_aware
-from bam_jax.models import generate, transformer
+from bam_jax.models import embedding, generate, transformer
 from bam_jax.system.errors import UserError
 
 FILE = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+ENCODER = (
+    "--config.model.causal=False",
+    "--config.data.task=masked",
+    "--contender=--config.encoding=rope --config.ssmax=off",
+)
 MODEL = ModelConfig(layers=1, width=16, heads=2, hidden=16, vocab=11)
 made = functools.cache(lambda encoding: Contender(Config(encoding=encoding, model=MODEL, context=12, batch=4)))
 
@@ -134,6 +140,24 @@ def test_every_encoding_takes_part_with_and_without_ssmax_and_nope_is_first():
     assert list(some)[1] == config.digest(rope)
 
 
+def test_an_encoder_embeds_with_and_without_all_logits_in_memory(monkeypatch):
+    asked = {"model.vocab": 11, "model.causal": False, "data.task": "masked", "encoding": "alibi", "ssmax": "off"}
+    both = speed.enter(FILE, [asked], dense=True)
+    assert [speed.label(each.config, each.backend) for each in both.values()] == [
+        "nope",
+        "alibi",
+        "nope, dense",
+        "alibi, dense",
+    ]
+    _, alibi, _, dense = both.values()
+    tree, tokens, filled = alibi.parameters(), alibi.texts(1, 24), np.array([24])
+    plain = embedding.embed_texts(alibi.decoder(tree), tokens, filled)
+    monkeypatch.setattr(op, "choose", lambda *arguments: pytest.fail("a dense model chooses no backend"))
+    np.testing.assert_allclose(embedding.embed_texts(dense.decoder(tree), tokens, filled), plain, rtol=1e-5, atol=1e-6)
+    found = speed.measure("embedding", 16, {"dense": dense}, rounds=1)
+    assert found["dense"]["value"] > 0 and found["dense"]["n"] == speed.CALLS["embedding"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -142,7 +166,11 @@ def test_every_encoding_takes_part_with_and_without_ssmax_and_nope_is_first():
         (["--cells=memory:0"], "'memory:0' must be"),
         (["--rounds=0"], "--rounds=0 must be 1 or more"),
         (["--contender=--config.encoding=alibo"], "did you mean 'alibi'"),
-        (["--config.model.causal=False", "--config.data.task=masked"], "is an encoder"),
+        (
+            ["--config.model.causal=False", "--config.data.task=masked", "--cells=training:8"],
+            "encoders have the measures embedding",
+        ),
+        (["--cells=embedding:8"], "decoders have the measures inference, memory"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(tmp_path, arguments, message):

@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from bam_jax.data.tasks import passkey
 from bam_jax.experiments import jobs, papers
-from bam_jax.experiments.sweep import Sweep
 
 ROOT = papers.CONFIGS.parent
 FILE = ROOT / "experiments" / "quickstart_margins.py"
@@ -21,11 +19,13 @@ FILE = ROOT / "experiments" / "quickstart_margins.py"
 
 @pytest.fixture
 def margins(tmp_path, monkeypatch):
-    """The experiment's module, with two sets and a file of its own."""
+    """The experiment's module, with three sets and two, and files of its own."""
     spec = importlib.util.spec_from_file_location("quickstart_margins", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "SETS", 2)
+    monkeypatch.setattr(module, "SETS", 3)
+    monkeypatch.setattr(module, "OTHER_SETS", 2)
+    monkeypatch.setattr(module, "RECORDS", tmp_path / "records")
     monkeypatch.setattr(module, "ARITHMETICS", module.ARITHMETICS[1:4])
     monkeypatch.setattr(module, "MARGINS", tmp_path / "margins.json")
     monkeypatch.setattr(module, "machine", lambda: {"device": "cpu"})
@@ -33,12 +33,10 @@ def margins(tmp_path, monkeypatch):
     return module
 
 
-def invent(margins, folder):
+def invent(sweep):
     """Runs that find every key, but for one seed of the first row, which finds half of them."""
+    (made,), folder = sweep.experiments, sweep.folder
     folder.mkdir(parents=True)
-    made = margins.get_experiment()
-    sweep = Sweep((made,), (str(FILE),), folder)
-    (folder / "experiment.json").write_text(json.dumps(sweep.describe()))
     for job in jobs.row_jobs(made):
         value = 0.5 if (job.row.label, job.seed) == (made.rows[0].label, 1000) else 1.0
         lines = [
@@ -59,7 +57,6 @@ def invent(margins, folder):
         ]
         (folder / job.name).mkdir()
         (folder / job.name / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (folder / job.name / "config.json").write_text(margins.config.to_json(job.config))
 
 
 def test_claimed_rows_have_fresh_seeds_where_the_quickstart_claims_something(margins):
@@ -73,27 +70,28 @@ def test_claimed_rows_have_fresh_seeds_where_the_quickstart_claims_something(mar
 
 
 def test_a_killed_command_goes_on_with_the_arithmetics_that_the_file_lacks(margins, tmp_path, monkeypatch, capsys):
-    swept = []
+    swept, run = [], []
 
-    def sweep(arguments, die_at=2):
+    def sweep(sweep, die_at=2):
         swept.append((os.environ["XLA_FLAGS"].partition("=")[2], int(os.environ["NPROC"])))
         if len(swept) == die_at:
             raise KeyboardInterrupt
-        invent(margins, Path(arguments[1].partition("=")[2]))
+        run.append(len(sweep.rows))
+        invent(sweep)
 
-    monkeypatch.setattr(margins.sweep, "main", sweep)
+    monkeypatch.setattr(margins.Sweep, "run", sweep)
     with pytest.raises(KeyboardInterrupt):
         margins.main([f"--runs={tmp_path / 'runs'}"])
-    assert "3 arithmetics x 2 sets" in capsys.readouterr().out
+    assert "3 of 3 arithmetics are missing: 7 sets x 5 models" in capsys.readouterr().out
     margins.main([f"--runs={tmp_path / 'runs'}"])
-    assert swept == [*margins.ARITHMETICS[:2], *margins.ARITHMETICS[1:]]
+    assert swept == [*margins.ARITHMETICS[:2], *margins.ARITHMETICS[1:]] and run == [15, 10, 10]
     kept = json.loads(margins.MARGINS.read_text())
-    assert len(kept["table"]) == 2 * len(margins.ARITHMETICS) == 2 * len(kept["arithmetics"])
+    assert [line["set"] for line in kept["table"]] == [1, 2, 3, 1, 2, 1, 2] and len(kept["arithmetics"]) == 3
     first = kept["table"][0]["claims"][0]
     assert first["accuracy"] == {"1000": 0.5, "1001": 1.0, "1002": 1.0} and not first["met"]
     assert kept["table"][1]["claims"][0]["met"] and kept["arithmetics"][0]["commits"] == ["abc1234"]
     said = capsys.readouterr().out
-    assert "| 1 of 2 | 0.917 [0.000, 1.000] | 0.833 | 1.000 |" in said and "2 arithmetics are missing" in said
+    assert "| 1 of 2 | 0.917 [0.000, 1.000] | 0.833 | 1.000 |" in said and "2 of 3 arithmetics are missing" in said
     margins.main([f"--runs={tmp_path / 'runs'}"])  # nothing is left
     assert len(swept) == 4
 
@@ -123,7 +121,11 @@ def get_experiment():
 @pytest.mark.full
 def test_the_command_runs_where_the_quickstart_is_short_and_survives_a_kill(tmp_path):
     (tmp_path / "quickstart.py").write_text(QUICK.format(path=str(FILE.with_name("quickstart.py"))))
-    text = FILE.read_text().replace("SETS = 8\n", "SETS = 2\n").replace('("AVX2", "AVX", "SSE4_2")', '("AVX2",)')
+    text = (
+        FILE.read_text()
+        .replace("SETS, OTHER_SETS = 8, 2\n", "SETS, OTHER_SETS = 2, 2\n")
+        .replace('("AVX2", "AVX", "SSE4_2")', '("AVX2",)')
+    )
     (tmp_path / FILE.name).write_text(text)
     command = [sys.executable, str(tmp_path / FILE.name), f"--runs={tmp_path / 'runs'}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -133,7 +135,7 @@ def test_the_command_runs_where_the_quickstart_is_short_and_survives_a_kill(tmp_
     while not record.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     first.send_signal(signal.SIGKILL)  # most likely within the second arithmetic
-    assert "2 arithmetics x 2 sets x 1 models" in first.communicate()[0]
+    assert "2 of 2 arithmetics are missing: 4 sets x 1 models" in first.communicate()[0]
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert again.returncode == 0, again.stderr
     kept = json.loads(record.read_text())
