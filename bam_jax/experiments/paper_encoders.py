@@ -46,11 +46,11 @@ _SIZES: Mapping[str, Any] = {
 }
 _MASKED: Mapping[str, Mapping[str, Any]] = {
     "toy": {"batch": 16, "steps": 200, "optimizer.rate": 3e-3, "optimizer.warmup": 20},
-    "small": {"batch": 16, "steps": 800, "optimizer.rate": 3e-3, "optimizer.warmup": 100},
+    "small": {"batch": 16, "steps": 2000, "optimizer.warmup": 100},
 }
 _CONTRASTIVE: Mapping[str, Mapping[str, Any]] = {
     "toy": {"batch": 16, "steps": 40, "optimizer.rate": 3e-3, "optimizer.warmup": 2},
-    "small": {"batch": 32, "steps": 300, "optimizer.rate": 3e-3, "optimizer.warmup": 15},
+    "small": {"batch": 32, "steps": 300, "optimizer.warmup": 15},
 }
 
 
@@ -63,7 +63,8 @@ def masked_row(method: str, scale: str) -> Row:
     """
     changes: dict[str, Any] = {"data.source": FINEWEB_EDU, "model.vocab": 30_522, "steps": MASKED_STEPS}
     if scale != "paper":
-        changes = {**_SIZES, **_MASKED[scale], "data.source": TEXTS, "data.holdout": 0.1}
+        changes = {**_SIZES, **_MASKED[scale], **_rates(method, small.MASKED, scale)}
+        changes |= {"data.source": TEXTS, "data.holdout": 0.1}
     return _row(f"{method}, masked", MASKED_CONFIG, method, scale, changes)
 
 
@@ -86,9 +87,16 @@ def contrastive_row(method: str, scale: str) -> Row:
     """
     changes: dict[str, Any] = {"data.source": MS_MARCO, "model.vocab": 30_522}
     if scale != "paper":
-        changes = {**_SIZES, **_CONTRASTIVE[scale], "data.source": TRIPLETS}
+        changes = {**_SIZES, **_CONTRASTIVE[scale], **_rates(method, small.TRIPLETS, scale), "data.source": TRIPLETS}
     made = _row(method, CONTRASTIVE_CONFIG, method, scale, changes)
     return dataclasses.replace(made, start=f"{method}, masked")
+
+
+def _rates(method: str, kind: str, scale: str) -> Mapping[str, float]:
+    """The rates that the small scale's search has chosen; the toy scale has one for all."""
+    if scale != "small":
+        return {}
+    return small.chosen_rates(small.learner(method, kind), small.ENCODER_RATES)
 
 
 def _row(label: str, config: str, method: str, scale: str, changes: Mapping[str, Any]) -> Row:

@@ -15,7 +15,17 @@ from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import files
 from bam_jax.system.errors import UserError
 
-RULE = "the highest accuracy at the training context if keys are planted, then the lowest perplexity there; the worst seed counts"
+RULE = (
+    "the highest accuracy at the training context if keys are planted, then the lowest perplexity or contrastive loss there; "
+    "the worst seed counts"
+)
+SCORES = {
+    "passkey": ("accuracy", min),
+    "perplexity": ("perplexity", max),
+    "masked_perplexity": ("perplexity", max),
+    "contrastive": ("loss", max),
+}
+"""The score that an evaluation gives, and the worse one of two."""
 
 Rates = Mapping[str, float]
 """Overrides of the configuration."""
@@ -37,9 +47,12 @@ def best(scores: Sequence[Mapping[str, float]]) -> int:
     1
 
     Args:
-        scores: of each try, its perplexity and, where keys are planted, its accuracy.
+        scores: of each try, its perplexity or loss and, where keys are planted, its accuracy.
     """
-    rank = lambda score: (-score["accuracy"] if "accuracy" in score else 0.0, score["perplexity"])
+
+    def rank(score: Mapping[str, float]) -> tuple[float, float]:
+        return (-score["accuracy"] if "accuracy" in score else 0.0, score["loss" if "loss" in score else "perplexity"])
+
     return min(range(len(scores)), key=lambda number: rank(scores[number]))
 
 
@@ -54,7 +67,7 @@ def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
     read = tables.results_reader(folder, made.records)
     for job in jobs.row_jobs(made):
         cells = read(job).cells
-        for name, score, worse in (("passkey", "accuracy", min), ("perplexity", "perplexity", max)):
+        for name, (score, worse) in SCORES.items():
             mine = [cell for cell in cells if cell["eval"] == name]
             if mine:
                 values = found.setdefault(job.row.label, {})

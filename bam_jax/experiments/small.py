@@ -23,6 +23,8 @@ OTHER_TEXT = "stdlib"
 
 RATES = Path(__file__).parents[2] / "experiments" / "small_rates.json"
 """The rates that the search has chosen, by learner."""
+ENCODER_RATES = RATES.with_name("encoder_rates.json")
+"""The same of encoders (`experiments/encoder_rates.py`)."""
 
 MIDDLE = 256_000
 """Tokens of the paper beyond which a length has fewer prompts: the time of a prompt grows with the square of its length."""
@@ -77,7 +79,8 @@ def tries(method: str) -> Sequence[Mapping[str, float]]:
 
 
 KEYS, TEXT, GPT2 = "keys", "text", "GPT-2 on text"
-"""The kinds of learners: BAM's models on planted keys or on text alone, and CABLE's on text."""
+MASKED, TRIPLETS = "masked", "triplets"
+"""The kinds of learners: BAM's models on planted keys or on text alone, CABLE's on text; encoders, before and after triplets."""
 
 
 def learner(name: str, kind: str) -> str:
@@ -88,27 +91,27 @@ def learner(name: str, kind: str) -> str:
 
     Args:
         name: the method, or an ablation of it.
-        kind: `KEYS`, `TEXT` or `GPT2`.
+        kind: `KEYS`, `TEXT`, `GPT2`, `MASKED` or `TRIPLETS`.
     """
     return f"{name}, {kind}"
 
 
-def chosen_rates(name: str) -> dict[str, float]:
+def chosen_rates(name: str, file: Path = RATES) -> dict[str, float]:
     """The rates of a learner, overrides of the configuration.
 
     Args:
         name: as `learner` makes it.
+        file: of the search, beside the experiment of its name.
 
     Raises:
         UserError: no file of the search, or none of its learners has that name.
     """
-    if not RATES.is_file():
-        raise UserError(f"no {RATES}; give the command in a clone, after python experiments/small_rates.py")
-    rates = json.loads(RATES.read_text())["rates"]
+    search = f"python experiments/{file.stem}.py"
+    if not file.is_file():
+        raise UserError(f"no {file}; give the command in a clone, after {search}")
+    rates = json.loads(file.read_text())["rates"]
     if name not in rates:
-        raise UserError(
-            f"{RATES.name} has no rates of {name!r}; run python experiments/small_rates.py, which lists the learners"
-        )
+        raise UserError(f"{file.name} has no rates of {name!r}; run {search}, which lists the learners")
     return dict(rates[name])
 
 

@@ -1,10 +1,12 @@
 """CABLE's Figure 6: the paper's setup, and what a CPU can do."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bam_jax.experiments import experiment, jobs, papers
+from bam_jax.experiments import small as small_scale
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.paper_encoders import ENCODER_METHODS
 
@@ -51,4 +53,7 @@ def test_the_scales_of_a_cpu():
     assert sum(job.cost() for job in found.values()) / 2 < 400, "seconds of two cores"
     small, rows = planned("small")
     assert all(row.seeds == tuple(range(8)) for row in small.rows)
-    assert len({job.config.optimizer.rate for job in rows.values()}) == 1, "one for all, as in the paper"
+    rates = json.loads(small_scale.ENCODER_RATES.read_text())["rates"]
+    for method in ENCODER_METHODS:
+        whole, early = (rows[f"{method}, {row}"].config.optimizer.rate for row in ("masked", "early"))
+        assert whole == early == rates[f"{method}, masked"]["optimizer.rate"]

@@ -158,7 +158,8 @@ def test_the_small_scale_has_seeds_and_the_data_of_what_is_claimed(name):
 
 
 def rate_seeds():
-    return {seed for row in experiment.load(EXPERIMENTS / "small_rates.py").rows for seed in row.seeds}
+    searches = [experiment.load(EXPERIMENTS / f"{name}.py") for name in ("small_rates", "encoder_rates")]
+    return {seed for search in searches for row in search.rows for seed in row.seeds}
 
 
 def test_the_sizes_of_the_small_scale_span_sixteen_times_the_parameters():
@@ -171,16 +172,17 @@ def test_the_sizes_of_the_small_scale_span_sixteen_times_the_parameters():
     assert [rate / rates[0] for rate in rates] == pytest.approx([1.0, 0.5, 0.3])  # as in BAM's Table 1
 
 
-def test_every_learner_of_the_small_scale_has_as_many_tries():
-    search = experiment.load(EXPERIMENTS / "small_rates.py")
+@pytest.mark.parametrize("file", [small.RATES, small.ENCODER_RATES])
+def test_every_learner_of_the_small_scale_has_as_many_tries(file):
+    search = experiment.load(EXPERIMENTS / f"{file.stem}.py")
     tried = collections.Counter(row.label.rpartition(", try ")[0] for row in search.rows)
-    assert set(tried) == set(json.loads(small.RATES.read_text())["rates"]) and set(tried.values()) == {3}
+    assert set(tried) == set(json.loads(file.read_text())["rates"]) and set(tried.values()) == {3}
     for row in search.rows:
         config = configs.load(row.config, row.overrides)
         assert {config.context} == {n for each in row.evaluations for n in each.lengths}
         assert all(each.seed == 100 for each in row.evaluations if isinstance(each, Passkey))
     with pytest.raises(UserError, match="has no rates of 'Mine, text'"):
-        small.chosen_rates("Mine, text")
+        small.chosen_rates("Mine, text", file)
 
 
 def test_other_text_is_held_out():

@@ -45,3 +45,4 @@ def test_the_worst_seed_counts(tmp_path, monkeypatch):
 def test_perplexity_decides_between_equal_accuracies_and_where_no_keys_are_planted():
     assert rate_search.best([{"accuracy": 0.5, "perplexity": 3.0}, {"accuracy": 0.5, "perplexity": 2.0}]) == 1
     assert rate_search.best([{"perplexity": 2.0}, {"perplexity": 2.0}, {"perplexity": 3.0}]) == 0
+    assert rate_search.best([{"loss": 2.0}, {"loss": 1.0}]) == 1
