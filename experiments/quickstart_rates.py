@@ -1,51 +1,39 @@
-"""The search for the peak learning rates of the quickstart's baselines, by their worst accuracy at 1x the training context.
+"""The search for the peak learning rates of the quickstart's methods: each has three tries with two seeds.
 
 Command:  python experiments/quickstart_rates.py
-Hardware: a CPU; 42 models took 47 core-minutes.
-Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads.
+Hardware: a CPU; 54 models, each about a minute of one core.
+Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads. experiments/records/quickstart_rates.jsonl
+          has what was measured: a search that was stopped goes on from there, on any machine.
 """
 
-import json
-import math
 import runpy
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax import sweep
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments import results
+from bam_jax.experiments import rate_search
 from bam_jax.experiments.experiment import Experiment, Row
-from bam_jax.report.run_curves import length_curves
-from bam_jax.system import errors, files
-from bam_jax.system.errors import UserError
+from bam_jax.experiments.rate_search import label_of
+from bam_jax.system import errors
 
 QUICKSTART = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))
-CONTEXT = QUICKSTART["CONTEXT"]
-RATES = (1e-3, 3e-3, 1e-2)
+CONTEXT, METHODS = QUICKSTART["CONTEXT"], QUICKSTART["METHODS"]
 SEEDS = (100, 101)
 """The seeds of training, and so of the prompts; the quickstart uses neither. A single seed may miss a fragile rate."""
+TRIES = {label: tuple({"optimizer.rate": rate} for rate in (1e-3, 3e-3, 1e-2)) for label in METHODS}
+"""The tries of each method."""
 
 
 def get_experiment() -> Experiment:
-    """Every baseline with every rate, evaluated at the training context only."""
-    evaluations = (
-        Passkey((CONTEXT,), trials=10),
-        Perplexity((CONTEXT,)),
-    )
+    """Every method with every rate, evaluated at the training context only."""
+    evaluations = (Passkey((CONTEXT,), trials=10), Perplexity((CONTEXT,)))
     rows = tuple(
-        Row(
-            f"{label}, {rate:g}",
-            QUICKSTART["CONFIG"],
-            {**overrides, "optimizer.rate": rate},
-            SEEDS,
-            evaluations,
-        )
-        for label, overrides in QUICKSTART["BASELINES"].items()
-        for rate in RATES
+        Row(label_of(label, number), QUICKSTART["CONFIG"], {**METHODS[label], **rates}, SEEDS, evaluations)
+        for label, tried in TRIES.items()
+        for number, rates in enumerate(tried)
     )
-    return Experiment(title="Peak rates of the quickstart's baselines", rows=rows)
+    return Experiment(title="Peak rates of the quickstart's methods", rows=rows)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -56,30 +44,9 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python experiments/quickstart_rates.py", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_rates"), help="folder of the runs")
-    folder = parser.parse_args(argv).runs
-    if sweep.main([__file__, f"--runs={folder}"]):
-        raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
-    _, runs = results.read_sweep(folder)
-    found: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    for run in runs:
-        label, _, rate = run.label.rpartition(", ")
-        value = lambda name, run=run: length_curves([run], name)[run.label].seeds[0].values[CONTEXT]
-        worst = found[label].setdefault(rate, {"accuracy": math.inf, "perplexity": 0.0})
-        worst["accuracy"] = min(worst["accuracy"], round(value("passkey"), 4))
-        worst["perplexity"] = max(worst["perplexity"], round(value("perplexity"), 4))
-    best = {
-        label: min(each, key=lambda rate: (-each[rate]["accuracy"], each[rate]["perplexity"]))
-        for label, each in found.items()
-    }
-    result = {
-        "command": "python experiments/quickstart_rates.py",
-        "rule": f"highest accuracy at {CONTEXT} tokens, then lowest perplexity there, the worse of seeds {SEEDS}",
-        "found": found,
-        "rates": {label: float(rate) for label, rate in best.items()},
-    }
-    path = Path(__file__).with_name("quickstart_rates.json")
-    files.write_atomically(path, json.dumps(result, indent=2) + "\n")
-    print(f"wrote {path}: {result['rates']}")
+    records, out = Path(__file__).with_name("records") / "quickstart_rates.jsonl", QUICKSTART["RATES"]
+    result = rate_search.search(Path(__file__), TRIES, parser.parse_args(argv).runs, out, records=str(records))
+    print(f"wrote {out}: {result['rates']}")
 
 
 if __name__ == "__main__":

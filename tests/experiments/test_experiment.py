@@ -162,11 +162,12 @@ def test_wikitext2_is_trained_on_one_part_and_evaluated_on_the_other(tmp_path, f
         assert max(evaluation.lengths) == 16 * job.config.context
 
 
-def test_the_search_has_every_baseline_at_every_rate():
+def test_the_search_has_every_method_of_the_quickstart_at_every_rate():
     made = experiment.load(EXPERIMENTS / "quickstart_rates.py")
     found = json.loads((EXPERIMENTS / "quickstart_rates.json").read_text())
     quickstart = experiment.load(EXPERIMENTS / "quickstart.py")
     used = {job.row.label: job.config.optimizer.rate for job in jobs(quickstart)}
-    assert {row.label for row in made.rows} == {f"{b}, {rate}" for b in found["rates"] for rate in found["found"][b]}
-    assert all(used[label] == rate for label, rate in found["rates"].items())
+    assert {row.label for row in made.rows} == {f"{method}, try {number}" for method in used for number in range(3)}
+    assert used == {label: rates["optimizer.rate"] for label, rates in found["rates"].items()}
+    assert not {row.seed for row in jobs(quickstart)} & {seed for row in made.rows for seed in row.seeds}
     assert all(length == 64 for row in made.rows for e in row.evaluations for length in e.lengths)
