@@ -58,7 +58,8 @@ def _row(learner: str, number: int) -> Row:
     else:
         made = bam(name, "small", label=label, overrides=rates, text=kind == small.TEXT)
     evaluations, seeds = (KEYS, SEEDS) if kind == small.KEYS else (TEXT, SEEDS[:1])
-    return dataclasses.replace(made, evaluations=evaluations, seeds=seeds)
+    # Within the training context a model is read as it was trained: the base of RoPE is not multiplied.
+    return dataclasses.replace(made, evaluations=evaluations, seeds=seeds, changes={})
 
 
 def main(argv: Sequence[str]) -> None:
