@@ -23,18 +23,20 @@ import dataclasses
 import functools
 import importlib
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from bam_jax.attention import reference, rows
 from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import Differentiable, Scoring
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.biases import Bias
 from bam_jax.biases.base import head_axes
@@ -102,11 +104,7 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
 
     def forward(q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> tuple[Array, Array]:
         first = lambda *operands: kernels.forward(*operands, tiling)
-
-        def second(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-            out, lse = other.forward(q, k, v, scoring, tiling)
-            return out.astype(q.dtype), lse  # as the kernels give it
-
+        second = lambda *operands: other.forward(*operands, tiling)
         return either(fits(q, scoring), first, second, q, k, v, scoring)
 
     def backward(residuals: Residuals, d_out: Array, tiling: Tiling) -> Gradients:
@@ -144,10 +142,11 @@ def attention(
     *,
     backend: str | Backend = "auto",
     tiling: Tiling = DEFAULT,
-) -> Float[Array, "B T H D"]:
+    return_lse: bool = False,
+) -> Any:
     """Softmax attention with a positional bias.
 
-        out_i = sum_j softmax_j(temperature_i * (q_i . k_j / sqrt(D) + bias(u_i, u_j))) v_j,   j visible from i
+        out_i = sum_j softmax_j(temperature_i * (scale * q_i . k_j + bias(u_i, u_j))) v_j,   j visible from i
 
     A row that sees no key gives 0. Gradients flow to q, k, v, the bias's parameters, the temperature and the coordinates.
     Logits and softmax are float32 (float64 for float64 inputs); the output has q's dtype.
@@ -163,6 +162,12 @@ def attention(
         backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
             else "chunked", or "rows" where the scoring is rowwise.
         tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
+        return_lse: whether the logarithms of the rows' normalisers are wanted as well. They have gradients. With them parts
+            of a text are merged, a sink takes its share of a row, or a loss keeps logits small.
+
+    Returns:
+        The output, [B, T, H, D] in q's dtype; with `return_lse` (output, lse), lse [B, H, T] in the logits' dtype, -1e30 where
+        a row sees nothing.
 
     Raises:
         ValueError: shapes or dtypes do not fit together; the message holds them.
@@ -180,26 +185,45 @@ def attention(
     if reason is not None:
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
     if not (q.size and k.size):  # no rows, or rows that see nothing
-        return jnp.zeros_like(q)
-    run = auto(functools.partial(_compiled, chosen, tiling), q)
-    return run(*varying((q, k, v, scoring)))
+        lse = jnp.full((q.shape[0], q.shape[2], q.shape[1]), HIDDEN, jnp.promote_types(q.dtype, jnp.float32))
+        return (jnp.zeros_like(q), lse) if return_lse else jnp.zeros_like(q)
+    q, scoring = _fold_scale(q, scoring)
+    run = auto(functools.partial(_compiled, chosen, tiling), q, (0, 1, 2, 3), (0, 2, 1))
+    out, lse = run(*varying((q, k, v, scoring)))
+    return (out, lse) if return_lse else out
+
+
+def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:
+    """The queries times the power of two in the scale, and the scoring with what is left of it, from 1 to 2.
+
+    A power of two rounds nothing, and costs once for each query what the rest costs for each logit, in float32. Where heads
+    are 16, 64 or 256 wide nothing is left.
+    """
+    if scoring.rowwise is not None:  # which may read the queries
+        return q, scoring
+    half, exponent = math.frexp(scoring.factor(q.shape[-1]))
+    return q * 2.0 ** (exponent - 1), dataclasses.replace(scoring, scale=2 * half)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
-    return varying(backend.forward(q, k, v, scoring, tiling), q)[0].astype(q.dtype)
+def _attention(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
+    return out.astype(q.dtype), lse
 
 
-def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[Array, Residuals]:
+def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[tuple[Array, Array], Residuals]:
     q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
     wanted = Differentiable.of(arguments[3]).flags(lambda x: x.perturbed)
     out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
-    return out.astype(q.dtype), Residuals(q, k, v, scoring, out, lse, wanted)
+    # A policy of `jax.checkpoint` that saves these names computes nothing of the forward pass again.
+    out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+    return (out.astype(q.dtype), lse), Residuals(q, k, v, scoring, out, lse, wanted)
 
 
-def _backward(backend: Backend, tiling: Tiling, residuals: Residuals, d_out: Any) -> tuple:
-    if isinstance(d_out, jax.custom_derivatives.SymbolicZero):
-        d_out = jnp.zeros_like(residuals.q)
+def _backward(backend: Backend, tiling: Tiling, residuals: Residuals, cotangents: Any) -> tuple:
+    d_out, d_lse = (None if isinstance(x, jax.custom_derivatives.SymbolicZero) else x for x in cotangents)
+    d_out = jnp.zeros_like(residuals.q) if d_out is None else d_out
+    residuals = dataclasses.replace(residuals, d_lse=d_lse)
     return tuple(varying(backend.backward(residuals, d_out, tiling), residuals.q))
 
 
@@ -262,6 +286,8 @@ def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
             raise ValueError(
                 f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {type(scoring.bias).__name__}"
             )
+    if scoring.scale is not None and not (isinstance(scoring.scale, (int, float)) and math.isfinite(scoring.scale)):
+        raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
     heads, temperature = q.shape[2], scoring.temperature
     own = lambda axis, leaf: None if axis is None else leaf  # shared parameters have no head axis
     per_head = jax.tree.map(own, head_axes(scoring.bias), scoring.bias, is_leaf=lambda x: x is None)

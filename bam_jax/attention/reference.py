@@ -1,7 +1,5 @@
 """The slow obvious backend: the whole table of logits at once. All others are tested against it."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -21,7 +19,8 @@ def forward(
     groups = q.shape[2] // k.shape[2]
     k, v = sealed(k, v)
     keys, values = (jnp.repeat(x, groups, axis=2) for x in (k, v))
-    scores = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype) / math.sqrt(q.shape[-1])
+    product = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)
+    scores = scoring.scaled(product, q.shape[-1])
     bias = bias_table(scoring, dtype)
     seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
     if scoring.rowwise is None:
@@ -44,7 +43,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
     scoring = residuals.scoring
     again = lambda q, k, v, parts: forward(q, k, v, parts.within(scoring), tiling)
     results, vjp = jax.vjp(again, residuals.q, residuals.k, residuals.v, Differentiable.of(scoring))
-    dq, dk, dv, d_parts = vjp(cotangents(*results, residuals.out, residuals.lse, d_out))
+    dq, dk, dv, d_parts = vjp(cotangents(*results, residuals.out, residuals.lse, d_out, residuals.d_lse))
     return Gradients(dq, dk, dv, d_parts.cotangent(scoring))
 
 
@@ -54,18 +53,21 @@ def cotangents(
     out: Float[Array, "B T H D"],
     lse: Float[Array, "B H T"],
     d_out: Float[Array, "B T H D"],
+    d_lse: Float[Array, "B H T"] | None,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Cotangents of attention over a part of the keys and of its log-normaliser, from that of attention over all of them.
 
-        out = sum_p s_p out_p,   s_p = exp(lse_p - lse);   d out_p = s_p d_out,   d lse_p = s_p d_out . (out_p - out)
+        out = sum_p s_p out_p,   s_p = exp(lse_p - lse);   d out_p = s_p d_out,   d lse_p = s_p (d_out . (out_p - out) + d_lse)
 
-    Where the keys are all there are, s_p is 1 and d lse_p is 0. Devices of a ring have a part each.
+    Where the keys are all there are, s_p is 1 and d lse_p is d_lse. Devices of a ring have a part each.
 
     Args:
         part, part_lse: as `forward` gives them for the part.
         out, lse: the same for all keys.
         d_out: the cotangent of `out`.
+        d_lse: that of `lse`; None: 0.
     """
     share = jnp.exp(part_lse - lse)
     change = ((part - out).astype(lse.dtype) * d_out.astype(lse.dtype)).sum(-1).swapaxes(1, 2)
+    change = change if d_lse is None else change + d_lse
     return (share.swapaxes(1, 2)[..., None] * d_out).astype(part.dtype), share * change

@@ -77,8 +77,8 @@ def zigzag(backend: Backend, axis: str) -> Backend:
             return backend.backward(residuals, d_out, tiling)
         whole = (residuals.q, residuals.k, residuals.v, residuals.out, d_out)
         q, k, v, out, d_out = _deal(whole, axis, 1)
-        lse, scoring = _deal(residuals.lse, axis, 2), _deal_scoring(residuals.scoring, axis)
-        pieces = Residuals(q, k, v, scoring, out, lse, residuals.wanted)
+        (lse, d_lse), scoring = _deal((residuals.lse, residuals.d_lse), axis, 2), _deal_scoring(residuals.scoring, axis)
+        pieces = Residuals(q, k, v, scoring, out, lse, residuals.wanted, d_lse)
         dq, dk, dv, d_scoring = backend.backward(pieces, d_out, tiling)
         d_parts = Differentiable.of(d_scoring)
         of_tokens = d_parts._replace(bias=None)  # the bias belongs to no part of the text

@@ -41,14 +41,15 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
     scoring, k, v = residuals.scoring, residuals.k, residuals.v
     blocks = _Blocks.of(residuals.q, k, scoring, tiling)
     q, out, d_out = (blocks.filled(x) for x in (residuals.q, residuals.out, d_out))
-    lse = skipping.pad(residuals.lse, blocks.size)
+    lse, d_lse = jax.tree.map(lambda x: skipping.pad(x, blocks.size), (residuals.lse, residuals.d_lse))
 
     def one(total: tuple, n: Array) -> tuple[tuple, tuple]:
         of_block = blocks.scoring(n)
         again = lambda q, k, v, parts: reference.forward(q, k, v, parts.within(of_block), tiling)
         results, vjp = jax.vjp(again, blocks.take(q, 1, n), k, v, Differentiable.of(of_block))
         whole = blocks.take(out, 1, n), blocks.take(lse, 2, n), blocks.take(d_out, 1, n)
-        dq, dk, dv, d_parts = vjp(reference.cotangents(*results, *whole))
+        of_lse = None if d_lse is None else blocks.take(d_lse, 2, n)
+        dq, dk, dv, d_parts = vjp(reference.cotangents(*results, *whole, d_lse=of_lse))
         d_common = (dk, dv, d_parts._replace(temperature=None, query_coordinate=None))
         return jax.tree.map(jnp.add, total, d_common), (dq, d_parts.temperature, d_parts.query_coordinate)
 

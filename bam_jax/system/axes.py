@@ -45,15 +45,20 @@ def _axes(x: Array) -> frozenset[Any]:
     return jax.typeof(x).manual_axis_type.varying
 
 
-def auto(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
+def auto(function: Callable[..., Any], like: Array, *axes: tuple[int, ...]) -> Callable[..., Any]:
     """The function, computed as the compiler cuts it wherever the mesh of `like` has explicit axes.
 
-    Blocks of a text are slices that types of explicit axes do not allow. The result has the sharding of `like`.
+    Blocks of a text are slices that types of explicit axes do not allow.
 
     Args:
-        function: takes pytrees of arrays, and returns an array of the shape of `like`.
+        function: takes pytrees of arrays, and returns a tuple of arrays, cut as `like` is.
         like: [...], of which the type matters alone.
+        axes: of each of the results, which axis of `like` each of its own is.
     """
     sharding = jax.typeof(like).sharding
     explicit = sharding.mesh.explicit_axes
-    return jax.sharding.auto_axes(function, axes=explicit, out_sharding=sharding) if explicit else function
+    if not explicit:
+        return function
+    spec = (*sharding.spec, *[None] * (like.ndim - len(sharding.spec)))
+    cut = tuple(sharding.update(spec=jax.P(*(spec[axis] for axis in own))) for own in axes)
+    return jax.sharding.auto_axes(function, axes=explicit, out_sharding=cut)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -177,6 +178,50 @@ def test_auto_says_which_backend_it_chose(qkv, caplog):
     np.testing.assert_array_equal(auto, attention(*qkv, scoring(), backend="chunked"))
 
 
+def test_a_sink_takes_its_share_of_a_row_by_the_normaliser(qkv):
+    """A key of no content that every row sees: what a learned logit in the denominator is."""
+    q, k, v = qkv
+    out, lse = attention(q, k, v, scoring(), return_lse=True)
+    assert lse.shape == (B, H, T) and lse.dtype == jnp.float32
+    sink = jnp.array([-1.0, 0.0, 2.0])
+    shared = out * jax.nn.sigmoid(lse - sink[:, None]).transpose(0, 2, 1)[..., None]
+    np.testing.assert_array_equal(out, attention(q, k, v, scoring()))
+
+    logits = jnp.einsum("bthd,bshd->bhts", q, k) / 2 + biases.table(
+        prior(), *[jnp.arange(T, dtype=float)[None, None]] * 2
+    )
+    logits = jnp.where(jnp.tri(T, dtype=bool), logits, -jnp.inf)
+    whole = jnp.concatenate([logits, jnp.broadcast_to(sink[:, None, None], (B, H, T, 1))], -1)
+    expected = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(whole)[..., :-1], v)
+    np.testing.assert_allclose(shared, expected, rtol=0, atol=1e-5)
+    _, empty = attention(q, k[:, :0], v[:, :0], blind(), return_lse=True)
+    assert empty.shape == (B, H, T) and (empty < -1e20).all()
+
+
+def blind():
+    """A scoring without keys."""
+    none = Tokens(jnp.zeros((1, 0), jnp.int32))
+    return dataclasses.replace(scoring(), keys=none)
+
+
+def test_a_policy_that_saves_both_results_computes_nothing_of_the_forward_pass_again(qkv):
+    def exponents(*names):
+        policy = jax.checkpoint_policies.save_only_these_names(*names)
+        layer = jax.checkpoint(lambda q, k, v: attention(q, k, v, scoring()).sum(), policy=policy)
+        return count("exp", jax.make_jaxpr(jax.value_and_grad(layer, (0, 1, 2)))(*qkv).jaxpr)
+
+    # The normalisers need all of the pass that the output needs.
+    assert exponents("attention_out", "attention_lse") < exponents("attention_out") == exponents()
+
+
+def count(primitive, jaxpr):
+    """How often a primitive stands in a jaxpr, inner ones included."""
+    inside = [inner for equation in jaxpr.eqns for inner in jax.extend.core.jaxprs_in_params(equation.params)]
+    return sum(equation.primitive.name == primitive for equation in jaxpr.eqns) + sum(
+        count(primitive, inner) for inner in inside
+    )
+
+
 def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
     with pytest.raises(Unsupported, match="no attention backend 'flash': there are auto, reference, rows, chunked"):
         attention(*qkv, scoring(), backend="flash")
@@ -207,6 +252,9 @@ def test_shapes_that_do_not_fit_are_said(qkv):
         attention(q, k, v, dataclasses.replace(scoring(), temperature=jnp.ones((B, T))))
     with pytest.raises(ValueError, match="whose mask is a Mask"):
         attention(q, k, v, dataclasses.replace(scoring(), mask=None))
+    for scale in (jnp.ones(()), float("nan"), "1"):
+        with pytest.raises(ValueError, match="scoring.scale is None or a finite number"):
+            attention(q, k, v, dataclasses.replace(scoring(), scale=scale))
     for window in (0, "64", 6.5):
         with pytest.raises(ValueError, match=f"window={window!r}"):
             Mask(window=window)

@@ -29,7 +29,7 @@ _PLANE = 2**16  # Elements of one tile of one row and head, at most: 256 x 256.
 
 @dataclasses.dataclass(frozen=True)
 class QueryBlock:
-    """One block of queries: q [B, K, G, block, D], already divided by sqrt(D), and temperature [#B, #K, #G, block]."""
+    """One block of queries: q [B, K, G, block, D], and temperature [#B, #K, #G, block]."""
 
     q: Float[Array, "B K G q D"]
     tokens: Tokens
@@ -136,10 +136,10 @@ class Blocks:
         """The n-th block of queries."""
         take = lambda x: block_of(x, -1, n, self.block_q)
         tokens, temperature = jax.tree.map(take, (self.scoring.queries, self.scoring.temperature))
-        rows = self.split_heads(block_of(self.q, 1, n, self.block_q)) / math.sqrt(self.q.shape[-1])
+        rows = self.split_heads(block_of(self.q, 1, n, self.block_q))
         if temperature is not None:
             temperature = self.split_scalars(temperature)
-        return QueryBlock(rows.astype(self.q.dtype), tokens, temperature)
+        return QueryBlock(rows, tokens, temperature)
 
     def key_block(self, m: Int[Array, ""]) -> KeyBlock:
         """The m-th block of keys."""
@@ -152,7 +152,7 @@ class Blocks:
     ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
         """The logits of the tile at block numbers (n, m), and those before temperature and mask."""
         operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
-        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k)
+        raw = self.scoring.scaled(self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k), self.q.shape[-1])
         raw = raw + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
@@ -161,7 +161,7 @@ class Blocks:
     def counted_logits(self, queries: QueryBlock, n: Int[Array, ""]) -> Float[Array, "B K G q C"]:
         """The logits of the C kinds that query block `n` counts, each with the logarithm of its number."""
         assert self.counted is not None
-        raw = self.dot("bkgqd,bskd->bkgqs", queries.q, self.counted.k)
+        raw = self.scoring.scaled(self.dot("bkgqd,bskd->bkgqs", queries.q, self.counted.k), self.q.shape[-1])
         raw = raw + self.split_scalars(self.counted.level[None, :, n, None, None].astype(self.dtype))
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         count = self.counted.count[:, n]

@@ -7,7 +7,6 @@ rounding to bfloat16 loses.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +88,6 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
     blocks = Blocks.of(q, k, v, scoring, tiling)
     lse, delta = (skipping.pad(x, blocks.block_q) for x in residuals.row_terms(d_out))
     d_out = pad_rows(d_out, blocks.block_q)
-    scale = 1 / math.sqrt(q.shape[-1])
     zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))
 
     def query_block(carry: tuple, n: Array) -> tuple[tuple, tuple]:
@@ -117,7 +115,7 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
 
         start = (zeros(queries.q), zeros(row_lse), zeros(queries.tokens.coordinate))
         carry, (dq, d_temperature, d_i) = blocks.over_keys(n, key_block, varying((carry, start), blocks.q))
-        return carry, (dq * scale, d_temperature, d_i)
+        return carry, (dq, d_temperature, d_i)
 
     start = (zeros(blocks.k), zeros(blocks.v), zeros(scoring.bias), zeros(blocks.scoring.keys.coordinate))
     totals, of_queries = _scan(query_block, varying(start, blocks.q), blocks.query_blocks)
@@ -129,6 +127,7 @@ def _gradients(blocks: Blocks, residuals: Residuals, totals: tuple, of_queries: 
     (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = totals, of_queries
     q, k, v, parts = residuals.q, residuals.k, residuals.v, Differentiable.of(residuals.scoring)
     narrow = lambda x, like: x.astype(like.dtype)
+    dq, dk = (residuals.scoring.scaled(x, q.shape[-1]) for x in (dq, dk))
     d_parts = Differentiable(jax.tree.map(narrow, d_bias, parts.bias), None, None, None)
     if parts.temperature is not None:
         d_parts = d_parts._replace(temperature=sum_leading(blocks.join_scalars(d_temperature), parts.temperature))

@@ -35,9 +35,11 @@ def backward(run: Callable, residuals: Residuals, d_out: Array) -> Gradients:
     heads = _Heads(scoring, residuals.k.shape[2])
 
     def one(n: Array) -> list[Array]:
-        whole = [residuals.q, residuals.k, residuals.v, residuals.out, residuals.lse, d_out]
-        q, k, v, out, lse, d_out_of_head = heads.take(whole, [2, 2, 2, 2, 1, 2], n)
-        of_head = Residuals(q, k, v, heads.scoring(n), out, lse, residuals.wanted)
+        whole = [residuals.q, residuals.k, residuals.v, residuals.out, d_out]
+        q, k, v, out, d_out_of_head = heads.take(whole, [2] * len(whole), n)
+        of_rows = lambda x: heads.take([x], [1], n)[0]
+        lse, d_lse = jax.tree.map(of_rows, (residuals.lse, residuals.d_lse))
+        of_head = Residuals(q, k, v, heads.scoring(n), out, lse, residuals.wanted, d_lse)
         dq, dk, dv, d_scoring = run(of_head, d_out_of_head)
         return [dq, dk, dv, *jax.tree.leaves(Differentiable.of(d_scoring))]
 

@@ -21,6 +21,7 @@ class Residuals:
         lse: logarithms of the rows' normalisers, `HIDDEN` where a row sees nothing.
         wanted: for each differentiable part of the scoring a flag for each of its leaves: whether anybody will look at its
             cotangent, which may be anything if not.
+        d_lse: the cotangent of `lse`; None: 0.
     """
 
     q: Float[Array, "B T H D"]
@@ -30,6 +31,7 @@ class Residuals:
     out: Float[Array, "B T H D"]
     lse: Float[Array, "B H T"]
     wanted: Differentiable = dataclasses.field(metadata={"static": True})
+    d_lse: Float[Array, "B H T"] | None = None
 
     def row_terms(self, d_out: Float[Array, "B T H D"]) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
         """Two numbers of each row that the gradient of its logits needs: d_logit = exp(logit - lse) (d_weight - delta).
@@ -38,9 +40,11 @@ class Residuals:
             d_out: the cotangent of `out`.
 
         Returns:
-            The log-normaliser of each row, 0 if it sees nothing, and delta, the sum over D of out times d_out.
+            The log-normaliser of each row, 0 if it sees nothing, and delta, the sum over D of out times d_out, less d_lse:
+            a weight is the derivative of the log-normaliser by its logit.
         """
         delta = jnp.einsum("bthd,bthd->bht", self.out, d_out, preferred_element_type=self.lse.dtype)
+        delta = delta if self.d_lse is None else delta - self.d_lse
         # A row that sees nothing has no normaliser: any finite one gives it zero weights.
         return jnp.where(self.lse <= FLOOR, 0, self.lse), delta
 

@@ -1,6 +1,7 @@
 """The score of a query and a key as one pytree: bias, temperature, positions, documents and mask."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ FLOOR = -1e20
 class Scoring:
     """The score of every query and key.
 
-        logit[h, i, j] = temperature[h, i] * (q_i . k_j / sqrt(D) + bias_h(u_i, u_j))   where j is visible from i
+        logit[h, i, j] = temperature[h, i] * (scale * q_i . k_j + bias_h(u_i, u_j))   where j is visible from i
 
     Args:
         bias: a `Bias` with parameters [H] or [H, n].
@@ -37,6 +38,7 @@ class Scoring:
         temperature: [#B, H, T] (SSMax with the prior inside) or None for 1.
         mask: causality and window.
         rowwise: what makes logits of whole rows of scores and biases, before the temperature; None: their sum.
+        scale: of the products of queries and keys, a number of Python; None: 1 / sqrt(D).
     """
 
     bias: Bias
@@ -45,6 +47,21 @@ class Scoring:
     temperature: Float[Array, "#B H T"] | None = None
     mask: Mask = dataclasses.field(default=Mask(), metadata={"static": True})
     rowwise: Rowwise | None = None
+    scale: float | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def factor(self, width: int) -> float:
+        """The scale of products of heads of a width."""
+        return 1 / math.sqrt(width) if self.scale is None else self.scale
+
+    def scaled(self, product: Array, width: int) -> Array:
+        """The products of queries and keys, scaled in their own type: in float32, where that rounds nothing to two bytes.
+
+        Args:
+            product: q . k of any shape.
+            width: of a head, D.
+        """
+        factor = self.factor(width)
+        return product if factor == 1 else product * factor
 
 
 def coordinate(tokens: Tokens, dtype: jnp.dtype) -> Coordinate:

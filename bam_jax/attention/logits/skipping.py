@@ -145,7 +145,7 @@ def _surely_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array,
 def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q: int, block_k: int) -> Array | None:
     """[#H, N, M]: tiles that can be left out, so that all of them together hold less than a share of each row's mass.
 
-    By Cauchy-Schwarz abs(t_i q_i . k_j) / sqrt(D) <= C_i. A key of bias b has at most exp(2 C_i + t_i (b - b')) times the
+    By Cauchy-Schwarz abs(t_i scale q_i . k_j) <= C_i. A key of bias b has at most exp(2 C_i + t_i (b - b')) times the
     weight of a key that row i is sure to see and whose bias is at least b'. With S keys, a tile can be left out where
 
         2 C_i + log S + t_i (b_max(tile) - b'_i) < log(share)   for every row i of the tile.
@@ -256,7 +256,7 @@ def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: in
     # Empty slots are neutral; the padding of q is 0 and raises no maximum.
     coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
     hottest = cut(jnp.where(filled, temperature, -jnp.inf)).max((0, 3))
-    return content[:, :, None] / math.sqrt(q.shape[-1]), coldest[:, :, None], hottest[:, :, None]
+    return content[:, :, None] * abs(scoring.factor(q.shape[-1])), coldest[:, :, None], hottest[:, :, None]
 
 
 def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:

@@ -11,7 +11,7 @@ FIRE) spill registers in the gradients of the query side: right, and slow; see `
 
 import dataclasses
 import functools
-import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -87,21 +87,20 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
 
     sums = tile.ScoringSums.of(scoring, pipeline.parameters, residuals.wanted)
     query_sums, key_sums = sum(sums.of_queries), sum(sums.of_keys)
-    scale = 1 / math.sqrt(q.shape[-1])
     # Two kernels, each of which holds what it sums: none adds to numbers that another block of threads adds to as well, and
     # the order of every sum is the same in each run.
     query_kernel = Kernel(
         "query_gradients",
         functools.partial(_gradient_start, 1, query_sums),
         functools.partial(_query_step, sums.of_queries),
-        functools.partial(_gradient_finish, (scale,)),
+        functools.partial(_gradient_finish, (pipeline.scaled,)),
         _BACKWARD_WIDTH,
     )
     key_kernel = Kernel(
         "key_gradients",
         functools.partial(_gradient_start, 2, key_sums),
         functools.partial(_key_step, sums.of_keys),
-        functools.partial(_gradient_finish, (scale, 1.0)),
+        functools.partial(_gradient_finish, (pipeline.scaled, _as_it_is)),
         _BACKWARD_WIDTH,
     )
     (dq,), d_query = pipeline.over_keys(query_kernel, matrices, vectors, matrices=1, vectors=query_sums)
@@ -121,7 +120,7 @@ def _forward_start(width: int) -> tuple:
 def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     (q,), (k, v) = loaded.held, loaded.other
     top, total, sums = state
-    scores = product(q, k) * loaded.scale
+    scores = loaded.scaled(product(q, k))
     logits, _ = tile.logits(scores, loaded.bias, loaded.along_rows, loaded.along_columns)
     highest = jnp.maximum(top, logits.max(1))
     weights = jnp.exp(logits - spread(highest, logits.shape))
@@ -139,13 +138,18 @@ def _forward_finish(state: tuple) -> tuple:
     return (sums * spread(1 / whole, sums.shape),), (lse,)
 
 
+def _as_it_is(x: Array) -> Array:
+    return x
+
+
 def _gradient_start(matrices: int, vectors: int, width: int) -> tuple:
     return tuple(zeros(width) for _ in range(matrices)), tuple(constant_vector(0.0) for _ in range(vectors))
 
 
-def _gradient_finish(scales: tuple[float, ...], state: tuple) -> tuple:
+def _gradient_finish(last: tuple[Callable, ...], state: tuple) -> tuple:
+    """The sums, after what is done last to each matrix."""
     matrices, vectors = state
-    return tuple(x * scale for x, scale in zip(matrices, scales, strict=True)), vectors
+    return tuple(finish(x) for x, finish in zip(matrices, last, strict=True)), vectors
 
 
 def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
@@ -153,7 +157,7 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     (q, d_out), (k, v) = loaded.held, loaded.other
     queries, lse, delta = loaded.along_rows
     (dq,), d_query = state
-    logits, raw = tile.logits(product(q, k) * loaded.scale, loaded.bias, queries, loaded.along_columns)
+    logits, raw = tile.logits(loaded.scaled(product(q, k)), loaded.bias, queries, loaded.along_columns)
     # Weights are computed again from the log-normaliser: the table of weights is never in memory.
     d_logits = jnp.exp(logits - lse) * (product(d_out, v) - delta)
     d_temperature = []
@@ -172,7 +176,7 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     (k, v), (q, d_out) = loaded.held, loaded.other
     queries, lse, delta = loaded.along_columns
     (dk, dv), d_key = state
-    logits, _ = tile.logits(product(k, q) * loaded.scale, loaded.bias, queries, loaded.along_rows)
+    logits, _ = tile.logits(loaded.scaled(product(k, q)), loaded.bias, queries, loaded.along_rows)
     weights = jnp.exp(logits - lse)
     dv = loaded.add_product(dv, weights.astype(d_out.dtype), d_out)
     d_logits = weights * (product(v, d_out) - delta)

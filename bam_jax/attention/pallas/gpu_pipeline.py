@@ -6,7 +6,6 @@ along a row, inside four threads. The other side passes by in blocks that both c
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -72,7 +71,7 @@ class LoadedTile:
         other: references to matrices of the side that lies along the columns, [n, D].
         along_rows, along_columns: trees of vectors of either side, spread over the tile, [64, n].
         bias: of this head, its parameters spread, too.
-        scale: 1 / sqrt(D).
+        scaled: scales products of queries and keys.
         add_product: (total, a, b) -> total + a b, with a in registers and b in shared memory.
     """
 
@@ -81,7 +80,7 @@ class LoadedTile:
     along_rows: Any
     along_columns: Any
     bias: Any
-    scale: float
+    scaled: Callable[[Array], Array]
     add_product: Callable
 
 
@@ -107,10 +106,7 @@ class _Inputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TilePipeline:
-    """The operands padded to whole blocks and swizzled rows, and which tiles of the table of logits are needed.
-
-    q is not divided by sqrt(D) here: logits are, in float32, where that rounds nothing to two bytes.
-    """
+    """The operands padded to whole blocks and swizzled rows, and which tiles of the table of logits are needed."""
 
     q: Array  # [B, T, H, D]
     k: Array  # [B, S, K, D]
@@ -122,7 +118,7 @@ class TilePipeline:
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
     block_k: int
-    scale: float
+    scaled: Callable[[Array], Array]  # scales products of queries and keys
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "TilePipeline":
@@ -149,7 +145,7 @@ class TilePipeline:
             skipping.needed(q, k, whole, tiling.skip, block_q, block_k),
             block_q,
             block_k,
-            1 / math.sqrt(q.shape[-1]),
+            functools.partial(scoring.scaled, width=q.shape[-1]),
         )
 
     def over_keys(
@@ -287,7 +283,7 @@ class _Walk:
             along_rows, state = carry
             columns = jax.tree.map(lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1), vectors)
             rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
-            loaded = LoadedTile(tuple(mine), matrices, rows, columns, bias, self.tiles.scale, add)
+            loaded = LoadedTile(tuple(mine), matrices, rows, columns, bias, self.tiles.scaled, add)
             return along_rows, self.kernel.step(loaded, state)
 
         # The memory warpgroup fills a buffer again when both computing ones have left it, and these wait until it is full.

@@ -65,7 +65,9 @@ def forward(
     if q.shape[1] == 1:
         return decode(q, k, v, scoring, tiling)
     grid = TileGrid.of(q, k, v, scoring, tiling, _shift(scoring))
-    outputs = _like(grid.q), grid.per_query(1)
+    # The output leaves in float32: delta comes of it, and where one key has nearly all the weight, a prior's gradient is
+    # smaller than what rounding to two bytes loses.
+    outputs = jax.ShapeDtypeStruct(grid.q.shape, jnp.float32), grid.per_query(1)
     scratch = [(count, grid.block_q) for count in (1, 1, q.shape[-1])]  # maximum, total, weighted values
     out, lse = grid.over_keys(forward_kernel, grid.q, outputs, scratch)
     return sequence_second(out, q.shape[1]), lse[:, :, 0, : q.shape[1]]

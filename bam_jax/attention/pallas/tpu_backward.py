@@ -6,7 +6,6 @@ Both compute the weights of a tile again, from the log-normaliser of the forward
 """
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -34,7 +33,7 @@ class QueryOperands:
     """The operands of queries that backward kernels need beside the tokens.
 
     Args:
-        q: [B, H, D, T], divided by sqrt(D).
+        q: [B, H, D, T].
         d_out: [B, H, D, T].
         lse: [B, H, 1, T], the log-normaliser.
         delta: [B, H, 1, T], the sum over D of out times d_out.
@@ -78,7 +77,7 @@ def query_kernel(
         queries, bias, d_pieces = along_lanes(step.queries), step.bias(held.q.shape[-1]), []
         for piece in key_pieces(k.shape[1]):
             keys = along_sublanes(take_piece(step.keys, piece))
-            product = multiply(k[:, piece], held.q, 0, 0)  # [keys, queries]
+            product = step.scaled(multiply(k[:, piece], held.q, 0, 0))  # [keys, queries]
             logits, raw = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
             d_weights = multiply(v[:, piece], held.d_out, 0, 0)
             d_logits = jnp.exp(logits - held.lse[...]) * (d_weights - held.delta[...])
@@ -98,8 +97,7 @@ def query_kernel(
 
     @pl.when(step.last)
     def finish() -> None:
-        # Logits are k . q / sqrt(D), and k is not divided.
-        dq[...] = (sums[...] / math.sqrt(sums.shape[0])).astype(dq.dtype)
+        dq[...] = step.scaled(sums[...]).astype(dq.dtype)
 
 
 def key_kernel(
@@ -134,21 +132,21 @@ def key_kernel(
         for piece in query_pieces(passing.q.shape[1]):
             some = take_piece(passing, piece)
             queries, lse, delta = along_sublanes((take_piece(step.queries, piece), some.lse, some.delta))
-            product = multiply(some.q, k, 0, 0)  # [queries, keys]
+            product = step.scaled(multiply(some.q, k, 0, 0))  # [queries, keys]
             logits, _ = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
             weights = jnp.exp(logits - lse)
             d_v[...] += multiply(some.d_out, weights, 1, 0)
             d_logits = weights * (multiply(some.d_out, v, 0, 0) - delta)
             if queries.temperature is not None:
                 d_logits = d_logits * queries.temperature
-            d_k[...] += multiply(some.q, d_logits, 1, 0)  # q is divided by sqrt(D) already
+            d_k[...] += multiply(some.q, d_logits, 1, 0)
             if d_key is not None:
                 _, _, d_j = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
                 _accumulate(d_key, jax.tree.leaves(d_j), wanted)
 
     @pl.when(step.last)
     def finish() -> None:
-        dk[...] = d_k[...].astype(dk.dtype)
+        dk[...] = step.scaled(d_k[...]).astype(dk.dtype)
         dv[...] = d_v[...].astype(dv.dtype)
 
 

@@ -68,7 +68,7 @@ def decode(
         return x[..., :group].reshape(q.shape[0], heads, number, -1, group).swapaxes(3, 4)
 
     out, lse = merge(by_part(out), by_part(lse)[..., 0], axis=2)  # [B, K, group, D], [B, K, group]
-    return out.astype(q.dtype).reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
+    return out.reshape(q.shape), lse.reshape(q.shape[0], q.shape[2], 1)
 
 
 def decode_kernel(
@@ -78,7 +78,7 @@ def decode_kernel(
 
     Args:
         step: the place in the grid.
-        query_operands: q [D, count], divided by sqrt(D), and the parameters of the bias, [P, count].
+        query_operands: q [D, count], and the parameters of the bias, [P, count].
         k, v: [D, m].
         outputs: out [D, count] and lse [1, count].
         top, total: [count, 1], as in `forward_kernel`.
@@ -94,7 +94,7 @@ def decode_kernel(
     def compute() -> None:
         queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
         bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
-        logits, _ = tile.logits(multiply(q, k, 0, 0), bias, queries, keys)  # [count, keys]
+        logits, _ = tile.logits(step.scaled(multiply(q, k, 0, 0)), bias, queries, keys)  # [count, keys]
         highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
         weights = jnp.exp(logits - highest)
         shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`

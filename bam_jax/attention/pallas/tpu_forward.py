@@ -20,7 +20,7 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
 
     Args:
         step: the place in the grid.
-        q: [D, n], divided by sqrt(D).
+        q: [D, n].
         k, v: [D, m].
         outputs: out [D, n] and lse [1, n].
         top, total: [1, n], the largest logit so far, and the sum of exponents relative to it.
@@ -37,7 +37,7 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
         queries, bias = along_lanes(step.queries), step.bias()
         for piece in key_pieces(k.shape[1]):
             keys = along_sublanes(take_piece(step.keys, piece))
-            product = multiply(k[:, piece], q, 0, 0)  # [keys, queries]
+            product = step.scaled(multiply(k[:, piece], q, 0, 0))  # [keys, queries]
             logits, _ = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
             highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
             weights = jnp.exp(logits - highest)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +35,7 @@ class GridStep:
         first_of_head: whether this is the first step of a query head.
         first_block: whether the held block is the head's first.
         needed: whether there is a tile to compute.
+        scaled: scales products of queries and keys, and what gradients sum of them.
     """
 
     queries: tile.Queries
@@ -49,6 +49,7 @@ class GridStep:
     first_of_head: Array
     first_block: Array
     needed: Array
+    scaled: Callable[[Array], Array]
 
     def bias(self, width: int = 1) -> Bias:
         """The bias of this head, each parameter spread over this many lanes: Mosaic takes vectors in a formula."""
@@ -65,7 +66,7 @@ class TileGrid:
     is padded to whole blocks by tokens that nobody sees.
     """
 
-    q: Array  # [B, H, D, T], divided by sqrt(D) here: once for each query instead of once for each logit
+    q: Array  # [B, H, D, T]
     k: Array  # [B, K, D, S]
     v: Array
     queries: tile.Queries
@@ -75,6 +76,7 @@ class TileGrid:
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
     block_k: int
+    scaled: Callable[[Array], Array]  # scales products of queries and keys
     strips: StripTable | None  # of the bias; None: it is a formula
 
     @classmethod
@@ -91,13 +93,12 @@ class TileGrid:
         queries, keys = tile.sides(whole)
         inner = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(inner)
-        scaled = (q.astype(jnp.float32) / math.sqrt(q.shape[-1])).astype(q.dtype)
         needed = skipping.needed(q, k, whole, tiling.skip, block_q, block_k)
         strips = None
         if shift is not None:
             strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *needed.shape[1:])
         return cls(
-            sequence_last(scaled, block_q),
+            sequence_last(q, block_q),
             sequence_last(k, block_k),
             sequence_last(v, block_k),
             queries,
@@ -107,6 +108,7 @@ class TileGrid:
             needed,
             block_q,
             block_k,
+            functools.partial(scoring.scaled, width=q.shape[-1]),
             strips,
         )
 
@@ -262,6 +264,7 @@ class _Walk:
                 first_of_head=m == 0,
                 first_block=n == 0,
                 needed=m < count[h, n],
+                scaled=self.tiles.scaled,
             )
             outputs, scratch = rest[:-scratch_count], rest[-scratch_count:]
             kernel(step, query_operands, k, v, outputs, *scratch)

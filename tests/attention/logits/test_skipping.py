@@ -107,6 +107,35 @@ def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, tem
     assert lost.max() < (2**-24 if skip == "exact" else skip)
 
 
+@pytest.mark.parametrize("backend", ["chunked", "pallas_tpu"])
+def test_queries_are_rounded_to_nothing_that_the_bound_does_not_know(backend):
+    """Content of a thousand nats, in heads whose root is no power of two, against a prior that is barely steep enough."""
+    width, keys, block = 128, 16, 8
+    numbers = np.arange(1, 2, 2**-7)  # all of bfloat16 there
+    divided = numbers / np.sqrt(width)
+    number = numbers[np.argmax(np.float64(divided.astype(jnp.bfloat16)) / divided)]  # would be rounded up most
+    q = np.full((1, block, 1, width), number)
+    k = np.repeat([1.0, -1.0], block)[None, :, None, None] * np.full(
+        (1, keys, 1, width), 1000 / number / np.sqrt(width)
+    )
+    q, k = jnp.asarray(q, jnp.bfloat16), jnp.asarray(k, jnp.bfloat16)
+    content = float((np.float64(q)[0, 0, 0] * np.float64(k)[0, 0, 0]).sum() / np.sqrt(width))
+    slope = 2 * content + np.log(keys) + 24 * np.log(2)
+    distance = jnp.asarray(np.repeat([1.0, 0.0], block)[None, None], jnp.float32)
+    queries = Tokens(jnp.arange(block)[None], coordinate=jnp.zeros((1, 1, block)))
+    scoring = Scoring(
+        biases.ALiBi(jnp.array([slope * (1 + 1e-5)])),
+        queries,
+        Tokens(jnp.arange(keys)[None], coordinate=distance),
+        mask=Mask(causal=False),
+    )
+    assert np.array_equal(needed_tiles(q, k, scoring, "exact", block), [[[False, True]]])
+    v = jnp.broadcast_to(distance[0, 0, :, None, None], k[0].shape)[None].astype(jnp.bfloat16)  # 1 for far keys
+    tiling = Tiling(block_q=block, block_k=block, skip="off")
+    lost = attention(q, k, v, scoring, backend=backend, tiling=tiling)
+    assert 0 < np.float64(lost).max() < 2**-24
+
+
 @bias
 class Peak(biases.Monotone):
     """A Laplace prior of any height, the mode some tokens before the query."""
