@@ -125,7 +125,13 @@ class Sweep:
         """
         chip = chip or ("cpu" if self.platform == "cpu" else "h100")
         title = self.experiments[0].title if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
-        text = costs.table(title, self.rows, chip, utilisation)
+        try:
+            text = costs.table(title, self.rows, chip, utilisation)
+        except UserError as error:
+            missing = [each for each in self.preparations if each.makes and not Path(each.makes).exists()]
+            if not missing:
+                raise
+            raise UserError(f"{error}; or first {' && '.join(each.command() for each in missing)}") from error
         if self.compared:
             text += f"\nbesides, models are compared in speed {len(self.compared)} times, which trains nothing"
         return text

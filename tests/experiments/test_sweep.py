@@ -248,6 +248,13 @@ def test_a_sweep_killed_in_training_and_in_evaluations_comes_to_the_same(sharing
     assert before[1].items() <= cells.items()
 
 
+def test_a_dry_run_that_needs_a_tokenizer_says_what_makes_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search = Path(sweep.__file__).parents[1] / "experiments" / "encoder_rates.py"
+    with pytest.raises(UserError, match="bpe.json.*; or first python -m bam_jax.data.make_retrieval --source=stdlib"):
+        sweep.main([str(search), "--dry-run"])
+
+
 def test_a_dry_run_says_what_it_would_cost_and_does_nothing(paper, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert sweep.main([str(paper), "--scale=paper", "--dry-run", "--chip=v5e", "--utilisation=0.5"]) == 0
