@@ -1,1 +1,17 @@
 """Positional priors in attention: BAM, CABLE and what they compare with, in JAX and Flax."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bam_jax.attention import attend
+
+__all__ = ["attend"]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is asked for: a command that needs none of them starts sooner."""
+    if name == "attend":
+        from bam_jax.attention import attend
+
+        return attend
+    raise AttributeError(f"module 'bam_jax' has no attribute {name!r}")

@@ -15,6 +15,7 @@ from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.logits.tokens import EMPTY, Kinds, Tokens
 from bam_jax.attention.op import BACKENDS, Backend, Unsupported, attention, choose
+from bam_jax.attention.shorthand import attend
 
 __all__ = [
     "BACKENDS",
@@ -27,6 +28,7 @@ __all__ = [
     "Tiling",
     "Tokens",
     "Unsupported",
+    "attend",
     "attention",
     "choose",
     "document_count",

@@ -56,7 +56,7 @@ class Attention(nnx.Module):
         q, k, v, scoring, cache = self.inputs(x, info, cache, read)
         if read == 0:
             return x[:, :0], cache
-        out = per_device.attend(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
+        out = per_device.mesh_attention(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
         return self.out(out.reshape(*out.shape[:2], -1)), cache
 
     def inputs(

@@ -47,7 +47,7 @@ def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
     return jax.shard_map(look_up, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
 
 
-def attend(
+def mesh_attention(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B T K D"],
     v: Float[Array, "B T K D"],

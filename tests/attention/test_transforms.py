@@ -167,12 +167,12 @@ def test_arrays_of_a_mesh_that_is_not_set(x64):
 
 @pytest.mark.parametrize("kind", [pytest.param(AxisType.Auto, marks=pytest.mark.full), AxisType.Explicit])
 def test_what_is_cut_on_any_mesh_keeps_its_type(kind, x64):
-    """`per_device.attend` cuts what it is given, and gives back what is cut like the queries."""
+    """`per_device.mesh_attention` cuts what it is given, and gives back what is cut like the queries."""
     mesh = jax.make_mesh((2, 1, 2, 2), ("data", "fsdp", "tensor", "context"), axis_types=(kind,) * 4)
 
     def of(q, k, v, prior, temperature):
         tokens = Tokens(jnp.arange(T)[None], 1 + (jnp.arange(T)[None] >= 3))
-        return per_device.attend(q, k, v, Scoring(prior, tokens, tokens, temperature, Mask()), tiling=TILING)
+        return per_device.mesh_attention(q, k, v, Scoring(prior, tokens, tokens, temperature, Mask()), tiling=TILING)
 
     with jax.set_mesh(mesh):
         made = on_mesh(of, "ggd", mesh, cuts("ggd", heads=None))

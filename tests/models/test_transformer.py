@@ -494,7 +494,7 @@ def test_ssmax_is_there_when_asked_for():
 def test_what_is_scored_is_what_attention_is_given(encoding, family, scan, tokens, monkeypatch):
     model = build(encoding, ssmax="on", scan=False, family=family)
     given = []
-    inner = models.per_device.attend
+    inner = models.per_device.mesh_attention
 
     def attend(q, k, v, scoring, **how):
         given.append((q, k, scoring))

@@ -1,0 +1,73 @@
+"""The one-line form: what it means by default, against jax.nn's function and the full form, and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bam_jax
+from bam_jax import biases
+from bam_jax.attention import Mask, Scoring, Tokens, attend, attention
+
+B, T, H, D = 2, 12, 4, 8
+
+
+@pytest.fixture
+def qkv(rng):
+    return tuple(jnp.asarray(rng.normal(size=(B, T, heads, D)), jnp.float32) for heads in (H, 2, 2))
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_a_bias_it_is_that_of_jax(causal, qkv):
+    for arguments in (qkv, tuple(x[0] for x in qkv)):
+        expected = jax.nn.dot_product_attention(*arguments, is_causal=causal, scale=0.3)
+        close(bam_jax.attend(*arguments, causal=causal, scale=0.3), expected)
+
+
+def test_a_bias_is_added_and_a_window_counts_the_query_itself(qkv):
+    slopes, offset = jnp.asarray(biases.alibi_slopes(H)), jnp.arange(T)[:, None] - jnp.arange(T)
+    bias = jnp.where((offset >= 0) & (offset < 5), -slopes[:, None, None] * offset, -1e30)
+    close(attend(*qkv, biases.ALiBi(slopes), window=5), jax.nn.dot_product_attention(*qkv, bias=bias[None]))
+
+
+def test_fewer_queries_are_the_last_ones_and_pads_are_seen_by_nobody(qkv):
+    q, k, v = qkv
+    prior = biases.ALiBi(jnp.ones(H))
+    whole, lse = attend(q, k, v, prior, return_lse=True)
+    last, last_lse = attend(q[:, -3:], k, v, prior, return_lse=True)
+    close(last, whole[:, -3:])
+    close(last_lse, lse[..., -3:])
+    segments = jnp.where(jnp.arange(T) < 4, 1, jnp.where(jnp.arange(T) < 9, 2, 0))
+    packed = attend(q, k, v, prior, segments=segments)
+    close(packed[:, 4:9], attend(q[:, 4:9], k[:, 4:9], v[:, 4:9], prior))
+    assert not packed[:, 9:].any()
+
+
+def test_positions_and_a_temperature_are_those_of_the_full_form(qkv, rng):
+    q, k, v = qkv
+    at, of = jnp.arange(T) * 3, jnp.array([[2, 17, 20], [0, 5, 33]])
+    temperature = jnp.asarray(rng.uniform(0.5, 2, (1, H, 3)), jnp.float32)
+    prior = biases.GeneralisedGaussian(*(jnp.full(H, x) for x in (0.5, -1.0, 0.0)))
+    made = attend(q[:, :3], k, v, prior, positions=at, query_positions=of, temperature=temperature, causal=False)
+    scoring = Scoring(prior, Tokens(of), Tokens(at[None]), temperature, Mask(causal=False))
+    np.testing.assert_array_equal(made, attention(q[:, :3], k, v, scoring))
+
+
+def test_what_it_does_not_take_is_named_with_what_stands_for_it(qkv):
+    q, k, v = qkv
+    with pytest.raises(TypeError, match="no argument 'is_causal'; give causal="):
+        attend(q, k, v, is_causal=True)
+    with pytest.raises(TypeError, match=r"no argument 'mask'; a dense mask takes O\(T S\) memory; give causal="):
+        attend(q, k, v, mask=jnp.ones((T, T), bool))
+    with pytest.raises(TypeError, match="'dropout_rate'; no backend drops weights"):
+        attend(q, k, v, dropout_rate=0.1)
+    with pytest.raises(TypeError, match="no argument 'slopes'$"):
+        attend(q, k, v, slopes=1)
+    with pytest.raises(ValueError, match="12 queries are not the last of 5 keys; give query_positions="):
+        attend(q, k[:, :5], v[:, :5])
+    with pytest.raises(AttributeError, match="no attribute 'atend'"):
+        bam_jax.atend  # noqa: B018
