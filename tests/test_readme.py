@@ -42,7 +42,7 @@ def test_a_bias_of_your_own(tmp_path, monkeypatch):
 
 
 def test_the_parts_in_your_own_model():
-    (block,) = [block for block in BLOCKS if "attention(q, k, v" in block]
+    (block,) = [block for block in BLOCKS if "attend(q, k, v" in block]
     names: dict = {}
     exec(block, names)
     assert names["out"].shape == (2, 128, 4, 32)
