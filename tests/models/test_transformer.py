@@ -500,7 +500,7 @@ def test_what_is_scored_is_what_attention_is_given(encoding, family, scan, token
         given.append((q, k, scoring))
         return inner(q, k, v, scoring, **how)
 
-    monkeypatch.setattr(models.per_device, "attend", attend)
+    monkeypatch.setattr(models.per_device, "mesh_attention", attend)
     segment = jnp.ones_like(tokens).at[:, 5:].set(2)
     model(tokens, segment=segment)
     monkeypatch.undo()
