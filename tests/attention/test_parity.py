@@ -511,6 +511,7 @@ def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, x64):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3 * float(np.abs(b).max()))
 
 
+@pytest.mark.full
 def test_a_hot_prior_on_a_tpu_has_as_exact_a_gradient_as_on_a_cpu(x64):
     """Temperature 8 and bfloat16: what the kernels lose of a prior's gradient is at most half more than blocks lose."""
     rng = np.random.default_rng(0)

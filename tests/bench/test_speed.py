@@ -140,6 +140,7 @@ def test_every_encoding_takes_part_with_and_without_ssmax_and_nope_is_first():
     assert list(some)[1] == config.digest(rope)
 
 
+@pytest.mark.full
 def test_an_encoder_embeds_with_and_without_all_logits_in_memory(monkeypatch):
     asked = {"model.vocab": 11, "model.causal": False, "data.task": "masked", "encoding": "alibi", "ssmax": "off"}
     both = speed.enter(FILE, [asked], dense=True)
