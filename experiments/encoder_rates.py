@@ -8,6 +8,7 @@ Expected: experiments/encoder_rates.json, which the scale reads. experiments/rec
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,19 +59,5 @@ def _row(learner: str, number: int) -> Row:
     return dataclasses.replace(made, evaluations=(evaluation,), **changed)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Runs the search and writes the JSON file.
-
-    Raises:
-        UserError: bad arguments, or a run that failed.
-    """
-    parser = errors.Parser(prog="python experiments/encoder_rates.py", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs/encoder_rates"), help="folder of the runs")
-    records = Path(__file__).with_name("records") / "encoder_rates.jsonl"
-    runs, out = parser.parse_args(argv).runs, small.ENCODER_RATES
-    result = rate_search.search(Path(__file__), TRIES, runs, out, records=str(records))
-    print(f"wrote {out}: {result['rates']}")
-
-
 if __name__ == "__main__":
-    errors.run(main)
+    errors.run(functools.partial(rate_search.command, Path(__file__), TRIES, small.ENCODER_RATES))

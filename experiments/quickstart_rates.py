@@ -6,8 +6,8 @@ Expected: experiments/quickstart_rates.json, which experiments/quickstart.py rea
           has what was measured: a search that was stopped goes on from there, on any machine.
 """
 
+import functools
 import runpy
-from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax.evals.passkey import Passkey
@@ -36,18 +36,5 @@ def get_experiment() -> Experiment:
     return Experiment(title="Peak rates of the quickstart's methods", rows=rows)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Runs the search and writes the JSON file.
-
-    Raises:
-        UserError: bad arguments, or a run that failed.
-    """
-    parser = errors.Parser(prog="python experiments/quickstart_rates.py", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_rates"), help="folder of the runs")
-    records, out = Path(__file__).with_name("records") / "quickstart_rates.jsonl", QUICKSTART["RATES"]
-    result = rate_search.search(Path(__file__), TRIES, parser.parse_args(argv).runs, out, records=str(records))
-    print(f"wrote {out}: {result['rates']}")
-
-
 if __name__ == "__main__":
-    errors.run(main)
+    errors.run(functools.partial(rate_search.command, Path(__file__), TRIES, QUICKSTART["RATES"]))

@@ -8,6 +8,7 @@ Expected: experiments/small_rates.json, which the scale reads. experiments/recor
 """
 
 import dataclasses
+import functools
 import runpy
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,18 +63,5 @@ def _row(learner: str, number: int) -> Row:
     return dataclasses.replace(made, evaluations=evaluations, seeds=seeds, changes={})
 
 
-def main(argv: Sequence[str]) -> None:
-    """Runs the search and writes the JSON file.
-
-    Raises:
-        UserError: bad arguments, or a run that failed.
-    """
-    parser = errors.Parser(prog="python experiments/small_rates.py", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs/small_rates"), help="folder of the runs")
-    records = Path(__file__).with_name("records") / "small_rates.jsonl"
-    result = rate_search.search(Path(__file__), TRIES, parser.parse_args(argv).runs, small.RATES, records=str(records))
-    print(f"wrote {small.RATES}: {result['rates']}")
-
-
 if __name__ == "__main__":
-    errors.run(main)
+    errors.run(functools.partial(rate_search.command, Path(__file__), TRIES, small.RATES))

@@ -12,7 +12,7 @@ from typing import Any
 from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.sweep import Sweep
-from bam_jax.system import files
+from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
 RULE = (
@@ -107,3 +107,23 @@ def search(
     result = {"command": f"python experiments/{path.name}", "rule": RULE, "found": found, "rates": rates}
     files.write_atomically(out, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def command(path: Path, tries: Mapping[str, Sequence[Rates]], out: Path, argv: Sequence[str]) -> None:
+    """The command line of a search: does what is missing, and writes the file of rates.
+
+    Args:
+        path: the experiment's file; records/NAME.jsonl beside it has what was measured.
+        tries, out: see `search`.
+        argv: the arguments.
+
+    Raises:
+        UserError: bad arguments, or a run that failed.
+    """
+    parser = errors.Parser(prog=f"python experiments/{path.name}", description="Search for learning rates.")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs") / path.stem, help=f"folder of the runs (runs/{path.stem})"
+    )
+    records = path.with_name("records") / f"{path.stem}.jsonl"
+    result = search(path, tries, parser.parse_args(argv).runs, out, records=str(records))
+    print(f"wrote {out}: {result['rates']}")

@@ -215,7 +215,7 @@ def test_a_policy_that_saves_both_results_computes_nothing_of_the_forward_pass_a
 
 
 def count(primitive, jaxpr):
-    """How often a primitive stands in a jaxpr, inner ones included."""
+    """The number of times that a primitive stands in a jaxpr, inner ones included."""
     inside = [inner for equation in jaxpr.eqns for inner in jax.extend.core.jaxprs_in_params(equation.params)]
     return sum(equation.primitive.name == primitive for equation in jaxpr.eqns) + sum(
         count(primitive, inner) for inner in inside

@@ -220,7 +220,7 @@ def test_columns_can_be_measured(name, scale):
 
 
 def asks(evaluation, wanted):
-    """Whether an evaluation of several lengths has that of one, whatever is changed in the row."""
+    """True where an evaluation of several lengths has that of one, whatever is changed in the row."""
     like = {"lengths": wanted.lengths, "overrides": wanted.overrides, "label": wanted.label}
     return wanted.lengths[0] in evaluation.lengths and dataclasses.replace(evaluation, **like) == wanted
 
