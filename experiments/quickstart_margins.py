@@ -209,9 +209,8 @@ def main(argv: Sequence[str]) -> None:
     known = {(each["isa"], each["threads"]) for each in margins["arithmetics"]}
     missing = [arithmetic for arithmetic in ARITHMETICS if arithmetic not in known]
     sets, cores = sum(map(sets_of, missing)), len(find_slots("cpu"))
-    models = sum(
-        len(row.seeds) for row in QUICKSTART.rows if any(row.label == each.label for each in QUICKSTART.expected)
-    )
+    claimed = {claim.label for claim in QUICKSTART.expected}
+    models = sum(len(row.seeds) for row in QUICKSTART.rows if row.label in claimed)
     hours = sets * models * MINUTES / 60
     print(f"{len(missing)} of {len(ARITHMETICS)} arithmetics are missing: {sets} sets x {models} models")
     print(

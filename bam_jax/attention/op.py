@@ -196,8 +196,8 @@ def attention(
 def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:
     """The queries times the power of two in the scale, and the scoring with what is left of it, from 1 to 2.
 
-    A power of two rounds nothing, and costs once for each query what the rest costs for each logit, in float32. Where heads
-    are 16, 64 or 256 wide nothing is left.
+    A power of two rounds nothing, and multiplies each query once. The rest multiplies each logit, in float32. Heads that are
+    16, 64 or 256 wide leave no rest.
     """
     if scoring.rowwise is not None:  # which may read the queries
         return q, scoring
