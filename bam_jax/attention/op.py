@@ -32,12 +32,13 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from bam_jax.attention import reference, rows
+from bam_jax.attention import composed, reference, rows
 from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring
 from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.second_order import differentiable
 from bam_jax.biases import Bias
 from bam_jax.biases.base import head_axes
 from bam_jax.system.axes import auto, varying
@@ -58,13 +59,16 @@ class Backend:
             nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.sealed`.
         backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
         refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
-        rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them.
+        rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them; then its masks have sinks, and
+            its values any width.
+        plain: whether JAX itself differentiates `forward`, in every mode and as often as wanted.
     """
 
     forward: Callable
     backward: Callable
     refuses: Callable
     rowwise: bool = False
+    plain: bool = False
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
         """The reason why this backend cannot do it, or None."""
@@ -85,7 +89,8 @@ def _imported(module: str, name: str) -> Callable:
 
 def _kernels(module: str) -> Backend:
     """The backend of a module of kernels."""
-    return Backend(_imported(module, "forward"), _imported(module, "backward"), _imported(module, "refuses"))
+    passes = differentiable(_imported(module, "forward"), _imported(module, "backward"))
+    return Backend(*passes, _imported(module, "refuses"))
 
 
 def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
@@ -116,10 +121,10 @@ def _or_else(kernels: Backend, fits: Callable, other: Backend) -> Backend:
 
 
 _TPU, _GPU = "bam_jax.attention.pallas.tpu", "bam_jax.attention.pallas.gpu"
-_EVERYWHERE = Backend(chunked.forward, chunked.backward, _nothing_refused)
+_EVERYWHERE = Backend(*differentiable(chunked.forward, chunked.backward), _nothing_refused)
 
 BACKENDS: dict[str, Backend] = {
-    "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True),
+    "reference": Backend(reference.forward, reference.backward, _nothing_refused, rowwise=True, plain=True),
     "rows": Backend(rows.forward, rows.backward, _nothing_refused, rowwise=True),
     "chunked": _EVERYWHERE,
     "pallas_tpu": _or_else(_kernels(_TPU), _imported(_TPU, "fits"), _EVERYWHERE),
@@ -137,7 +142,7 @@ NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
 def attention(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
-    v: Float[Array, "B S K D"],
+    v: Float[Array, "B S K E"],
     scoring: Scoring,
     *,
     backend: str | Backend = "auto",
@@ -148,8 +153,11 @@ def attention(
 
         out_i = sum_j softmax_j(temperature_i * (scale * q_i . k_j + bias(u_i, u_j))) v_j,   j visible from i
 
-    A row that sees no key gives 0. Gradients flow to q, k, v, the bias's parameters, the temperature and the coordinates.
-    Logits and softmax are float32 (float64 for float64 inputs); the output has q's dtype.
+    A row that sees no key gives 0. Gradients flow to q, k, v, the bias's parameters, the temperature, the coordinates and
+    the logits of sinks. Logits and softmax are float32 (float64 for float64 inputs); the output has q's dtype.
+
+    Every backend has gradients of gradients, and derivatives of gradients along a direction; those of kernels are taken of
+    the backend "rows". Forward mode alone (`jax.jvp` of attention itself) is the backend "reference"'s.
 
     A row is NaN where anything that it sees is: its query or temperature, a key, a number of a value or of the bias between
     them. What it does not see never makes it NaN. A value that holds an infinity counts as NaN. Gradients promise less: NaN
@@ -157,8 +165,9 @@ def attention(
 
     Args:
         q: queries of H heads, bfloat16, float16, float32 or float64.
-        k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K).
-        scoring: bias, temperature, tokens and mask.
+        k, v: keys and values of K heads; K divides H, and head h reads key head h // (H // K). Values may have a width of their
+            own; kernels compute with the larger of both.
+        scoring: bias, temperature, tokens, mask, soft cap and sinks.
         backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
             else "chunked", or "rows" where the scoring is rowwise.
         tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
@@ -166,7 +175,7 @@ def attention(
             of a text are merged, a sink takes its share of a row, or a loss keeps logits small.
 
     Returns:
-        The output, [B, T, H, D] in q's dtype; with `return_lse` (output, lse), lse [B, H, T] in the logits' dtype, -1e30 where
+        The output, [B, T, H, E] in q's dtype; with `return_lse` (output, lse), lse [B, H, T] in the logits' dtype, -1e30 where
         a row sees nothing.
 
     Raises:
@@ -184,13 +193,29 @@ def attention(
     reason = chosen.reason(q, k, v, scoring)
     if reason is not None:
         raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
-    if not (q.size and k.size):  # no rows, or rows that see nothing
-        lse = jnp.full((q.shape[0], q.shape[2], q.shape[1]), HIDDEN, jnp.promote_types(q.dtype, jnp.float32))
-        return (jnp.zeros_like(q), lse) if return_lse else jnp.zeros_like(q)
     q, scoring = _fold_scale(q, scoring)
-    run = auto(functools.partial(_compiled, chosen, tiling), q, (0, 1, 2, 3), (0, 2, 1))
-    out, lse = run(*varying((q, k, v, scoring)))
+    nothing = not (q.size and k.size)  # no rows, or rows that see nothing
+    compute = _blind if nothing else functools.partial(_plain if chosen.plain else _compiled, chosen, tiling)
+    whole = functools.partial(composed.attend, compute, whole_rows=chosen.rowwise or nothing)
+    out, lse = auto(whole, q, (0, 1, 2, 3), (0, 2, 1))(*varying((q, k, v, scoring)))
     return (out, lse) if return_lse else out
+
+
+def _blind(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    """Attention to no key."""
+    lse = jnp.full((q.shape[0], q.shape[2], q.shape[1]), HIDDEN, jnp.promote_types(q.dtype, jnp.float32))
+    return jnp.zeros((*q.shape[:3], v.shape[-1]), q.dtype), lse
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _plain(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    out, lse = _named(*varying(backend.forward(q, k, v, scoring, tiling), q))
+    return out.astype(q.dtype), lse
+
+
+def _named(out: Array, lse: Array) -> tuple[Array, Array]:
+    """Both results under names: a policy of `jax.checkpoint` that saves them computes nothing of the forward pass again."""
+    return checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
 
 
 def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:
@@ -201,7 +226,7 @@ def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:
     """
     if scoring.rowwise is not None:  # which may read the queries
         return q, scoring
-    half, exponent = math.frexp(scoring.factor(q.shape[-1]))
+    half, exponent = math.frexp(scoring.content(q.shape[-1]).scale)
     return q * 2.0 ** (exponent - 1), dataclasses.replace(scoring, scale=2 * half)
 
 
@@ -215,8 +240,7 @@ def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[tuple[A
     q, k, v, scoring = jax.tree.map(lambda x: x.value, arguments)
     wanted = Differentiable.of(arguments[3]).flags(lambda x: x.perturbed)
     out, lse = varying(backend.forward(q, k, v, scoring, tiling), q)
-    # A policy of `jax.checkpoint` that saves these names computes nothing of the forward pass again.
-    out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+    out, lse = _named(out, lse)
     return (out.astype(q.dtype), lse), Residuals(q, k, v, scoring, out, lse, wanted)
 
 
@@ -271,24 +295,30 @@ def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
         )
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
-    same = k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    same = k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
     if not same or k.shape[2] == 0 or q.shape[2] % k.shape[2]:
         raise ValueError(
-            f"k and v must be alike, share B and D with q, and have a head count that divides q's: {shapes}"
+            "k and v must be alike but for their widths, k share B and D with q, and have a head count that divides q's: "
+            f"{shapes}"
         )
     for side, tokens, length in (("queries", scoring.queries, q.shape[1]), ("keys", scoring.keys, k.shape[1])):
-        arrays = [x for x in (tokens.position, tokens.segment) if x is not None]
+        arrays = [x for x in (tokens.position, tokens.segment, tokens.sees_from, tokens.sees_to) if x is not None]
         for x in [*arrays, *jax.tree.leaves(tokens.coordinate)]:
             if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
                 raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
-    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature, scoring.rowwise)):
+    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature, scoring.rowwise, scoring.sink_logits)):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(
                 f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {type(scoring.bias).__name__}"
             )
-    if scoring.scale is not None and not (isinstance(scoring.scale, (int, float)) and math.isfinite(scoring.scale)):
+    finite = lambda x: isinstance(x, (int, float)) and math.isfinite(x)
+    if scoring.scale is not None and not finite(scoring.scale):
         raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
+    if scoring.soft_cap is not None and not (finite(scoring.soft_cap) and scoring.soft_cap > 0):
+        raise ValueError(f"scoring.soft_cap is None or a number of Python's above 0, got {scoring.soft_cap!r}")
     heads, temperature = q.shape[2], scoring.temperature
+    if scoring.sink_logits is not None and scoring.sink_logits.shape != (heads,):
+        raise ValueError(f"scoring.sink_logits {scoring.sink_logits.shape} is not [H] of {shapes}")
     own = lambda axis, leaf: None if axis is None else leaf  # shared parameters have no head axis
     per_head = jax.tree.map(own, head_axes(scoring.bias), scoring.bias, is_leaf=lambda x: x is None)
     for leaf in jax.tree.leaves(per_head):

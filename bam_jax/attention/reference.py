@@ -20,7 +20,7 @@ def forward(
     k, v = sealed(k, v)
     keys, values = (jnp.repeat(x, groups, axis=2) for x in (k, v))
     product = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)
-    scores = scoring.scaled(product, q.shape[-1])
+    scores = scoring.content(q.shape[-1]).scores(product)
     bias = bias_table(scoring, dtype)
     seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
     if scoring.rowwise is None:

@@ -1,5 +1,6 @@
 """Attention with a positional bias in one line, in the shapes of `jax.nn.dot_product_attention`."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -17,8 +18,10 @@ ELSEWHERE = {
     "is_causal": "give causal=",
     "local_window_size": "give window=, the tokens that a query sees, itself included",
     "return_residual": "give return_lse=",
+    "logits_soft_cap": "give soft_cap=",
+    "sinks": "give sink_logits= of learned logits, or sink_tokens= beside window=",
     "implementation": "give backend=",
-    "mask": "a dense mask takes O(T S) memory; give causal=, window= and segments=, where 0 stands for pads",
+    "mask": "a dense mask takes O(T S) memory; give causal=, window=, segments= (0 for pads), sees_from= and sees_to=",
     "query_seq_lengths": "give query_segments=, where 0 stands for pads",
     "key_value_seq_lengths": "give segments=, where 0 stands for pads",
     "dropout": "no backend drops weights; drop what attend gives, as most models do now",
@@ -30,7 +33,7 @@ ELSEWHERE = {
 def attend(
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
-    v: Float[Array, "*B S K D"],
+    v: Float[Array, "*B S K E"],
     bias: Bias | None = None,
     *,
     causal: bool = True,
@@ -39,8 +42,13 @@ def attend(
     segments: Int[Array, "... S"] | None = None,
     query_positions: Int[Array, "... T"] | None = None,
     query_segments: Int[Array, "... T"] | None = None,
+    sees_from: Int[Array, "... T"] | None = None,
+    sees_to: Int[Array, "... T"] | None = None,
+    sink_tokens: int = 0,
+    sink_logits: Float[Array, " H"] | None = None,
     temperature: Float[Array, "#B H T"] | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     return_lse: bool = False,
     backend: str = "auto",
     tiling: Tiling = DEFAULT,
@@ -50,18 +58,18 @@ def attend(
 
         out_i = sum_j softmax_j(temperature_i * (scale * q_i . k_j + bias(i, j))) v_j,   j visible from i
 
-    Without positions keys stand at 0, 1, ... S - 1 and queries are the last T of them. `attention` takes the same as a
-    `Scoring`, which also has coordinates other than positions, such as CABLE's running sums.
+    Without positions keys stand at 0, 1, ... S - 1 and queries are the last T of them. A `Scoring` says the same to
+    `attention`, and takes coordinates other than positions, such as CABLE's running sums.
 
     Args:
         q, k, v: as in `attention`, or without the batch axis.
         bias: of `bam_jax.biases`, with parameters [H] or [H, n]; None: none.
-        causal: whether a query sees no key behind it.
-        window: only keys fewer than this many tokens away; None: no limit.
+        causal, window, sink_tokens: see `Mask`.
         positions: of the keys, [S] or [B, S].
         segments: numbers of the keys' documents, from 1, ascending; 0 pads. A query sees its own document.
         query_positions, query_segments: of the queries, [T] or [B, T]; None: the last T of the keys'.
-        temperature, scale: see `Scoring`.
+        sees_from, sees_to: the lowest and the highest position that each query sees, [T] or [B, T]; see `Tokens`.
+        sink_logits, temperature, scale, soft_cap: see `Scoring`.
         return_lse, backend, tiling: as in `attention`.
         others: none; those that `jax.nn.dot_product_attention` has are named with what stands for them.
 
@@ -78,27 +86,40 @@ def attend(
     >>> attend(x, x, x, biases.ALiBi(biases.alibi_slopes(4)), window=64).shape
     (2, 128, 4, 32)
     """
-    for name in others:
-        remedy = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-        raise TypeError(f"attend() has no argument {name!r}{remedy}")
+    _refuse(others)
     unbatched = q.ndim == k.ndim == v.ndim == 3
     if unbatched:
         q, k, v = q[None], k[None], v[None]
-    queries, keys = q.shape[1], k.shape[1]
-    if queries > keys and query_positions is None:
-        raise ValueError(f"{queries} queries are not the last of {keys} keys; give query_positions=")
-    of_keys = _tokens(jnp.arange(keys, dtype=jnp.int32) if positions is None else positions, segments)
-    last = jax.tree.map(lambda x: x[:, keys - queries :], of_keys)
-    of_queries = _tokens(
-        last.position if query_positions is None else query_positions,
-        last.segment if query_segments is None else query_segments,
-    )
-    mask = Mask(causal=causal, window=window)
-    scoring = Scoring(Uniform() if bias is None else bias, of_queries, of_keys, temperature, mask, scale=scale)
+    queries, keys = _sides(q.shape[1], k.shape[1], positions, segments, query_positions, query_segments)
+    queries = dataclasses.replace(queries, sees_from=_in_rows(sees_from), sees_to=_in_rows(sees_to))
+    mask = Mask(causal=causal, window=window, sink_tokens=sink_tokens)
+    bias = Uniform() if bias is None else bias
+    scoring = Scoring(bias, queries, keys, temperature, mask, None, scale, soft_cap, sink_logits)
     found = attention(q, k, v, scoring, backend=backend, tiling=tiling, return_lse=return_lse)
     return jax.tree.map(lambda x: x[0], found) if unbatched else found
 
 
-def _tokens(position: Int[Array, "... T"], segment: Int[Array, "... T"] | None) -> Tokens:
-    """The tokens of a side, with a batch axis."""
-    return Tokens(jnp.atleast_2d(position), None if segment is None else jnp.atleast_2d(segment))
+def _refuse(others: dict[str, Any]) -> None:
+    """Name an argument that is not there, with what stands for it."""
+    for name in others:
+        remedy = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+        raise TypeError(f"attend() has no argument {name!r}{remedy}")
+
+
+def _in_rows(x: Int[Array, "... T"] | None) -> Int[Array, "#B T"] | None:
+    """Numbers of tokens with a batch axis."""
+    return None if x is None else jnp.atleast_2d(x)
+
+
+def _sides(
+    length: int, slots: int, position: Any, segment: Any, query_position: Any, query_segment: Any
+) -> tuple[Tokens, Tokens]:
+    """The tokens of `length` queries and of `slots` keys; see `attend`."""
+    if length > slots and query_position is None:
+        raise ValueError(f"{length} queries are not the last of {slots} keys; give query_positions=")
+    keys = Tokens(
+        jnp.arange(slots, dtype=jnp.int32)[None] if position is None else jnp.atleast_2d(position), _in_rows(segment)
+    )
+    last = jax.tree.map(lambda x: x[:, slots - length :], keys)
+    own = lambda x, otherwise: otherwise if x is None else jnp.atleast_2d(x)
+    return Tokens(own(query_position, last.position), own(query_segment, last.segment)), keys

@@ -103,6 +103,7 @@ def _scoring_specs(scoring: Scoring) -> Scoring:
         keys=jax.tree.map(cut, scoring.keys),
         temperature=jax.tree.map(cut, scoring.temperature),
         rowwise=jax.tree.map(lambda _: P(), scoring.rowwise),
+        sink_logits=jax.tree.map(lambda _: P(TENSOR), scoring.sink_logits),
     )
 
 

@@ -79,7 +79,8 @@ class Case:
     kv_heads: K.  documents: whether rows are packed.  temperature: [1 or B, H, T], or none.
     rows: "whole" blocks; "ragged", a length that no block divides; "cached", the last queries of a row with empty slots
     behind; "padded", empty slots in front of the second row.  coordinate: the position, or own ones [1, 1, T] or [B, H, T].
-    rowwise: a name in ROWWISE.  scale: of q . k; None: one divided by the root of D.
+    rowwise: a name in ROWWISE.  scale: of q . k; None: one divided by the root of D.  soft_cap: as in `Scoring`.
+    sight: what queries see besides: "prefix", all of the first six positions; "blocks", those of four, none other.
     """
 
     backend: str
@@ -93,6 +94,8 @@ class Case:
     coordinate: str
     rowwise: str = ""
     scale: float | None = None
+    soft_cap: float | None = None
+    sight: str = ""
 
 
 FACTORS = {
@@ -104,6 +107,13 @@ FACTORS = {
     "temperature": [0, 1, B],
     "rows": ["ragged", "cached", "padded"],
     "coordinate": ["position", "shared", "each"],
+    "soft_cap": [None, 1.5],
+    "sight": ["", "prefix", "blocks"],
+}
+SIGHT = {
+    "": lambda position: {},
+    "prefix": lambda position: {"sees_to": np.maximum(position, 5)},
+    "blocks": lambda position: {"sees_from": position // 4 * 4, "sees_to": position // 4 * 4 + 3},
 }
 
 
@@ -122,7 +132,7 @@ def pairwise(factors):
         yield best
 
 
-PAIRS = [Case("", *row) for row in pairwise(list(FACTORS.values()))]
+PAIRS = [Case("", **dict(zip(FACTORS, row, strict=True))) for row in pairwise(list(FACTORS.values()))]
 WIDEST = {"pallas_tpu": "float32", "pallas_gpu": "float32"}  # of backends that have no float64
 SLOW = ("pallas_gpu",)  # interpreted thread by thread
 
@@ -232,14 +242,17 @@ def inputs(case, *, always=False):
         temperature = np.ones((B, H, rows), wide)
     integers = lambda x: None if x is None else x.astype(np.int32)
     side = lambda at, own: Tokens(integers(position[:, at]), None if segment is None else integers(segment[:, at]), own)
+    of_queries = side(queries, own_i)
+    sight = {name: integers(x) for name, x in SIGHT[case.sight](position[:, queries].astype(np.int64)).items()}
     scoring = Scoring(
         BIASES[case.bias](draw),
-        side(queries, own_i),
+        dataclasses.replace(of_queries, **sight),
         side(slice(None), own_j),
         temperature,
         MASKS[case.mask],
         ROWWISE[case.rowwise](draw, MASKS[case.mask].causal),
         case.scale,
+        case.soft_cap,
     )
     narrow = lambda *shape: rng.normal(size=shape).astype(case.dtype)
     q, d_out = narrow(B, rows, H, D), narrow(B, rows, H, D)
@@ -272,10 +285,12 @@ def seen(scoring):
     i, j, mask = scoring.queries, scoring.keys, scoring.mask
     spread = lambda x: np.broadcast_to(x, (B, x.shape[1]))
     a, b = spread(i.position).astype(np.int64), spread(j.position).astype(np.int64)
+    first, last = (None if x is None else spread(x) for x in (i.sees_from, i.sees_to))
     table = np.zeros((B, a.shape[1], b.shape[1]), bool)
     for n, t, s in np.ndindex(table.shape):
         x, y = a[n, t], b[n, s]
-        allowed = x != EMPTY and y != EMPTY and not (mask.causal and y > x)
+        allowed = x != EMPTY and y != EMPTY and not (mask.causal and last is None and y > x)
+        allowed = allowed and (last is None or y <= last[n, t]) and (first is None or y >= first[n, t])
         allowed = allowed and not (mask.window and abs(x - y) >= mask.window)
         if i.segment is not None:
             allowed = allowed and i.segment[n, t] == j.segment[n, s] != 0
@@ -295,6 +310,8 @@ def by_definition(q, k, v, scoring):
     scores, key_head = np.zeros(bias.shape), lambda h: h // (H // k.shape[2])
     for n, h, t, s in np.ndindex(scores.shape):
         scores[n, h, t, s] = q[n, t, h] @ k[n, s, key_head(h)] * scale
+    if scoring.soft_cap is not None:
+        scores = scoring.soft_cap * np.tanh(scores / scoring.soft_cap)
     table = scores + bias
     if scoring.rowwise is not None:  # tests/biases/test_rowwise.py has it as loops
         i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None]
@@ -322,8 +339,8 @@ def close(made, expected, tolerance, what):
 @pytest.mark.parametrize(
     "case",
     [
-        Case("reference", "float64", "ggd", "causal", 2, True, B, "ragged", "position"),
-        Case("reference", "float64", "cable", "both_sides", 1, False, 1, "cached", "each", scale=0.3),
+        Case("reference", "float64", "ggd", "causal", 2, True, B, "ragged", "position", soft_cap=0.9, sight="prefix"),
+        Case("reference", "float64", "cable", "both_sides", 1, False, 1, "cached", "each", scale=0.3, sight="blocks"),
         Case("reference", "float64", "kerple_log", "window", 2, True, B, "padded", "position", "dape", scale=-0.8),
         Case("reference", "float64", "uniform", "both_sides", 1, True, 1, "ragged", "position", "cope"),
         pytest.param(
@@ -397,8 +414,8 @@ def expectation(q, k, v, scoring, d_out):
         return jax.tree.map(lambda x: np.broadcast_to(x, (*axes, x.shape[-1])), tree)
 
     def side(tokens):
-        own = tokens.coordinate
-        return Tokens(spread(tokens.position, B), spread(tokens.segment, B), spread(own, B, H))
+        of_rows = {name: spread(getattr(tokens, name), B) for name in ("position", "segment", "sees_from", "sees_to")}
+        return Tokens(**of_rows, coordinate=spread(tokens.coordinate, B, H))
 
     k, v = (np.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
     whole = dataclasses.replace(

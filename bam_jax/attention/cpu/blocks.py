@@ -17,7 +17,7 @@ from bam_jax.attention.cpu import repeated
 from bam_jax.attention.cpu.repeated import Counted
 from bam_jax.attention.logits import skipping, toeplitz
 from bam_jax.attention.logits.mask import visible
-from bam_jax.attention.logits.scoring import HIDDEN, Scoring, bias_table, coordinate, sealed
+from bam_jax.attention.logits.scoring import HIDDEN, Content, Scoring, bias_table, coordinate, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases.base import Bias, Coordinate
@@ -107,6 +107,11 @@ class Blocks:
         )
 
     @property
+    def content(self) -> Content:
+        """The scores of content."""
+        return self.scoring.content(self.q.shape[-1])
+
+    @property
     def kv_heads(self) -> int:
         """K."""
         return self.k.shape[2]
@@ -149,19 +154,19 @@ class Blocks:
 
     def logits(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]
-    ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
-        """The logits of the tile at block numbers (n, m), and those before temperature and mask."""
+    ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
+        """The logits of the tile at block numbers (n, m), those before temperature and mask, and the scores of content."""
         operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
-        raw = self.scoring.scaled(self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k), self.q.shape[-1])
-        raw = raw + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
+        scores = self.content.scores(self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k))
+        raw = scores + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
-        return jnp.where(seen[:, None, None], logits, jnp.asarray(HIDDEN, self.dtype)), raw
+        return jnp.where(seen[:, None, None], logits, jnp.asarray(HIDDEN, self.dtype)), raw, scores
 
     def counted_logits(self, queries: QueryBlock, n: Int[Array, ""]) -> Float[Array, "B K G q C"]:
         """The logits of the C kinds that query block `n` counts, each with the logarithm of its number."""
         assert self.counted is not None
-        raw = self.scoring.scaled(self.dot("bkgqd,bskd->bkgqs", queries.q, self.counted.k), self.q.shape[-1])
+        raw = self.content.scores(self.dot("bkgqd,bskd->bkgqs", queries.q, self.counted.k))
         raw = raw + self.split_scalars(self.counted.level[None, :, n, None, None].astype(self.dtype))
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         count = self.counted.count[:, n]

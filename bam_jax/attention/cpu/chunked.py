@@ -66,11 +66,11 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
 
         def key_block(m: Array, carry: tuple) -> tuple:
             keys = blocks.key_block(m)
-            logits, _ = blocks.logits(queries, keys, (n, m))
+            logits, _, _ = blocks.logits(queries, keys, (n, m))
             return add(carry, logits, keys.v)
 
         # From FLOOR, far above HIDDEN, a tile without visible keys adds weights of exactly 0.
-        zero = jnp.zeros((*rows, q.shape[-1]), blocks.dtype)
+        zero = jnp.zeros((*rows, v.shape[-1]), blocks.dtype)
         start = (zero, jnp.full(rows, FLOOR, blocks.dtype), jnp.zeros(rows, blocks.dtype))
         if blocks.counted is not None:
             start = add(start, blocks.counted_logits(queries, n), blocks.counted.v)
@@ -98,15 +98,16 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
         def key_block(m: Array, carry: tuple) -> tuple:
             (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = carry
             keys = blocks.key_block(m)
-            logits, raw = blocks.logits(queries, keys, (n, m))
+            logits, raw, scores = blocks.logits(queries, keys, (n, m))
             weights = jnp.exp(logits - row_lse[..., None])
             d_weights = blocks.dot("bkgqd,bskd->bkgqs", d_rows, keys.v)
             d_logits = weights * (d_weights - row_delta[..., None])
             if queries.temperature is not None:
                 d_temperature = d_temperature + (d_logits * raw).sum(-1)
                 d_logits = d_logits * queries.temperature[..., None]
-            dq = dq + blocks.dot("bkgqs,bskd->bkgqd", d_logits, keys.k)
-            dk = add_to_block(dk, blocks.dot("bkgqs,bkgqd->bskd", d_logits, queries.q), 1, m)
+            d_scaled = blocks.content.d_scaled(d_logits, scores)
+            dq = dq + blocks.dot("bkgqs,bskd->bkgqd", d_scaled, keys.k)
+            dk = add_to_block(dk, blocks.dot("bkgqs,bkgqd->bskd", d_scaled, queries.q), 1, m)
             dv = add_to_block(dv, blocks.dot("bkgqs,bkgqd->bskd", weights, d_rows), 1, m)
             of_bias, of_i, of_j = blocks.bias_cotangents(queries, keys, (n, m), d_logits)
             d_bias, d_i = jax.tree.map(jnp.add, (d_bias, d_i), (of_bias, of_i))
@@ -127,7 +128,7 @@ def _gradients(blocks: Blocks, residuals: Residuals, totals: tuple, of_queries: 
     (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = totals, of_queries
     q, k, v, parts = residuals.q, residuals.k, residuals.v, Differentiable.of(residuals.scoring)
     narrow = lambda x, like: x.astype(like.dtype)
-    dq, dk = (residuals.scoring.scaled(x, q.shape[-1]) for x in (dq, dk))
+    dq, dk = map(blocks.content.scaled, (dq, dk))
     d_parts = Differentiable(jax.tree.map(narrow, d_bias, parts.bias), None, None, None)
     if parts.temperature is not None:
         d_parts = d_parts._replace(temperature=sum_leading(blocks.join_scalars(d_temperature), parts.temperature))

@@ -43,33 +43,56 @@ class Mask:
     Args:
         causal: no key after the query.
         window: only keys fewer than this many tokens away, the query itself included; None: no limit.
+        sink_tokens: the tokens at the front, of positions below this number, that a causal window does not hide.
+
+    Source of `sink_tokens`: Xiao et al. 2024, Efficient Streaming Language Models with Attention Sinks.
     """
 
     causal: bool = True
     window: int | None = None
+    sink_tokens: int = 0
 
     def __post_init__(self) -> None:
         if type(self.causal) is not bool:
             raise ValueError(f"a mask is causal or not: got causal={self.causal!r}")
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             raise ValueError(f"a window is a number of tokens, at least the token itself: got window={self.window!r}")
+        if type(self.sink_tokens) is not int or self.sink_tokens < 0:
+            raise ValueError(f"sinks are a number of tokens, 0 for none: got sink_tokens={self.sink_tokens!r}")
+        if self.sink_tokens and (self.window is None or not self.causal):
+            raise ValueError(
+                f"sink_tokens={self.sink_tokens} are those that a causal window does not hide: got causal={self.causal}, "
+                f"window={self.window}"
+            )
 
-    def limits(self, position: Int[Array, "..."]) -> Limits:
-        """The limits of queries at some positions, none of them `EMPTY`. All that asks who sees whom asks here.
+    def limits(self, queries: Tokens) -> Limits:
+        """The limits of queries, [#B, T], but for sinks; those of empty slots mean nothing.
 
-        Both limits rise with the position, so that those of a block's first and last query bound the block's.
+        All that asks who sees whom asks here.
+
+        Args:
+            queries: their positions, and what they see besides.
         """
-        farthest = EMPTY - 1
+        position, farthest = queries.position, EMPTY - 1
         reach = farthest if self.window is None else min(self.window - 1, farthest)
         # The minimum stands inside, since the sum would overflow.
         highest = position if self.causal else jnp.minimum(position, farthest - reach) + reach
-        return Limits(None if self.window is None else position - reach, highest)
+        lowest = None if self.window is None else position - reach
+        if queries.sees_to is not None:
+            highest = queries.sees_to if self.causal else jnp.minimum(highest, queries.sees_to)
+        if queries.sees_from is not None:
+            lowest = queries.sees_from if lowest is None else jnp.maximum(lowest, queries.sees_from)
+        return Limits(lowest, highest)
 
 
 def visible(queries: Tokens, keys: Tokens, mask: Mask) -> Bool[Array, "#B T S"]:
     """The keys that each query sees."""
     i, j = queries.position[:, :, None], keys.position[:, None, :]
-    seen = (i < EMPTY) & (j < EMPTY) & mask.limits(i).contain(j)
+    limits = jax.tree.map(lambda x: x[:, :, None], mask.limits(queries))
+    seen = limits.contain(j)
+    if mask.sink_tokens:
+        seen = seen | (j < mask.sink_tokens) & (j <= limits.highest)
+    seen = seen & (i < EMPTY) & (j < EMPTY)
     if queries.segment is not None and keys.segment is not None:
         own, other = queries.segment[:, :, None], keys.segment[:, None, :]
         seen = seen & (own == other) & (other > 0)
@@ -80,11 +103,11 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
     """Number of keys that each token of a packed row sees, itself included: SSMax's n_i.
 
         causal: n_i = number of its document's tokens up to it;   else the document's length;
-        at most the window's. Empty slots and padding count 1.
+        at most the window's and its sinks. Empty slots and padding count 1.
 
     Source: BAM section 2.5 (the input vector's size), and the authors' code, which counts the mask's row.
     """
-    position = tokens.position
+    position, shown = tokens.position, tokens
     filled = position < EMPTY
     if tokens.segment is None:
         first = jnp.zeros_like(position)
@@ -92,6 +115,8 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
     else:
         # Slots take the place of positions, which may begin anew in each document: only slots order the whole row.
         position = jnp.arange(filled.shape[1], dtype=position.dtype)[None]
+        to_slot = lambda x: None if x is None else x + position - tokens.position
+        shown = Tokens(position, sees_from=to_slot(tokens.sees_from), sees_to=to_slot(tokens.sees_to))
         segment = jnp.where(filled, tokens.segment, 0)
         filled = segment > 0
         change = segment[:, 1:] != segment[:, :-1]
@@ -100,8 +125,8 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
         ends = jnp.concatenate([change, edge], axis=1)
         first = jax.lax.cummax(jnp.where(starts, position, 0), axis=1)
         last = jax.lax.cummin(jnp.where(ends, position, EMPTY), axis=1, reverse=True)
-    limits = mask.limits(position)
-    last = position if mask.causal else jnp.minimum(last, limits.highest)
-    if limits.lowest is not None:
-        first = jnp.maximum(first, limits.lowest)
-    return jnp.where(filled, last - first + 1, 1)
+    limits = mask.limits(shown)
+    last = jnp.minimum(last, limits.highest)
+    hidden = 0 if limits.lowest is None else jnp.maximum(limits.lowest - first, 0)
+    seen = last - first + 1 - jnp.maximum(hidden - mask.sink_tokens, 0)
+    return jnp.where(filled, jnp.maximum(seen, 1), 1)

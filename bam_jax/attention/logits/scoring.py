@@ -30,7 +30,8 @@ FLOOR = -1e20
 class Scoring:
     """The score of every query and key.
 
-        logit[h, i, j] = temperature[h, i] * (scale * q_i . k_j + bias_h(u_i, u_j))   where j is visible from i
+        logit[h, i, j] = temperature[h, i] * (cap(scale * q_i . k_j) + bias_h(u_i, u_j))   where j is visible from i
+        cap(x) = soft_cap * tanh(x / soft_cap)
 
     Args:
         bias: a `Bias` with parameters [H] or [H, n].
@@ -39,6 +40,11 @@ class Scoring:
         mask: causality and window.
         rowwise: what makes logits of whole rows of scores and biases, before the temperature; None: their sum.
         scale: of the products of queries and keys, a number of Python; None: 1 / sqrt(D).
+        soft_cap: below which the scaled products stay; None: no cap.
+        sink_logits: [H], of one key more that every row sees, whose value is 0: it only takes its share. No temperature
+            multiplies it. None: no such key.
+
+    Source of `soft_cap`: Gemma 2. Of `sink_logits`: gpt-oss, after Xiao et al. 2024.
     """
 
     bias: Bias
@@ -48,20 +54,43 @@ class Scoring:
     mask: Mask = dataclasses.field(default=Mask(), metadata={"static": True})
     rowwise: Rowwise | None = None
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
+    soft_cap: float | None = dataclasses.field(default=None, metadata={"static": True})
+    sink_logits: Float[Array, " H"] | None = None
 
-    def factor(self, width: int) -> float:
-        """The scale of products of heads of a width."""
-        return 1 / math.sqrt(width) if self.scale is None else self.scale
+    def content(self, width: int) -> "Content":
+        """The scores of content of heads that are so wide."""
+        return Content(1 / math.sqrt(width) if self.scale is None else self.scale, self.soft_cap)
 
-    def scaled(self, product: Array, width: int) -> Array:
-        """The products of queries and keys, scaled in their own type: in float32, where that rounds nothing to two bytes.
 
-        Args:
-            product: q . k of any shape.
-            width: of a head, D.
-        """
-        factor = self.factor(width)
-        return product if factor == 1 else product * factor
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """The scores of content, to which a bias is added: products of queries and keys, scaled and softly capped.
+
+    All is computed in the products' own type, float32, where scaling rounds nothing to two bytes.
+
+    Args:
+        scale: a number of Python.
+        soft_cap: see `Scoring`.
+    """
+
+    scale: float
+    soft_cap: float | None
+
+    def scaled(self, product: Array) -> Array:
+        """The products of queries and keys, or what gradients sum of them, times the scale."""
+        return product if self.scale == 1 else product * self.scale
+
+    def scores(self, product: Array) -> Array:
+        """The scores that products of queries and keys make."""
+        scaled = self.scaled(product)
+        return scaled if self.soft_cap is None else self.soft_cap * jnp.tanh(scaled / self.soft_cap)
+
+    def d_scaled(self, d_scores: Array, scores: Array) -> Array:
+        """The cotangent of scaled products from that of their scores: the slope of tanh is 1 - tanh^2."""
+        if self.soft_cap is None:
+            return d_scores
+        share = scores * (1 / self.soft_cap)
+        return d_scores * (1 - share * share)
 
 
 def coordinate(tokens: Tokens, dtype: jnp.dtype) -> Coordinate:

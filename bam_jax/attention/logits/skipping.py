@@ -93,8 +93,10 @@ def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
         return Tokens(
             position=pad(tokens.position, block, EMPTY),
             segment=None if tokens.segment is None else pad(tokens.segment, block),
-            coordinate=jax.tree.map(lambda x: pad(x, block), tokens.coordinate),
-            kinds=jax.tree.map(lambda x: pad(x, block), tokens.kinds),
+            **jax.tree.map(
+                lambda x: pad(x, block),
+                {name: getattr(tokens, name) for name in ("coordinate", "sees_from", "sees_to", "kinds")},
+            ),
         )
 
     return dataclasses.replace(
@@ -112,10 +114,9 @@ def pad(x: Array, block: int, value: float = 0) -> Array:
 
 def _possibly_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
     """Tiles in which a query may see a key, by the ranges of their positions and documents."""
-    (i_first, i_last), (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
-    # The lowest limit is that of the first query, the highest that of the last one.
-    limits = Limits(scoring.mask.limits(i_first).lowest, scoring.mask.limits(i_last).highest)
-    seen = (i_last >= 0) & (j_last >= 0) & limits.meet(j_first, j_last)
+    _, (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
+    some, widest, _ = _limits(scoring, block_q)
+    seen = some & (j_last >= 0) & widest.meet(j_first, j_last)
     if scoring.queries.segment is not None and scoring.keys.segment is not None:
         (i_first, i_last), (j_first, j_last) = _ranges("segment", scoring, 1, block_q, block_k)
         seen = seen & Limits(i_first, i_last).meet(j_first, j_last)
@@ -124,15 +125,34 @@ def _possibly_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Arra
 
 def _wholly_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
     """Tiles in which every query sees every key that is there."""
-    (i_first, i_last), (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
-    # All queries see what lies above the lowest limit of the last one and below the highest of the first.
-    limits = Limits(scoring.mask.limits(i_last).lowest, scoring.mask.limits(i_first).highest)
-    seen = (i_last >= 0) & limits.enclose(j_first, j_last)
+    _, (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
+    some, _, narrowest = _limits(scoring, block_q)
+    seen = some & narrowest.enclose(j_first, j_last)
     if scoring.queries.segment is not None and scoring.keys.segment is not None:
         # Pads count here: a block with one of them is no block of one document.
         (i_first, i_last), (j_first, j_last) = _ranges("segment", scoring, 0, block_q, block_k)
         seen = seen & (i_first > 0) & (i_first == i_last) & (j_first == i_first) & (j_last == i_last)
     return seen
+
+
+def _limits(scoring: Scoring, block_q: int) -> tuple[Bool[Array, "N 1"], Limits, Limits]:
+    """Query blocks that hold a token, the limits of what any query of a block sees, and of what all of them see, [N, 1]."""
+    limits = scoring.mask.limits(scoring.queries)
+    filled = scoring.queries.position < EMPTY
+
+    def of_blocks(pick: Callable, neutral: int, x: Array) -> Array:
+        x = jnp.where(filled, x, neutral)
+        return pick(x.reshape(x.shape[0], -1, block_q), (0, 2))[:, None]
+
+    least = lambda x: of_blocks(jnp.min, EMPTY, x)
+    most = lambda x: of_blocks(jnp.max, -EMPTY, x)
+    some = filled.reshape(len(filled), -1, block_q).any((0, 2))[:, None]
+    low, high = limits
+    return (
+        some,
+        Limits(None if low is None else least(low), most(high)),
+        Limits(None if low is None else most(low), least(high)),
+    )
 
 
 def _surely_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
@@ -256,7 +276,7 @@ def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: in
     # Empty slots are neutral; the padding of q is 0 and raises no maximum.
     coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
     hottest = cut(jnp.where(filled, temperature, -jnp.inf)).max((0, 3))
-    return content[:, :, None] * abs(scoring.factor(q.shape[-1])), coldest[:, :, None], hottest[:, :, None]
+    return content[:, :, None] * abs(scoring.content(q.shape[-1]).scale), coldest[:, :, None], hottest[:, :, None]
 
 
 def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:

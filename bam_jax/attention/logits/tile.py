@@ -59,9 +59,10 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     numbers = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32)[:, :, None, :], tree)
     own = queries.coordinate
     filled = queries.position < EMPTY
-    if own is None and not mask.causal:  # the highest position of a causal query's limits is its own
+    # The highest position of a causal query's limits is its own, unless it sees farther.
+    if own is None and not (mask.causal and queries.sees_to is None):
         own = jnp.where(filled, queries.position, 0)[:, None]
-    limits = mask.limits(queries.position)
+    limits = mask.limits(queries)
     limits = limits._replace(highest=jnp.where(filled, limits.highest, -1))  # an empty slot sees nothing
     return (
         Queries(
@@ -88,11 +89,11 @@ def coordinates(queries: Queries, keys: Keys) -> tuple[Coordinate, Coordinate]:
     return own(queries.coordinate, queries.limits.highest), own(keys.coordinate, keys.position)
 
 
-def logits(product: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:
-    """The tile's logits, and those before temperature and mask, from the scaled products of queries and keys."""
-    raw = product if isinstance(bias, Uniform) else product + bias(*coordinates(queries, keys))
-    scores = raw if queries.temperature is None else raw * queries.temperature
-    return jnp.where(visible(queries, keys), scores, HIDDEN), raw
+def logits(scores: Float[Array, "..."], bias: Bias, queries: Queries, keys: Keys) -> tuple[Array, Array]:
+    """The tile's logits, and those before temperature and mask, from the scores of content; see `scoring.Content`."""
+    raw = scores if isinstance(bias, Uniform) else scores + bias(*coordinates(queries, keys))
+    heated = raw if queries.temperature is None else raw * queries.temperature
+    return jnp.where(visible(queries, keys), heated, HIDDEN), raw
 
 
 @jax.tree_util.register_pytree_node_class

@@ -93,14 +93,14 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
         "query_gradients",
         functools.partial(_gradient_start, 1, query_sums),
         functools.partial(_query_step, sums.of_queries),
-        functools.partial(_gradient_finish, (pipeline.scaled,)),
+        functools.partial(_gradient_finish, (pipeline.content.scaled,)),
         _BACKWARD_WIDTH,
     )
     key_kernel = Kernel(
         "key_gradients",
         functools.partial(_gradient_start, 2, key_sums),
         functools.partial(_key_step, sums.of_keys),
-        functools.partial(_gradient_finish, (pipeline.scaled, _as_it_is)),
+        functools.partial(_gradient_finish, (pipeline.content.scaled, _as_it_is)),
         _BACKWARD_WIDTH,
     )
     (dq,), d_query = pipeline.over_keys(query_kernel, matrices, vectors, matrices=1, vectors=query_sums)
@@ -120,7 +120,7 @@ def _forward_start(width: int) -> tuple:
 def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     (q,), (k, v) = loaded.held, loaded.other
     top, total, sums = state
-    scores = loaded.scaled(product(q, k))
+    scores = loaded.content.scores(product(q, k))
     logits, _ = tile.logits(scores, loaded.bias, loaded.along_rows, loaded.along_columns)
     highest = jnp.maximum(top, logits.max(1))
     weights = jnp.exp(logits - spread(highest, logits.shape))
@@ -157,7 +157,8 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     (q, d_out), (k, v) = loaded.held, loaded.other
     queries, lse, delta = loaded.along_rows
     (dq,), d_query = state
-    logits, raw = tile.logits(loaded.scaled(product(q, k)), loaded.bias, queries, loaded.along_columns)
+    scores = loaded.content.scores(product(q, k))
+    logits, raw = tile.logits(scores, loaded.bias, queries, loaded.along_columns)
     # Weights are computed again from the log-normaliser: the table of weights is never in memory.
     d_logits = jnp.exp(logits - lse) * (product(d_out, v) - delta)
     d_temperature = []
@@ -168,7 +169,8 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
         d_bias, d_i, _ = cotangents(loaded.bias, *tile.coordinates(queries, loaded.along_columns), d_logits)
         summands = [*jax.tree.leaves(d_bias), *d_temperature, *jax.tree.leaves(d_i)]
         d_query = _accumulate(d_query, summands, wanted)
-    return (loaded.add_product(dq, d_logits.astype(k.dtype), k),), d_query
+    d_scaled = loaded.content.d_scaled(d_logits, scores)
+    return (loaded.add_product(dq, d_scaled.astype(k.dtype), k),), d_query
 
 
 def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
@@ -176,7 +178,8 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     (k, v), (q, d_out) = loaded.held, loaded.other
     queries, lse, delta = loaded.along_columns
     (dk, dv), d_key = state
-    logits, _ = tile.logits(loaded.scaled(product(k, q)), loaded.bias, queries, loaded.along_rows)
+    scores = loaded.content.scores(product(k, q))
+    logits, _ = tile.logits(scores, loaded.bias, queries, loaded.along_rows)
     weights = jnp.exp(logits - lse)
     dv = loaded.add_product(dv, weights.astype(d_out.dtype), d_out)
     d_logits = weights * (product(v, d_out) - delta)
@@ -185,7 +188,8 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     if d_key:
         _, _, d_j = cotangents(loaded.bias, *tile.coordinates(queries, loaded.along_rows), d_logits)
         d_key = _accumulate(d_key, jax.tree.leaves(d_j), wanted)
-    return (loaded.add_product(dk, d_logits.astype(q.dtype), q), dv), d_key
+    d_scaled = loaded.content.d_scaled(d_logits, scores)
+    return (loaded.add_product(dk, d_scaled.astype(q.dtype), q), dv), d_key
 
 
 def _accumulate(total: tuple, summands: list[Array], wanted: list[bool]) -> tuple:

@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.scoring import Scoring, sealed
+from bam_jax.attention.logits.scoring import Content, Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import (
     ALONG_COLUMNS,
@@ -71,7 +71,7 @@ class LoadedTile:
         other: references to matrices of the side that lies along the columns, [n, D].
         along_rows, along_columns: trees of vectors of either side, spread over the tile, [64, n].
         bias: of this head, its parameters spread, too.
-        scaled: scales products of queries and keys.
+        content: what products of queries and keys become.
         add_product: (total, a, b) -> total + a b, with a in registers and b in shared memory.
     """
 
@@ -80,7 +80,7 @@ class LoadedTile:
     along_rows: Any
     along_columns: Any
     bias: Any
-    scaled: Callable[[Array], Array]
+    content: Content
     add_product: Callable
 
 
@@ -118,7 +118,7 @@ class TilePipeline:
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
     block_k: int
-    scaled: Callable[[Array], Array]  # scales products of queries and keys
+    content: Content
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "TilePipeline":
@@ -145,7 +145,7 @@ class TilePipeline:
             skipping.needed(q, k, whole, tiling.skip, block_q, block_k),
             block_q,
             block_k,
-            functools.partial(scoring.scaled, width=q.shape[-1]),
+            scoring.content(q.shape[-1]),
         )
 
     def over_keys(
@@ -283,7 +283,7 @@ class _Walk:
             along_rows, state = carry
             columns = jax.tree.map(lambda x: spread(plgpu.load(x, layout=ALONG_COLUMNS), shape, 1), vectors)
             rows = jax.tree.map(lambda x: spread(x, shape), along_rows)
-            loaded = LoadedTile(tuple(mine), matrices, rows, columns, bias, self.tiles.scaled, add)
+            loaded = LoadedTile(tuple(mine), matrices, rows, columns, bias, self.tiles.content, add)
             return along_rows, self.kernel.step(loaded, state)
 
         # The memory warpgroup fills a buffer again when both computing ones have left it, and these wait until it is full.

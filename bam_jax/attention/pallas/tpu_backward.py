@@ -77,15 +77,15 @@ def query_kernel(
         queries, bias, d_pieces = along_lanes(step.queries), step.bias(held.q.shape[-1]), []
         for piece in key_pieces(k.shape[1]):
             keys = along_sublanes(take_piece(step.keys, piece))
-            product = step.scaled(multiply(k[:, piece], held.q, 0, 0))  # [keys, queries]
-            logits, raw = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
+            scores = step.content.scores(multiply(k[:, piece], held.q, 0, 0))  # [keys, queries]
+            logits, raw = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
             d_weights = multiply(v[:, piece], held.d_out, 0, 0)
             d_logits = jnp.exp(logits - held.lse[...]) * (d_weights - held.delta[...])
             d_temperature = []
             if queries.temperature is not None:
                 d_temperature = [(d_logits * raw).sum(0, keepdims=True)]
                 d_logits = d_logits * queries.temperature
-            sums[...] += multiply(k[:, piece], d_logits, 1, 0)
+            sums[...] += multiply(k[:, piece], step.content.d_scaled(d_logits, scores), 1, 0)
             if d_query is not None:
                 d_bias, d_i, _ = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
                 _accumulate(d_query, [*jax.tree.leaves(d_bias), *d_temperature, *jax.tree.leaves(d_i)], wanted)
@@ -97,7 +97,7 @@ def query_kernel(
 
     @pl.when(step.last)
     def finish() -> None:
-        dq[...] = step.scaled(sums[...]).astype(dq.dtype)
+        dq[...] = step.content.scaled(sums[...]).astype(dq.dtype)
 
 
 def key_kernel(
@@ -132,21 +132,21 @@ def key_kernel(
         for piece in query_pieces(passing.q.shape[1]):
             some = take_piece(passing, piece)
             queries, lse, delta = along_sublanes((take_piece(step.queries, piece), some.lse, some.delta))
-            product = step.scaled(multiply(some.q, k, 0, 0))  # [queries, keys]
-            logits, _ = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
+            scores = step.content.scores(multiply(some.q, k, 0, 0))  # [queries, keys]
+            logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
             weights = jnp.exp(logits - lse)
             d_v[...] += multiply(some.d_out, weights, 1, 0)
             d_logits = weights * (multiply(some.d_out, v, 0, 0) - delta)
             if queries.temperature is not None:
                 d_logits = d_logits * queries.temperature
-            d_k[...] += multiply(some.q, d_logits, 1, 0)
+            d_k[...] += multiply(some.q, step.content.d_scaled(d_logits, scores), 1, 0)
             if d_key is not None:
                 _, _, d_j = bias.cotangents(*tile.coordinates(queries, keys), d_logits)
                 _accumulate(d_key, jax.tree.leaves(d_j), wanted)
 
     @pl.when(step.last)
     def finish() -> None:
-        dk[...] = step.scaled(d_k[...]).astype(dk.dtype)
+        dk[...] = step.content.scaled(d_k[...]).astype(dk.dtype)
         dv[...] = d_v[...].astype(dv.dtype)
 
 

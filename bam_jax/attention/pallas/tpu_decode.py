@@ -94,7 +94,7 @@ def decode_kernel(
     def compute() -> None:
         queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
         bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
-        logits, _ = tile.logits(step.scaled(multiply(q, k, 0, 0)), bias, queries, keys)  # [count, keys]
+        logits, _ = tile.logits(step.content.scores(multiply(q, k, 0, 0)), bias, queries, keys)  # [count, keys]
         highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
         weights = jnp.exp(logits - highest)
         shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`

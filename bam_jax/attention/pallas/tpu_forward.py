@@ -37,8 +37,8 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
         queries, bias = along_lanes(step.queries), step.bias()
         for piece in key_pieces(k.shape[1]):
             keys = along_sublanes(take_piece(step.keys, piece))
-            product = step.scaled(multiply(k[:, piece], q, 0, 0))  # [keys, queries]
-            logits, _ = tile.logits(product, bias_of_piece(bias, piece), queries, keys)
+            scores = step.content.scores(multiply(k[:, piece], q, 0, 0))  # [keys, queries]
+            logits, _ = tile.logits(scores, bias_of_piece(bias, piece), queries, keys)
             highest = jnp.maximum(top[...], logits.max(0, keepdims=True))
             weights = jnp.exp(logits - highest)
             # What was summed so far is relative to the old maximum. No exponent is ever above 1, and none overflows.

@@ -12,7 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.scoring import Scoring, sealed
+from bam_jax.attention.logits.scoring import Content, Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.tpu_layout import sequence_last
 from bam_jax.attention.pallas.tpu_strips import StripBias, StripTable
@@ -35,7 +35,7 @@ class GridStep:
         first_of_head: whether this is the first step of a query head.
         first_block: whether the held block is the head's first.
         needed: whether there is a tile to compute.
-        scaled: scales products of queries and keys, and what gradients sum of them.
+        content: what products of queries and keys become.
     """
 
     queries: tile.Queries
@@ -49,7 +49,7 @@ class GridStep:
     first_of_head: Array
     first_block: Array
     needed: Array
-    scaled: Callable[[Array], Array]
+    content: Content
 
     def bias(self, width: int = 1) -> Bias:
         """The bias of this head, each parameter spread over this many lanes: Mosaic takes vectors in a formula."""
@@ -76,7 +76,7 @@ class TileGrid:
     needed: Array  # [H, query blocks, key blocks]
     block_q: int
     block_k: int
-    scaled: Callable[[Array], Array]  # scales products of queries and keys
+    content: Content
     strips: StripTable | None  # of the bias; None: it is a formula
 
     @classmethod
@@ -108,7 +108,7 @@ class TileGrid:
             needed,
             block_q,
             block_k,
-            functools.partial(scoring.scaled, width=q.shape[-1]),
+            scoring.content(q.shape[-1]),
             strips,
         )
 
@@ -264,7 +264,7 @@ class _Walk:
                 first_of_head=m == 0,
                 first_block=n == 0,
                 needed=m < count[h, n],
-                scaled=self.tiles.scaled,
+                content=self.tiles.content,
             )
             outputs, scratch = rest[:-scratch_count], rest[-scratch_count:]
             kernel(step, query_operands, k, v, outputs, *scratch)

@@ -1,0 +1,62 @@
+"""Attention put together from what every backend computes: sinks, windows that leave some in sight, values of another width."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bam_jax.attention.logits.mask import Mask
+from bam_jax.attention.logits.merge import merge
+from bam_jax.attention.logits.scoring import Scoring
+
+type Run = Callable[[Array, Array, Array, Scoring], tuple[Array, Array]]
+
+
+def attend(
+    run: Run,
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    v: Float[Array, "B S K E"],
+    scoring: Scoring,
+    *,
+    whole_rows: bool,
+) -> tuple[Float[Array, "B T H E"], Float[Array, "B H T"]]:
+    """Attention and its log-normaliser, whatever the scoring and the width of values.
+
+    Args:
+        run: the same of scorings without sinks; unless `whole_rows`, of values as wide as keys.
+        q, k, v, scoring: the operands.
+        whole_rows: whether `run` has whole rows of logits, where sink tokens are part of the mask, and values of any width.
+    """
+    plain = dataclasses.replace(scoring, sink_logits=None)
+    if whole_rows:
+        out, lse = run(q, k, v, plain)
+    else:
+        widths = [x.shape[-1] for x in (q, k, v)]
+        # What zeros add to a product is nothing, and the columns that they make of values are cut off again.
+        q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, max(widths) - x.shape[-1]),)) for x in (q, k, v))
+        plain = dataclasses.replace(plain, scale=scoring.content(widths[0]).scale)
+        out, lse = _with_sink_tokens(run, q, k, v, plain)
+        out = out[..., : widths[2]]
+    if scoring.sink_logits is None:
+        return out, lse
+    whole = jnp.logaddexp(lse, scoring.sink_logits.astype(lse.dtype)[:, None])
+    share = jnp.exp(lse - whole).swapaxes(1, 2)[..., None]
+    return (out * share).astype(out.dtype), whole
+
+
+def _with_sink_tokens(run: Run, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    """Attention to a window, and to those sinks that it hides, merged by their normalisers."""
+    mask, queries = scoring.mask, scoring.queries
+    if not mask.sink_tokens:
+        return run(q, k, v, scoring)
+    near = dataclasses.replace(scoring, mask=dataclasses.replace(mask, sink_tokens=0))
+    limits = near.mask.limits(queries)
+    assert limits.lowest is not None
+    last = jnp.minimum(jnp.minimum(limits.lowest - 1, limits.highest), mask.sink_tokens - 1)
+    behind = dataclasses.replace(queries, sees_from=None, sees_to=last)
+    results = run(q, k, v, near), run(q, k, v, dataclasses.replace(scoring, mask=Mask(), queries=behind))
+    outs, normalisers = (jnp.stack(parts) for parts in zip(*results, strict=True))
+    out, lse = merge(outs.swapaxes(2, 3).astype(normalisers.dtype), normalisers, axis=0)
+    return out.swapaxes(1, 2).astype(q.dtype), lse

@@ -1,0 +1,149 @@
+"""Sinks, windows that leave some in sight and values of another width, against tables of all logits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bam_jax import attend, biases
+from bam_jax.attention import BACKENDS, Mask, Scoring, Tokens, Unsupported, attention, document_count
+from bam_jax.attention.cpu import blocks
+from bam_jax.attention.pallas import tpu_grid
+
+B, T, H, K, D, E = 2, 14, 4, 2, 6, 9
+EACH = [pytest.param(name, marks=pytest.mark.hopper) if name == "pallas_gpu" else name for name in BACKENDS]
+WINDOW, SINKS = 4, 2
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    for module in (blocks, tpu_grid):
+        monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
+
+
+def draw(rng, width):
+    shapes = (B, T, H, D), (B, T, K, D), (B, T, K, width), (H,), (H,)
+    return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+
+
+def dense(q, k, v, slopes, sinks, *, seen, cap=None):
+    """Output and normaliser with one column more for the sink."""
+    k, v = (jnp.repeat(x, H // K, 2) for x in (k, v))
+    logits = jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(D)
+    logits = logits if cap is None else cap * jnp.tanh(logits / cap)
+    at = jnp.arange(T)
+    logits = jnp.where(seen[:, None], logits - slopes[:, None, None] * abs(at[:, None] - at), -jnp.inf)
+    logits = jnp.concatenate([logits, jnp.broadcast_to(sinks[:, None, None], (B, H, T, 1))], -1)
+    out = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(logits)[..., :-1], v)
+    return out, jax.nn.logsumexp(logits, -1)
+
+
+def slopes_of(function, operands):
+    """Results, and all gradients of a loss that weighs each of their numbers otherwise."""
+    results, vjp = jax.vjp(function, *operands)
+    wave = lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
+    return (*results, *vjp(jax.tree.map(wave, results)))
+
+
+def agree(made, expected):
+    for a, b in zip(made, expected, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, float(jnp.abs(b).max())))
+
+
+@pytest.mark.parametrize("width", [D, E, D - 2])
+@pytest.mark.parametrize("backend", EACH)
+def test_a_window_with_sinks_of_tokens_and_of_logits(backend, width, rng):
+    """Two documents in each row, so that each has sinks of its own, and a soft cap."""
+    operands = draw(rng, width)
+    start = np.array([[0] * 9 + [9] * 5, [0] * 5 + [5] * 9])
+    at, segment = np.arange(T) - start, 1 + (start > 0)
+    i, j = at[:, :, None], at[:, None, :]
+    seen = (segment[:, :, None] == segment[:, None]) & (j <= i) & ((i - j < WINDOW) | (j < SINKS))
+
+    def made(q, k, v, slopes, sinks):
+        tokens = Tokens(jnp.asarray(at, jnp.int32), jnp.asarray(segment))
+        mask = Mask(window=WINDOW, sink_tokens=SINKS)
+        scoring = Scoring(biases.ALiBi(slopes), tokens, tokens, None, mask, soft_cap=1.2, sink_logits=sinks)
+        return attention(q, k, v, scoring, backend=backend, return_lse=True)
+
+    agree(
+        jax.jit(functools.partial(slopes_of, made))(operands),
+        slopes_of(functools.partial(dense, seen=seen, cap=1.2), operands),
+    )
+    tokens = Tokens(jnp.asarray(at, jnp.int32), jnp.asarray(segment))
+    np.testing.assert_array_equal(document_count(tokens, Mask(window=WINDOW, sink_tokens=SINKS)), seen.sum(2))
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_a_row_that_sees_nothing_leaves_all_to_its_sink(backend, rng):
+    q, k, v, slopes, sinks = draw(rng, D)
+    segments = jnp.arange(T) < 5
+
+    def found(sinks):
+        return attend(
+            q, k, v, biases.ALiBi(slopes), segments=segments, sink_logits=sinks, backend=backend, return_lse=True
+        )
+
+    (out, lse), vjp = jax.vjp(found, sinks)
+    assert not out[:, 5:].any()
+    np.testing.assert_array_equal(lse[:, :, 5:], np.broadcast_to(sinks[:, None], (B, H, T - 5)))
+    assert all(jnp.isfinite(x).all() for x in vjp((jnp.ones_like(out), jnp.zeros_like(lse))))
+    without = attend(q, k, v, biases.ALiBi(slopes), segments=segments, backend=backend)
+    np.testing.assert_allclose(found(jnp.full(H, -jnp.inf))[0], without, atol=1e-6)
+    nothing = attend(q, k[:, :0], v[:, :0], query_positions=jnp.arange(T), sink_logits=sinks, return_lse=True)[1]
+    np.testing.assert_array_equal(nothing, np.broadcast_to(sinks[:, None], (B, H, T)))
+
+
+def test_prefixes_blocks_and_ragged_rows_by_what_a_query_sees(rng):
+    q, k, v, slopes, _ = draw(rng, D)
+    at, prior = jnp.arange(T), biases.ALiBi(slopes)
+    none = jnp.full(H, -jnp.inf)
+    agreed = lambda made, seen: agree([made], dense(q, k, v, slopes, none, seen=jnp.broadcast_to(seen, (B, T, T)))[:1])
+    prefix = jnp.array([[5], [9]])
+    agreed(attend(q, k, v, prior, sees_to=jnp.maximum(at, prefix - 1)), (at <= at[:, None]) | (at < prefix[:, None]))
+    block = at // 4
+    agreed(attend(q, k, v, prior, sees_from=4 * block, sees_to=4 * block + 3), block[:, None] == block)
+    agreed(attend(q, k, v, prior, sees_from=4 * block), (block[:, None] == block) & (at <= at[:, None]))
+    far = (abs(at - at[:, None]) < 6) & (at <= at[:, None] + 1)
+    agreed(attend(q, k, v, prior, causal=False, window=6, sees_to=at + 1), far)
+
+
+@pytest.mark.parametrize("mask", [Mask(window=5, sink_tokens=3), Mask(window=5), Mask(causal=False), Mask()])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_count_of_keys_is_that_of_the_table(mask, packed):
+    position = np.r_[0:8, 0:6] if packed else np.arange(T)
+    segment = np.r_[[1] * 8, [2] * 6] if packed else np.ones(T, int)
+    first, last = position // 3 * 3 - 1, position + 2
+    for sight in ({}, {"sees_from": first}, {"sees_to": last}, {"sees_from": first, "sees_to": last}):
+        tokens = Tokens(jnp.asarray(position)[None], jnp.asarray(segment)[None] if packed else None)
+        tokens = Tokens(tokens.position, tokens.segment, **{name: jnp.asarray(x)[None] for name, x in sight.items()})
+        i, j = position[:, None], position[None]
+        low = i - mask.window + 1 if mask.window else i * 0 - 99
+        low = np.maximum(low, first[:, None]) if "sees_from" in sight else low
+        high = i if mask.causal else i * 0 + 99
+        high = last[:, None] if "sees_to" in sight else high
+        seen = (segment[:, None] == segment) & (j <= high) & ((j >= low) | (j < mask.sink_tokens))
+        np.testing.assert_array_equal(document_count(tokens, mask)[0], seen.sum(1))
+
+
+def test_what_cannot_be_is_said_in_a_line(rng):
+    q, k, v, slopes, sinks = draw(rng, D)
+    with pytest.raises(
+        ValueError, match="sink_tokens=2 are those that a causal window does not hide: got causal=True, window=None"
+    ):
+        attend(q, k, v, sink_tokens=2)
+    with pytest.raises(ValueError, match="sinks are a number of tokens, 0 for none: got sink_tokens=-1"):
+        attend(q, k, v, window=4, sink_tokens=-1)
+    with pytest.raises(ValueError, match=r"sink_logits \(3,\) is not \[H\]"):
+        attend(q, k, v, sink_logits=sinks[:3])
+    with pytest.raises(ValueError, match="soft_cap is None or a number of Python's above 0, got 0"):
+        attend(q, k, v, soft_cap=0)
+    with pytest.raises(ValueError, match=r"holds an array \(1, 3\)"):
+        attend(q, k, v, sees_to=jnp.arange(3))
+    rowwise = biases.CoPE(jnp.ones((4, D)))
+    tokens = Tokens(jnp.arange(T)[None])
+    with pytest.raises(Unsupported, match="whole rows"):
+        attention(q, k, v, Scoring(biases.Uniform(), tokens, tokens, rowwise=rowwise), backend="chunked")
