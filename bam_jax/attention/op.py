@@ -25,7 +25,7 @@ import importlib
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +33,12 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from bam_jax.attention import composed, reference, rows
+from bam_jax.attention.checking import check
 from bam_jax.attention.cpu import chunked
-from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.second_order import differentiable
-from bam_jax.biases import Bias
-from bam_jax.biases.base import head_axes
 from bam_jax.system.axes import auto, varying
 from bam_jax.system.platform import platform
 
@@ -72,6 +70,8 @@ class Backend:
 
     def reason(self, q: Array, k: Array, v: Array, scoring: Scoring) -> str | None:
         """The reason why this backend cannot do it, or None."""
+        if not self.plain and not all(isinstance(size, int) for size in (*q.shape[1:], *k.shape[1:])):
+            return f"symbolic sizes, but for that of a batch, have no blocks; take 'reference': {q.shape}, {k.shape}"
         if scoring.rowwise is not None and not self.rowwise:
             whole = " or ".join(repr(name) for name, backend in BACKENDS.items() if backend.rowwise)
             return f"{type(scoring.rowwise).__name__} needs whole rows of logits; take {whole}"
@@ -133,12 +133,56 @@ BACKENDS: dict[str, Backend] = {
 
 DEFAULT = Tiling()
 
-_DTYPES = ("bfloat16", "float16", "float32", "float64")
-
 NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
-"""The backend made for each platform; on others "auto" is "chunked", or "rows" for what is rowwise."""
+"""The backend made for each platform."""
+
+EVERYWHERE = ("chunked", "rows", "reference")
+"""The backends that run on all of them: "auto" is the first of these that can do it where a platform's own cannot.
+
+A GPU takes none of the tiles that suit a CPU: each would be a dozen launches.
+"""
+
+COST = {
+    "chunked": "tile by tile, as suits a CPU",
+    "rows": "all logits of many rows at a time in memory, the hidden ones too",
+    "reference": "all logits in memory",
+}
+"""What the announcement says of them."""
 
 
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    *,
+    backend: str | Backend = ...,
+    tiling: Tiling = ...,
+    return_lse: Literal[False] = ...,
+) -> Array: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    *,
+    backend: str | Backend = ...,
+    tiling: Tiling = ...,
+    return_lse: Literal[True],
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    scoring: Scoring,
+    *,
+    backend: str | Backend = ...,
+    tiling: Tiling = ...,
+    return_lse: bool,
+) -> Any: ...
 def attention(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
@@ -169,7 +213,7 @@ def attention(
             own; kernels compute with the larger of both.
         scoring: bias, temperature, tokens, mask, soft cap and sinks.
         backend: a name in `BACKENDS`, or one like them, such as `ring` makes; "auto": the machine's own where it can do this,
-            else "chunked", or "rows" where the scoring is rowwise.
+            else the first of `EVERYWHERE` that can.
         tiling: what is left out, and the size of tiles; the backend "reference" leaves nothing out.
         return_lse: whether the logarithms of the rows' normalisers are wanted as well. They have gradients. With them parts
             of a text are merged, a sink takes its share of a row, or a loss keeps logits small.
@@ -184,7 +228,7 @@ def attention(
 
     Source: BAM definition 1 and theorem 1.
     """
-    _check(q, k, v, scoring)
+    check(q, k, v, scoring)
     if backend == "auto":
         backend = choose(q, k, v, scoring)
     if isinstance(backend, str) and backend not in BACKENDS:
@@ -265,12 +309,14 @@ def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Arra
         q, k, v, scoring: as in `attention`.
     """
     machine = platform()
-    everywhere = "chunked" if scoring.rowwise is None else "rows"
+    refusal = lambda name: BACKENDS[name].reason(q, k, v, scoring)
+    others = EVERYWHERE[1:] if machine == "gpu" else EVERYWHERE
+    everywhere = next(name for name in others if refusal(name) is None)
     if machine not in NATIVE:
         _announce(everywhere, machine, None)
         return everywhere
     native = NATIVE[machine]
-    reason = BACKENDS[native].reason(q, k, v, scoring)
+    reason = refusal(native)
     chosen = native if reason is None else everywhere
     _announce(chosen, machine, None if reason is None else f"{native} cannot do this: {reason}")
     return chosen
@@ -278,57 +324,5 @@ def choose(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Arra
 
 @functools.cache
 def _announce(backend: str, platform: str, why: str | None) -> None:
-    reason = "" if why is None else f", since {why}"
+    reason = "" if why is None else f" ({COST[backend]}), since {why}"
     logging.getLogger(__name__).info("attention: auto chose the backend %r on %s%s", backend, platform, reason)
-
-
-def _check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
-    shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
-    if not {q.dtype.name, k.dtype.name, v.dtype.name} <= set(_DTYPES):
-        dtypes = f"q {q.dtype}, k {k.dtype}, v {v.dtype}"
-        raise ValueError(f"attention takes q, k and v of {', '.join(_DTYPES)}, got {dtypes} of shapes {shapes}")
-    if not (isinstance(scoring, Scoring) and isinstance(scoring.mask, Mask)):
-        raise ValueError("scoring is a Scoring(bias, queries, keys), whose mask is a Mask")
-    if not isinstance(scoring.bias, Bias):
-        raise ValueError(
-            f"scoring.bias is a Bias, such as biases.Uniform() for none, got {type(scoring.bias).__name__}"
-        )
-    if not (q.ndim == k.ndim == v.ndim == 4):
-        raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
-    same = k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
-    if not same or k.shape[2] == 0 or q.shape[2] % k.shape[2]:
-        raise ValueError(
-            "k and v must be alike but for their widths, k share B and D with q, and have a head count that divides q's: "
-            f"{shapes}"
-        )
-    for side, tokens, length in (("queries", scoring.queries, q.shape[1]), ("keys", scoring.keys, k.shape[1])):
-        arrays = [x for x in (tokens.position, tokens.segment, tokens.sees_from, tokens.sees_to) if x is not None]
-        for x in [*arrays, *jax.tree.leaves(tokens.coordinate)]:
-            if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
-                raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
-    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature, scoring.rowwise, scoring.sink_logits)):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise ValueError(
-                f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {type(scoring.bias).__name__}"
-            )
-    finite = lambda x: isinstance(x, (int, float)) and math.isfinite(x)
-    if scoring.scale is not None and not finite(scoring.scale):
-        raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
-    if scoring.soft_cap is not None and not (finite(scoring.soft_cap) and scoring.soft_cap > 0):
-        raise ValueError(f"scoring.soft_cap is None or a number of Python's above 0, got {scoring.soft_cap!r}")
-    heads, temperature = q.shape[2], scoring.temperature
-    if scoring.sink_logits is not None and scoring.sink_logits.shape != (heads,):
-        raise ValueError(f"scoring.sink_logits {scoring.sink_logits.shape} is not [H] of {shapes}")
-    own = lambda axis, leaf: None if axis is None else leaf  # shared parameters have no head axis
-    per_head = jax.tree.map(own, head_axes(scoring.bias), scoring.bias, is_leaf=lambda x: x is None)
-    for leaf in jax.tree.leaves(per_head):
-        if jnp.shape(leaf)[:1] != (heads,):
-            name = type(scoring.bias).__name__
-            raise ValueError(f"the bias {name} holds a parameter {jnp.shape(leaf)}, not [H] or [H, n] of {heads} heads")
-    if temperature is not None:
-        if (
-            temperature.ndim != 3
-            or temperature.shape[0] not in (1, q.shape[0])
-            or temperature.shape[1:] != q.shape[2:0:-1]
-        ):
-            raise ValueError(f"scoring.temperature {temperature.shape} is not [#B, H, T] of {shapes}")

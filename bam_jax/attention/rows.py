@@ -15,8 +15,12 @@ from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import Differentiable, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.system.axes import varying
+from bam_jax.system.platform import platform
 
 _TABLE = 2**22  # Logits of all rows and heads that a block has, about.
+
+# On a GPU, where a block costs a dozen launches whatever its size: 1 GiB of them.
+_TABLE_ON_GPU = 2**28
 
 
 def forward(
@@ -79,7 +83,9 @@ class _Blocks:
     @classmethod
     def of(cls, q: Array, k: Array, scoring: Scoring, tiling: Tiling) -> "_Blocks":
         batch, length, heads = q.shape[:3]
-        size, _ = tiling.blocks(min(length, max(_TABLE // (batch * heads * k.shape[1]), 1)), k.shape[1])
+        batch = batch if isinstance(batch, int) else 1  # a symbolic one is any number
+        table = _TABLE_ON_GPU if platform() == "gpu" else _TABLE
+        size, _ = tiling.blocks(min(length, max(table // (batch * heads * k.shape[1]), 1)), k.shape[1])
         return cls(skipping.padded(scoring, size, 1), size, -(-length // size), length)
 
     def take(self, x: Array, axis: int, n: Array) -> Array:

@@ -88,6 +88,9 @@ BIASES = {
 """Every bias that the kernels compute, with parameters that have a shape only."""
 
 
+_NO_LAUNCH = ("", "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done", "async-done")
+
+
 def compile_for_h100(f: Callable, *arguments: Any) -> Any:
     """Compile a function for one H100, which need not be there.
 
@@ -103,6 +106,44 @@ def compile_for_h100(f: Callable, *arguments: Any) -> Any:
     described = jax.sharding.AbstractDevice(device_kind=device.device_kind, num_cores=None, platform="cuda")
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=described)):
         return jax.jit(f).lower(*shapes).compile()
+
+
+def launches(program: str) -> int:
+    """Count the kernels that a compiled program starts, those of a loop as often as it runs.
+
+    Args:
+        program: the text of a module that XLA compiled for a GPU.
+
+    Raises:
+        ValueError: a loop whose length is not known before it runs.
+    """
+    computations = {
+        name: body
+        for _, name, body in re.findall(
+            r"^(ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL
+        )
+    }
+    entry = re.search(r"^ENTRY %?([\w.\-]+)", program, re.MULTILINE)
+    assert entry is not None
+
+    def count(name: str) -> int:
+        total = 0
+        for line in computations[name].splitlines():
+            found = re.search(r"= .*? ([a-z\-]+)\(", line)
+            operation = "" if found is None else found.group(1)
+            inner = re.search(r"(?:body|to_apply)=%?([\w.\-]+)", line)
+            if operation == "while":
+                times = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
+                if times is None or inner is None:
+                    raise ValueError(f"a loop of unknown length: {line.strip()[:200]}")
+                total += int(times.group(1)) * count(inner.group(1))
+            elif operation == "call" and inner is not None:
+                total += count(inner.group(1))
+            else:
+                total += operation not in _NO_LAUNCH
+        return total
+
+    return count(entry.group(1))
 
 
 def operand_shapes(

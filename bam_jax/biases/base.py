@@ -1,6 +1,7 @@
 """The interface of a bias, and the table over heads, queries and keys that a formula for one head becomes."""
 
 import dataclasses
+import functools
 from typing import Any, dataclass_transform
 
 import jax
@@ -91,6 +92,23 @@ def bias[T: type](cls: T) -> T:
       -8.0
     """
     jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    scalars = [x.name for x in dataclasses.fields(cls) if getattr(x.type, "dim_str", "") == "*H"]  # type: ignore[arg-type]
+    formula = cls.__call__
+    if not issubclass(cls, Bias):  # what is rowwise has all heads
+        return cls
+
+    @functools.wraps(formula)
+    def of_one_head(self: Any, i: Coordinate, j: Coordinate) -> Array:
+        heads = [jnp.shape(getattr(self, name)) for name in scalars]
+        # Kernels spread a parameter over a tile, of two axes; with one axis it is that of heads.
+        if any(len(x) == 1 < x[0] for x in heads) and any(jnp.ndim(x) > 1 for x in jax.tree.leaves((i, j))):
+            raise ValueError(
+                f"the formula of {cls.__name__} is that of one head, and its parameters are those of {max(heads)[0]}: "
+                "biases.table(bias, i, j) evaluates it for all of them"
+            )
+        return formula(self, i, j)
+
+    cls.__call__ = of_one_head  # type: ignore[method-assign]
     return cls
 
 

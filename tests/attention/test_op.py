@@ -1,8 +1,10 @@
 """The public operation: what it hides, what it refuses, how it composes and how much memory it takes."""
 
 import dataclasses
+import functools
 
 import jax
+import jax.export
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
@@ -153,7 +155,8 @@ def test_accelerators_leave_whole_rows_to_xla(platform, qkv, monkeypatch, caplog
     with caplog.at_level("INFO"):
         assert op.choose(*qkv, cope) == "rows"
     op._announce.cache_clear()
-    assert f"'rows' on {platform}, since pallas_{platform} cannot do this: CoPE needs whole rows" in caplog.text
+    assert f"'rows' on {platform} (all logits of many rows" in caplog.text
+    assert f"since pallas_{platform} cannot do this: CoPE needs whole rows" in caplog.text
 
 
 def test_memory_grows_with_the_length_not_its_square():
@@ -176,6 +179,39 @@ def test_auto_says_which_backend_it_chose(qkv, caplog):
         auto = attention(*qkv, scoring())
     assert "auto chose the backend 'chunked' on cpu" in caplog.text
     np.testing.assert_array_equal(auto, attention(*qkv, scoring(), backend="chunked"))
+
+
+@pytest.mark.parametrize("backend", ["chunked", "rows", pytest.param("pallas_tpu", marks=pytest.mark.full)])
+def test_a_batch_may_be_symbolic_and_lengths_where_no_blocks_are_cut(backend, qkv):
+    def gradients(q, k, v, backend):
+        tokens = Tokens(jnp.arange(q.shape[1], dtype=jnp.int32)[None])
+        out = lambda *rows: attention(*rows, Scoring(prior(), tokens, tokens), backend=backend)
+        return jax.vjp(out, q, k, v)[1](q)
+
+    for shape, name in (("b, 12, 3, 4", backend), ("b, t, 3, 4", "reference"), ("b, t, 3, 4", "auto")):
+        x = jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape), jnp.float32)
+        exported = jax.export.export(jax.jit(functools.partial(gradients, backend=name)))(x, x, x)
+        for made, expected in zip(exported.call(*qkv), gradients(*qkv, "reference"), strict=True):
+            np.testing.assert_allclose(made, expected, rtol=0, atol=1e-5)
+    with pytest.raises(Unsupported, match="symbolic sizes, but for that of a batch, have no blocks; take 'reference'"):
+        jax.export.export(jax.jit(functools.partial(gradients, backend=backend)))(x, x, x)
+
+
+def test_coordinates_that_a_bias_cannot_compare_are_said(qkv):
+    """An array where the formula takes a pair of them is cut in two without a word."""
+    sums = jnp.zeros((B, H, T))
+    for bias, i, j in (
+        (biases.Difference(), sums, sums),
+        (biases.Difference(), None, None),
+        (biases.CABLE(), (sums, sums), (sums, sums)),
+        (biases.ALiBi(jnp.ones(H)), (sums, sums), sums),
+    ):
+        position = jnp.arange(T)[None]
+        tokens = Tokens(position, coordinate=i), Tokens(position, coordinate=j)
+        with pytest.raises(
+            ValueError, match=rf"{type(bias).__name__} cannot compare .* see the coordinates of biases\."
+        ):
+            attention(*qkv, Scoring(bias, *tokens))
 
 
 def test_a_sink_takes_its_share_of_a_row_by_the_normaliser(qkv):

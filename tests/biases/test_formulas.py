@@ -276,3 +276,15 @@ def test_formula_of_the_base_class_says_what_is_missing():
 
     with pytest.raises(NotImplementedError, match="Mine has no formula"):
         Mine()(0.0, 1.0)
+
+
+def test_a_formula_asked_for_all_heads_names_the_table():
+    """Where as many heads as tokens are there it would broadcast, to something else."""
+    at = jnp.arange(4.0)
+    prior = biases.GeneralisedGaussian(*jnp.ones((3, 4)))
+    with pytest.raises(
+        ValueError, match=r"GeneralisedGaussian is that of one head, .* those of 4: biases\.table\(bias, i, j\)"
+    ):
+        prior(at[:, None], at[None])
+    one = biases.GeneralisedGaussian(*jnp.ones(3))
+    np.testing.assert_allclose(biases.table(prior, at[None, None], at[None, None])[0, 2], one(at[:, None], at[None]))

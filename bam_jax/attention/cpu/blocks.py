@@ -253,7 +253,8 @@ def add_to_block(total: Array, part: Array, axis: int, n: Int[Array, ""]) -> Arr
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
-    area = min(max(_TILE // (q[0] * q[2]), 1), _PLANE)
+    batch = q[0] if isinstance(q[0], int) else 1  # a symbolic one is any number
+    area = min(max(_TILE // (batch * q[2]), 1), _PLANE)
     side = 2 ** max(round(math.log2(area) / 2), 5)
     block_q = min(q[1], side)
     return block_q, min(k[1], max(side, min(area // block_q, 2048)))
@@ -269,7 +270,7 @@ def sum_leading(x: Array, like: Array) -> Array:
 
     The batch axis is summed by a product with ones, which XLA's CPU backend does many times faster than a reduction.
     """
-    if like.shape[0] == 1 < x.shape[0]:
+    if like.shape[0] == 1 != x.shape[0]:
         x = (jnp.ones((1, x.shape[0]), x.dtype) @ x.reshape(x.shape[0], -1)).reshape(1, *x.shape[1:])
     axes = tuple(n for n in range(1, x.ndim) if like.shape[n] == 1 < x.shape[n])
     return x.sum(axes, keepdims=True).astype(like.dtype)

@@ -11,9 +11,11 @@ FIRE) spill registers in the gradients of the query side: right, and slow; see `
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -34,6 +36,9 @@ _DTYPES = (
 )  # Of matrix products as exact as their operands; those of float32 round them to 19 bits.
 
 
+_MISCOMPILING = range(12080, 12091)
+"""The versions of CUDA whose assembler miscompiles causal masks, as the attention in jax's own examples says."""
+
 # The other side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
 _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
 
@@ -44,11 +49,23 @@ def refuses(
     """Give the reason why these kernels cannot do it, or None; see `Backend.refuses`."""
     if not q.dtype == k.dtype == v.dtype or q.dtype.name not in _DTYPES:
         return f"q, k and v are all of one of {', '.join(_DTYPES)} in its matrix products, not {q.dtype}, {k.dtype}, {v.dtype}"
-    if q.shape[-1] > 128:
-        return f"a head width of {q.shape[-1]}, above 128"
-    if jax.default_backend() == "gpu" and getattr(jax.devices()[0], "compute_capability", "") != "9.0":
-        return f"it is made for Hopper (H100, H200), not for {jax.devices()[0].device_kind}"
+    if not isinstance(q.shape[0], int):
+        return "a symbolic batch: its grid is of numbers"
+    if max(q.shape[-1], v.shape[-1]) > 128:
+        return f"a head width of {max(q.shape[-1], v.shape[-1])}, above 128"
+    if jax.default_backend() == "gpu":
+        if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+            return f"it is made for Hopper (H100, H200), not for {jax.devices()[0].device_kind}"
+        cuda = re.search(r"\bcuda (\d+)", _platform_version())
+        if cuda is not None and int(cuda.group(1)) in _MISCOMPILING:
+            version = int(cuda.group(1))
+            return f"the assembler of CUDA {version // 1000}.{version % 1000 // 10} miscompiles masks; take 12.9.1 or later"
     return tile.unsupported(scoring, LOWERED)
+
+
+def _platform_version() -> str:
+    """The platform's own words for its version, such as "cuda 12090" for CUDA 12.9."""
+    return jax.extend.backend.get_backend().platform_version
 
 
 def forward(

@@ -33,8 +33,8 @@ def refuses(
     for x in (q, k, v):
         if x.dtype.name not in ("bfloat16", "float32"):
             return f"a TPU has no {x.dtype}"
-    if q.shape[-1] > 256:
-        return f"a head width of {q.shape[-1]}, above 256"
+    if max(q.shape[-1], v.shape[-1]) > 256:
+        return f"a head width of {max(q.shape[-1], v.shape[-1])}, above 256"
     reason = tile.unsupported(scoring)
     if reason is None or not isinstance(scoring.bias, Relative):
         return reason

@@ -303,7 +303,7 @@ class _Walk:
 
         def index(*grid: Any) -> tuple:
             b, h, n = at(*grid)
-            return b if x.shape[0] > 1 else 0, h // (self.heads // x.shape[1]), 0, n
+            return b if x.shape[0] != 1 else 0, h // (self.heads // x.shape[1]), 0, n
 
         return pl.BlockSpec((None, None, x.shape[2], block), index, pipeline_mode=mode)
 

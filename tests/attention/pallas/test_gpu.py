@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.util
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op
+from bam_jax.attention.pallas import gpu
 from bam_jax.bench import gpu_static
 
 B, T, H, K, D = 2, 200, 2, 1, 48
@@ -141,7 +143,38 @@ def test_auto_passes_over_what_is_no_hopper(monkeypatch, caplog):
     op._announce.cache_clear()
     with caplog.at_level("INFO"):
         q, k, v, _ = operands("bfloat16")
-        assert op.choose(q, k, v, scoring(GGD)) == "chunked"
-        assert op.choose(q, k, v, scoring(GGD)) == "chunked"
+        assert op.choose(q, k, v, scoring(GGD)) == "rows"
+        assert op.choose(q, k, v, scoring(GGD)) == "rows"
     assert len(caplog.messages) == 1
-    assert "pallas_gpu cannot do this: it is made for Hopper" in caplog.text
+    assert "the hidden ones too), since pallas_gpu cannot do this: it is made for Hopper" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("named", "refused"), [("12080", True), ("12090", True), ("12091", False), ("13000", False), ("", False)]
+)
+def test_an_assembler_that_miscompiles_masks_is_refused(named, refused, monkeypatch):
+    hopper = types.SimpleNamespace(compute_capability="9.0", device_kind="NVIDIA H100")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [hopper])
+    monkeypatch.setattr(gpu, "_platform_version", lambda: f"PJRT C API\ncuda {named}" if named else "rocm 60300")
+    q, k, v, _ = operands("bfloat16")
+    reason = gpu.refuses(q, k, v, scoring(GGD))
+    assert (reason is not None) == refused
+    assert reason is None or f"CUDA 12.{named[3]} miscompiles masks; take 12.9.1 or later" in reason
+
+
+@needs_compiler
+def test_what_stands_in_for_the_kernels_has_few_launches():
+    """Float32, which the kernels refuse: each pass starts at most 200 kernels at a length of 8192."""
+    q, k, v, whole = gpu_static.operand_shapes("ggd", 64, dtype="float32")
+    compiled = lambda f, *shapes: gpu_static.launches(gpu_static.compile_for_h100(f, *shapes).as_text())
+
+    def forward(q, k, v, bias, whole):
+        return attention(q, k, v, dataclasses.replace(whole, bias=bias))
+
+    def both(q, k, v, bias, whole, d_out):
+        return jax.vjp(lambda *x: forward(*x, whole), q, k, v, bias)[1](d_out)
+
+    alone = compiled(forward, q, k, v, whole.bias, whole)
+    assert 0 < alone <= 200
+    assert 0 < compiled(both, q, k, v, whole.bias, whole, q) - alone <= 200

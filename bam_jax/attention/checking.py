@@ -1,0 +1,110 @@
+"""The arguments of attention looked at before anything is computed: what does not fit is said in one line."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bam_jax.attention.logits.mask import Mask
+from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.biases import Bias, Relative, table
+from bam_jax.biases.base import Coordinate, head_axes
+
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
+    """Refuse arguments of `attention` that do not fit together.
+
+    Raises:
+        ValueError: with their shapes or dtypes.
+    """
+    shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
+    if not {q.dtype.name, k.dtype.name, v.dtype.name} <= set(_DTYPES):
+        dtypes = f"q {q.dtype}, k {k.dtype}, v {v.dtype}"
+        raise ValueError(f"attention takes q, k and v of {', '.join(_DTYPES)}, got {dtypes} of shapes {shapes}")
+    if not (isinstance(scoring, Scoring) and isinstance(scoring.mask, Mask)):
+        raise ValueError("scoring is a Scoring(bias, queries, keys), whose mask is a Mask")
+    if not isinstance(scoring.bias, Bias):
+        raise ValueError(
+            f"scoring.bias is a Bias, such as biases.Uniform() for none, got {type(scoring.bias).__name__}"
+        )
+    if not (q.ndim == k.ndim == v.ndim == 4):
+        raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
+    same = k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    if not same or k.shape[2] == 0 or q.shape[2] % k.shape[2]:
+        raise ValueError(
+            "k and v must be alike but for their widths, k share B and D with q, and have a head count that divides q's: "
+            f"{shapes}"
+        )
+    _check_tokens(q, k, scoring, shapes)
+    _check_numbers(scoring)
+    _check_heads(q, scoring, shapes)
+    _check_coordinates(scoring)
+
+
+def _check_tokens(q: Array, k: Array, scoring: Scoring, shapes: str) -> None:
+    for side, tokens, length in (("queries", scoring.queries, q.shape[1]), ("keys", scoring.keys, k.shape[1])):
+        arrays = [x for x in (tokens.position, tokens.segment, tokens.sees_from, tokens.sees_to) if x is not None]
+        for x in [*arrays, *jax.tree.leaves(tokens.coordinate)]:
+            if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
+                raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
+
+
+def _check_numbers(scoring: Scoring) -> None:
+    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature, scoring.rowwise, scoring.sink_logits)):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(
+                f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {type(scoring.bias).__name__}"
+            )
+    finite = lambda x: isinstance(x, (int, float)) and math.isfinite(x)
+    if scoring.scale is not None and not finite(scoring.scale):
+        raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
+    if scoring.soft_cap is not None and not (finite(scoring.soft_cap) and scoring.soft_cap > 0):
+        raise ValueError(f"scoring.soft_cap is None or a number of Python's above 0, got {scoring.soft_cap!r}")
+
+
+def _check_heads(q: Array, scoring: Scoring, shapes: str) -> None:
+    heads, temperature = q.shape[2], scoring.temperature
+    own = lambda axis, leaf: None if axis is None else leaf  # shared parameters have no head axis
+    per_head = jax.tree.map(own, head_axes(scoring.bias), scoring.bias, is_leaf=lambda x: x is None)
+    for leaf in jax.tree.leaves(per_head):
+        if jnp.shape(leaf)[:1] != (heads,):
+            name = type(scoring.bias).__name__
+            raise ValueError(f"the bias {name} holds a parameter {jnp.shape(leaf)}, not [H] or [H, n] of {heads} heads")
+    if scoring.sink_logits is not None and scoring.sink_logits.shape != (heads,):
+        raise ValueError(f"scoring.sink_logits {scoring.sink_logits.shape} is not [H] of {shapes}")
+    if temperature is not None:
+        if (
+            temperature.ndim != 3
+            or temperature.shape[0] not in (1, q.shape[0])
+            or temperature.shape[1:] != q.shape[2:0:-1]
+        ):
+            raise ValueError(f"scoring.temperature {temperature.shape} is not [#B, H, T] of {shapes}")
+
+
+def _check_coordinates(scoring: Scoring) -> None:
+    """Try the formula on a row of 2 queries and 3 keys: an array where it takes a pair of them may broadcast to anything."""
+    of_queries, of_keys = scoring.queries.coordinate, scoring.keys.coordinate
+    if isinstance(scoring.bias, Relative) and of_queries is None and of_keys is None:
+        return
+
+    def few(coordinate: Coordinate, count: int) -> Coordinate:
+        # NumPy refuses the second row of an array that has one, where JAX takes the first again.
+        row = np.zeros((1, 1, count), np.float32)
+        return row if coordinate is None else jax.tree.map(lambda _: row, coordinate)
+
+    i, j = few(of_queries, 2), few(of_keys, 3)
+    parameters = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), scoring.bias)
+    try:
+        shape = jax.eval_shape(lambda bias: table(bias, i, j), parameters).shape
+    except (TypeError, ValueError, IndexError):
+        shape = ()
+    if len(shape) != 4 or shape[2] not in (1, 2) or shape[3] not in (1, 3):
+        name, shapes = type(scoring.bias).__name__, lambda tree: jax.tree.map(jnp.shape, tree) or "their positions"
+        raise ValueError(
+            f"the bias {name} cannot compare {shapes(of_queries)} of queries with {shapes(of_keys)} of keys: see the "
+            f"coordinates of biases.{name}"
+        )
