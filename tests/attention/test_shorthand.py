@@ -1,5 +1,8 @@
 """The one-line form: what it means by default, against jax.nn's function and the full form, and what it refuses."""
 
+import doctest
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,3 +74,8 @@ def test_what_it_does_not_take_is_named_with_what_stands_for_it(qkv):
         attend(q, k[:, :5], v[:, :5])
     with pytest.raises(AttributeError, match="no attribute 'atend'"):
         bam_jax.atend  # noqa: B018
+
+
+def test_the_examples_of_the_page_run():
+    found = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "attention.md"), module_relative=False)
+    assert found.attempted >= 12 and not found.failed

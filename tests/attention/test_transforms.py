@@ -1,8 +1,14 @@
-"""Attention under every transformation that users apply gives one device's output and gradients, on every backend of a CPU."""
+"""Attention under every transformation that users apply gives one device's output and gradients, on every backend.
+
+The table of docs/attention.md is made of these cases: one that works is "yes", one that says why not "no".
+"""
 
 import functools
+import itertools
+from pathlib import Path
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,12 +16,13 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import BACKENDS, Mask, Scoring, Tiling, Tokens, Unsupported, attention
+from bam_jax.attention.pallas import gpu, tpu_grid
 from bam_jax.models import per_device
 
 B, T, H, K, D = 4, 8, 4, 2, 4
-TILING = Tiling(block_q=4, block_k=4)
-EVERYWHERE = [name for name in BACKENDS if not name.startswith("pallas")]  # the compilers' kernels need their devices
+NARROW = ("pallas_tpu", "pallas_gpu")  # have no float64
+PAGE = Path(__file__).parents[2] / "docs" / "attention.md"
 PRIORS = {
     "ggd": lambda draw: biases.GeneralisedGaussian(draw(H), draw(H), draw(H)),
     "cable": lambda draw: (draw(B, H, T), draw(B, H, T)),
@@ -23,7 +30,7 @@ PRIORS = {
 
 
 def operands(prior):
-    """q, k, v, the prior (or CABLE's sums and gates) and a temperature, all to be differentiated."""
+    """q, k, v, the prior (or CABLE's sums and gates) and a temperature, all to be differentiated; float32 without x64."""
     rng = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape))
     q, k, v = draw(B, T, H, D), draw(B, T, K, D), draw(B, T, K, D)
@@ -52,12 +59,13 @@ def slopes(of, *arguments, put=lambda x: x):
 
 @functools.cache
 def one_device(prior):
-    return slopes(functools.partial(attend, backend="reference"), *operands(prior))
+    with jax.enable_x64(True):
+        return slopes(functools.partial(attend, backend="reference"), *operands(prior))
 
 
-def agrees(made, prior):
+def agrees(made, prior, tolerance=1e-9):
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(one_device(prior)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-9)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.abs(b).max()))
 
 
 def mesh_of(kind):
@@ -117,6 +125,60 @@ def cut_by_compiler(of, prior, *, kind, **axes):
         return on_mesh(of, prior, mesh, cuts(prior, **axes))
 
 
+def exported(of, prior):
+    """Exported with a symbolic batch, and called."""
+
+    def whole(weights, *arguments):
+        out, vjp = jax.vjp(of, *arguments)
+        return out, *vjp(weights)
+
+    scope = jax.export.SymbolicScope()
+    symbolic = lambda x, batch: jax.ShapeDtypeStruct(
+        jax.export.symbolic_shape(f"b, {str(x.shape[1:])[1:-1]}", scope=scope) if batch else x.shape, x.dtype
+    )
+    q, k, v, parameters, temperature = operands(prior)
+    rows = not isinstance(parameters, biases.Bias)
+    weights = jnp.cos(jnp.arange(q.size, dtype=q.dtype)).reshape(q.shape)
+    shapes = [symbolic(x, True) for x in (weights, q, k, v)]
+    shapes += [jax.tree.map(lambda x: symbolic(x, rows), parameters), symbolic(temperature, True)]
+    leaves, tree = jax.tree.flatten((weights, q, k, v, parameters, temperature))
+    program = jax.export.export(jax.jit(lambda *x: jax.tree.leaves(whole(*jax.tree.unflatten(tree, x)))))
+    return program(*jax.tree.leaves(shapes)).call(*leaves)
+
+
+def forwards(of, prior):
+    """Forward mode: each derivative along the direction that the gradient's weights are, by one basis vector of q."""
+    arguments = operands(prior)
+    out, vjp = jax.vjp(of, *arguments)
+    weights = jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape)
+    gradients = vjp(weights)
+    direction = jax.tree.map(lambda x: jnp.sin(1 + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), arguments)
+    _, slope = jax.jvp(of, arguments, direction)
+    pairs = zip(jax.tree.leaves(gradients), jax.tree.leaves(direction), strict=True)
+    np.testing.assert_allclose((slope * weights).sum(), sum((g * d).sum() for g, d in pairs), rtol=1e-4)
+    return out, *gradients
+
+
+def hessian_product(of, prior):
+    """The product of a Hessian and a vector."""
+    arguments = operands(prior)
+    weights = jnp.cos(jnp.arange(B * T * H * D, dtype=arguments[0].dtype)).reshape(B, T, H, D)
+    of_all = jax.grad(lambda *x: (jnp.sin(of(*x)) * weights).sum(), tuple(range(5)))
+    direction = jax.tree.map(lambda x: jnp.sin(1 + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), arguments)
+    return jax.jit(lambda *x: jax.jvp(of_all, x, direction)[1])(*arguments)
+
+
+def curved(of, prior):
+    """A Hessian times a vector, beside that of the reference."""
+    made = hessian_product(of, prior)
+    tolerance = 1e-9 if made[0].dtype == np.float64 else 1e-3
+    with jax.enable_x64(True):
+        expected = hessian_product(functools.partial(attend, backend="reference"), prior)
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max())
+    return plain(of, prior)
+
+
 TEXT = {"heads": None, "text": "model"}
 TRANSFORMS = {
     "jit": plain,
@@ -137,31 +199,72 @@ TRANSFORMS = {
 }
 
 
+DERIVATIVES = {"jvp": forwards, "Hessian times a vector": curved, "export of a symbolic batch": exported}
+ALL = TRANSFORMS | DERIVATIVES
+
 # The default run takes all of them on one backend, and of the others those that their loops and tables are in the way of.
-CASES = [*((name, "ggd") for name in EVERYWHERE), ("chunked", "cable")]
+CASES = [*((name, "ggd") for name in BACKENDS), ("chunked", "cable")]
 SHORT = {
     ("chunked", "ggd"): [*TRANSFORMS],
     ("chunked", "cable"): ["gradient in shard_map"],
     ("rows", "ggd"): ["shard_map", "explicit axes along the text"],
 }
 
+REFUSED = {
+    **{(name, "jvp"): "forward-mode" for name in BACKENDS if name != "reference"},
+    ("pallas_gpu", "export of a symbolic batch"): "a symbolic batch",
+}
+"""The cases that do not work, and the words that say so."""
+
+ON_A_CHIP = {
+    **{("pallas_tpu", name): "compiled" for name in ALL if "shard_map" in name and "unchecked" not in name},
+    **{("pallas_tpu", name): "no" for name in ALL if "axes" in name and "shard_map" not in name},
+    **{("pallas_gpu", name): "-" for name in ALL if "axes" in name or "shard_map" in name},
+}
+"""The cases of kernels that no interpreter says: it has no types of axes, and no compiler that cuts programs.
+
+Those that are compiled, or cannot be, are tested in tests/attention/pallas/test_tpu.py. The interpreter of GPU kernels has one
+device.
+"""
+
+
+def mark(backend, prior, name):
+    if backend == "pallas_gpu":
+        return pytest.mark.hopper
+    return () if name in SHORT.get((backend, prior), ()) else pytest.mark.full
+
 
 @pytest.mark.parametrize(
     ("backend", "prior", "transform"),
     [
-        pytest.param(*case, name, marks=() if name in SHORT.get(case, ()) else pytest.mark.full)
-        for case in CASES
-        for name in TRANSFORMS
+        pytest.param(*case, name, marks=mark(*case, name))
+        for case, name in itertools.product(CASES, ALL)
+        if (case[0], name) not in ON_A_CHIP
     ],
 )
-def test_every_transformation_keeps_output_and_gradients(backend, prior, transform, x64):
-    of = functools.partial(attend, backend=backend, tiling=TILING)
-    agrees(TRANSFORMS[transform](of, prior), prior)
+def test_every_transformation_keeps_output_and_gradients(backend, prior, transform, monkeypatch):
+    monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
+    monkeypatch.setattr(tpu_grid, "_block_sizes", lambda q, k: (4, 4))
+    tiling = Tiling() if backend == "pallas_gpu" else Tiling(block_q=4, block_k=4)
+    of = functools.partial(attend, backend=backend, tiling=tiling)
+    with jax.enable_x64(backend not in NARROW):
+        if (backend, transform) in REFUSED:
+            with pytest.raises((TypeError, Unsupported), match=REFUSED[backend, transform]):
+                ALL[transform](of, prior)
+        else:
+            agrees(ALL[transform](of, prior), prior, 1e-9 if backend not in NARROW else 1e-4)
+
+
+def test_the_page_has_the_table_of_these_cases():
+    cell = lambda *case: "no" if case in REFUSED else ON_A_CHIP[case] if case in ON_A_CHIP else "yes"
+    head = [f"| | {' | '.join(f'`{name}`' for name in BACKENDS)} |", f"|---|{'---|' * len(BACKENDS)}"]
+    lines = [f"| {name} | {' | '.join(cell(backend, name) for backend in BACKENDS)} |" for name in ALL]
+    assert "\n".join([*head, *lines]) in PAGE.read_text(), "docs/attention.md lacks:\n" + "\n".join([*head, *lines])
 
 
 def test_arrays_of_a_mesh_that_is_not_set(x64):
     """Types of explicit axes come with the arrays."""
-    of = functools.partial(attend, backend="chunked", tiling=TILING)
+    of = functools.partial(attend, backend="chunked", tiling=Tiling(block_q=4, block_k=4))
     agrees(on_mesh(of, "ggd", mesh_of(AxisType.Explicit), cuts("ggd")), "ggd")
 
 
@@ -172,7 +275,8 @@ def test_what_is_cut_on_any_mesh_keeps_its_type(kind, x64):
 
     def of(q, k, v, prior, temperature):
         tokens = Tokens(jnp.arange(T)[None], 1 + (jnp.arange(T)[None] >= 3))
-        return per_device.mesh_attention(q, k, v, Scoring(prior, tokens, tokens, temperature, Mask()), tiling=TILING)
+        tiling = Tiling(block_q=4, block_k=4)
+        return per_device.mesh_attention(q, k, v, Scoring(prior, tokens, tokens, temperature, Mask()), tiling=tiling)
 
     with jax.set_mesh(mesh):
         made = on_mesh(of, "ggd", mesh, cuts("ggd", heads=None))

@@ -279,13 +279,29 @@ def test_a_step_of_decoding_copies_no_cache(chip):
     assert memory.argument_size_in_bytes < 1.2 * 2 * 2 * slots * K * width  # nothing is padded to 128 lanes
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_kernels_compile_inside_shard_map_with_its_check(kind):
-    """Their results say over which devices they vary; gradients of what all rows share are summed over devices."""
+def mesh_of_tpus(kind):
     pytest.importorskip("libtpu")
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     devices = topologies.get_topology_desc(platform="tpu", topology_name=CHIPS["v5e"]).devices
-    mesh = jax.sharding.Mesh(np.array(devices).reshape(2, 2), ("data", "model"), axis_types=(kind,) * 2)
+    return jax.sharding.Mesh(np.array(devices).reshape(2, 2), ("data", "model"), axis_types=(kind,) * 2)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_the_compiler_cuts_no_kernels(kind):
+    """Arrays of a mesh need `jax.shard_map` around the kernels, as `per_device.mesh_attention` puts it."""
+    mesh = mesh_of_tpus(kind)
+    q, k, v, scoring = operands(BIASES["ggd"], 256, 64, jnp.bfloat16, mask=Mask())
+    put = lambda spec: lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+    operands_of_mesh = *map(put(P("data")), (q, k, v)), jax.tree.map(put(P()), scoring)
+    refused = pytest.raises(NotImplementedError, match="cannot be automatically partitioned")
+    with refused, jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        jax.jit(functools.partial(attention, backend="pallas_tpu")).lower(*operands_of_mesh).compile()
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_kernels_compile_inside_shard_map_with_its_check(kind):
+    """Their results say over which devices they vary; gradients of what all rows share are summed over devices."""
+    mesh = mesh_of_tpus(kind)
     q, k, v, scoring = operands(BIASES["ggd"], 256, 64, jnp.bfloat16, mask=Mask())
     heads, rows = P("data", None, "model"), P("data")
     where = heads, heads, heads, jax.tree.map(lambda _: rows, scoring)
