@@ -21,6 +21,8 @@ PASSES = ("forward", "forward+backward")
 OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "chunked"), "cpu": ("chunked",)}
 """The backends that each platform may have, its own first."""
 
+_FIRE_WIDTH = 32  # numbers inside FIRE's network, as its paper has them
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionShape:
@@ -75,10 +77,45 @@ def _kerple(shape: AttentionShape) -> BiasOperands:
     return BiasOperands(biases.KerpleLog(jnp.ones(shape.heads), jnp.full(shape.heads, 0.5)), ("r1", "r2"))
 
 
-def _t5(shape: AttentionShape) -> BiasOperands:
-    starts = biases.t5_starts()
-    table = jnp.linspace(0.0, -4.0, len(starts))
-    return BiasOperands(biases.T5(jnp.tile(table, (shape.heads, 1)), starts=starts), ("table",))
+def _kerple_power(shape: AttentionShape) -> BiasOperands:
+    return BiasOperands(biases.KerplePower(jnp.full(shape.heads, 0.1), jnp.full(shape.heads, 0.8)), ("r1", "r2"))
+
+
+def _additive_decay(shape: AttentionShape) -> BiasOperands:
+    weights = (jnp.full(shape.heads, weight) for weight in (0.01, 0.5, 0.1))
+    return BiasOperands(biases.AdditiveDecay(*weights), ("linear", "logarithmic", "root"))
+
+
+def _gaussian(shape: AttentionShape) -> BiasOperands:
+    return BiasOperands(biases.Gaussian(jnp.linspace(2.0, 6.0, shape.heads)), ("log_width",))
+
+
+def _student_t(shape: AttentionShape) -> BiasOperands:
+    widths = jnp.linspace(2.0, 6.0, shape.heads)
+    return BiasOperands(biases.StudentT(widths, jnp.zeros(shape.heads)), ("log_width", "log_freedom"))
+
+
+def _sandwich(shape: AttentionShape) -> BiasOperands:
+    return BiasOperands(biases.Sandwich(jnp.linspace(1.0, 8.0, shape.heads)), ("compression",))
+
+
+def _fire(shape: AttentionShape) -> BiasOperands:
+    generator = np.random.default_rng(2)
+    normal = lambda *sizes: jnp.asarray(generator.standard_normal(sizes), jnp.float32)
+    inner = {"w1": normal(_FIRE_WIDTH), "b1": normal(_FIRE_WIDTH), "c": jnp.float32(0.1), "length": jnp.float32(64.0)}
+    fire = biases.FIRE(normal(shape.heads, _FIRE_WIDTH), normal(shape.heads), **inner)
+    return BiasOperands(fire, ("w2", "b2", *inner))
+
+
+def _t5(shape: AttentionShape, bidirectional: bool = False) -> BiasOperands:
+    starts = biases.t5_starts(16 if bidirectional else 32)
+    table = jnp.tile(jnp.linspace(0.0, -4.0, len(starts)), (shape.heads, 2 if bidirectional else 1))
+    return BiasOperands(biases.T5(table, starts=starts, bidirectional=bidirectional), ("table",))
+
+
+def _t5_distance(shape: AttentionShape) -> BiasOperands:
+    table = jnp.tile(jnp.linspace(0.0, -4.0, 129), (shape.heads, 1))
+    return BiasOperands(biases.T5Distance(table), ("table",))
 
 
 def _running_sum(shape: AttentionShape, step: float) -> tuple[Array, Array]:
@@ -89,14 +126,20 @@ def _running_sum(shape: AttentionShape, step: float) -> tuple[Array, Array]:
     return jnp.asarray(high), jnp.asarray((total - high).astype(np.float32))
 
 
-def _cable(shape: AttentionShape) -> BiasOperands:
+def _cable(shape: AttentionShape, bias: biases.Bias = biases.CABLE()) -> BiasOperands:
     total = _running_sum(shape, 0.5)
-    return BiasOperands(biases.CABLE(), i=(jnp.full_like(total[0], 0.1), total), j=total)
+    return BiasOperands(bias, i=(jnp.full_like(total[0], 0.1), total), j=total)
 
 
-def _fox(shape: AttentionShape) -> BiasOperands:
+def _fox(shape: AttentionShape, bias: biases.Bias = biases.Difference()) -> BiasOperands:
     total = jax.tree.map(jnp.negative, _running_sum(shape, 0.05))
-    return BiasOperands(biases.Difference(), i=total, j=total)
+    return BiasOperands(bias, i=total, j=total)
+
+
+def _contextual(shape: AttentionShape) -> BiasOperands:
+    power, log_scale, _ = jax.tree.leaves(_ggd(shape).bias)
+    total = _running_sum(shape, 0.5)
+    return BiasOperands(biases.ContextualGaussian(power, log_scale), ("shape", "log_scale"), i=total, j=total)
 
 
 BIASES: dict[str, Callable[[AttentionShape], BiasOperands]] = {
@@ -107,7 +150,19 @@ BIASES: dict[str, Callable[[AttentionShape], BiasOperands]] = {
     "t5": _t5,
     "cable": _cable,
     "fox": _fox,
+    "contextual": _contextual,
+    "fire": _fire,
+    "t5_bidirectional": functools.partial(_t5, bidirectional=True),
+    "k_cable": functools.partial(_cable, bias=biases.KCABLE()),
+    "distance": functools.partial(_fox, bias=biases.Difference(symmetric=True)),
+    "kerple_power": _kerple_power,
+    "additive_decay": _additive_decay,
+    "gaussian": _gaussian,
+    "student_t": _student_t,
+    "t5_distance": _t5_distance,
+    "sandwich": _sandwich,
 }
+"""Every bias of `bam_jax.biases` that needs no whole rows of logits, the most used ones first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +231,9 @@ class PreparedRun:
     peak: Callable[[], int | None]
 
 
+# The contenders of a shape share its operands: at half a million tokens to draw them takes longer than to attend.
+_draw_once = functools.lru_cache(maxsize=1)(Operands.draw)
+
 Attend = Callable[[Array, Array, Array, Scoring], Array]
 
 
@@ -236,6 +294,22 @@ def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShap
     return {**compiled, "FlexAttention": _compile_flex}
 
 
+def tile_preparers(
+    backend: str, sizes: Sequence[tuple[int, int] | None]
+) -> dict[str, Callable[[AttentionShape, str], PreparedRun]]:
+    """Name tiles of attention, such as "ours 128 x 256", with the function that prepares each, as of `preparers`.
+
+    Args:
+        backend: a name in `BACKENDS`.
+        sizes: queries and keys of a tile; None: the backend's choice, "ours default".
+    """
+    tilings = {f"ours {size[0]} x {size[1]}" if size else "ours default": Tiling("exact", *size or ()) for size in sizes}
+    return {
+        name: functools.partial(_compile, lambda tiling=tiling: functools.partial(attention, backend=backend, tiling=tiling))
+        for name, tiling in tilings.items()
+    }
+
+
 def _tokamax() -> Callable:
     if importlib.util.find_spec("tokamax") is None:
         raise ImportError("tokamax is not installed: pip install 'bam_jax[bench]'")
@@ -246,7 +320,7 @@ def _tokamax() -> Callable:
 
 def _compile(program: Callable[[], Attend], shape: AttentionShape, which: str) -> PreparedRun:
     attend = program()
-    operands = Operands.draw(shape)
+    operands = _draw_once(shape)
 
     def forward(q: Array, k: Array, v: Array, learned: dict) -> Array:
         return attend(q, k, v, operands.scoring(learned))
@@ -279,7 +353,7 @@ def _compile_flex(shape: AttentionShape, which: str) -> PreparedRun:
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    operands = Operands.draw(shape)
+    operands = _draw_once(shape)
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[shape.dtype]
     tensor = lambda x, dtype=dtype: torch.tensor(np.asarray(x, np.float32), device="cuda", dtype=dtype)
     q, k, v, d_out = (
