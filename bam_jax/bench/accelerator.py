@@ -1,6 +1,6 @@
 """Try a chip for the first time: is attention right on it, how fast is it, does a training run and go on after a kill.
 
-    python -m bam_jax.bench.accelerator --out=runs/chip                     # all of it; the same command goes on after a stop
+    python -m bam_jax.bench.accelerator --out=runs/chip                     # all of it; a stopped one goes on
     python -m bam_jax.bench.accelerator --out=runs/chip --minutes=9         # stops between two cases, with exit code 75
     python -m bam_jax.bench.accelerator --out=runs/chip --stages=parity,times
     python -m bam_jax.bench.accelerator --out=runs/short --short            # tiny sizes, about a minute, on any machine
@@ -34,7 +34,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan
+from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
 from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, Plan
 from bam_jax.bench.machine import machine
 from bam_jax.system import errors, lock
@@ -57,7 +57,9 @@ def main(argv: Sequence[str]) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     if given.worker:
         return _work(given)
-    with lock.hold(given.out / ".accelerator.lock", f"--out={given.out} is being written by another process; wait for it"):
+    with lock.hold(
+        given.out / ".accelerator.lock", f"--out={given.out} is being written by another process; wait for it"
+    ):
         if given.again:
             chip_cases.forget(given.out, given.stages, only_failed=given.again == "failed")
         return _drive(given, argv)
@@ -67,17 +69,25 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = errors.Parser(prog=f"python -m {COMMAND}", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder of records and page; it is made")
     parser.add_argument("--stages", default="", help=f"with commas, of {', '.join(STAGES)} (all)")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop between two cases after so many (never)")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="stop between two cases after so many (never)"
+    )
     parser.add_argument("--short", action="store_true", help="tiny sizes, which show that all of it runs")
     parser.add_argument("--again", choices=("failed", "all"), help="run failed cases, or all of the stages, once more")
-    parser.add_argument("--config", type=Path, default=Path("configs/lm_120m.py"), help="of the model (configs/lm_120m.py)")
-    parser.add_argument("--worker", action="store_true", help="run what needs the device here; the command starts this itself")
+    parser.add_argument(
+        "--config", type=Path, default=Path("configs/lm_120m.py"), help="of the model (configs/lm_120m.py)"
+    )
+    parser.add_argument(
+        "--worker", action="store_true", help="run what needs the device here; the command starts this itself"
+    )
     given = parser.parse_args(argv)
     if not given.minutes > 0:
         raise UserError(f"--minutes={given.minutes:g} must be above 0")
     given.stages = chip_plan.chosen(given.stages)
     if {"steps", TRAINING} & set(given.stages) and not given.config.is_file():
-        raise UserError(f"--config={given.config} is no file; call from the repository's root, or give the path of a config")
+        raise UserError(
+            f"--config={given.config} is no file; call from the repository's root, or give the path of a config"
+        )
     given.deadline = time.monotonic() + 60 * given.minutes
     return given
 
@@ -87,19 +97,19 @@ def _plan(given: argparse.Namespace, platform: str) -> Plan:
         (measured,) = (x for x in chip_cases.read(given.out) if x["stage"] == CEILINGS and x["status"] == "measured")
         return chip_peaks.ceilings(measured, measured["machine"]["device"])
 
-    scale = chip_plan.scale_of(platform, given.short)
+    scale = chip_scales.scale_of(platform, given.short)
     return Plan(platform, scale, given.config, given.out, functools.cache(ceilings))
 
 
 def _work(given: argparse.Namespace) -> int:
     """Run the cases that need the device in this process."""
-    here = machine()
-    chip_cases.check_machine(chip_cases.read(given.out), here, given.out)
+    about: Any = {"machine": machine(), "short": given.short, "config": str(given.config)}
+    chip_cases.check_same(chip_cases.read(given.out), about, given.out)
     stages = [name for name in given.stages if name != TRAINING]
-    cases = _plan(given, here["platform"]).cases(stages)
+    cases = _plan(given, about["machine"]["platform"]).cases(stages)
     answers = lambda: jax.block_until_ready(jnp.ones(8) + 1)
     try:
-        chip_cases.run_all(cases, given.out, here, given.deadline, answers)
+        chip_cases.run_all(cases, given.out, about, given.deadline, answers)
     except Stopped:  # the command that started this says so
         return errors.AGAIN
     return 0
@@ -120,13 +130,16 @@ def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
             return status  # it said why
         print(f"a process ended with status {status} in {records[-1]['case']!r}; another one goes on", file=sys.stderr)
     records = chip_cases.read(given.out)
-    if not any(x["stage"] == CEILINGS and x["status"] == "measured" for x in records):
+    ceilings = [x for (stage, _), x in chip_cases.outcomes(records).items() if stage == CEILINGS]
+    if not ceilings or ceilings[0]["status"] == "started":
         raise Stopped(f"{given.out}: nothing was measured in --minutes={given.minutes:g}; give more")
-    here = records[0]["machine"]
-    cases = _plan(given, here["platform"]).cases(given.stages)
+    if ceilings[0]["status"] == "failed":  # no program runs here
+        raise UserError(f"{ceilings[0]['case']}: {ceilings[0]['reason']}; mend that, then give --again=failed")
+    about: Any = {name: records[0][name] for name in ("machine", "short", "config")}
+    cases = _plan(given, about["machine"]["platform"]).cases(given.stages)
     if status == 0:
         try:
-            chip_cases.run_all(cases, given.out, here, given.deadline)
+            chip_cases.run_all(cases, given.out, about, given.deadline)
         except Stopped:
             status = errors.AGAIN
     return _conclude(given, argv, cases)
@@ -142,9 +155,7 @@ def _conclude(given: argparse.Namespace, argv: Sequence[str], cases: Sequence[ch
     """Write JSON and page of all records in the folder, and say what failed and what is left."""
     records = chip_cases.read(given.out)
     left = Counter(case.stage for case in chip_cases.missing(cases, records))
-    outcomes: list[dict[str, Any]] = [
-        x for x in chip_cases.outcomes(records).values() if x["status"] != "started"
-    ]
+    outcomes: list[dict[str, Any]] = [x for x in chip_cases.outcomes(records).values() if x["status"] != "started"]
     order = list(STAGES)
     outcomes.sort(key=lambda x: order.index(x["stage"]))
     chip_page.write(outcomes, left, f"python -m {COMMAND} {shlex.join(argv)}", given.out)

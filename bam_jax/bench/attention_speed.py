@@ -35,7 +35,8 @@ from pathlib import Path
 import jax
 
 from bam_jax.attention import Tiling
-from bam_jax.bench.contenders import BIASES, PASSES, AttentionShape, PreparedRun, preparers
+from bam_jax.bench.attention_shapes import BIASES, AttentionShape
+from bam_jax.bench.contenders import PASSES, PreparedRun, preparers
 from bam_jax.bench.machine import machine
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest

@@ -36,7 +36,21 @@ class Case:
     seconds: float = 0.0
 
 
-class CaseFields(TypedDict):
+class About(TypedDict):
+    """What all cases of a folder share.
+
+    Args:
+        machine: as `bench.machine` describes it.
+        short: whether sizes are tiny.
+        config: file of the model that is trained.
+    """
+
+    machine: Machine
+    short: bool
+    config: str
+
+
+class CaseFields(About):
     """A line of the records: a case that began, or its outcome, which has fields of its own as well.
 
     Failed and refused cases have a `reason`. What is refused is no failure: the backend says that it does not do it.
@@ -45,7 +59,6 @@ class CaseFields(TypedDict):
     stage: Line
     case: Line
     status: Literal["started", "passed", "failed", "refused", "measured"]
-    machine: Machine
     commit: Line | None
     seconds: NotRequired[Seconds]
     reason: NotRequired[Line]
@@ -125,29 +138,31 @@ def forget(folder: Path, stages: Sequence[str], *, only_failed: bool) -> None:
     jsonl.keep(folder / RECORDS, stays)
 
 
-def check_machine(records: Sequence[dict[str, Any]], machine: dict[str, Any], folder: Path) -> None:
-    """Refuse to add to the records of another device.
+def check_same(records: Sequence[dict[str, Any]], about: About, folder: Path) -> None:
+    """Refuse to add to the records of another device, size or model.
 
     Args:
         records: as `read` gives them.
-        machine: this one, as `bench.machine` describes it.
+        about: what is measured now.
         folder: of the records.
 
     Raises:
-        UserError: they are of another device.
+        UserError: they are of another one.
     """
+    facts = lambda x: {"device": x["machine"]["device"], "--short": x["short"], "--config": x["config"]}
+    now = facts(about)
     for record in records:
-        if record["machine"]["device"] != machine["device"]:
-            raise UserError(
-                f"--out={folder} holds records of {record['machine']['device']}, and this is {machine['device']}; "
-                "give another folder"
-            )
+        for name, value in facts(record).items():
+            if value != now[name]:
+                raise UserError(
+                    f"--out={folder} holds records of {name} {value}, and this is {now[name]}; give another folder"
+                )
 
 
 def run_all(
     cases: Sequence[Case],
     folder: Path,
-    machine: dict[str, Any],
+    about: About,
     deadline: float,
     check_device: Callable[[], Any] = lambda: None,
 ) -> None:
@@ -158,19 +173,18 @@ def run_all(
     Args:
         cases: all that are wanted.
         folder: of the records.
-        machine: as `bench.machine` describes it.
+        about: what they share.
         deadline: of `time.monotonic`.
         check_device: is called after a failure; it raises where the device answers no more, so that another process goes on.
 
     Raises:
         Stopped: the time is over before all have run.
     """
-    about = {"machine": machine, "commit": git.describe()}
-    todo = missing(cases, read(folder))
+    commit, todo = git.describe(), missing(cases, read(folder))
     for number, case in enumerate(todo):
         if time.monotonic() + case.seconds >= deadline:
             raise Stopped(f"{folder}: {len(todo) - number} cases are left")
-        head = {"stage": case.stage, "case": case.name, **about}
+        head = {"stage": case.stage, "case": case.name, **about, "commit": commit}
         # A process that a kernel kills leaves this line alone: the next one takes the case last, and not forever.
         jsonl.append(folder / RECORDS, {**head, "status": "started"})
         started = time.monotonic()
@@ -178,6 +192,8 @@ def run_all(
             outcome = case.run()
         except REFUSALS as error:
             outcome = {"status": "failed", "reason": first_line(error)}
+        if "reason" in outcome:  # what a compiler says may hold any characters
+            outcome["reason"] = "".join(c if c.isprintable() else " " for c in outcome["reason"])
         seconds = round(time.monotonic() - started, 3)
         jsonl.append(folder / RECORDS, {**head, "seconds": seconds, **outcome})
         print(describe(case, outcome, seconds), flush=True)

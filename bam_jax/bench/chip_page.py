@@ -159,7 +159,7 @@ def _parity(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if rows:
         yield from _table(["backend", "type", "passed", *names], rows)
         yield ""
-        yield "Largest errors and tolerances; \"sums\": gradients of parameters, temperature and coordinates."
+        yield 'Largest errors and tolerances; "sums": gradients of parameters, temperature and coordinates.'
         kernels = sorted({name for x in _of(outcomes, "parity") if "kernels" in x for name in x["kernels"]})
         yield f"Kernels: {', '.join(kernels) or 'none, XLA compiles all'}."
     for reason, count in refused.items():
@@ -170,7 +170,9 @@ def _times(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A row for each shape and pass: ours, what it reaches, and the others."""
     timed = [x for x in _of(outcomes, "times") if "contenders" in x]
     names = list(dict.fromkeys(record["contender"] for x in timed for record in x["contenders"]))
-    ran = [name for name in names if any(r["contender"] == name and "seconds" in r for x in timed for r in x["contenders"])]
+    ran = [
+        name for name in names if any(r["contender"] == name and "seconds" in r for x in timed for r in x["contenders"])
+    ]
     rows = []
     for x in timed:
         by_name = {record["contender"]: record for record in x["contenders"]}
@@ -186,7 +188,7 @@ def _times(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if rows:
         yield from _table(["", "ours, of peak", "of bandwidth", *ran], rows)
         yield ""
-        yield "An empty cell did not run: the JSON has the reason. `jax.nn` and `tokamax` compute no bias, so that theirs is less work."
+        yield "An empty cell did not run; the JSON has the reason. `jax.nn` and `tokamax` have no bias: theirs is less work."
     for x in timed:
         if "reason" in x:
             yield f"- {x['case']}: {x['reason']}"

@@ -38,6 +38,7 @@ class Trial:
         file: the configuration.
         changes: of it.
         folder: in which its runs lie.
+        platform: on which it trains.
         first_steps: whose losses are compared with a CPU's.
         first_batch: rows of these steps: a CPU takes a second for every few thousand tokens.
         seconds: that it trains before it is killed.
@@ -47,6 +48,7 @@ class Trial:
     file: Path
     changes: Mapping[str, Any]
     folder: Path
+    platform: str
     first_steps: int
     first_batch: int
     seconds: float
@@ -54,9 +56,12 @@ class Trial:
 
     def compare_first_steps(self) -> dict[str, Any]:
         """Train the first steps here and on the CPU, and compare their losses."""
+        if self.platform == "cpu":
+            return {"status": "refused", "reason": "this is the CPU itself"}
         changes = {**self.changes, "batch": self.first_batch, "optimizer.accumulate": 1, "steps": self.first_steps}
         losses = {}
-        for name, environment in (("here", {}), ("cpu", {"JAX_PLATFORMS": "cpu"})):
+        environments: dict[str, dict[str, str]] = {"here": {}, "cpu": {"JAX_PLATFORMS": "cpu"}}
+        for name, environment in environments.items():
             run = self.folder / f"first_{name}"
             shutil.rmtree(run, ignore_errors=True)
             with self._training(run, changes, environment) as process:

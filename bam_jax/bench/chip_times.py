@@ -1,8 +1,7 @@
 """Times of attention on this machine beside what is installed, as shares of the chip's ceilings; tiles; steps of training."""
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,16 @@ import jax
 
 from bam_jax import config as configs
 from bam_jax.bench import attention_speed, speed, workloads
+from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 from bam_jax.bench.chip_peaks import Ceilings
-from bam_jax.bench.contenders import BIASES, OURS, PASSES, AttentionShape, preparers, tile_preparers
+from bam_jax.bench.contenders import OURS, PASSES, PreparedRun, preparers, tile_preparers
 from bam_jax.models import counts
 
 BACKWARD = 2.5
 """Operations of attention's backward pass, in those of the forward pass: five products instead of two."""
 
-SLOW = 8192
-"""Tokens above which the backend of CPUs is left out on an accelerator: it starts a program for each tile."""
+SLOW = 2048
+"""Tokens above which the backend of CPUs is left out on an accelerator: it starts programs for each of its small tiles."""
 
 
 def attention_operations(shape: AttentionShape, which: str) -> float:
@@ -62,12 +62,19 @@ def time_attention(
     Returns:
         The outcome; `contenders` are records as of `attention_speed.measure`, with shares of the ceilings.
     """
-    own = OURS[jax.default_backend()][0]
-    entrants = preparers(["exact", "off"])
-    if shape.length > SLOW and jax.default_backend() != "cpu":
-        entrants = {name: make for name, make in entrants.items() if not name.startswith("ours") or own in name}
-    records = attention_speed.measure(shape, which, entrants, repetitions, memory)
+    records = attention_speed.measure(shape, which, _entrants(shape), repetitions, memory)
     return _outcome(shape, which, records, ceilings)
+
+
+def _entrants(shape: AttentionShape) -> dict[str, Callable[[AttentionShape, str], PreparedRun]]:
+    """All that may run here; of biases beside the first one, this package's own kernels and the table in memory."""
+    platform = jax.default_backend()
+    own, entrants = OURS[platform][0], preparers(["exact", "off"])
+    if shape.bias != AttentionShape.bias:
+        return {name: entrants[name] for name in (f"ours {own}, exact", "dense")}
+    if shape.length > SLOW and platform != "cpu":
+        return {name: make for name, make in entrants.items() if not name.startswith("ours") or own in name}
+    return entrants
 
 
 def time_tiles(
@@ -97,7 +104,8 @@ def time_tiles(
         seconds, best = min(timed)
         gain = 1 - seconds / default["seconds"]
         outcome |= {"best": list(best), "gain": gain, "backend": own}
-        outcome["summary"] = f"{best[0]} x {best[1]} takes {gain:.1%} less than the default"
+        than = "less" if gain > 0 else "more"
+        outcome["summary"] = f"{best[0]} x {best[1]} takes {abs(gain):.1%} {than} than the default"
     return outcome
 
 
@@ -140,9 +148,7 @@ def shapes_of_biases(length: int, tokens: int, dtype: str) -> list[AttentionShap
     return [dataclasses.replace(shape, bias=name) for name in BIASES if name != shape.bias]
 
 
-def time_step(
-    file: Path, changes: Mapping[str, Any], ceilings: Ceilings, *, calls: int
-) -> dict[str, Any]:
+def time_step(file: Path, changes: Mapping[str, Any], ceilings: Ceilings, *, calls: int) -> dict[str, Any]:
     """Time optimiser steps of a model with random parameters.
 
     Args:
@@ -173,7 +179,6 @@ def time_step(
     }
 
 
-@functools.cache
 def operations_per_token(config: configs.Config) -> float:
     """Count a training step's floating-point operations for each token, nothing that is computed again among them.
 

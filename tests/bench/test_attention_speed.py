@@ -9,7 +9,8 @@ import pytest
 
 from bam_jax.attention import attention
 from bam_jax.bench import attention_speed, contenders
-from bam_jax.bench.contenders import BIASES, PASSES, AttentionShape, Operands
+from bam_jax.bench.attention_shapes import BIASES, AttentionShape
+from bam_jax.bench.contenders import PASSES, Operands
 from bam_jax.system.errors import UserError
 
 TINY = ["--heads=2", "--width=8", "--repetitions=1"]
