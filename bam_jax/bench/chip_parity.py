@@ -195,13 +195,18 @@ def parity(problem: Problem, backend: str, dtype: str, tiling: Tiling) -> dict[s
         "summary": f"{worst} errs {errors[worst]:.2g} of {limit_of(worst, dtype):g}",
     }
     if wrong:
-        suspects = _suspects(wrong, compiled.kernels) or [backend]
-        outcome["reason"] = f"{', '.join(wrong)} of {', '.join(suspects)} beyond the tolerance"
+        makers = suspects(wrong, compiled.kernels) or [backend]
+        outcome["reason"] = f"{', '.join(wrong)} of {', '.join(makers)} beyond the tolerance"
     return outcome
 
 
-def _suspects(wrong: list[str], kernels: list[str]) -> list[str]:
-    """The kernels that make the wrong arrays: the first of a program makes output and lse, the others gradients."""
+def suspects(wrong: list[str], kernels: list[str]) -> list[str]:
+    """The kernels that make the wrong arrays: the first of a program makes output and lse, the others gradients.
+
+    Args:
+        wrong: names of arrays.
+        kernels: of the program, in its order.
+    """
     forward = {"out", "lse"} & set(wrong)
     return kernels[:1] if forward else kernels[1:]
 

@@ -86,7 +86,7 @@ def _parity(plan: Plan) -> Iterator[Case]:
     first = [problem for problem in problems if problem.mask == scale.masks[0]]
     wanted += [(problem, backend, "float32") for backend in others for problem in first]
     for problem, backend, dtype in wanted:
-        name = f"{backend} {dtype} {problem.bias}, {problem.mask}, {problem.layout}"
+        name = f"{backend} {dtype} {problem.bias}, {problem.mask}, {problem.layout}, heads of {problem.width}"
         run = functools.partial(chip_parity.parity, problem, backend, dtype, scale.tiling)
         yield Case("parity", name, run)
 
