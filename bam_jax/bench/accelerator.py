@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +92,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def _plan(given: argparse.Namespace, platform: str) -> Plan:
+def _plan(given: argparse.Namespace, machine: Mapping[str, Any]) -> Plan:
+    """The plan for a machine; nothing of it touches the device."""
+
     def ceilings() -> chip_peaks.Ceilings:
         (measured,) = (x for x in chip_cases.read(given.out) if x["stage"] == CEILINGS and x["status"] == "measured")
         return chip_peaks.ceilings(measured, measured["machine"]["device"])
 
-    scale = chip_scales.scale_of(platform, given.short)
-    return Plan(platform, scale, given.config, given.out, functools.cache(ceilings))
+    platform = machine["platform"]
+    scale, devices = chip_scales.scale_of(platform, given.short), 1 if platform == "cpu" else machine["devices"]
+    return Plan(platform, devices, scale, given.config, given.out, functools.cache(ceilings))
 
 
 def _work(given: argparse.Namespace) -> int:
@@ -106,7 +109,7 @@ def _work(given: argparse.Namespace) -> int:
     about: Any = {"machine": machine(), "short": given.short, "config": str(given.config)}
     chip_cases.check_same(chip_cases.read(given.out), about, given.out)
     stages = [name for name in given.stages if name != TRAINING]
-    cases = _plan(given, about["machine"]["platform"]).cases(stages)
+    cases = _plan(given, about["machine"]).cases(stages)
     answers = lambda: jax.block_until_ready(jnp.ones(8) + 1)
     try:
         chip_cases.run_all(cases, given.out, about, given.deadline, answers)
@@ -136,7 +139,7 @@ def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
     if ceilings[0]["status"] == "failed":  # no program runs here
         raise UserError(f"{ceilings[0]['case']}: {ceilings[0]['reason']}; mend that, then give --again=failed")
     about: Any = {name: records[0][name] for name in ("machine", "short", "config")}
-    cases = _plan(given, about["machine"]["platform"]).cases(given.stages)
+    cases = _plan(given, about["machine"]).cases(given.stages)
     if status == 0:
         try:
             chip_cases.run_all(cases, given.out, about, given.deadline)

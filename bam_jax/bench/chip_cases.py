@@ -37,7 +37,7 @@ class Case:
 
 
 class About(TypedDict):
-    """What all cases of a folder share.
+    """The facts that all cases of a folder share.
 
     Args:
         machine: as `bench.machine` describes it.

@@ -91,7 +91,7 @@ def page(outcomes: Sequence[Outcome], summary: Mapping[str, Any], ceilings: Ceil
         f"({machine['cores']} cores), Python {machine['python']}; {versions}.",
         "",
         f"{len(failed)} of {len(outcomes)} cases failed." + (f" Cases that have not run yet: {left}." if left else ""),
-        *(f"- **failed** {x['stage']}: {x['case']}: {x.get('reason', '')}" for x in failed),
+        *(f"- **failed** {x['stage']}: {x['case']}: {x['reason']}" for x in failed),
         "",
     ]
     for title, rows in (
@@ -122,8 +122,8 @@ def _of(outcomes: Sequence[Outcome], stage: str) -> list[Outcome]:
 def _said(outcomes: Sequence[Outcome], stage: str) -> Iterator[str]:
     """A line for each case of a stage."""
     for x in _of(outcomes, stage):
-        said = x["reason"] if "reason" in x else x.get("summary", "")
-        yield f"- {x['case']}: {x['status']}{f', {said}' if said else ''}"
+        said = "".join(f", {x[name]}" for name in ("summary", "reason") if name in x)
+        yield f"- {x['case']}: {x['status']}{said}"
 
 
 def _ceilings(outcomes: Sequence[Outcome], ceilings: Ceilings) -> Iterator[str]:

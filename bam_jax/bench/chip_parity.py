@@ -73,8 +73,9 @@ def expected(problem: Problem) -> dict[str, np.ndarray]:
         cpu = jax.devices("cpu")[0]
     except RuntimeError as error:
         raise UserError("the reference runs on the CPU: add it, as in JAX_PLATFORMS=cuda,cpu") from error
+    drawn = draw(problem)
     with jax.enable_x64(True), jax.default_device(cpu):
-        inputs = jax.tree.map(lambda x: floating(x, jnp.float64), draw(problem))
+        inputs = jax.tree.map(lambda x: floating(x, jnp.float64), drawn)
         # It runs once: to optimise it takes longer than to run it.
         plain = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
         compiled = jax.jit(program("reference", Tiling())).lower(inputs).compile(compiler_options=plain)
@@ -85,7 +86,7 @@ def error_of(made: np.ndarray, wanted: np.ndarray) -> float:
     """The error ||made - wanted|| / ||wanted||: infinite where something is not finite, or not 0 beside 0.
 
     Args:
-        made, wanted: of one shape.
+        made, wanted: [...], of one shape.
     """
     difference = np.linalg.norm(np.asarray(made, np.float64) - wanted)
     norm = np.linalg.norm(wanted)
@@ -201,14 +202,16 @@ def parity(problem: Problem, backend: str, dtype: str, tiling: Tiling) -> dict[s
 
 
 def suspects(wrong: list[str], kernels: list[str]) -> list[str]:
-    """The kernels that make the wrong arrays: the first of a program makes output and lse, the others gradients.
+    """The kernels that make the wrong arrays, by their names; gradients come of the output, and are wrong where that is.
 
     Args:
         wrong: names of arrays.
-        kernels: of the program, in its order.
+        kernels: of the program.
     """
-    forward = {"out", "lse"} & set(wrong)
-    return kernels[:1] if forward else kernels[1:]
+    makers = {"key" if name in ("dk", "dv") or name.startswith("d.key") else "query" for name in wrong}
+    if {"out", "lse"} & set(wrong):
+        makers = {"forward"}
+    return [kernel for kernel in kernels if kernel.split("_")[0] in makers]
 
 
 def determinism(problem: Problem, backend: str, dtype: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Plan:
 
     Args:
         platform: "cpu", "gpu" or "tpu".
+        devices: that a training takes: all accelerators, or one CPU.
         scale: the sizes.
         config: file of the model that is trained.
         folder: for trainings.
@@ -36,6 +37,7 @@ class Plan:
     """
 
     platform: str
+    devices: int
     scale: Scale
     config: Path
     folder: Path
@@ -158,7 +160,13 @@ def _steps(plan: Plan) -> Iterator[Case]:
 
 
 def _training(plan: Plan) -> Iterator[Case]:
-    trial = Trial(file=plan.config, folder=plan.folder / TRAINING, platform=plan.platform, **plan.scale.trial)
+    trial = Trial(
+        file=plan.config,
+        folder=plan.folder / TRAINING,
+        platform=plan.platform,
+        devices=plan.devices,
+        **plan.scale.trial,
+    )
     yield Case(TRAINING, "the first losses beside a CPU's", trial.compare_first_steps, trial.seconds)
     resume = lambda: trial.kill_and_resume(plan.ceilings())
     yield Case(TRAINING, "a kill and a resume", resume, 2 * trial.seconds)

@@ -39,6 +39,7 @@ class Trial:
         changes: of it.
         folder: in which its runs lie.
         platform: on which it trains.
+        devices: that share its steps.
         first_steps: whose losses are compared with a CPU's.
         first_batch: rows of these steps: a CPU takes a second for every few thousand tokens.
         seconds: that it trains before it is killed.
@@ -49,6 +50,7 @@ class Trial:
     changes: Mapping[str, Any]
     folder: Path
     platform: str
+    devices: int
     first_steps: int
     first_batch: int
     seconds: float
@@ -105,7 +107,7 @@ class Trial:
         largest = max((abs(after[step] - before[step]) / before[step] for step in before), default=0.0)
         rates = [record["tokens_per_second"] for record in read_metrics(run) if record["tokens_per_second"]]
         rate = statistics.median(rates)
-        share = rate * operations_per_token(config) / ceilings.operations
+        share = rate * operations_per_token(config) / (self.devices * ceilings.operations)
         outcome = {
             "status": "passed" if largest <= LOSS_TOLERANCE else "failed",
             "killed_at": max(before),
