@@ -155,7 +155,7 @@ def check_same(records: Sequence[dict[str, Any]], about: About, folder: Path) ->
         for name, value in facts(record).items():
             if value != now[name]:
                 raise UserError(
-                    f"--out={folder} holds records of {name} {value}, and this is {now[name]}; give another folder"
+                    f"--out={folder} holds records of {name}={value}, and this is {now[name]}; give another folder"
                 )
 
 

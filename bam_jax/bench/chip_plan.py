@@ -25,7 +25,7 @@ TRAINING = "training"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is to be found out.
+    """All that is to be found out on a machine.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
