@@ -129,8 +129,11 @@ def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
         if status in (0, errors.AGAIN):
             break
         records = chip_cases.read(given.out)
-        if status in (2, errors.INTERRUPTED) or len(records) == known:
+        if status in (2, errors.INTERRUPTED):
             return status  # it said why
+        if len(records) == known:
+            print(f"a process ended with status {status} before it began a case", file=sys.stderr)
+            return 1
         print(f"a process ended with status {status} in {records[-1]['case']!r}; another one goes on", file=sys.stderr)
     records = chip_cases.read(given.out)
     ceilings = [x for (stage, _), x in chip_cases.outcomes(records).items() if stage == CEILINGS]

@@ -10,7 +10,7 @@ from bam_jax.bench.attention_speed import REFUSALS, first_line
 from bam_jax.bench.records import Machine
 from bam_jax.system import git, jsonl, strict_json
 from bam_jax.system.errors import Stopped, UserError
-from bam_jax.system.fields import Line, Seconds
+from bam_jax.system.fields import Count, Line, Seconds
 
 RECORDS = "records.jsonl"
 """The file of the records in the folder."""
@@ -36,6 +36,14 @@ class Case:
     seconds: float = 0.0
 
 
+class ChipMachine(Machine):
+    """The machine, which has one or more devices of a platform."""
+
+    platform: Literal["cpu", "gpu", "tpu"]
+    devices: Count
+    python: Line
+
+
 class About(TypedDict):
     """The facts that all cases of a folder share.
 
@@ -45,7 +53,7 @@ class About(TypedDict):
         config: file of the model that is trained.
     """
 
-    machine: Machine
+    machine: ChipMachine
     short: bool
     config: str
 

@@ -18,8 +18,6 @@ class Machine(TypedDict):
     """The machine, on which a time depends."""
 
     device: Line
-    devices: NotRequired[Count]
-    platform: NotRequired[Line]
     processor: Line
     cores: Natural
     versions: Versions

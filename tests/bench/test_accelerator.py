@@ -137,6 +137,24 @@ def test_too_few_minutes_say_what_is_left(tmp_path, tiny):
     assert "1 of parity, 1 of determinism" in (tmp_path / "accelerator.md").read_text()
 
 
+def test_a_process_that_ends_is_followed_by_another(tmp_path, capsys, monkeypatch):
+    statuses = iter([-9, -6, 0])
+    outcome = {"operations_per_second": 1e9, "bytes_per_second": 1e9, "dtype": "float32"}
+
+    def start(given, argv):
+        new = record("ceilings", "product and copy", **outcome)
+        jsonl.append(tmp_path / chip_cases.RECORDS, new)
+        return next(statuses)
+
+    monkeypatch.setattr(accelerator, "_start_worker", start)
+    assert accelerator.main(["--short", "--stages=ceilings", f"--out={tmp_path}"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and said[0] == "a process ended with status -9 in 'product and copy'; another one goes on"
+    monkeypatch.setattr(accelerator, "_start_worker", lambda given, argv: -9)  # and does nothing
+    assert accelerator.main(["--short", "--stages=ceilings", f"--out={tmp_path}"]) == 1
+    assert capsys.readouterr().err == "a process ended with status -9 before it began a case\n"
+
+
 def test_wrong_arrays_name_their_kernels():
     gpu = (
         '  %a = f32[1] custom-call(%x), custom_call_target="mosaic_gpu_v2", metadata={op_name="jit(f)/jvp(g)/forward/mpmd_map"}\n'
