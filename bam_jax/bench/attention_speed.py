@@ -35,7 +35,8 @@ from pathlib import Path
 import jax
 
 from bam_jax.attention import Tiling
-from bam_jax.bench.contenders import BIASES, PASSES, AttentionShape, PreparedRun, preparers
+from bam_jax.bench.attention_shapes import BIASES, AttentionShape
+from bam_jax.bench.contenders import PASSES, PreparedRun, preparers
 from bam_jax.bench.machine import machine
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest
@@ -43,8 +44,8 @@ from bam_jax.system.errors import UserError, nearest
 # Seconds that the calls of one repetition take at least: clocks and dispatch have their noise.
 _SHORTEST = 0.02
 
-# Errors that say that a contender cannot run here; a compiler's complaints are RuntimeErrors.
-_REFUSALS = (ImportError, NotImplementedError, ValueError, RuntimeError, ExceptionGroup)
+REFUSALS = (ImportError, NotImplementedError, ValueError, RuntimeError, ExceptionGroup)
+"""Errors that say that a contender cannot run here; a compiler's complaints are RuntimeErrors."""
 
 
 def measure(shape: AttentionShape, which: str, entrants: dict, repetitions: int, memory: float) -> list[dict]:
@@ -73,8 +74,8 @@ def measure(shape: AttentionShape, which: str, entrants: dict, repetitions: int,
                 continue
             calls = _warm_up(run)
             record["peak_bytes"] = run.peak()
-        except _REFUSALS as error:
-            record["reason"] = _first_line(error)
+        except REFUSALS as error:
+            record["reason"] = first_line(error)
             continue
         ready[name] = (run, calls)
     seconds = _take_turns(ready, repetitions)
@@ -110,7 +111,12 @@ def _take_turns(ready: dict[str, tuple[PreparedRun, int]], repetitions: int) -> 
     return seconds
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Say an error in one line, the first of a group's.
+
+    Args:
+        error: one of `REFUSALS`.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     lines = str(error).strip().splitlines()

@@ -1,11 +1,11 @@
-"""The contenders of `bench.attention_speed`: shapes of attention, their operands, and everything that computes them."""
+"""The contenders of `bench.attention_speed`: the operands of a shape of attention, and everything that computes it."""
 
 import dataclasses
 import functools
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,98 +16,11 @@ from bam_jax import biases
 from bam_jax.attention import BACKENDS, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, bias_table
+from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 
 PASSES = ("forward", "forward+backward")
 OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "chunked"), "cpu": ("chunked",)}
 """The backends that each platform may have, its own first."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionShape:
-    """The shape of one attention, and its bias.
-
-    Args:
-        length: keys, in tokens.
-        queries: the last ones of them; 1 decodes.
-        batch, heads, width: rows, heads and head width.
-        dtype: of q, k and v.
-        bias: a name in `BIASES`.
-        slope: of ALiBi in every head, in nats per token; None: the published ones.
-    """
-
-    length: int
-    queries: int
-    batch: int = 1
-    heads: int = 8
-    width: int = 64
-    dtype: str = "float32"
-    bias: str = "ggd"
-    slope: float | None = None
-
-
-class BiasOperands(NamedTuple):
-    """A bias and what it compares.
-
-    Args:
-        bias: with parameters for every head.
-        trained: names of the parameters that get a gradient.
-        i, j: coordinates of all tokens as queries and as keys, [batch, heads, length] each; None: positions.
-    """
-
-    bias: biases.Bias
-    trained: tuple[str, ...] = ()
-    i: Any = None
-    j: Any = None
-
-
-def _ggd(shape: AttentionShape) -> BiasOperands:
-    ramp = functools.partial(jnp.linspace, num=shape.heads, dtype=jnp.float32)
-    prior = biases.GeneralisedGaussian(ramp(0.2, 1.0), ramp(-2.0, 0.0), jnp.zeros(shape.heads))
-    return BiasOperands(prior, ("shape", "log_scale"))
-
-
-def _alibi(shape: AttentionShape) -> BiasOperands:
-    slopes = biases.alibi_slopes(shape.heads) if shape.slope is None else np.full(shape.heads, shape.slope)
-    return BiasOperands(biases.ALiBi(jnp.asarray(slopes, jnp.float32)))
-
-
-def _kerple(shape: AttentionShape) -> BiasOperands:
-    return BiasOperands(biases.KerpleLog(jnp.ones(shape.heads), jnp.full(shape.heads, 0.5)), ("r1", "r2"))
-
-
-def _t5(shape: AttentionShape) -> BiasOperands:
-    starts = biases.t5_starts()
-    table = jnp.linspace(0.0, -4.0, len(starts))
-    return BiasOperands(biases.T5(jnp.tile(table, (shape.heads, 1)), starts=starts), ("table",))
-
-
-def _running_sum(shape: AttentionShape, step: float) -> tuple[Array, Array]:
-    steps = np.random.default_rng(1).exponential(step, (shape.batch, shape.heads, shape.length))
-    # Two float32 numbers hold the sum of a long row as one float64 would: a rounded one would lose the last tokens' steps.
-    total = np.cumsum(steps, -1)
-    high = total.astype(np.float32)
-    return jnp.asarray(high), jnp.asarray((total - high).astype(np.float32))
-
-
-def _cable(shape: AttentionShape) -> BiasOperands:
-    total = _running_sum(shape, 0.5)
-    return BiasOperands(biases.CABLE(), i=(jnp.full_like(total[0], 0.1), total), j=total)
-
-
-def _fox(shape: AttentionShape) -> BiasOperands:
-    total = jax.tree.map(jnp.negative, _running_sum(shape, 0.05))
-    return BiasOperands(biases.Difference(), i=total, j=total)
-
-
-BIASES: dict[str, Callable[[AttentionShape], BiasOperands]] = {
-    "nope": lambda shape: BiasOperands(biases.Uniform()),
-    "alibi": _alibi,
-    "ggd": _ggd,
-    "kerple_log": _kerple,
-    "t5": _t5,
-    "cable": _cable,
-    "fox": _fox,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +89,9 @@ class PreparedRun:
     peak: Callable[[], int | None]
 
 
+# The contenders of a shape share its operands: at half a million tokens to draw them takes longer than to attend.
+_draw_once = functools.lru_cache(maxsize=1)(Operands.draw)
+
 Attend = Callable[[Array, Array, Array, Scoring], Array]
 
 
@@ -236,6 +152,26 @@ def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShap
     return {**compiled, "FlexAttention": _compile_flex}
 
 
+def tile_preparers(
+    backend: str, sizes: Sequence[tuple[int, int] | None]
+) -> dict[str, Callable[[AttentionShape, str], PreparedRun]]:
+    """Name tiles of attention, such as "ours 128 x 256", with the function that prepares each, as of `preparers`.
+
+    Args:
+        backend: a name in `BACKENDS`.
+        sizes: queries and keys of a tile; None: the backend's choice, "ours default".
+    """
+    tilings = {
+        f"ours {size[0]} x {size[1]}" if size else "ours default": Tiling("exact", *size or ()) for size in sizes
+    }
+    return {
+        name: functools.partial(
+            _compile, lambda tiling=tiling: functools.partial(attention, backend=backend, tiling=tiling)
+        )
+        for name, tiling in tilings.items()
+    }
+
+
 def _tokamax() -> Callable:
     if importlib.util.find_spec("tokamax") is None:
         raise ImportError("tokamax is not installed: pip install 'bam_jax[bench]'")
@@ -246,7 +182,7 @@ def _tokamax() -> Callable:
 
 def _compile(program: Callable[[], Attend], shape: AttentionShape, which: str) -> PreparedRun:
     attend = program()
-    operands = Operands.draw(shape)
+    operands = _draw_once(shape)
 
     def forward(q: Array, k: Array, v: Array, learned: dict) -> Array:
         return attend(q, k, v, operands.scoring(learned))
@@ -279,7 +215,7 @@ def _compile_flex(shape: AttentionShape, which: str) -> PreparedRun:
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    operands = Operands.draw(shape)
+    operands = _draw_once(shape)
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[shape.dtype]
     tensor = lambda x, dtype=dtype: torch.tensor(np.asarray(x, np.float32), device="cuda", dtype=dtype)
     q, k, v, d_out = (

@@ -114,3 +114,15 @@ CHIPS = {
     "v6e": 918e12,
 }
 """Dense bfloat16 operations per second by the makers' data sheets; "cpu": one core's in float32, roughly, as a sweep uses it."""
+
+BANDWIDTHS = {
+    "a6000": 768e9,
+    "a100": 2039e9,
+    "h100": 3352e9,
+    "h200": 4800e9,
+    "v4": 1228e9,
+    "v5e": 819e9,
+    "v5p": 2765e9,
+    "v6e": 1640e9,
+}
+"""Bytes per second of each chip's memory by the makers' pages, of those that have 80 GB where there are several."""

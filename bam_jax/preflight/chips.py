@@ -12,6 +12,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from bam_jax.config import MeshConfig
+from bam_jax.models.counts import BANDWIDTHS
 from bam_jax.models.counts import CHIPS as PEAKS
 from bam_jax.parallel.sharding import make_mesh
 from bam_jax.system.errors import UserError, nearest
@@ -37,11 +38,11 @@ class Chip:
 
 
 CHIPS = {
-    "v5e": Chip(15.75 * GIB, 819e9, 200e9, (16, 16)),
-    "v5p": Chip(95.73 * GIB, 2765e9, 600e9, (16, 20, 28)),
-    "v6e": Chip(31.24 * GIB, 1640e9, 400e9, (16, 16)),
+    "v5e": Chip(15.75 * GIB, BANDWIDTHS["v5e"], 200e9, (16, 16)),
+    "v5p": Chip(95.73 * GIB, BANDWIDTHS["v5p"], 600e9, (16, 20, 28)),
+    "v6e": Chip(31.24 * GIB, BANDWIDTHS["v6e"], 400e9, (16, 16)),
 }
-"""Bandwidths by the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e), where that of links is given both ways."""
+"""What links carry by the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e), where it is given both ways."""
 
 CPU = "cpu"
 

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
-from bam_jax.attention.logits import skipping, tile
+from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import (
@@ -127,7 +127,7 @@ class TilePipeline:
         Raises:
             ValueError: tiles of a size that the kernels do not have.
         """
-        block_q, block_k = tiling.blocks(_HELD, _HELD)
+        block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
         k, v = sealed(k, v)

@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
-from bam_jax.attention.logits import skipping, tile
+from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.tpu_layout import sequence_last
@@ -88,7 +88,7 @@ class TileGrid:
         With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula.
         """
         k, v = sealed(k, v)
-        block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
+        block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(*_block_sizes(q.shape, k.shape))
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         inner = scoring.bias if shift is None else Uniform()
