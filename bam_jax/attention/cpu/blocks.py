@@ -18,7 +18,7 @@ from bam_jax.attention.cpu.repeated import Counted
 from bam_jax.attention.logits import skipping, toeplitz
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, Scoring, bias_table, coordinate, sealed
-from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
@@ -53,14 +53,15 @@ class Blocks:
     k: Array
     v: Array
     scoring: Scoring
-    first: Array  # [query blocks], first key block that is needed
-    last: Array  # [query blocks], one past the last
+    walk: Runs  # [query blocks], the key blocks that some head needs
+    of_heads: Runs  # [key heads, query blocks], those that each needs with its query heads
     straight: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
     counted: Counted | None  # the keys that are counted by kind
     block_q: int
     block_k: int
     length: int  # T before padding
     dtype: jnp.dtype
+    head: Array | None = None  # the only key head, of those in k and v; None: all
 
     @classmethod
     def of(
@@ -84,20 +85,22 @@ class Blocks:
         own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
         whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
         whole = skipping.padded(whole, block_q, block_k)
-        # Keys and values are sealed tile by tile, as they are read; no tile of a head with a value of NaN is negligible.
-        finite = jnp.repeat(jnp.isfinite(jnp.abs(v).max((0, 1, 3))), q.shape[2] // k.shape[2])
-        sound = jnp.where(finite[:, None], q, jnp.nan)
-        needed, counted = skipping.needed(sound, k, whole, tiling.skip, block_q, block_k), None
+        # Keys and values are sealed tile by tile, as they are read.
+        walk = q, k, whole, tiling.skip, block_q, block_k
+        counted = None
         if count and repeated.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
-            counted, needed = repeated.counted(q, k, v, whole, needed, tiling.skip, block_q, block_k)
-        first, walked = skipping.span(needed.any(0))  # all heads walk over the same blocks
+            counted, needed = repeated.counted(q, k, v, whole, skipping.needed(*walk, v), *walk[3:])
+            runs = Runs.of(jnp.broadcast_to(needed, (q.shape[2], *needed.shape[1:])))
+        else:
+            runs, _ = skipping.runs(*walk, v)
+        of_heads = Runs(*(x.reshape(k.shape[2], -1, x.shape[1]) for x in runs)).union(1)
         return cls(
             pad_rows(q, block_q),
             pad_rows(k, block_k),
             pad_rows(v, block_k),
             whole,
-            first,
-            first + walked,
+            of_heads.union(0),
+            of_heads,
             toeplitz.straight(scoring, whole, block_q, block_k),
             counted,
             block_q,
@@ -106,15 +109,25 @@ class Blocks:
             dtype,
         )
 
+    def of_head(self, head: Int[Array, ""], q: Array, scoring: Scoring) -> "Blocks":
+        """The blocks of one key head, which alone is read and walks over no others than it needs itself.
+
+        Args:
+            head: its number.
+            q, scoring: of its query heads, padded.
+        """
+        walk = Runs(*(x[head] for x in self.of_heads))
+        return dataclasses.replace(self, q=q, scoring=scoring, walk=walk, head=head)
+
     @property
     def kv_heads(self) -> int:
         """K."""
-        return self.k.shape[2]
+        return self.k.shape[2] if self.head is None else 1
 
     @property
     def groups(self) -> int:
         """G, the query heads of a key head."""
-        return self.q.shape[2] // self.k.shape[2]
+        return self.q.shape[2] // self.kv_heads
 
     @property
     def query_blocks(self) -> int:
@@ -130,7 +143,8 @@ class Blocks:
         """Run `body(m, carry) -> carry` over the key blocks that query block `n` needs."""
         if self.key_blocks == 1:
             return body(jnp.zeros((), jnp.int32), start)
-        return jax.lax.fori_loop(self.first[n], self.last[n], body, start)
+        first = self.walk.first[n]
+        return jax.lax.fori_loop(first, first + self.walk.count[n], body, start)
 
     def query_block(self, n: Int[Array, ""]) -> QueryBlock:
         """The n-th block of queries."""
@@ -143,9 +157,16 @@ class Blocks:
 
     def key_block(self, m: Int[Array, ""]) -> KeyBlock:
         """The m-th block of keys."""
-        tokens = jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), self.scoring.keys)
-        k, v = (block_of(x, 1, m, self.block_k) for x in (self.k, self.v))
+        keys = dataclasses.replace(self.scoring.keys, norms=None)
+        tokens = jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), keys)
+        k, v = (self._rows_of(x, m) for x in (self.k, self.v))
         return KeyBlock(*sealed(k, v), tokens)
+
+    def _rows_of(self, x: Array, m: Array) -> Array:
+        if self.head is None:
+            return block_of(x, 1, m, self.block_k)
+        shape = (x.shape[0], self.block_k, 1, x.shape[3])
+        return jax.lax.dynamic_slice(x, (0, m * self.block_k, self.head, 0), shape)
 
     def logits(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]

@@ -33,7 +33,9 @@ def forward(
     tiling: Tiling,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
-    run = functools.partial(_forward, tiling)
+    if q.shape[1] == 1 and k.shape[2] > 1:
+        return one_head.decode(_walk, Blocks.of(q, k, v, scoring, tiling))
+    run = lambda *operands: _walk(Blocks.of(*operands, tiling, count=True))
     return one_head.forward(run, q, k, v, scoring) if _many_tiles(q, k) else run(q, k, v, scoring)
 
 
@@ -48,8 +50,8 @@ def _many_tiles(q: Array, k: Array) -> bool:
     return k.shape[2] > 1 and q.shape[1] * k.shape[1] > _TABLE
 
 
-def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    blocks = Blocks.of(q, k, v, scoring, tiling, count=True)
+def _walk(blocks: Blocks) -> tuple[Array, Array]:
+    """Attention and its log-normaliser, each block of queries over the key blocks that it needs."""
     rows = (blocks.q.shape[0], blocks.kv_heads, blocks.groups, blocks.block_q)
 
     def add(carry: tuple, logits: Array, v: Array) -> tuple:
@@ -70,7 +72,7 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
             return add(carry, logits, keys.v)
 
         # From FLOOR, far above HIDDEN, a tile without visible keys adds weights of exactly 0.
-        zero = jnp.zeros((*rows, q.shape[-1]), blocks.dtype)
+        zero = jnp.zeros((*rows, blocks.q.shape[-1]), blocks.dtype)
         start = (zero, jnp.full(rows, FLOOR, blocks.dtype), jnp.zeros(rows, blocks.dtype))
         if blocks.counted is not None:
             start = add(start, blocks.counted_logits(queries, n), blocks.counted.v)

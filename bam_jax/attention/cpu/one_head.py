@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bam_jax.attention.cpu.blocks import Blocks
 from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import Differentiable, Scoring
 from bam_jax.biases.base import head_axes
@@ -24,6 +25,18 @@ def forward(run: Callable, q: Array, k: Array, v: Array, scoring: Scoring) -> tu
     def one(n: Array) -> list[Array]:
         of_head = heads.take([q, k, v], [2, 2, 2], n)
         return list(run(*of_head, heads.scoring(n)))
+
+    out, lse = heads.map(one, [2, 1])
+    return out, lse
+
+
+def decode(run: Callable, blocks: Blocks) -> tuple[Array, Array]:
+    """`run(blocks) -> (out, lse)` for the blocks of each key head, whose keys and values stay where they are."""
+    heads = _Heads(blocks.scoring, blocks.kv_heads)
+
+    def one(n: Array) -> list[Array]:
+        (q,) = heads.take([blocks.q], [2], n)
+        return list(run(blocks.of_head(n, q, heads.scoring(n))))
 
     out, lse = heads.map(one, [2, 1])
     return out, lse

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import Scoring
-from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.tpu_forward import finish_softmax, start_softmax
 from bam_jax.attention.pallas.tpu_grid import GridStep, TileGrid
 from bam_jax.attention.pallas.tpu_layout import along_lanes, along_sublanes, multiply
@@ -47,15 +47,17 @@ def decode(
         """[#B, H, 1, S] -> [#B, K, group, S]; what all heads share stays [#B, 1, 1, S]."""
         return x if x.shape[1] == 1 else x.reshape(x.shape[0], heads, group, -1)
 
-    needed = grid.needed.reshape(heads, group, 1, -1).any(1)  # by one head of the group is by all
-    number = min(_CORES, needed.shape[-1])
+    # What one head of the group needs all walk over.
+    runs = Runs(*(x.reshape(heads, group, 1) for x in grid.runs_of_keys)).union(1)
+    number = min(_CORES, grid.k.shape[3] // grid.block_k)
+    dealt = deal_blocks(runs, number)
     by_key_head = dataclasses.replace(
         grid,
         q=grouped(grid.q),
         queries=jax.tree.map(grouped, grid.queries),
         keys=jax.tree.map(grouped_keys, grid.keys),
         table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads: their parameters come with the queries
-        needed=deal_blocks(needed, number).reshape(heads * number, 1, -1),
+        runs_of_keys=Runs(*(x.reshape(heads * number, 1) for x in dealt)),
         block_q=count,
     )
     output = lambda n: jax.ShapeDtypeStruct((q.shape[0], heads * number, n, count), jnp.float32)

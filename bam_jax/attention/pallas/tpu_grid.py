@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.scoring import Scoring, sealed
-from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.tpu_layout import sequence_last
 from bam_jax.attention.pallas.tpu_strips import StripBias, StripTable
 from bam_jax.biases import Bias, Uniform
@@ -60,7 +60,7 @@ class GridStep:
 
 @dataclasses.dataclass(frozen=True)
 class TileGrid:
-    """The operands in the kernels' layout, and which tiles of the table of logits are needed.
+    """The operands in the kernels' layout, and the tiles of the table of logits to walk over.
 
     The sequence is the last axis, where lanes come in 128s; a head width of 64 there would be padded to twice its size. It
     is padded to whole blocks by tokens that nobody sees.
@@ -73,7 +73,8 @@ class TileGrid:
     keys: tile.Keys
     table: Array  # [H, P], the parameters of the bias
     parameters: tile.Parameters
-    needed: Array  # [H, query blocks, key blocks]
+    runs_of_keys: Runs  # [H, query blocks]
+    runs_of_queries: Runs  # [H, key blocks]
     block_q: int
     block_k: int
     scaled: Callable[[Array], Array]  # scales products of queries and keys
@@ -83,7 +84,7 @@ class TileGrid:
     def of(
         cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None = None
     ) -> "TileGrid":
-        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out which tiles are needed.
+        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out over which tiles to walk.
 
         With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula.
         """
@@ -93,10 +94,11 @@ class TileGrid:
         queries, keys = tile.sides(whole)
         inner = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(inner)
-        needed = skipping.needed(q, k, whole, tiling.skip, block_q, block_k)
+        runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k)
         strips = None
         if shift is not None:
-            strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *needed.shape[1:])
+            blocks = (side.count.shape[1] for side in runs)
+            strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *blocks)
         return cls(
             sequence_last(q, block_q),
             sequence_last(k, block_k),
@@ -105,7 +107,7 @@ class TileGrid:
             keys,
             parameters.table(inner, q.shape[2]),
             parameters,
-            needed,
+            *runs,
             block_q,
             block_k,
             functools.partial(scoring.scaled, width=q.shape[-1]),
@@ -179,9 +181,9 @@ class _Walk:
 
     @classmethod
     def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "_Walk":
-        needed = tiles.needed if hold_queries else tiles.needed.swapaxes(1, 2)
-        first, count = skipping.span(needed)
-        return cls(tiles, hold_queries, first, count, needed.shape[2])
+        runs = tiles.runs_of_keys if hold_queries else tiles.runs_of_queries
+        steps = tiles.k.shape[3] // tiles.block_k if hold_queries else tiles.q.shape[3] // tiles.block_q
+        return cls(tiles, hold_queries, runs.first, runs.count, steps)
 
     @property
     def heads(self) -> int:
