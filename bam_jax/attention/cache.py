@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention.logits.extents import norms
-from bam_jax.attention.logits.tokens import EMPTY, KeyNorms, Tokens
+from bam_jax.attention.logits.extents import joined, key_norms, summarize
+from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
 from bam_jax.biases.base import Coordinate
 
 
-BLOCK = 512
-"""Slots whose keys share one bound; caches of more are whole blocks, which no backend must copy to pad them."""
+BLOCK = 128
+"""Slots that are summed up together; a cache of more is whole blocks, so that no backend must copy it to pad it."""
 
 
 @jax.tree_util.register_dataclass
@@ -24,8 +24,8 @@ class Cache:
 
     Args:
         k, v: [B, S, K, D].
-        tokens: position [#B, S], the bias's coordinate and the kinds, if there are any, and bounds of the keys, if they are
-            wanted. A position common to all rows lets attention evaluate a bias of positions once for all of them.
+        tokens: position [#B, S], the bias's coordinate and the kinds, if there are any, and the summary, of the slots that hold
+            tokens. A position common to all rows lets attention evaluate a bias of positions once for all of them.
         length: [], slots written.
     """
 
@@ -42,9 +42,12 @@ class Cache:
         coordinate = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], slots), x.dtype), tokens.coordinate)
         position = jnp.full((tokens.position.shape[0], slots), EMPTY, jnp.int32)
         kinds = jax.tree.map(lambda x: jnp.zeros((x.shape[0], slots), x.dtype), tokens.kinds)
-        dtype = jnp.promote_types(k.dtype, jnp.float32)
-        bounds = KeyNorms(jnp.zeros((k.shape[0], k.shape[2], -(-slots // BLOCK)), dtype), BLOCK)
-        tokens = Tokens(position, coordinate=coordinate, kinds=kinds, norms=bounds)
+        block = min(BLOCK, slots)
+        empty = Tokens(position[:, :block], coordinate=jax.tree.map(lambda x: x[..., :block], coordinate))
+        norm = jnp.zeros((k.shape[0], k.shape[2], block), jnp.promote_types(k.dtype, jnp.float32))
+        nothing = summarize(empty, norm, block)
+        summary = jax.tree.map(lambda x: jnp.repeat(x, slots // block, axis=-1), nothing)
+        tokens = Tokens(position, coordinate=coordinate, kinds=kinds, summary=summary)
         return cls(room(), room(), tokens, jnp.zeros((), jnp.int32))
 
     def append(self, k: Array, v: Array, tokens: Tokens) -> "Cache":
@@ -52,44 +55,48 @@ class Cache:
         write = lambda room, x, axis: jax.lax.dynamic_update_slice_in_dim(
             room, jnp.broadcast_to(x, (room.shape[0], *x.shape[1:])).astype(room.dtype), self.length, axis
         )
-        k_room, v_room = write(self.k, k, 1), write(self.v, v, 1)
+        summary = self.tokens.summary
         tokens = Tokens(
             write(self.tokens.position, tokens.position, 1),
             coordinate=jax.tree.map(lambda room, x: write(room, x, 2), self.tokens.coordinate, tokens.coordinate),
             kinds=jax.tree.map(lambda room, x: write(room, x, 1), self.tokens.kinds, tokens.kinds),
-            norms=None if self.tokens.norms is None else self._norms_with(k.astype(self.k.dtype), v),
+            summary=None if summary is None else self._summary_with(summary, k, v, tokens),
         )
-        return Cache(k_room, v_room, tokens, self.length + k.shape[1])
+        return Cache(write(self.k, k, 1), write(self.v, v, 1), tokens, self.length + k.shape[1])
 
-    def _norms_with(self, k: Array, v: Array) -> KeyNorms:
-        """The bounds of the keys with the next ones among them, which alone are read."""
-        known = self.tokens.norms
-        assert known is not None
-        longest = norms(k, known.largest.dtype)  # [B, T, K]
-        finite = jnp.isfinite(jnp.abs(v.astype(self.v.dtype)).max(-1))  # a value may be finite until it is stored
-        longest = jnp.where(finite, longest, jnp.nan).swapaxes(1, 2)
-        # The blocks that so many tokens can lie in, or the last ones where these would reach beyond the end.
-        batch, heads, blocks = known.largest.shape
-        touched = min(-(-k.shape[1] // known.block) + 1, blocks)
-        first = jnp.minimum(self.length // known.block, blocks - touched)
-        room = jnp.zeros((batch, heads, touched * known.block), longest.dtype)
-        room = jax.lax.dynamic_update_slice_in_dim(room, longest, self.length - first * known.block, 2)
-        own = room.reshape(batch, heads, touched, known.block).max(3)
-        before = jax.lax.dynamic_slice_in_dim(known.largest, first, touched, 2)
-        largest = jax.lax.dynamic_update_slice_in_dim(known.largest, jnp.maximum(before, own), first, 2)
+    def _summary_with(self, summary: Summary, k: Array, v: Array, tokens: Tokens) -> Summary:
+        """The summary with the next tokens in it, which alone are looked at.
+
+        A look at the slots where they lie would make XLA copy the cache in each step.
+        """
+        touched = min(-(-(k.shape[1] - 1) // summary.block) + 1, summary.first.shape[1])
+        # So many blocks from the first one on, or the last of all where these would reach beyond the end.
+        first = jnp.minimum(self.length // summary.block, summary.first.shape[1] - touched)
+        slots, at = touched * summary.block, self.length - first * summary.block
+        write = lambda x, neutral: jax.lax.dynamic_update_slice_in_dim(
+            jnp.full((*x.shape[:-1], slots), neutral, x.dtype), x, at, axis=x.ndim - 1
+        )
+        coordinate = jax.tree.map(lambda x: write(x, 0), tokens.coordinate)
+        # What is stored counts: it may be rounded up, or to what is not finite.
+        norm = key_norms(k.astype(self.k.dtype), v.astype(self.v.dtype), summary.norm.dtype)
+        new = summarize(Tokens(write(tokens.position, EMPTY), coordinate=coordinate), write(norm, 0), summary.block)
+        old = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, touched, x.ndim - 1), summary)
+        put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part.astype(x.dtype), first, x.ndim - 1)
         # A bound has no gradient: that of the norm of a key of zeros would be NaN.
-        return KeyNorms(jax.lax.stop_gradient(largest), known.block)
+        return jax.lax.stop_gradient(jax.tree.map(put, summary, joined(old, new)))
 
     def rewound(self, length: Int[Array, ""] | int) -> "Cache":
         """The cache as it was when it held `length` tokens; it holds at least as many."""
         kept = jnp.arange(self.tokens.position.shape[1]) < length
         position = jnp.where(kept, self.tokens.position, EMPTY)
-        bounds = self.tokens.norms
-        if bounds is not None:
-            # The longest key of a block that is cut may be gone; its norm still bounds those that stay, and those to come.
-            some = jnp.arange(bounds.largest.shape[2]) * bounds.block < length
-            bounds = KeyNorms(jnp.where(some, bounds.largest, 0), bounds.block)
-        tokens = dataclasses.replace(self.tokens, position=position, norms=bounds)
+        summary = self.tokens.summary
+        if summary is not None:
+            # Norms of keys that are gone still bound those that stay. All else is told anew: a row may have lost all its tokens.
+            gone = jnp.arange(summary.first.shape[1]) * summary.block >= length
+            left = Tokens(position, coordinate=self.tokens.coordinate)
+            anew = summarize(left, jnp.zeros((1, 1, position.shape[1]), summary.norm.dtype), summary.block)
+            summary = dataclasses.replace(anew, norm=jnp.where(gone, 0, summary.norm))
+        tokens = dataclasses.replace(self.tokens, position=position, summary=summary)
         return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32))
 
     def last_coordinate(self) -> Coordinate:
@@ -97,3 +104,4 @@ class Cache:
         at = jnp.maximum(self.length - 1, 0)
         last = lambda x: jnp.where(self.length > 0, jax.lax.dynamic_slice_in_dim(x, at, 1, 2), 0)
         return jax.tree.map(last, self.tokens.coordinate)
+

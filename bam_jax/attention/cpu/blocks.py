@@ -24,6 +24,7 @@ from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
 
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
+_FEW, _WHOLE = 512, 128  # Keys of a tile of one query, and the least, of caches that are no multiple.
 _PLANE = 2**16  # Elements of one tile of one row and head, at most: 256 x 256.
 
 
@@ -72,18 +73,22 @@ class Blocks:
         scoring: Scoring,
         tiling: Tiling,
         count: bool = False,
+        decode: bool = False,
     ) -> "Blocks":
         """Cut the operands of `Backend.forward` into blocks.
 
         Args:
             q, k, v, scoring, tiling: as in `Backend.forward`.
             count: whether keys may be counted by kind.
+            decode: whether it is for the forward pass of one query, which makes no pass over all keys.
         """
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         length = q.shape[1]
-        own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
-        whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
+        whole = scoring
+        if not decode:
+            own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
+            whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
         whole = skipping.padded(whole, block_q, block_k)
         # Keys and values are sealed tile by tile, as they are read.
         walk = q, k, whole, tiling.skip, block_q, block_k
@@ -101,7 +106,7 @@ class Blocks:
             whole,
             of_heads.union(0),
             of_heads,
-            toeplitz.straight(scoring, whole, block_q, block_k),
+            None if decode else toeplitz.straight(scoring, whole, block_q, block_k),
             counted,
             block_q,
             block_k,
@@ -157,23 +162,24 @@ class Blocks:
 
     def key_block(self, m: Int[Array, ""]) -> KeyBlock:
         """The m-th block of keys."""
-        keys = dataclasses.replace(self.scoring.keys, norms=None)
+        keys = dataclasses.replace(self.scoring.keys, summary=None)
         tokens = jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), keys)
-        k, v = (self._rows_of(x, m) for x in (self.k, self.v))
-        return KeyBlock(*sealed(k, v), tokens)
-
-    def _rows_of(self, x: Array, m: Array) -> Array:
         if self.head is None:
-            return block_of(x, 1, m, self.block_k)
-        shape = (x.shape[0], self.block_k, 1, x.shape[3])
-        return jax.lax.dynamic_slice(x, (0, m * self.block_k, self.head, 0), shape)
+            k, v = (block_of(x, 1, m, self.block_k) for x in (self.k, self.v))
+            return KeyBlock(*sealed(k, v), tokens)
+        shape = (self.k.shape[0], self.block_k, 1, self.k.shape[3])
+        k, v = (jax.lax.dynamic_slice(x, (0, m * self.block_k, self.head, 0), shape) for x in (self.k, self.v))
+        # As `sealed`, by a product, which is much faster on a CPU than a reduction: 0 times what is not finite is NaN.
+        finite = (jnp.einsum("bskd,d->bsk", v * 0, jnp.ones(v.shape[-1:], v.dtype)) == 0)[..., None]
+        return KeyBlock(jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), tokens)
 
     def logits(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]
     ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
         """The logits of the tile at block numbers (n, m), and those before temperature and mask."""
-        operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
-        raw = self.scoring.scaled(self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k), self.q.shape[-1])
+        i, j = (coordinate(side.tokens, self.dtype) for side in (queries, keys))
+        operands = (self.scoring.bias, i, j)
+        raw = self.scoring.scaled(self.products(queries.q, keys.k), self.q.shape[-1])
         raw = raw + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
@@ -225,6 +231,19 @@ class Blocks:
         """The same of a `Relative` bias and of positions that follow one another."""
         return varying(self.split_scalars(toeplitz.table(bias, i, j)), self.q)
 
+    def products(self, q: Float[Array, "B K G q D"], k: Float[Array, "B s K D"]) -> Float[Array, "B K G q s"]:
+        """The products of queries and keys."""
+        if self.head is None:
+            return self.dot("bkgqd,bskd->bkgqs", q, k)
+        # Axes of length one that lie between others cost a transposed copy of the keys.
+        return self.dot("bgd,bsd->bgs", q[:, 0, :, 0], k[:, :, 0])[:, None, :, None]
+
+    def weighted(self, weights: Float[Array, "B K G q s"], v: Float[Array, "B s K D"]) -> Float[Array, "B K G q D"]:
+        """The sums of values, weighted."""
+        if self.head is None:
+            return self.dot("bkgqs,bskd->bkgqd", weights, v)
+        return self.dot("bgs,bsd->bgd", weights[:, 0, :, 0], v[:, :, 0])[:, None, :, None]
+
     def dot(self, equation: str, a: Array, b: Array) -> Array:
         """A product in the operands' narrower type, summed in `dtype`."""
         narrow = jnp.promote_types(self.q.dtype, self.k.dtype)
@@ -270,6 +289,8 @@ def add_to_block(total: Array, part: Array, axis: int, n: Int[Array, ""]) -> Arr
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
     area = min(max(_TILE // (q[0] * q[2]), 1), _PLANE)
+    if q[1] == 1:  # a local head reads little more than it needs; whole blocks, where they can be, need no padded copy
+        return 1, min(k[1], math.gcd(k[1], _FEW) if k[1] % _WHOLE == 0 else _FEW)
     side = 2 ** max(round(math.log2(area) / 2), 5)
     block_q = min(q[1], side)
     return block_q, min(k[1], max(side, min(area // block_q, 2048)))

@@ -33,8 +33,8 @@ def forward(
     tiling: Tiling,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
-    if q.shape[1] == 1 and k.shape[2] > 1:
-        return one_head.decode(_walk, Blocks.of(q, k, v, scoring, tiling))
+    if q.shape[1] == 1:
+        return one_head.decode(_walk, Blocks.of(q, k, v, scoring, tiling, decode=True))
     run = lambda *operands: _walk(Blocks.of(*operands, tiling, count=True))
     return one_head.forward(run, q, k, v, scoring) if _many_tiles(q, k) else run(q, k, v, scoring)
 
@@ -60,7 +60,7 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
         higher = jnp.maximum(top, logits.max(-1))
         weights = jnp.exp(logits - higher[..., None])
         shrink = jnp.exp(top - higher)
-        out = out * shrink[..., None] + blocks.dot("bkgqs,bskd->bkgqd", weights, v)
+        out = out * shrink[..., None] + blocks.weighted(weights, v)
         return out, higher, total * shrink + weights.sum(-1)
 
     def query_block(_: None, n: Array) -> tuple[None, tuple[Array, Array]]:

@@ -1,5 +1,6 @@
 """The extents of blocks of queries and of keys: what bounds the logits of a tile without a look at its pairs."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -7,26 +8,28 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention.logits.scoring import Scoring, coordinate
-from bam_jax.attention.logits.tokens import EMPTY, KeyNorms, Tokens
+from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
 from bam_jax.biases.base import Range
 
 type Numbers = tuple[Int[Array, " N"], Int[Array, " N"]]
 """The smallest and the largest number of each block; (EMPTY, -1), a range that meets none, of a block without any."""
 
 
+_LOW, _HIGH = ("first", "lowest"), ("last", "highest", "norm")  # The numbers of a summary.
+
+
 class Extents(NamedTuple):
-    """The extents of the N blocks of one side; every array has the blocks along its last axis.
+    """The extents of the N blocks of one side, in all rows of the batch; every array has the blocks along its last axis.
 
     Args:
         position: of the tokens.
         document: of the tokens' documents; None: one document a row.
         document_or_pad: the same, where a pad is of document 0.
         in_each_row: whether each row of the batch has a token there.
-        coordinate: smallest and largest coordinate, leaves [#H, N].
+        coordinate: smallest and largest coordinate, leaves [#H, N]; 0 of a block without tokens.
         norm: at least the largest norm of the keys, or of the queries times abs(t_i) times the scale.
         coldest, hottest: smallest and largest t_i of the queries; None: keys.
     """
@@ -51,14 +54,14 @@ class Extents(NamedTuple):
         """
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         filled = (scoring.queries.position < EMPTY)[:, None]
+        norm = norms(q, dtype).swapaxes(1, 2) * abs(scoring.factor(q.shape[-1]))
         temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
-        heat = jnp.broadcast_to(jnp.abs(temperature), jnp.broadcast_shapes(temperature.shape, (1, 1, filled.shape[-1])))
-        norm = (_cut(norms(q, dtype).swapaxes(1, 2), block) * _cut(heat, block)).max((0, 3))
-        # Empty slots are neutral; the padding of q is 0 and raises no maximum.
+        norm = norm * (jnp.abs(temperature) if temperature.ndim == 0 else jnp.abs(temperature[..., : q.shape[1]]))
+        extents = _extents(summarize(scoring.queries, norm, block), scoring.queries, dtype, q.shape[2])
+        # Empty slots are neutral.
         coldest = _cut(jnp.where(filled, temperature, jnp.inf), block).min((0, 3))
         hottest = _cut(jnp.where(filled, temperature, -jnp.inf), block).max((0, 3))
-        norm = norm * abs(scoring.factor(q.shape[-1]))
-        return _extents(scoring.queries, dtype, block, norm)._replace(coldest=coldest, hottest=hottest)
+        return extents._replace(coldest=coldest, hottest=hottest)
 
     @classmethod
     def of_keys(
@@ -69,7 +72,7 @@ class Extents(NamedTuple):
         block: int,
         v: Float[Array, "B S K D"] | None = None,
     ) -> "Extents":
-        """The extents of blocks of keys, each with the head of the queries that read it.
+        """The extents of blocks of keys, with the heads of the queries.
 
         Args:
             q: of any length; its shape and type count.
@@ -77,16 +80,20 @@ class Extents(NamedTuple):
             scoring: padded to whole blocks.
             block: keys of a block.
             v: the values, if keys do not yet stand for those that are not finite; see `sealed`.
+
+        Raises:
+            ValueError: the keys' summary is not of such keys.
         """
-        dtype, known = jnp.promote_types(q.dtype, jnp.float32), scoring.keys.norms
-        if known is not None:
-            largest = _known_norms(known, k.shape, block).astype(dtype)
+        dtype, keys = jnp.promote_types(q.dtype, jnp.float32), scoring.keys
+        batch, slots, heads, _ = k.shape
+        summary = keys.summary
+        if summary is not None and summary.norm.shape != (batch, heads, slots / summary.block):
+            raise ValueError(f"a summary {summary.norm.shape} of blocks of {summary.block} is not that of keys {k.shape}")
+        if summary is not None and (block % summary.block == 0 or block >= slots):
+            summary = _merged(summary, -(-block // summary.block))
         else:
-            largest = _cut(norms(k, dtype).swapaxes(1, 2), block).max((0, 3))
-            if v is not None:  # NaN proves nothing: a block with a value that is not finite is never left out
-                values = _cut(jnp.abs(v).max(3).swapaxes(1, 2), block).max((0, 3))
-                largest = jnp.where(jnp.isfinite(values), largest, jnp.nan)
-        return _extents(scoring.keys, dtype, block, jnp.repeat(largest, q.shape[2] // k.shape[2], axis=0))
+            summary = summarize(keys, key_norms(k, v, dtype), block)
+        return _extents(summary, keys, dtype, q.shape[2])
 
     @property
     def count(self) -> int:
@@ -105,38 +112,71 @@ def norms(x: Float[Array, "... D"], dtype: jnp.dtype) -> Float[Array, "..."]:
     return jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)) + lost
 
 
-def _known_norms(known: KeyNorms, shape: tuple[int, ...], block: int) -> Float[Array, "K M"]:
-    """The largest norms of blocks of keys, from those of blocks of another size.
-
-    Args:
-        known: of all keys.
-        shape: of the keys, [B, S, K, D].
-        block: keys of a block.
-
-    Raises:
-        ValueError: the norms are not those of such keys.
-    """
-    batch, slots, heads, _ = shape
-    blocks = -(-slots // known.block)
-    if known.largest.shape != (batch, heads, blocks):
-        raise ValueError(f"norms {known.largest.shape} of blocks of {known.block} are not those of keys {shape}")
-    # A block overlaps a run of the others, of which the longest key may be its own.
-    start = np.arange(-(-slots // block)) * block
-    first, last = start // known.block, np.minimum((start + block - 1) // known.block, blocks - 1)
-    overlapping = np.minimum(first[:, None] + np.arange((last - first).max() + 1), last[:, None])
-    return known.largest.max(0)[:, overlapping].max(2)
+def key_norms(
+    k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dtype: jnp.dtype
+) -> Float[Array, "B K S"]:
+    """At least the norms of keys; NaN where a value is not finite, since NaN proves nothing."""
+    norm = norms(k, dtype)
+    if v is not None:
+        norm = jnp.where(jnp.isfinite(jnp.abs(v).max(-1)), norm, jnp.nan)
+    return norm.swapaxes(1, 2)
 
 
-def _extents(tokens: Tokens, dtype: jnp.dtype, block: int, norm: Float[Array, "H N"]) -> Extents:
-    """The extents of blocks of tokens, padded to whole ones, whose norms are known."""
-    position = tokens.position
-    filled = position < EMPTY
-    in_each_row = filled.reshape(filled.shape[0], -1, block).any(2).all(0)
-    document, document_or_pad = (
-        None if tokens.segment is None else _numbers(tokens.segment, least, block) for least in (1, 0)
-    )
-    lowest, highest = _coordinate_range(tokens, dtype, block)
-    return Extents(_numbers(position, 0, block), document, document_or_pad, in_each_row, (lowest, highest), norm)
+def summarize(tokens: Tokens, norm: Float[Array, "B K S"], block: int) -> Summary:
+    """The summary of tokens whose vectors have these norms, of which the last may be missing: they are padded with 0."""
+    filled = (tokens.position < EMPTY)[:, None]
+    position = _cut(tokens.position[:, None], block, EMPTY)[:, 0]
+    last = jnp.where(position < EMPTY, position, -1).max(2)
+
+    def extreme(pick: Callable, neutral: float, x: Array) -> Array:
+        return pick(_cut(jnp.where(filled, x, neutral), block, neutral), 3)
+
+    lowest = jax.tree.map(functools.partial(extreme, jnp.min, jnp.inf), tokens.coordinate)
+    highest = jax.tree.map(functools.partial(extreme, jnp.max, -jnp.inf), tokens.coordinate)
+    norm = _cut(jnp.where(filled[..., : norm.shape[2]], norm, 0), block).max(3)
+    return Summary(position.min(2), last, lowest, highest, norm, block)
+
+
+def joined(one: Summary, other: Summary) -> Summary:
+    """The summary of what two have summed up, block by block."""
+    return _by_extremes(jnp.minimum, jnp.maximum, one, other)
+
+
+def _merged(summary: Summary, many: int) -> Summary:
+    """The summary of blocks so many times as long; the last one has what is left."""
+
+    def merge(extreme: Callable) -> Callable[[Array], Array]:
+        def of_longer_blocks(x: Array) -> Array:
+            x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % many)], mode="edge")
+            return extreme(x.reshape(*x.shape[:-1], -1, many), -1)
+
+        return of_longer_blocks
+
+    return dataclasses.replace(_by_extremes(merge(jnp.min), merge(jnp.max), summary), block=summary.block * many)
+
+
+def _by_extremes(smallest: Callable, largest: Callable, first: Summary, *others: Summary) -> Summary:
+    """The summary whose smallest numbers are one function of those of others, and whose largest are another."""
+    of = lambda pick, name: jax.tree.map(pick, *(getattr(x, name) for x in (first, *others)))
+    low, high = ({name: of(pick, name) for name in names} for pick, names in ((smallest, _LOW), (largest, _HIGH)))
+    return Summary(**low, **high, block=first.block)
+
+
+def _extents(summary: Summary, tokens: Tokens, dtype: jnp.dtype, heads: int) -> Extents:
+    """The extents in all rows of the batch, of blocks that are padded to whole ones."""
+    first, last = summary.first.min(0), summary.last.max(0)
+    # A block without tokens has infinities, whose differences are NaN. A token's own NaN stays: no bound leaves it out.
+    shown = lambda x: jnp.where(last >= 0, x, 0)
+    if tokens.coordinate is None:
+        coordinate: Range = shown(first.astype(dtype))[None], shown(last.astype(dtype))[None]
+    else:
+        coordinate = (
+            jax.tree.map(lambda x: shown(x.min(0)), summary.lowest),
+            jax.tree.map(lambda x: shown(x.max(0)), summary.highest),
+        )
+    numbers = lambda least: None if tokens.segment is None else _numbers(tokens.segment, least, summary.block)
+    norm = jnp.repeat(summary.norm.max(0).astype(dtype), heads // summary.norm.shape[1], axis=0)
+    return Extents((first, last), numbers(1), numbers(0), (summary.last >= 0).all(0), coordinate, norm)
 
 
 def _numbers(x: Int[Array, "#B T"], least: int, block: int) -> Numbers:
@@ -146,22 +186,7 @@ def _numbers(x: Int[Array, "#B T"], least: int, block: int) -> Numbers:
     return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
 
 
-def _coordinate_range(tokens: Tokens, dtype: jnp.dtype, block: int) -> Range:
-    """Smallest and largest coordinate of each block, leaves [#H, N]."""
-    filled = tokens.position[:, None] < EMPTY
-    some = _cut(filled, block).any((0, 3))  # [1, N]
-
-    def extreme(pick: Callable, neutral: float, x: Array) -> Array:
-        x = pick(_cut(jnp.where(filled, x, neutral), block), (0, 3))
-        # A block without tokens has infinities, whose differences are NaN. A token's own NaN stays: no bound leaves it out.
-        return jnp.where(some, x, 0)
-
-    own = coordinate(tokens, dtype)
-    lowest = jax.tree.map(functools.partial(extreme, jnp.min, jnp.inf), own)
-    return lowest, jax.tree.map(functools.partial(extreme, jnp.max, -jnp.inf), own)
-
-
-def _cut(x: Array, block: int) -> Array:
-    """[#B, H, T] -> [#B, H, N, block], with zeros behind the last token."""
-    x = jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % block)))
+def _cut(x: Array, block: int, neutral: float = 0) -> Array:
+    """[#B, H, T] -> [#B, H, N, block], filled up with what is neutral."""
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % block)), constant_values=neutral)
     return x.reshape(*x.shape[:2], -1, block)

@@ -165,7 +165,7 @@ def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
             segment=None if tokens.segment is None else pad(tokens.segment, block),
             coordinate=jax.tree.map(lambda x: pad(x, block), tokens.coordinate),
             kinds=jax.tree.map(lambda x: pad(x, block), tokens.kinds),
-            norms=tokens.norms,
+            summary=tokens.summary,
         )
 
     return dataclasses.replace(

@@ -28,16 +28,22 @@ class Kinds:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class KeyNorms:
-    """How long keys can be, block of slots by block: with it nobody must read all keys to know which are too far to matter.
+class Summary:
+    """Bounds of tokens and their vectors, block by block: with them nobody must look at every key to leave some out.
 
     Args:
-        largest: [B, K, M], at least the norm of every key that a block holds. It is not finite where a key is not; and NaN where
-            a value is not, since a block of which nothing is known is never left out.
-        block: slots of a block; the last block may have fewer.
+        first, last: [#B, M], smallest and largest position; (EMPTY, -1) of a block without tokens.
+        lowest, highest: the same of the coordinate, [#B, #H, M] or a tuple of such, infinities without tokens; None: positions.
+        norm: [B, K, M], at least the norm of every key. It is not finite where a key is not, and NaN where a value is not: a
+            block of which nothing is known is never left out.
+        block: tokens of a block; all M together are all tokens.
     """
 
-    largest: Float[Array, "B K M"]
+    first: Int[Array, "#B M"]
+    last: Int[Array, "#B M"]
+    lowest: Coordinate
+    highest: Coordinate
+    norm: Float[Array, "B K M"]
     block: int = dataclasses.field(metadata={"static": True})
 
 
@@ -51,11 +57,11 @@ class Tokens:
         segment: [#B, T] or None, number of the token's document from 1, ascending; 0 pads. None: one document a row.
         coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: the position itself.
         kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
-        norms: bounds of the keys of a cache, which backends may make use of; None: whoever wants them computes them.
+        summary: bounds of the keys of a cache, which backends may make use of; None: who wants them looks at all tokens.
     """
 
     position: Int[Array, "#B T"]
     segment: Int[Array, "#B T"] | None = None
     coordinate: Coordinate = None
     kinds: Kinds | None = None
-    norms: KeyNorms | None = None
+    summary: Summary | None = None
