@@ -44,7 +44,7 @@ class Cache:
         kinds = jax.tree.map(lambda x: jnp.zeros((x.shape[0], slots), x.dtype), tokens.kinds)
         block = min(BLOCK, slots)
         empty = Tokens(position[:, :block], coordinate=jax.tree.map(lambda x: x[..., :block], coordinate))
-        norm = jnp.zeros((k.shape[0], k.shape[2], block), jnp.promote_types(k.dtype, jnp.float32))
+        norm = jnp.zeros((k.shape[0], block, k.shape[2]), jnp.promote_types(k.dtype, jnp.float32))
         nothing = summarize(empty, norm, block)
         summary = jax.tree.map(lambda x: jnp.repeat(x, slots // block, axis=-1), nothing)
         tokens = Tokens(position, coordinate=coordinate, kinds=kinds, summary=summary)
@@ -73,13 +73,15 @@ class Cache:
         # So many blocks from the first one on, or the last of all where these would reach beyond the end.
         first = jnp.minimum(self.length // summary.block, summary.first.shape[1] - touched)
         slots, at = touched * summary.block, self.length - first * summary.block
-        write = lambda x, neutral: jax.lax.dynamic_update_slice_in_dim(
-            jnp.full((*x.shape[:-1], slots), neutral, x.dtype), x, at, axis=x.ndim - 1
+        write = lambda x, axis, neutral=0: jax.lax.dynamic_update_slice_in_dim(
+            jnp.full((*x.shape[:axis], slots, *x.shape[axis + 1 :]), neutral, x.dtype), x, at, axis
         )
-        coordinate = jax.tree.map(lambda x: write(x, 0), tokens.coordinate)
         # What is stored counts: it may be rounded up, or to what is not finite.
+        stored = lambda x, room: write(x.astype(room.dtype), 2)
+        coordinate = jax.tree.map(stored, tokens.coordinate, self.tokens.coordinate)
         norm = key_norms(k.astype(self.k.dtype), v.astype(self.v.dtype), summary.norm.dtype)
-        new = summarize(Tokens(write(tokens.position, EMPTY), coordinate=coordinate), write(norm, 0), summary.block)
+        position = write(tokens.position, 1, EMPTY)
+        new = summarize(Tokens(position, coordinate=coordinate), write(norm, 1), summary.block)
         old = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, touched, x.ndim - 1), summary)
         put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part.astype(x.dtype), first, x.ndim - 1)
         # A bound has no gradient: that of the norm of a key of zeros would be NaN.
@@ -94,7 +96,7 @@ class Cache:
             # Norms of keys that are gone still bound those that stay. All else is told anew: a row may have lost all its tokens.
             gone = jnp.arange(summary.first.shape[1]) * summary.block >= length
             left = Tokens(position, coordinate=self.tokens.coordinate)
-            anew = summarize(left, jnp.zeros((1, 1, position.shape[1]), summary.norm.dtype), summary.block)
+            anew = summarize(left, jnp.zeros((1, position.shape[1], 1), summary.norm.dtype), summary.block)
             summary = dataclasses.replace(anew, norm=jnp.where(gone, 0, summary.norm))
         tokens = dataclasses.replace(self.tokens, position=position, summary=summary)
         return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32))

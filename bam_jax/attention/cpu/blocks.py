@@ -24,7 +24,7 @@ from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
 
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
-_FEW, _WHOLE = 512, 128  # Keys of a tile of one query, and the least, of caches that are no multiple.
+_FEW, _WHOLE = 256, 128  # Keys of a tile of one query, and the least, of caches that are no multiple.
 _PLANE = 2**16  # Elements of one tile of one row and head, at most: 256 x 256.
 
 

@@ -54,9 +54,11 @@ class Extents(NamedTuple):
         """
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         filled = (scoring.queries.position < EMPTY)[:, None]
-        norm = norms(q, dtype).swapaxes(1, 2) * abs(scoring.factor(q.shape[-1]))
-        temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
-        norm = norm * (jnp.abs(temperature) if temperature.ndim == 0 else jnp.abs(temperature[..., : q.shape[1]]))
+        norm = norms(q, dtype) * abs(scoring.factor(q.shape[-1]))
+        temperature = jnp.ones((1, 1, 1), dtype)
+        if scoring.temperature is not None:
+            temperature = scoring.temperature.astype(dtype)
+            norm = norm * jnp.abs(temperature[..., : q.shape[1]]).swapaxes(1, 2)
         extents = _extents(summarize(scoring.queries, norm, block), scoring.queries, dtype, q.shape[2])
         # Empty slots are neutral.
         coldest = _cut(jnp.where(filled, temperature, jnp.inf), block).min((0, 3))
@@ -114,26 +116,35 @@ def norms(x: Float[Array, "... D"], dtype: jnp.dtype) -> Float[Array, "..."]:
 
 def key_norms(
     k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dtype: jnp.dtype
-) -> Float[Array, "B K S"]:
+) -> Float[Array, "B S K"]:
     """At least the norms of keys; NaN where a value is not finite, since NaN proves nothing."""
     norm = norms(k, dtype)
     if v is not None:
         norm = jnp.where(jnp.isfinite(jnp.abs(v).max(-1)), norm, jnp.nan)
-    return norm.swapaxes(1, 2)
+    return norm
 
 
-def summarize(tokens: Tokens, norm: Float[Array, "B K S"], block: int) -> Summary:
-    """The summary of tokens whose vectors have these norms, of which the last may be missing: they are padded with 0."""
+def summarize(tokens: Tokens, norm: Float[Array, "B T H"], block: int) -> Summary:
+    """The summary of tokens and of the norms of their vectors.
+
+    Args:
+        tokens: whole blocks.
+        norm: of as many, or of fewer: pads have none.
+        block: tokens of a block.
+    """
     filled = (tokens.position < EMPTY)[:, None]
-    position = _cut(tokens.position[:, None], block, EMPTY)[:, 0]
+    position = _cut(tokens.position[:, None], block)[:, 0]
     last = jnp.where(position < EMPTY, position, -1).max(2)
 
     def extreme(pick: Callable, neutral: float, x: Array) -> Array:
-        return pick(_cut(jnp.where(filled, x, neutral), block, neutral), 3)
+        return pick(_cut(jnp.where(filled, x, neutral), block), 3)
 
     lowest = jax.tree.map(functools.partial(extreme, jnp.min, jnp.inf), tokens.coordinate)
     highest = jax.tree.map(functools.partial(extreme, jnp.max, -jnp.inf), tokens.coordinate)
-    norm = _cut(jnp.where(filled[..., : norm.shape[2]], norm, 0), block).max(3)
+    norm = jnp.where(filled[:, 0, : norm.shape[1], None], norm, 0)
+    norm = jnp.pad(norm, ((0, 0), (0, -norm.shape[1] % block), (0, 0)))
+    # Maxima come first: a transposed copy of all norms would be the largest array here.
+    norm = norm.reshape(norm.shape[0], -1, block, norm.shape[2]).max(2).swapaxes(1, 2)
     return Summary(position.min(2), last, lowest, highest, norm, block)
 
 
@@ -186,7 +197,6 @@ def _numbers(x: Int[Array, "#B T"], least: int, block: int) -> Numbers:
     return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
 
 
-def _cut(x: Array, block: int, neutral: float = 0) -> Array:
-    """[#B, H, T] -> [#B, H, N, block], filled up with what is neutral."""
-    x = jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % block)), constant_values=neutral)
+def _cut(x: Array, block: int) -> Array:
+    """[#B, H, T] -> [#B, H, N, block]."""
     return x.reshape(*x.shape[:2], -1, block)

@@ -20,7 +20,7 @@ from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases.base import head_axes
 
-_STRIP = 2**21  # Tiles of all heads whose bounds are in memory at once: 8 MB for each array of float32.
+_STRIP = 2**20  # Tiles of all heads whose bounds are in memory at once: 4 MB for each array of float32.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,9 @@ def runs(
     Args:
         q, k, scoring, skip, block_q, block_k, v: as in `needed`.
     """
-    queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k, v)
+    # One side after the other: the norms of all tokens of one, a number each, are gone before those of the other come.
+    k, queries = jax.lax.optimization_barrier((k, Extents.of_queries(q, scoring, block_q)))
+    keys = Extents.of_keys(q, k, scoring, block_k, v)
 
     def of_queries(start: Array, count: int) -> Runs:
         return Runs.of(_needed(queries.run(start, count), keys, scoring, skip, k.shape[1]))
