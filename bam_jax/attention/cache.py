@@ -10,7 +10,6 @@ from bam_jax.attention.logits.extents import joined, key_norms, summarize
 from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
 from bam_jax.biases.base import Coordinate
 
-
 BLOCK = 128
 """Slots that are summed up together; a cache of more is whole blocks, so that no backend must copy it to pad it."""
 
@@ -106,4 +105,3 @@ class Cache:
         at = jnp.maximum(self.length - 1, 0)
         last = lambda x: jnp.where(self.length > 0, jax.lax.dynamic_slice_in_dim(x, at, 1, 2), 0)
         return jax.tree.map(last, self.tokens.coordinate)
-

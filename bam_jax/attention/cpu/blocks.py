@@ -149,7 +149,7 @@ class Blocks:
         if self.key_blocks == 1:
             return body(jnp.zeros((), jnp.int32), start)
         first = self.walk.first[n]
-        return jax.lax.fori_loop(first, first + self.walk.count[n], body, start)
+        return jax.lax.fori_loop(first, first + self.walk.length[n], body, start)
 
     def query_block(self, n: Int[Array, ""]) -> QueryBlock:
         """The n-th block of queries."""

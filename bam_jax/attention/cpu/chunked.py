@@ -35,7 +35,7 @@ def forward(
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
         return one_head.decode(_walk, Blocks.of(q, k, v, scoring, tiling, decode=True))
-    run = lambda *operands: _walk(Blocks.of(*operands, tiling, count=True))
+    run = lambda q, k, v, scoring: _walk(Blocks.of(q, k, v, scoring, tiling, count=True))
     return one_head.forward(run, q, k, v, scoring) if _many_tiles(q, k) else run(q, k, v, scoring)
 
 

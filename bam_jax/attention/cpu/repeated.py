@@ -86,7 +86,7 @@ def counted(
     flat = flat.all(0)
     near = Runs.of((needed & ~flat).any(0))
     place = jnp.arange(flat.shape[-1])
-    inside = (place >= near.first[:, None]) & (place < (near.first + near.count)[:, None])
+    inside = (place >= near.first[:, None]) & (place < (near.first + near.length)[:, None])
     # A query block walks over a run of key blocks: a level one among them is computed there, and must not count twice.
     flat = flat & ~inside
 

@@ -90,7 +90,9 @@ class Extents(NamedTuple):
         batch, slots, heads, _ = k.shape
         summary = keys.summary
         if summary is not None and summary.norm.shape != (batch, heads, slots / summary.block):
-            raise ValueError(f"a summary {summary.norm.shape} of blocks of {summary.block} is not that of keys {k.shape}")
+            raise ValueError(
+                f"a summary {summary.norm.shape} of blocks of {summary.block} is not that of keys {k.shape}"
+            )
         if summary is not None and (block % summary.block == 0 or block >= slots):
             summary = _merged(summary, -(-block // summary.block))
         else:
@@ -98,7 +100,7 @@ class Extents(NamedTuple):
         return _extents(summary, keys, dtype, q.shape[2])
 
     @property
-    def count(self) -> int:
+    def blocks(self) -> int:
         """N."""
         return self.in_each_row.shape[0]
 
@@ -114,9 +116,7 @@ def norms(x: Float[Array, "... D"], dtype: jnp.dtype) -> Float[Array, "..."]:
     return jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)) + lost
 
 
-def key_norms(
-    k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dtype: jnp.dtype
-) -> Float[Array, "B S K"]:
+def key_norms(k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dtype: jnp.dtype) -> Float[Array, "B S K"]:
     """At least the norms of keys; NaN where a value is not finite, since NaN proves nothing."""
     norm = norms(k, dtype)
     if v is not None:

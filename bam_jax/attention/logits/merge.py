@@ -19,7 +19,7 @@ def deal_blocks(run: Runs, count: int) -> Runs:
     Returns:
         Runs [H, P].
     """
-    cuts = run.first + run.count * jnp.arange(count + 1, dtype=jnp.int32) // count
+    cuts = run.first + run.length * jnp.arange(count + 1, dtype=jnp.int32) // count
     return Runs(cuts[:, :-1], cuts[:, 1:] - cuts[:, :-1])
 
 

@@ -50,17 +50,17 @@ class Tiling:
 
 
 class Runs(NamedTuple):
-    """For each block of one side the run of blocks of the other side that it needs: the first, and how many.
+    """For each block of one side the run of blocks of the other side that it needs: the first of them, and how many.
 
     What lies between the first and the last one is walked over, needed or not: a loop has two ends, and masks leave few holes.
 
     Args:
         first: 0 of a block that needs none.
-        count: [*H, N], as `first`.
+        length: 0 of a block that needs none.
     """
 
     first: Int[Array, "*H N"]
-    count: Int[Array, "*H N"]
+    length: Int[Array, "*H N"]
 
     @classmethod
     def of(cls, needed: Bool[Array, "*H N M"]) -> "Runs":
@@ -71,9 +71,9 @@ class Runs(NamedTuple):
 
     def union(self, axis: int) -> "Runs":
         """The runs that hold all those along an axis."""
-        some = self.count > 0
+        some = self.length > 0
         first = jnp.where(some, self.first, EMPTY).min(axis)
-        last = jnp.where(some, self.first + self.count, 0).max(axis)
+        last = jnp.where(some, self.first + self.length, 0).max(axis)
         return Runs(jnp.where(last > 0, first, 0), jnp.where(last > 0, last - first, 0))
 
 
@@ -126,8 +126,8 @@ def runs(
         return Runs.of(_needed(queries, keys.run(start, count), scoring, skip, k.shape[1]).swapaxes(1, 2))
 
     strip = lambda others: max(1, _STRIP // (q.shape[2] * others))
-    return _strip_by_strip(of_queries, queries.count, strip(keys.count)), _strip_by_strip(
-        of_keys, keys.count, strip(queries.count)
+    return _strip_by_strip(of_queries, queries.blocks, strip(keys.blocks)), _strip_by_strip(
+        of_keys, keys.blocks, strip(queries.blocks)
     )
 
 
@@ -154,7 +154,7 @@ def counts(
     """Tiles of each head that are computed, and those that would be without skipping; of 512 x 512 unless `tiling` says more."""
     blocks = tiling.blocks(512, 512)
     whole = padded(scoring, *blocks)
-    computed, seen = (runs(q, k, whole, skip, *blocks)[0].count.sum(-1) for skip in (tiling.skip, "off"))
+    computed, seen = (runs(q, k, whole, skip, *blocks)[0].length.sum(-1) for skip in (tiling.skip, "off"))
     return computed, seen
 
 

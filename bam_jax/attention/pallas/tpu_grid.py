@@ -97,7 +97,7 @@ class TileGrid:
         runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k)
         strips = None
         if shift is not None:
-            blocks = (side.count.shape[1] for side in runs)
+            blocks = (side.length.shape[1] for side in runs)
             strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *blocks)
         return cls(
             sequence_last(q, block_q),
@@ -183,7 +183,7 @@ class _Walk:
     def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "_Walk":
         runs = tiles.runs_of_keys if hold_queries else tiles.runs_of_queries
         steps = tiles.k.shape[3] // tiles.block_k if hold_queries else tiles.q.shape[3] // tiles.block_q
-        return cls(tiles, hold_queries, runs.first, runs.count, steps)
+        return cls(tiles, hold_queries, runs.first, runs.length, steps)
 
     @property
     def heads(self) -> int:
