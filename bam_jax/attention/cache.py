@@ -1,6 +1,7 @@
 """The key-value cache: what attention must remember of the tokens that came before."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ from bam_jax.biases.base import Coordinate
 
 BLOCK = 128
 """Slots that are summed up together; a cache of more is whole blocks, so that no backend must copy it to pad it."""
+
+# A call outside of jit is compiled once, where its many small steps would be one by one; one inside is as it was.
+_compiled = functools.partial(jax.jit, inline=True)
 
 
 @jax.tree_util.register_dataclass
@@ -45,10 +49,11 @@ class Cache:
         empty = Tokens(position[:, :block], coordinate=jax.tree.map(lambda x: x[..., :block], coordinate))
         norm = jnp.zeros((k.shape[0], block, k.shape[2]), jnp.promote_types(k.dtype, jnp.float32))
         nothing = summarize(empty, norm, block)
-        summary = jax.tree.map(lambda x: jnp.repeat(x, slots // block, axis=-1), nothing)
+        summary = jax.tree.map(lambda x: jnp.broadcast_to(x, (*x.shape[:-1], slots // block)), nothing)
         tokens = Tokens(position, coordinate=coordinate, kinds=kinds, summary=summary)
         return cls(room(), room(), tokens, jnp.zeros((), jnp.int32))
 
+    @_compiled
     def append(self, k: Array, v: Array, tokens: Tokens) -> "Cache":
         """The cache with the next tokens written behind those it holds; there must be room for them."""
         write = lambda room, x, axis: jax.lax.dynamic_update_slice_in_dim(
@@ -86,6 +91,7 @@ class Cache:
         # A bound has no gradient: that of the norm of a key of zeros would be NaN.
         return jax.lax.stop_gradient(jax.tree.map(put, summary, joined(old, new)))
 
+    @_compiled
     def rewound(self, length: Int[Array, ""] | int) -> "Cache":
         """The cache as it was when it held `length` tokens; it holds at least as many."""
         kept = jnp.arange(self.tokens.position.shape[1]) < length

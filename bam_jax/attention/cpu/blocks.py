@@ -85,16 +85,16 @@ class Blocks:
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         length = q.shape[1]
-        whole = scoring
+        bare = whole = skipping.padded(scoring, block_q, block_k)
         if not decode:
             own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
             whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
-        whole = skipping.padded(whole, block_q, block_k)
+            whole = skipping.padded(whole, block_q, block_k)
         # Keys and values are sealed tile by tile, as they are read.
-        walk = q, k, whole, tiling.skip, block_q, block_k
+        walk = q, k, bare, tiling.skip, block_q, block_k
         counted = None
         if count and repeated.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
-            counted, needed = repeated.counted(q, k, v, whole, skipping.needed(*walk, v), *walk[3:])
+            counted, needed = repeated.counted(q, k, v, bare, skipping.needed(*walk, v), *walk[3:])
             runs = Runs.of(jnp.broadcast_to(needed, (q.shape[2], *needed.shape[1:])))
         else:
             runs, _ = skipping.runs(*walk, v)

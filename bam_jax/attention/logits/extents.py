@@ -89,10 +89,11 @@ class Extents(NamedTuple):
         dtype, keys = jnp.promote_types(q.dtype, jnp.float32), scoring.keys
         batch, slots, heads, _ = k.shape
         summary = keys.summary
-        if summary is not None and summary.norm.shape != (batch, heads, slots / summary.block):
-            raise ValueError(
-                f"a summary {summary.norm.shape} of blocks of {summary.block} is not that of keys {k.shape}"
-            )
+        if summary is not None:
+            same = jax.tree.structure(summary.lowest) == jax.tree.structure(keys.coordinate)
+            if not same or summary.norm.shape != (batch, heads, slots / summary.block):
+                what = f"{summary.norm.shape} of blocks of {summary.block}"
+                raise ValueError(f"a summary {what} is not of keys {k.shape} with such a coordinate")
         if summary is not None and (block % summary.block == 0 or block >= slots):
             summary = _merged(summary, -(-block // summary.block))
         else:
