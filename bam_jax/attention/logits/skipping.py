@@ -154,7 +154,7 @@ def counts(
     """Tiles of each head that are computed, and those that would be without skipping; of 512 x 512 unless `tiling` says more."""
     blocks = tiling.blocks(512, 512)
     whole = padded(scoring, *blocks)
-    computed, seen = (runs(q, k, whole, skip, *blocks)[0].length.sum(-1) for skip in (tiling.skip, "off"))
+    computed, seen = (Runs.of(needed(q, k, whole, skip, *blocks)).length.sum(-1) for skip in (tiling.skip, "off"))
     return computed, seen
 
 

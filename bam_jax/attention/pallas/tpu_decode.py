@@ -32,7 +32,7 @@ def decode(
 
     To the grid, the parts of the keys are what heads are elsewhere.
     """
-    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1))
+    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1), seal=False)
     heads = k.shape[2]
     group = q.shape[2] // heads
     count = group if group > 1 else _SUBLANES
@@ -96,12 +96,16 @@ def decode_kernel(
     def compute() -> None:
         queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
         bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
-        logits, _ = tile.logits(step.scaled(multiply(q, k, 0, 0)), bias, queries, keys)  # [count, keys]
+        # As `sealed`: where a value is not finite, its logit is NaN, which the mask may hide, and the value is 0.
+        wide = v[...].astype(jnp.float32)
+        flaw = (wide * 0).sum(0, keepdims=True)  # 0 or NaN, [1, keys]
+        whole = jnp.where(flaw == 0, wide, 0).astype(v.dtype)
+        logits, _ = tile.logits(step.scaled(multiply(q, k, 0, 0)) + flaw, bias, queries, keys)  # [count, keys]
         highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
         weights = jnp.exp(logits - highest)
         shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`
         total[...] = total[...] * shrink + weights.sum(1, keepdims=True)
-        sums[...] = sums[...] * shrink[:, 0][None] + multiply(v, weights, 1, 1)
+        sums[...] = sums[...] * shrink[:, 0][None] + multiply(whole, weights, 1, 1)
         top[...] = highest
 
     @pl.when(step.last)

@@ -82,19 +82,29 @@ class TileGrid:
 
     @classmethod
     def of(
-        cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None = None
+        cls,
+        q: Array,
+        k: Array,
+        v: Array,
+        scoring: Scoring,
+        tiling: Tiling,
+        shift: Array | None = None,
+        *,
+        seal: bool = True,
     ) -> "TileGrid":
         """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out over which tiles to walk.
 
-        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula.
+        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula. A kernel that seals
+        what it reads needs no sealed copy of all keys and values.
         """
-        k, v = sealed(k, v)
+        values = None if seal else v
+        k, v = sealed(k, v) if seal else (k, v)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         inner = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(inner)
-        runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k)
+        runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k, values)
         strips = None
         if shift is not None:
             blocks = (side.length.shape[1] for side in runs)

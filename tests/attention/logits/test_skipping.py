@@ -201,10 +201,9 @@ def test_counts_of_tiles():
 def test_far_tiles_are_left_out_of_a_local_head():
     tokens = Tokens(jnp.arange(T)[None], coordinate=jnp.arange(float(T))[None, None])
     x = jnp.ones((B, T, 1, D))
-    run = lambda slope, skip: skipping.runs(
-        x, x, Scoring(biases.ALiBi(jnp.array([slope])), tokens, tokens), skip, 8, 8
-    )[0]
-    spans = lambda slope, skip: [x[0] for x in run(slope, skip)]
+    spans = lambda slope, skip: skipping.Runs.of(
+        needed_tiles(x, x, Scoring(biases.ALiBi(jnp.array([slope])), tokens, tokens), skip, 8)[0]
+    )
     first, count = spans(10.0, "exact")
     assert (first + count == jnp.arange(1, T // 8 + 1)).all()
     assert first.tolist() == [0, 0, 0, 0, 1, 2]
