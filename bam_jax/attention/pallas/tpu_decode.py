@@ -32,7 +32,7 @@ def decode(
 
     To the grid, the parts of the keys are what heads are elsewhere.
     """
-    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1), seal=False)
+    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1), marked=False)
     heads = k.shape[2]
     group = q.shape[2] // heads
     count = group if group > 1 else _SUBLANES

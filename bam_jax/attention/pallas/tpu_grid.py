@@ -12,9 +12,9 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.scoring import Scoring, sealed
+from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Runs, Tiling
-from bam_jax.attention.pallas.tpu_layout import sequence_last
+from bam_jax.attention.pallas.tpu_layout import dimension_semantics, sequence_last
 from bam_jax.attention.pallas.tpu_strips import StripBias, StripTable
 from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
@@ -89,22 +89,19 @@ class TileGrid:
         scoring: Scoring,
         tiling: Tiling,
         shift: Array | None = None,
-        *,
-        seal: bool = True,
+        marked: bool = True,
     ) -> "TileGrid":
         """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out over which tiles to walk.
 
-        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula. A kernel that seals
-        what it reads needs no sealed copy of all keys and values.
+        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula. Keys are
+        marked where their values are not finite, as `sealed` does it, or the kernel sees to that.
         """
-        values = None if seal else v
-        k, v = sealed(k, v) if seal else (k, v)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         inner = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(inner)
-        runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k, values)
+        runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k, None if marked else v)
         strips = None
         if shift is not None:
             blocks = (side.length.shape[1] for side in runs)
@@ -234,7 +231,7 @@ class _Walk:
                     # Sums over many tiles are float32 whatever the operands are: in bfloat16 small summands would vanish.
                     scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
                 ),
-                compiler_params=pltpu.CompilerParams(dimension_semantics=_dimension_semantics(whole_outputs)),
+                compiler_params=pltpu.CompilerParams(dimension_semantics=dimension_semantics(whole_outputs)),
                 interpret=interpret,
                 name=getattr(kernel, "func", kernel).__name__,  # of a partial, too: reports find kernels by their names
             )(*arguments)
@@ -335,15 +332,6 @@ class _Walk:
 
     def _head(self, b: Array, c: Array, *_: Any) -> tuple:
         return b, c, 0
-
-
-def _dimension_semantics(whole_outputs: tuple) -> Any:
-    """The axes of the grid that the cores of a chip may share out.
-
-    The last two are summed over, one step after another. Blocks that add to one whole output must stay on one core.
-    """
-    held_blocks = "arbitrary" if jax.tree.leaves(whole_outputs) else "parallel"
-    return "parallel", "parallel", held_blocks, "arbitrary", "arbitrary"
 
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
