@@ -8,6 +8,7 @@ long. What cannot run is in the table with its reason. Queries and keys have uni
 `--decode` lengths are for one query at the end of so many keys. Contenders:
 
     ours BACKEND, SKIP     `bam_jax.attention` on every backend of this machine, in every mode of leaving tiles out
+    ours ..., cache        a whole step of decoding: the last token is written into a cache, whose summary says what is near
     dense                  the table of biases and that of logits in memory, as the papers' authors compute it
     jax.nn, + bias         `jax.nn.dot_product_attention` without a bias (not the same function), and with its table
     tokamax, + bias        the same of `tokamax.dot_product_attention`; needs the extra `bench`

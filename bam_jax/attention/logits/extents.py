@@ -90,8 +90,8 @@ class Extents(NamedTuple):
         batch, slots, heads, _ = k.shape
         summary = keys.summary
         if summary is not None:
-            same = jax.tree.structure(summary.lowest) == jax.tree.structure(keys.coordinate)
-            if not same or summary.norm.shape != (batch, heads, slots / summary.block):
+            own, theirs = (jax.tree.map(lambda x: x.shape[1], x) for x in (keys.coordinate, summary.lowest))
+            if own != theirs or summary.norm.shape != (batch, heads, slots / summary.block):
                 what = f"{summary.norm.shape} of blocks of {summary.block}"
                 raise ValueError(f"a summary {what} is not of keys {k.shape} with such a coordinate")
         if summary is not None and (block % summary.block == 0 or block >= slots):
