@@ -95,7 +95,7 @@ class Extents(NamedTuple):
                 what = f"{summary.norm.shape} of blocks of {summary.block}"
                 raise ValueError(f"a summary {what} is not of keys {k.shape} with such a coordinate")
         if summary is not None and (block % summary.block == 0 or block >= slots):
-            summary = _merged(summary, -(-block // summary.block))
+            summary = dataclasses.replace(_merged(summary, -(-block // summary.block)), block=block)
         else:
             summary = summarize(keys, key_norms(k, v, dtype), block)
         return _extents(summary, keys, dtype, q.shape[2])
@@ -155,7 +155,7 @@ def joined(one: Summary, other: Summary) -> Summary:
 
 
 def _merged(summary: Summary, many: int) -> Summary:
-    """The summary of blocks so many times as long; the last one has what is left."""
+    """The numbers of blocks so many times as long; the last one has what is left."""
 
     def merge(extreme: Callable) -> Callable[[Array], Array]:
         def of_longer_blocks(x: Array) -> Array:
@@ -164,7 +164,7 @@ def _merged(summary: Summary, many: int) -> Summary:
 
         return of_longer_blocks
 
-    return dataclasses.replace(_by_extremes(merge(jnp.min), merge(jnp.max), summary), block=summary.block * many)
+    return _by_extremes(merge(jnp.min), merge(jnp.max), summary)
 
 
 def _by_extremes(smallest: Callable, largest: Callable, first: Summary, *others: Summary) -> Summary:
