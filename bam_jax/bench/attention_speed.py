@@ -18,7 +18,6 @@ Measured on two CPU cores: experiments/attention_speed_cpu.json, attention_speed
 attention_speed_cpu_decode.json, made by the lines below. In the last one a step of decoding behind 131,072 tokens takes 2 ms;
 attention that looks at every key to leave out most of them takes 50, and with all of them 146.
 
-
     python -m bam_jax.bench.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3 \\
         --memory=14
     python -m bam_jax.bench.attention_speed --bias=alibi --slope=0.0625 --heads=1 --lengths=32768 --decode= --only=ours \\
