@@ -10,6 +10,7 @@ import pytest
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens, attention
 from bam_jax.attention import cache as caches
+from bam_jax.attention.cpu import chunked
 from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.extents import key_norms, summarize
 
@@ -156,6 +157,22 @@ def assert_bounds(cache, *, exact):
     if exact:
         np.testing.assert_array_equal(known.norm, whole.norm)
     assert ((known.norm >= whole.norm) | np.isnan(known.norm)).all()
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_heads_one_by_one_have_their_part_of_the_summary(queries, row, monkeypatch):
+    """As long prompts are read, with coordinates of each head and of all."""
+    monkeypatch.setattr(caches, "BLOCK", 4)
+    monkeypatch.setattr(chunked, "_TABLE", 1)
+    whole = piece(row, slice(0, T))[2]
+    cache = Cache.empty(row[1], whole, 8).append(*piece(row, slice(0, T)))
+    seen = piece(row, slice(T - queries, T))[2]
+    q = row[0][:, T - queries :]
+    full = attention(q, *row[1:3], Scoring(biases.Difference(), seen, whole), backend="reference")
+    scoring = Scoring(biases.Difference(), seen, cache.tokens)
+    tiling = Tiling(block_q=2, block_k=4)
+    out = attention(q, cache.k, cache.v, scoring, backend="chunked", tiling=tiling)
+    np.testing.assert_allclose(out, full, atol=1e-6)
 
 
 def test_a_step_of_decoding_copies_no_cache():

@@ -24,7 +24,7 @@ from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
 
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
-_FEW, _WHOLE = 256, 128  # Keys of a tile of one query, and the least, of caches that are no multiple.
+_FEW, _LEAST = 256, 128  # Keys of a tile of one query, and the fewest, where more would not divide the cache.
 _PLANE = 2**16  # Elements of one tile of one row and head, at most: 256 x 256.
 
 
@@ -288,9 +288,9 @@ def add_to_block(total: Array, part: Array, axis: int, n: Int[Array, ""]) -> Arr
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
-    area = min(max(_TILE // (q[0] * q[2]), 1), _PLANE)
     if q[1] == 1:  # a local head reads little more than it needs; whole blocks, where they can be, need no padded copy
-        return 1, min(k[1], math.gcd(k[1], _FEW) if k[1] % _WHOLE == 0 else _FEW)
+        return 1, min(k[1], math.gcd(k[1], _FEW) if k[1] % _LEAST == 0 else _FEW)
+    area = min(max(_TILE // (q[0] * q[2]), 1), _PLANE)
     side = 2 ** max(round(math.log2(area) / 2), 5)
     block_q = min(q[1], side)
     return block_q, min(k[1], max(side, min(area // block_q, 2048)))

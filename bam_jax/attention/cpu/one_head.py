@@ -4,6 +4,7 @@ Operands are read and results written in place, a head at a time: a transposed c
 tiles do.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -106,4 +107,8 @@ class _Heads:
 
     def scoring(self, n: Array) -> Scoring:
         """The scoring of the group of key head n."""
-        return self.from_leaves(self.take(self._leaves, self.axes, n)).within(self.whole)
+        of_head = self.from_leaves(self.take(self._leaves, self.axes, n)).within(self.whole)
+        summary, structure = jax.tree.flatten(self.whole.keys.summary)
+        axes = [1 if x.ndim == 3 and x.shape[1] > 1 else None for x in summary]
+        own = jax.tree.unflatten(structure, self.take(summary, axes, n))
+        return dataclasses.replace(of_head, keys=dataclasses.replace(of_head.keys, summary=own))
