@@ -1,13 +1,21 @@
 """The key-value cache: what attention must remember of the tokens that came before."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention.logits.tokens import EMPTY, Tokens
+from bam_jax.attention.logits.extents import joined, key_norms, summarize
+from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
 from bam_jax.biases.base import Coordinate
+
+BLOCK = 128
+"""Slots that are summed up together; a cache of more is whole blocks, so that no backend must copy it to pad it."""
+
+# A call outside of jit is compiled once, where its many small steps would be one by one; one inside is as it was.
+_compiled = functools.partial(jax.jit, inline=True)
 
 
 @jax.tree_util.register_dataclass
@@ -19,8 +27,8 @@ class Cache:
 
     Args:
         k, v: [B, S, K, D].
-        tokens: position [#B, S], and the bias's coordinate and the kinds, if there are any. A position common to all rows
-            lets attention evaluate a bias of positions once for all of them.
+        tokens: position [#B, S], the bias's coordinate and the kinds, if there are any, and the summary, of the slots that hold
+            tokens. A position common to all rows lets attention evaluate a bias of positions once for all of them.
         length: [], slots written.
     """
 
@@ -31,30 +39,71 @@ class Cache:
 
     @classmethod
     def empty(cls, k: Float[Array, "B T K D"], tokens: Tokens, slots: int) -> "Cache":
-        """A cache with room for `slots` tokens, shaped like the keys `k` and their `tokens` of any length."""
-        room = jnp.zeros((k.shape[0], slots, *k.shape[2:]), k.dtype)
+        """A cache with room for at least `slots` tokens, shaped like the keys `k` and their `tokens` of any length."""
+        slots += -slots % BLOCK if slots > BLOCK else 0
+        room = lambda: jnp.zeros((k.shape[0], slots, *k.shape[2:]), k.dtype)
         coordinate = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], slots), x.dtype), tokens.coordinate)
         position = jnp.full((tokens.position.shape[0], slots), EMPTY, jnp.int32)
         kinds = jax.tree.map(lambda x: jnp.zeros((x.shape[0], slots), x.dtype), tokens.kinds)
-        return cls(room, room, Tokens(position, coordinate=coordinate, kinds=kinds), jnp.zeros((), jnp.int32))
+        block = min(BLOCK, slots)
+        empty = Tokens(position[:, :block], coordinate=jax.tree.map(lambda x: x[..., :block], coordinate))
+        norm = jnp.zeros((k.shape[0], block, k.shape[2]), jnp.promote_types(k.dtype, jnp.float32))
+        nothing = summarize(empty, norm, block)
+        summary = jax.tree.map(lambda x: jnp.broadcast_to(x, (*x.shape[:-1], slots // block)), nothing)
+        tokens = Tokens(position, coordinate=coordinate, kinds=kinds, summary=summary)
+        return cls(room(), room(), tokens, jnp.zeros((), jnp.int32))
 
+    @_compiled
     def append(self, k: Array, v: Array, tokens: Tokens) -> "Cache":
         """The cache with the next tokens written behind those it holds; there must be room for them."""
         write = lambda room, x, axis: jax.lax.dynamic_update_slice_in_dim(
             room, jnp.broadcast_to(x, (room.shape[0], *x.shape[1:])).astype(room.dtype), self.length, axis
         )
+        summary = self.tokens.summary
         tokens = Tokens(
             write(self.tokens.position, tokens.position, 1),
             coordinate=jax.tree.map(lambda room, x: write(room, x, 2), self.tokens.coordinate, tokens.coordinate),
             kinds=jax.tree.map(lambda room, x: write(room, x, 1), self.tokens.kinds, tokens.kinds),
+            summary=None if summary is None else self._summary_with(summary, k, v, tokens),
         )
         return Cache(write(self.k, k, 1), write(self.v, v, 1), tokens, self.length + k.shape[1])
 
+    def _summary_with(self, summary: Summary, k: Array, v: Array, tokens: Tokens) -> Summary:
+        """The summary with the next tokens in it, which alone are looked at.
+
+        A look at the slots where they lie would make XLA copy the cache in each step.
+        """
+        touched = min(-(-(k.shape[1] - 1) // summary.block) + 1, summary.first.shape[1])
+        # So many blocks from the first one on, or the last of all where these would reach beyond the end.
+        first = jnp.minimum(self.length // summary.block, summary.first.shape[1] - touched)
+        slots, at = touched * summary.block, self.length - first * summary.block
+        write = lambda x, axis, neutral=0: jax.lax.dynamic_update_slice_in_dim(
+            jnp.full((*x.shape[:axis], slots, *x.shape[axis + 1 :]), neutral, x.dtype), x, at, axis
+        )
+        # What is stored counts: it may be rounded up, or to what is not finite.
+        stored = lambda x, room: write(x.astype(room.dtype), 2)
+        coordinate = jax.tree.map(stored, tokens.coordinate, self.tokens.coordinate)
+        norm = key_norms(k.astype(self.k.dtype), v.astype(self.v.dtype), summary.norm.dtype)
+        position = write(tokens.position, 1, EMPTY)
+        new = summarize(Tokens(position, coordinate=coordinate), write(norm, 1), summary.block)
+        old = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, touched, x.ndim - 1), summary)
+        put = lambda x, part: jax.lax.dynamic_update_slice_in_dim(x, part.astype(x.dtype), first, x.ndim - 1)
+        # A bound has no gradient: that of the norm of a key of zeros would be NaN.
+        return jax.lax.stop_gradient(jax.tree.map(put, summary, joined(old, new)))
+
+    @_compiled
     def rewound(self, length: Int[Array, ""] | int) -> "Cache":
         """The cache as it was when it held `length` tokens; it holds at least as many."""
         kept = jnp.arange(self.tokens.position.shape[1]) < length
         position = jnp.where(kept, self.tokens.position, EMPTY)
-        tokens = dataclasses.replace(self.tokens, position=position)
+        summary = self.tokens.summary
+        if summary is not None:
+            # Norms of keys that are gone still bound those that stay. All else is told anew: a row may have lost all its tokens.
+            gone = jnp.arange(summary.first.shape[1]) * summary.block >= length
+            left = Tokens(position, coordinate=self.tokens.coordinate)
+            anew = summarize(left, jnp.zeros((1, position.shape[1], 1), summary.norm.dtype), summary.block)
+            summary = dataclasses.replace(anew, norm=jnp.where(gone, 0, summary.norm))
+        tokens = dataclasses.replace(self.tokens, position=position, summary=summary)
         return dataclasses.replace(self, tokens=tokens, length=jnp.asarray(length, jnp.int32))
 
     def last_coordinate(self) -> Coordinate:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import BACKENDS, Cache, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, bias_table
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
@@ -149,7 +149,12 @@ def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShap
         programs[f"jax.nn{label}"] = lambda b=with_bias: _library(jax.nn.dot_product_attention, b, **fused)
         programs[f"tokamax{label}"] = lambda b=with_bias: _library(_tokamax(), b)
     compiled = {name: functools.partial(_compile, program) for name, program in programs.items()}
-    return {**compiled, "FlexAttention": _compile_flex}
+    steps = {
+        f"{name}, cache": functools.partial(_compile_step, program)
+        for name, program in programs.items()
+        if name.startswith("ours")
+    }
+    return {**compiled, **steps, "FlexAttention": _compile_flex}
 
 
 def tile_preparers(
@@ -196,14 +201,50 @@ def _compile(program: Callable[[], Attend], shape: AttentionShape, which: str) -
     if which == PASSES[1]:
         function, arguments = both, (*arguments, operands.d_out)
     compiled = jax.jit(function).lower(*arguments).compile()
+    return PreparedRun(lambda: compiled(*arguments), jax.block_until_ready, _temporary_bytes(compiled), _peak)
+
+
+def _temporary_bytes(compiled: Any) -> int | None:
     analysis = compiled.memory_analysis()
-    temporary = None if analysis is None else analysis.temp_size_in_bytes
+    return None if analysis is None else analysis.temp_size_in_bytes
 
-    def peak() -> int | None:
-        stats = jax.local_devices()[0].memory_stats()  # of the process so far
-        return stats["peak_bytes_in_use"] if stats and "peak_bytes_in_use" in stats else None
 
-    return PreparedRun(lambda: compiled(*arguments), jax.block_until_ready, temporary, peak)
+def _peak() -> int | None:
+    """The most bytes that the device had in use so far."""
+    stats = jax.local_devices()[0].memory_stats()
+    return stats["peak_bytes_in_use"] if stats and "peak_bytes_in_use" in stats else None
+
+
+def _compile_step(program: Callable[[], Attend], shape: AttentionShape, which: str) -> PreparedRun:
+    """A whole step of decoding: the last token is written into a cache of the others, and its query sees all of them."""
+    if shape.queries != 1:
+        raise NotImplementedError("a step of decoding has one query")
+    attend, operands = program(), Operands.draw(shape)
+    keys = operands.scoring(operands.learned).keys
+    before, last = slice(None, -1), slice(-1, None)
+    of = lambda at: (operands.k[:, at], operands.v[:, at], jax.tree.map(lambda x: x[..., at], keys))
+
+    @jax.jit
+    def fill(k: Array, v: Array, tokens: Tokens) -> Cache:
+        return Cache.empty(k, tokens, shape.length).append(k, v, tokens)
+
+    def step(cache: Cache, q: Array, k: Array, v: Array, tokens: Tokens, learned: dict) -> tuple[Array, Cache]:
+        longer = cache.append(k, v, tokens)
+        scoring = dataclasses.replace(operands.scoring(learned), keys=longer.tokens)
+        # The next call writes the same slot: all of them see as many keys.
+        return attend(q, longer.k, longer.v, scoring), dataclasses.replace(longer, length=cache.length)
+
+    cache = fill(*of(before))
+    arguments = operands.q, *of(last), operands.learned
+    compiled = jax.jit(step, donate_argnums=0).lower(cache, *arguments).compile()
+    caches = [cache]
+
+    def call() -> Array:
+        out, longer = compiled(caches.pop(), *arguments)
+        caches.append(longer)
+        return out
+
+    return PreparedRun(call, jax.block_until_ready, _temporary_bytes(compiled), _peak)
 
 
 def _compile_flex(shape: AttentionShape, which: str) -> PreparedRun:

@@ -71,6 +71,8 @@ def mesh_attention(
     if mesh is None:
         return attention(q, k, v, scoring, tiling=tiling, backend=backend)
     check_rowwise(scoring.rowwise, mesh)
+    if mesh.shape[CONTEXT] > 1:  # a cache's blocks may not be cut where its slots are
+        scoring = dataclasses.replace(scoring, keys=dataclasses.replace(scoring.keys, summary=None))
 
     def attend_locally(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
         if mesh.shape[CONTEXT] == 1:

@@ -211,7 +211,7 @@ class Decoder(nnx.Module):
         return sharding.shard_activations(self.norm(x) if self.post_norm else x), info
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
-        """Empty caches for `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
+        """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
         x = jnp.zeros((batch, 1, self.config.width), self.embed.dtype)
 
         def make(attend: Attention) -> Cache:
@@ -221,7 +221,8 @@ class Decoder(nnx.Module):
             return Cache.empty(k, Tokens(position, coordinate=coordinate), slots)
 
         first, *others = (make(block.attention) for block in self.blocks())
-        tokens = self._with_kinds(TokenInfo(first.tokens, first.length), jnp.zeros((batch, slots), jnp.int32)).tokens
+        ids = jnp.zeros((batch, first.k.shape[1]), jnp.int32)
+        tokens = self._with_kinds(TokenInfo(first.tokens, first.length), ids).tokens
         return (dataclasses.replace(first, tokens=tokens), *others)
 
     def _with_kinds(self, info: TokenInfo, ids: Array) -> TokenInfo:

@@ -1,12 +1,18 @@
 """The cache: slots are written from the front, and attention over them is attention over what was written."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bam_jax import biases
-from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tokens, attention
+from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens, attention
+from bam_jax.attention import cache as caches
+from bam_jax.attention.cpu import chunked
+from bam_jax.attention.logits import skipping
+from bam_jax.attention.logits.extents import key_norms, summarize
 
 B, T, H, K, D = 2, 7, 4, 2, 4
 
@@ -24,7 +30,8 @@ def piece(row, at):
     return k[:, at], v[:, at], tokens
 
 
-def test_pieces_lie_one_behind_another(row):
+def test_pieces_lie_one_behind_another(row, monkeypatch):
+    monkeypatch.setattr(caches, "BLOCK", 3)
     cache = Cache.empty(row[1], piece(row, slice(0, 1))[2], 9)
     assert jax.tree.map(lambda x: not x.any(), cache.last_coordinate()) == (True, True)
     for at in (slice(0, 3), slice(3, 6), slice(6, 7)):
@@ -39,6 +46,7 @@ def test_pieces_lie_one_behind_another(row):
     np.testing.assert_array_equal(cache.v[:, :T], row[2])
     np.testing.assert_array_equal(cache.tokens.position[0], [*range(T), EMPTY, EMPTY])
     assert not cache.k[:, T:].any()
+    assert_bounds(cache, exact=True)
 
 
 @pytest.mark.parametrize("mask", [Mask(), Mask(window=3)])
@@ -75,3 +83,133 @@ def test_a_rewound_cache_goes_on_as_one_that_never_held_more(row):
     assert again.length == expected.length == 5
     np.testing.assert_array_equal(again.k[:, :5], expected.k[:, :5])
     np.testing.assert_array_equal(again.tokens.position, expected.tokens.position)
+
+
+SLOTS, TILE = 46, 8
+STEEP = biases.GeneralisedGaussian(jnp.ones(H), jnp.linspace(1.0, 3.0, H), jnp.zeros(H))
+
+
+def without_summary(tokens):
+    return dataclasses.replace(tokens, summary=None)
+
+
+@jax.jit
+def decoded(q, cache, position):
+    """One query's output with the summary, by the reference without, and the tiles walked over with it and without."""
+    outs, runs = [], []
+    for tokens, backend in ((cache.tokens, "chunked"), (without_summary(cache.tokens), "reference")):
+        scoring = Scoring(STEEP, Tokens(position), tokens)
+        tiling = Tiling(block_q=1, block_k=TILE)
+        outs.append(attention(q, cache.k, cache.v, scoring, backend=backend, tiling=tiling))
+        padded = skipping.padded(scoring, 1, TILE)
+        runs.append(skipping.runs(q, cache.k, padded, "exact", 1, TILE, cache.v)[0].length)
+    return *outs, *runs
+
+
+@jax.jit
+def summed_up(cache):
+    norm = key_norms(cache.k, cache.v, jnp.float32)
+    return summarize(without_summary(cache.tokens), norm, cache.tokens.summary.block)
+
+
+append, rewound = jax.jit(Cache.append), jax.jit(Cache.rewound)
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 12))])
+def test_decoding_with_a_summary_is_decoding_without(seed, monkeypatch):
+    """Pieces of all lengths, pads on the left, cuts anywhere, keys of all lengths, and what is not finite here and there."""
+    monkeypatch.setattr(caches, "BLOCK", 4)
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: np.asarray(rng.normal(size=shape), np.float32)
+    pads = np.array([0, rng.integers(0, 12)])
+    cache = Cache.empty(jnp.zeros((B, 1, K, D)), Tokens(jnp.zeros((B, 1), jnp.int32)), SLOTS)
+    slots = cache.k.shape[1]
+    assert slots == SLOTS + 2  # whole blocks
+    cut = False
+    for _ in range(14):
+        held = int(cache.length)
+        if held > 8 and rng.random() < 0.25:
+            cut, held = True, int(rng.integers(1, held))
+            cache = rewound(cache, held)
+        count = int(rng.choice([1, 9]))
+        if held + count > slots:
+            break
+        k, v = draw(B, count, K, D) * rng.choice([0.1, 1, 5], (B, count, K, 1)), draw(B, count, K, D)
+        if rng.random() < 0.2:
+            at = rng.integers(B), rng.integers(count), rng.integers(K), rng.integers(D)
+            (k if rng.random() < 0.5 else v)[at] = rng.choice([np.nan, np.inf])
+        at = np.arange(held, held + count)[None] - pads[:, None]
+        position = jnp.asarray(np.where(at < 0, EMPTY, at), jnp.int32)
+        cache = append(cache, jnp.asarray(k, jnp.float32), jnp.asarray(v), Tokens(position))
+        out, expected, walked, without = decoded(draw(B, 1, H, D), cache, position[:, -1:])
+        np.testing.assert_allclose(out, expected, atol=2e-6)
+        assert (walked == without).all() if not cut else (walked >= without).all()
+        assert_bounds(cache, exact=not cut)
+
+
+def assert_bounds(cache, *, exact):
+    """The summary knows every token that is there, and its norms are, or bound, those of the keys."""
+    known = cache.tokens.summary
+    whole = summed_up(cache)
+    np.testing.assert_array_equal(known.first, whole.first)
+    np.testing.assert_array_equal(known.last, whole.last)
+    jax.tree.map(np.testing.assert_array_equal, (known.lowest, known.highest), (whole.lowest, whole.highest))
+    if exact:
+        np.testing.assert_array_equal(known.norm, whole.norm)
+    assert ((known.norm >= whole.norm) | np.isnan(known.norm)).all()
+
+
+@pytest.mark.parametrize("queries", [1, pytest.param(5, marks=pytest.mark.full)])
+def test_heads_one_by_one_have_their_part_of_the_summary(queries, row, monkeypatch):
+    """As long prompts are read, with coordinates of each head and of all."""
+    monkeypatch.setattr(caches, "BLOCK", 4)
+    monkeypatch.setattr(chunked, "_TABLE", 1)
+    whole = piece(row, slice(0, T))[2]
+    cache = Cache.empty(row[1], whole, 8).append(*piece(row, slice(0, T)))
+    seen = piece(row, slice(T - queries, T))[2]
+    q = row[0][:, T - queries :]
+    full = attention(q, *row[1:3], Scoring(biases.Difference(), seen, whole), backend="reference")
+    scoring = Scoring(biases.Difference(), seen, cache.tokens)
+    tiling = Tiling(block_q=2, block_k=4)
+    out = attention(q, cache.k, cache.v, scoring, backend="chunked", tiling=tiling)
+    np.testing.assert_allclose(out, full, atol=1e-6)
+
+
+def test_a_step_of_decoding_copies_no_cache():
+    """Whatever the number of slots that is asked for; nothing but a few tiles is in memory beside the cache."""
+    slots, width = 5000, 64
+    shape = lambda *sizes, of=jnp.float32: jax.ShapeDtypeStruct(sizes, of)
+    row, position = shape(1, 1, K, width), shape(1, 1, of=jnp.int32)
+    cache = jax.eval_shape(lambda k, at: Cache.empty(k, Tokens(at), slots), row, position)
+
+    def step(cache, q, k, v, position):
+        cache = cache.append(k, v, Tokens(position))
+        scoring = Scoring(STEEP, Tokens(position), cache.tokens)
+        return attention(q, cache.k, cache.v, scoring, backend="chunked"), cache
+
+    compiled = jax.jit(step, donate_argnums=0).lower(cache, shape(1, 1, H, width), row, row, position).compile()
+    memory = compiled.memory_analysis()
+    size = 4 * 2 * cache.k.shape[1] * K * width
+    assert memory.alias_size_in_bytes > size
+    assert memory.temp_size_in_bytes < size / 10
+
+
+@pytest.mark.full
+def test_caches_of_many_layers_are_mapped(row):
+    """As one cache with an axis of layers, by `jax.vmap` and by `jax.lax.scan`."""
+    q, k, v, _ = row
+    tokens = Tokens(jnp.arange(T, dtype=jnp.int32)[None])
+    cache = Cache.empty(k, tokens, 9)
+
+    def layer(cache, scale):
+        cache = cache.append(scale * k, v, tokens)
+        return attention(q[:, -1:], cache.k, cache.v, Scoring(STEEP, Tokens(tokens.position[:, -1:]), cache.tokens))
+
+    scales = jnp.array([1.0, 2.0])
+    one_by_one = [layer(cache, scale) for scale in scales]
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), cache)
+    np.testing.assert_allclose(jax.vmap(layer)(stacked, scales), one_by_one, atol=1e-6)
+    _, scanned = jax.lax.scan(lambda _, layers: (None, layer(*layers)), None, (stacked, scales))
+    np.testing.assert_allclose(scanned, one_by_one, atol=1e-6)
+    slope = jax.grad(lambda scale: layer(cache, scale).sum())(0.0)  # keys of zeros, whose norms have no gradient
+    assert np.isfinite(slope)

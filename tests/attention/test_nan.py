@@ -73,6 +73,24 @@ def test_a_row_is_nan_where_what_it_sees_is(backend, case, monkeypatch):
 
 
 @pytest.mark.parametrize("backend", ["chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
+def test_one_query_is_nan_where_what_it_sees_is(backend, case):
+    """As in decoding, where keys lie in slots that are not all filled, and values are looked at as they are read."""
+    q, k, v, scoring = case
+    last = lambda x: x[..., -1:]
+    keys = dataclasses.replace(scoring.keys, segment=None)
+    queries = Tokens(last(keys.position), None, last(keys.coordinate))
+    alone = Scoring(scoring.bias, queries, keys)
+    run = jax.jit(lambda *operands: BACKENDS[backend].forward(*operands, alone, Tiling(block_q=1, block_k=8))[0])
+    assert np.isfinite(run(q[:, -1:], k, v)).all()
+    for slot, seen in ((3, True), (5, False), (T - 1, True)):  # slot 5 of row 1 is empty
+        sees = np.zeros((B, 1, H, D), bool)
+        sees[1, :, 2:] = seen
+        for number in (jnp.nan, jnp.inf):
+            np.testing.assert_array_equal(np.isnan(run(q[:, -1:], k, v.at[1, slot, 1, 2].set(number))), sees)
+        np.testing.assert_array_equal(np.isnan(run(q[:, -1:], k.at[1, slot, 1, 2].set(jnp.nan), v)), sees)
+
+
+@pytest.mark.parametrize("backend", ["chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
 def test_a_gradient_is_nan_where_what_it_is_made_of_is(backend, case):
     def loss(q, k, v, scoring, weights):
         return (attention(q, k, v, scoring, backend=backend, tiling=Tiling(block_q=4, block_k=4)) * weights).sum()

@@ -181,7 +181,9 @@ def test_auto_says_which_backend_it_chose(qkv, caplog):
     np.testing.assert_array_equal(auto, attention(*qkv, scoring(), backend="chunked"))
 
 
-@pytest.mark.parametrize("backend", ["chunked", "rows", pytest.param("pallas_tpu", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "backend", ["chunked", *(pytest.param(name, marks=pytest.mark.full) for name in ("rows", "pallas_tpu"))]
+)
 def test_a_batch_may_be_symbolic_and_lengths_where_no_blocks_are_cut(backend, qkv):
     def gradients(q, k, v, backend):
         tokens = Tokens(jnp.arange(q.shape[1], dtype=jnp.int32)[None])

@@ -14,7 +14,7 @@ from bam_jax.attention.pallas import tpu_grid
 
 B, T, H, K, D = 1, 7, 2, 1, 4
 OTHERS = [
-    "rows",
+    pytest.param("rows", marks=pytest.mark.full),
     "chunked",
     pytest.param("pallas_tpu", marks=pytest.mark.full),
     pytest.param("pallas_gpu", marks=pytest.mark.hopper),
@@ -54,7 +54,9 @@ def of_mapped_rows(of, x, direction):
     return forward_over_reverse(mapped, x, direction)
 
 
-@pytest.mark.parametrize("product", [forward_over_reverse, reverse_over_reverse, of_mapped_rows])
+@pytest.mark.parametrize(
+    "product", [forward_over_reverse, reverse_over_reverse, pytest.param(of_mapped_rows, marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("backend", OTHERS)
 def test_a_hessian_times_a_vector_is_that_of_the_reference(backend, product, rng, monkeypatch):
     for module in (blocks, tpu_grid):

@@ -28,12 +28,20 @@ def test_the_table_and_the_records(tmp_path, capsys):
     kinds = [(x["queries"], x["length"], x["pass"]) for x in found["records"]]
     assert list(dict.fromkeys(kinds)) == [(24, 24, PASSES[0]), (24, 24, PASSES[1]), (1, 40, PASSES[0])]
     names = list(dict.fromkeys(x["contender"] for x in found["records"]))
-    assert {"ours chunked, exact", "ours chunked, off", "dense", "jax.nn", "jax.nn + bias", "FlexAttention"} <= set(
-        names
-    )
+    assert {
+        "ours chunked, exact",
+        "ours chunked, exact, cache",
+        "ours chunked, off",
+        "dense",
+        "jax.nn",
+        "jax.nn + bias",
+        "FlexAttention",
+    } <= set(names)
     assert len(kinds) == 3 * len(names)
     for record in found["records"]:
-        if record["contender"].startswith(("ours", "dense", "jax.nn")):
+        if record["contender"].endswith("cache") and record["queries"] > 1:
+            assert record["reason"] == "a step of decoding has one query"
+        elif record["contender"].startswith(("ours", "dense", "jax.nn")):
             assert record["reason"] is None and record["seconds"] > 0 and record["ratio"] > 0
             assert record["temporary_bytes"] >= 0
         elif record["reason"] is not None:
@@ -50,6 +58,15 @@ def test_what_takes_too_much_memory_says_so(capsys):
     by_name = {line.split("forward")[1][11:35].strip(): line for line in capsys.readouterr().out.splitlines()[2:]}
     assert by_name["dense"].endswith("GiB of temporaries, more than --memory=0.03")
     assert "GiB" not in by_name["ours chunked, exact"]
+
+
+def test_a_step_of_decoding_gives_what_attention_gives():
+    shape = AttentionShape(12, 1, heads=2, width=8, bias="cable")
+    operands = Operands.draw(shape)
+    expected = attention(operands.q, operands.k, operands.v, operands.scoring(operands.learned), backend="reference")
+    run = contenders.preparers(["exact"])["ours chunked, exact, cache"](shape, PASSES[0])
+    for _ in range(3):  # each writes the last token again
+        np.testing.assert_allclose(run.call(), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("queries", [12, 1])

@@ -18,12 +18,13 @@ from bam_jax.attention.cpu.repeated import Counted
 from bam_jax.attention.logits import skipping, toeplitz
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, Content, Scoring, bias_table, coordinate, sealed
-from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases.base import Bias, Coordinate
 from bam_jax.system.axes import varying
 
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
+_FEW, _LEAST = 256, 128  # Keys of a tile of one query, and the fewest, where more would not divide the cache.
 _PLANE = 2**16  # Elements of one tile of one row and head, at most: 256 x 256.
 
 
@@ -53,14 +54,15 @@ class Blocks:
     k: Array
     v: Array
     scoring: Scoring
-    first: Array  # [query blocks], first key block that is needed
-    last: Array  # [query blocks], one past the last
+    walk: Runs  # [query blocks], the key blocks that some head needs
+    of_heads: Runs  # [key heads, query blocks], those that each needs with its query heads
     straight: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
     counted: Counted | None  # the keys that are counted by kind
     block_q: int
     block_k: int
     length: int  # T before padding
     dtype: jnp.dtype
+    head: Array | None = None  # the only key head, of those in k and v; None: all
 
     @classmethod
     def of(
@@ -71,40 +73,56 @@ class Blocks:
         scoring: Scoring,
         tiling: Tiling,
         count: bool = False,
+        decode: bool = False,
     ) -> "Blocks":
         """Cut the operands of `Backend.forward` into blocks.
 
         Args:
             q, k, v, scoring, tiling: as in `Backend.forward`.
             count: whether keys may be counted by kind.
+            decode: whether it is for the forward pass of one query, which makes no pass over all keys.
         """
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         length = q.shape[1]
-        own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
-        whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
-        whole = skipping.padded(whole, block_q, block_k)
-        # Keys and values are sealed tile by tile, as they are read; no tile of a head with a value of NaN is negligible.
-        finite = jnp.repeat(jnp.isfinite(jnp.abs(v).max((0, 1, 3))), q.shape[2] // k.shape[2])
-        sound = jnp.where(finite[:, None], q, jnp.nan)
-        needed, counted = skipping.needed(sound, k, whole, tiling.skip, block_q, block_k), None
+        bare = whole = skipping.padded(scoring, block_q, block_k)
+        if not decode:
+            own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
+            whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
+            whole = skipping.padded(whole, block_q, block_k)
+        # Keys and values are sealed tile by tile, as they are read.
+        walk = q, k, bare, tiling.skip, block_q, block_k
+        counted = None
         if count and repeated.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
-            counted, needed = repeated.counted(q, k, v, whole, needed, tiling.skip, block_q, block_k)
-        first, walked = skipping.span(needed.any(0))  # all heads walk over the same blocks
+            counted, needed = repeated.counted(q, k, v, bare, skipping.needed(*walk, v), *walk[3:])
+            runs = Runs.of(jnp.broadcast_to(needed, (q.shape[2], *needed.shape[1:])))
+        else:
+            runs, _ = skipping.runs(*walk, v)
+        of_heads = Runs(*(x.reshape(k.shape[2], -1, x.shape[1]) for x in runs)).union(1)
         return cls(
             pad_rows(q, block_q),
             pad_rows(k, block_k),
             pad_rows(v, block_k),
             whole,
-            first,
-            first + walked,
-            toeplitz.straight(scoring, whole, block_q, block_k),
+            of_heads.union(0),
+            of_heads,
+            None if decode else toeplitz.straight(scoring, whole, block_q, block_k),
             counted,
             block_q,
             block_k,
             length,
             dtype,
         )
+
+    def of_head(self, head: Int[Array, ""], q: Array, scoring: Scoring) -> "Blocks":
+        """The blocks of one key head, which alone is read and walks over no others than it needs itself.
+
+        Args:
+            head: its number.
+            q, scoring: of its query heads, padded.
+        """
+        walk = Runs(*(x[head] for x in self.of_heads))
+        return dataclasses.replace(self, q=q, scoring=scoring, walk=walk, head=head)
 
     @property
     def content(self) -> Content:
@@ -114,12 +132,12 @@ class Blocks:
     @property
     def kv_heads(self) -> int:
         """K."""
-        return self.k.shape[2]
+        return self.k.shape[2] if self.head is None else 1
 
     @property
     def groups(self) -> int:
         """G, the query heads of a key head."""
-        return self.q.shape[2] // self.k.shape[2]
+        return self.q.shape[2] // self.kv_heads
 
     @property
     def query_blocks(self) -> int:
@@ -135,7 +153,8 @@ class Blocks:
         """Run `body(m, carry) -> carry` over the key blocks that query block `n` needs."""
         if self.key_blocks == 1:
             return body(jnp.zeros((), jnp.int32), start)
-        return jax.lax.fori_loop(self.first[n], self.last[n], body, start)
+        first = self.walk.first[n]
+        return jax.lax.fori_loop(first, first + self.walk.length[n], body, start)
 
     def query_block(self, n: Int[Array, ""]) -> QueryBlock:
         """The n-th block of queries."""
@@ -148,16 +167,24 @@ class Blocks:
 
     def key_block(self, m: Int[Array, ""]) -> KeyBlock:
         """The m-th block of keys."""
-        tokens = jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), self.scoring.keys)
-        k, v = (block_of(x, 1, m, self.block_k) for x in (self.k, self.v))
-        return KeyBlock(*sealed(k, v), tokens)
+        keys = dataclasses.replace(self.scoring.keys, summary=None)
+        tokens = jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), keys)
+        if self.head is None:
+            k, v = (block_of(x, 1, m, self.block_k) for x in (self.k, self.v))
+            return KeyBlock(*sealed(k, v), tokens)
+        shape = (self.k.shape[0], self.block_k, 1, self.k.shape[3])
+        k, v = (jax.lax.dynamic_slice(x, (0, m * self.block_k, self.head, 0), shape) for x in (self.k, self.v))
+        # As `sealed`, by a product, which is much faster on a CPU than a reduction: 0 times what is not finite is NaN.
+        finite = (jnp.einsum("bskd,d->bsk", v * 0, jnp.ones(v.shape[-1:], v.dtype)) == 0)[..., None]
+        return KeyBlock(jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), tokens)
 
     def logits(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]
     ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
         """The logits of the tile at block numbers (n, m), those before temperature and mask, and the scores of content."""
-        operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
-        scores = self.content.scores(self.dot("bkgqd,bskd->bkgqs", queries.q, keys.k))
+        i, j = (coordinate(side.tokens, self.dtype) for side in (queries, keys))
+        operands = (self.scoring.bias, i, j)
+        scores = self.content.scores(self.products(queries.q, keys.k))
         raw = scores + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
         seen = visible(queries.tokens, keys.tokens, self.scoring.mask)
@@ -209,6 +236,19 @@ class Blocks:
         """The same of a `Relative` bias and of positions that follow one another."""
         return varying(self.split_scalars(toeplitz.table(bias, i, j)), self.q)
 
+    def products(self, q: Float[Array, "B K G q D"], k: Float[Array, "B s K D"]) -> Float[Array, "B K G q s"]:
+        """The products of queries and keys."""
+        if self.head is None:
+            return self.dot("bkgqd,bskd->bkgqs", q, k)
+        # Axes of length one that lie between others cost a transposed copy of the keys.
+        return self.dot("bgd,bsd->bgs", q[:, 0, :, 0], k[:, :, 0])[:, None, :, None]
+
+    def weighted(self, weights: Float[Array, "B K G q s"], v: Float[Array, "B s K D"]) -> Float[Array, "B K G q D"]:
+        """The sums of values, weighted."""
+        if self.head is None:
+            return self.dot("bkgqs,bskd->bkgqd", weights, v)
+        return self.dot("bgs,bsd->bgd", weights[:, 0, :, 0], v[:, :, 0])[:, None, :, None]
+
     def dot(self, equation: str, a: Array, b: Array) -> Array:
         """A product in the operands' narrower type, summed in `dtype`."""
         narrow = jnp.promote_types(self.q.dtype, self.k.dtype)
@@ -253,6 +293,8 @@ def add_to_block(total: Array, part: Array, axis: int, n: Int[Array, ""]) -> Arr
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:
     """Query and key block: square blocks whose tile of all rows and heads has about `_TILE` elements; longer for few queries."""
+    if q[1] == 1:  # a local head reads little more than it needs; whole blocks, where they can be, need no padded copy
+        return 1, min(k[1], math.gcd(k[1], _FEW) if k[1] % _LEAST == 0 else _FEW)
     batch = q[0] if isinstance(q[0], int) else 1  # a symbolic one is any number
     area = min(max(_TILE // (batch * q[2]), 1), _PLANE)
     side = 2 ** max(round(math.log2(area) / 2), 5)

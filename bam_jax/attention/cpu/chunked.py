@@ -33,7 +33,9 @@ def forward(
     tiling: Tiling,
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attention and its log-normaliser by the running softmax; see `Backend.forward`."""
-    run = functools.partial(_forward, tiling)
+    if q.shape[1] == 1:
+        return one_head.decode(_walk, Blocks.of(q, k, v, scoring, tiling, decode=True))
+    run = lambda q, k, v, scoring: _walk(Blocks.of(q, k, v, scoring, tiling, count=True))
     return one_head.forward(run, q, k, v, scoring) if _many_tiles(q, k) else run(q, k, v, scoring)
 
 
@@ -48,8 +50,8 @@ def _many_tiles(q: Array, k: Array) -> bool:
     return k.shape[2] > 1 and q.shape[1] * k.shape[1] > _TABLE
 
 
-def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
-    blocks = Blocks.of(q, k, v, scoring, tiling, count=True)
+def _walk(blocks: Blocks) -> tuple[Array, Array]:
+    """Attention and its log-normaliser, each block of queries over the key blocks that it needs."""
     rows = (blocks.q.shape[0], blocks.kv_heads, blocks.groups, blocks.block_q)
 
     def add(carry: tuple, logits: Array, v: Array) -> tuple:
@@ -58,7 +60,7 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
         higher = jnp.maximum(top, logits.max(-1))
         weights = jnp.exp(logits - higher[..., None])
         shrink = jnp.exp(top - higher)
-        out = out * shrink[..., None] + blocks.dot("bkgqs,bskd->bkgqd", weights, v)
+        out = out * shrink[..., None] + blocks.weighted(weights, v)
         return out, higher, total * shrink + weights.sum(-1)
 
     def query_block(_: None, n: Array) -> tuple[None, tuple[Array, Array]]:
@@ -70,7 +72,7 @@ def _forward(tiling: Tiling, q: Array, k: Array, v: Array, scoring: Scoring) -> 
             return add(carry, logits, keys.v)
 
         # From FLOOR, far above HIDDEN, a tile without visible keys adds weights of exactly 0.
-        zero = jnp.zeros((*rows, v.shape[-1]), blocks.dtype)
+        zero = jnp.zeros((*rows, blocks.q.shape[-1]), blocks.dtype)
         start = (zero, jnp.full(rows, FLOOR, blocks.dtype), jnp.zeros(rows, blocks.dtype))
         if blocks.counted is not None:
             start = add(start, blocks.counted_logits(queries, n), blocks.counted.v)

@@ -4,6 +4,7 @@ Operands are read and results written in place, a head at a time: a transposed c
 tiles do.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bam_jax.attention.cpu.blocks import Blocks
 from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import Differentiable, Scoring
 from bam_jax.biases.base import head_axes
@@ -24,6 +26,18 @@ def forward(run: Callable, q: Array, k: Array, v: Array, scoring: Scoring) -> tu
     def one(n: Array) -> list[Array]:
         of_head = heads.take([q, k, v], [2, 2, 2], n)
         return list(run(*of_head, heads.scoring(n)))
+
+    out, lse = heads.map(one, [2, 1])
+    return out, lse
+
+
+def decode(run: Callable, blocks: Blocks) -> tuple[Array, Array]:
+    """`run(blocks) -> (out, lse)` for the blocks of each key head, whose keys and values stay where they are."""
+    heads = _Heads(blocks.scoring, blocks.kv_heads)
+
+    def one(n: Array) -> list[Array]:
+        (q,) = heads.take([blocks.q], [2], n)
+        return list(run(blocks.of_head(n, q, heads.scoring(n))))
 
     out, lse = heads.map(one, [2, 1])
     return out, lse
@@ -93,4 +107,8 @@ class _Heads:
 
     def scoring(self, n: Array) -> Scoring:
         """The scoring of the group of key head n."""
-        return self.from_leaves(self.take(self._leaves, self.axes, n)).within(self.whole)
+        of_head = self.from_leaves(self.take(self._leaves, self.axes, n)).within(self.whole)
+        summary, structure = jax.tree.flatten(self.whole.keys.summary)
+        axes = [1 if x.ndim == 3 and x.shape[1] > 1 else None for x in summary]
+        own = jax.tree.unflatten(structure, self.take(summary, axes, n))
+        return dataclasses.replace(of_head, keys=dataclasses.replace(of_head.keys, summary=own))

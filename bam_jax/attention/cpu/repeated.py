@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.scoring import Scoring, sealed
+from bam_jax.attention.logits.skipping import Runs
 from bam_jax.attention.logits.tokens import EMPTY
 
 LEAST = 64
@@ -78,14 +79,14 @@ def counted(
     Returns:
         None if the bias does not know its bounds.
     """
-    level_tiles = skipping.level(q, scoring, needed, skip, block_q, block_k)
+    level_tiles = skipping.level(q, k, scoring, needed, skip, block_q, block_k)
     if level_tiles is None:
         return None, needed
     flat, level = level_tiles
     flat = flat.all(0)
-    first, near = skipping.span((needed & ~flat).any(0))
+    near = Runs.of((needed & ~flat).any(0))
     place = jnp.arange(flat.shape[-1])
-    inside = (place >= first[:, None]) & (place < (first + near)[:, None])
+    inside = (place >= near.first[:, None]) & (place < (near.first + near.length)[:, None])
     # A query block walks over a run of key blocks: a level one among them is computed there, and must not count twice.
     flat = flat & ~inside
 

@@ -1,23 +1,26 @@
 """Attention over many keys, put together from attention over each of several parts of them."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from bam_jax.attention.logits.scoring import HIDDEN
+from bam_jax.attention.logits.skipping import Runs
 
 
-def deal_blocks(needed: Bool[Array, "H 1 M"], count: int) -> Bool[Array, "H P M"]:
-    """The key blocks that the only query block needs, dealt out to so many copies of it, a run of blocks to each.
+def deal_blocks(run: Runs, count: int) -> Runs:
+    """The run of key blocks that the only query block needs, dealt out to so many copies of it, an even share to each.
 
     Few queries and many keys have no other work to share out among the cores of a device.
 
     Args:
-        needed: by query head; see `skipping.needed`.
-        count: number of parts; no more than there are blocks.
+        run: [H, 1], by query head; see `skipping.runs`.
+        count: number of parts P.
+
+    Returns:
+        Runs [H, P].
     """
-    blocks = needed.shape[-1]
-    owner = jnp.arange(blocks) * count // blocks
-    return needed & (owner == jnp.arange(count)[:, None])
+    cuts = run.first + run.length * jnp.arange(count + 1, dtype=jnp.int32) // count
+    return Runs(cuts[:, :-1], cuts[:, 1:] - cuts[:, :-1])
 
 
 def merge(

@@ -7,15 +7,20 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from bam_jax.attention.logits.extents import Extents
 from bam_jax.attention.logits.mask import Limits
-from bam_jax.attention.logits.scoring import Scoring, coordinate
+from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
-from bam_jax.biases.base import Range, head_axes
+from bam_jax.biases.base import head_axes
+
+_STRIP = 2**20  # Tiles of all heads whose bounds are in memory at once: 4 MB for each array of float32.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,34 @@ class Tiling:
         return self.block_q or block_q, self.block_k or block_k
 
 
+class Runs(NamedTuple):
+    """For each block of one side the run of blocks of the other side that it needs: the first of them, and how many.
+
+    What lies between the first and the last one is walked over, needed or not: a loop has two ends, and masks leave few holes.
+
+    Args:
+        first: 0 of a block that needs none.
+        length: 0 of a block that needs none.
+    """
+
+    first: Int[Array, "*H N"]
+    length: Int[Array, "*H N"]
+
+    @classmethod
+    def of(cls, needed: Bool[Array, "*H N M"]) -> "Runs":
+        """The runs of what is needed, for each block along the last axis but one."""
+        first = jnp.argmax(needed, axis=-1).astype(jnp.int32)
+        last = needed.shape[-1] - jnp.argmax(needed[..., ::-1], axis=-1).astype(jnp.int32)
+        return cls(first, jnp.where(needed.any(-1), last - first, 0))
+
+    def union(self, axis: int) -> "Runs":
+        """The runs that hold all those along an axis."""
+        some = self.length > 0
+        first = jnp.where(some, self.first, EMPTY).min(axis)
+        last = jnp.where(some, self.first + self.length, 0).max(axis)
+        return Runs(jnp.where(last > 0, first, 0), jnp.where(last > 0, last - first, 0))
+
+
 def needed(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
@@ -51,6 +84,7 @@ def needed(
     skip: float | str,
     block_q: int,
     block_k: int,
+    v: Float[Array, "B S K D"] | None = None,
 ) -> Bool[Array, "H N M"]:
     """The key blocks that each query block needs, head by head.
 
@@ -59,13 +93,59 @@ def needed(
         scoring: padded to whole blocks.
         skip: see `Tiling`.
         block_q, block_k: rows of a query block and of a key block.
+        v: the values, if keys do not yet stand for those that are not finite; see `sealed`.
     """
-    seen = _possibly_visible(scoring, block_q, block_k)[None]
-    if skip != "off":
-        negligible = _negligible(q, k, scoring, skip, block_q, block_k)
-        if negligible is not None:
-            seen = seen & ~negligible
-    return jnp.broadcast_to(seen, (q.shape[2], *seen.shape[1:]))
+    queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k, v)
+    return _needed(queries, keys, scoring, skip, k.shape[1])
+
+
+def runs(
+    q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
+    scoring: Scoring,
+    skip: float | str,
+    block_q: int,
+    block_k: int,
+    v: Float[Array, "B S K D"] | None = None,
+) -> tuple[Runs, Runs]:
+    """The runs of `needed`, of key blocks for each query block and of query blocks for each key block, [H, N] and [H, M].
+
+    The table of all tiles is never in memory: of a long row it would be the largest array of all.
+
+    Args:
+        q, k, scoring, skip, block_q, block_k, v: as in `needed`.
+    """
+    # One side after the other: the norms of all tokens of one, a number each, are gone before those of the other come.
+    k, queries = jax.lax.optimization_barrier((k, Extents.of_queries(q, scoring, block_q)))
+    keys = Extents.of_keys(q, k, scoring, block_k, v)
+
+    def of_queries(start: Array, count: int) -> Runs:
+        return Runs.of(_needed(queries.run(start, count), keys, scoring, skip, k.shape[1]))
+
+    def of_keys(start: Array, count: int) -> Runs:
+        return Runs.of(_needed(queries, keys.run(start, count), scoring, skip, k.shape[1]).swapaxes(1, 2))
+
+    strip = lambda others: max(1, _STRIP // (q.shape[2] * others))
+    return _strip_by_strip(of_queries, queries.blocks, strip(keys.blocks)), _strip_by_strip(
+        of_keys, keys.blocks, strip(queries.blocks)
+    )
+
+
+def _strip_by_strip(of_strip: Callable[[Array, int], Runs], blocks: int, strip: int) -> Runs:
+    """The runs of all blocks.
+
+    Args:
+        of_strip: (start, count) -> the runs of so many blocks from one on, [H, count].
+        blocks: of all strips.
+        strip: blocks of a strip, at most.
+    """
+    if blocks <= strip:
+        return of_strip(jnp.zeros((), jnp.int32), blocks)
+    # The last strip ends with the last block: it has some of those before it once more.
+    starts = np.minimum(np.arange(0, blocks, strip), blocks - strip)
+    own = np.arange(blocks) // strip
+    of_all = jax.lax.map(lambda start: of_strip(start, strip), jnp.asarray(starts, jnp.int32))
+    return jax.tree.map(lambda x: x[own, :, np.arange(blocks) - starts[own]].T, of_all)
 
 
 def counts(
@@ -74,30 +154,16 @@ def counts(
     """Tiles of each head that are computed, and those that would be without skipping; of 512 x 512 unless `tiling` says more."""
     blocks = tiling.blocks(512, 512)
     whole = padded(scoring, *blocks)
-    computed, seen = (span(needed(q, k, whole, skip, *blocks))[1].sum(-1) for skip in (tiling.skip, "off"))
+    computed, seen = (Runs.of(needed(q, k, whole, skip, *blocks)).length.sum(-1) for skip in (tiling.skip, "off"))
     return computed, seen
-
-
-def span(needed: Bool[Array, "*H N M"]) -> tuple[Int[Array, "*H N"], Int[Array, "*H N"]]:
-    """For each block the first of the others that it needs, and how many up to the last one."""
-    # What lies between the two is walked over, needed or not: a loop has two ends, and masks leave few holes.
-    first = jnp.argmax(needed, axis=-1).astype(jnp.int32)
-    last = needed.shape[-1] - jnp.argmax(needed[..., ::-1], axis=-1).astype(jnp.int32)
-    return first, jnp.where(needed.any(-1), last - first, 0)
 
 
 def padded(scoring: Scoring, block_q: int, block_k: int) -> Scoring:
     """The scoring padded to whole blocks by empty slots."""
 
     def side(tokens: Tokens, block: int) -> Tokens:
-        return Tokens(
-            position=pad(tokens.position, block, EMPTY),
-            segment=None if tokens.segment is None else pad(tokens.segment, block),
-            **jax.tree.map(
-                lambda x: pad(x, block),
-                {name: getattr(tokens, name) for name in ("coordinate", "sees_from", "sees_to", "kinds")},
-            ),
-        )
+        whole = jax.tree.map(lambda x: pad(x, block), dataclasses.replace(tokens, summary=None))
+        return dataclasses.replace(whole, position=pad(tokens.position, block, EMPTY), summary=tokens.summary)
 
     return dataclasses.replace(
         scoring,
@@ -112,81 +178,83 @@ def pad(x: Array, block: int, value: float = 0) -> Array:
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % block)], constant_values=value)
 
 
-def _possibly_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
+def _needed(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Bool[Array, "H N M"]:
+    """The tiles of these blocks that are needed, where rows have `total` keys in all."""
+    seen = _possibly_visible(queries, keys)[None]
+    if skip != "off":
+        negligible = _negligible(queries, keys, scoring, skip, total)
+        if negligible is not None:
+            seen = seen & ~negligible
+    return jnp.broadcast_to(seen, (keys.norm.shape[0], *seen.shape[1:]))
+
+
+def _possibly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
     """Tiles in which a query may see a key, by the ranges of their positions and documents."""
-    _, (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
-    some, widest, _ = _limits(scoring, block_q)
-    seen = some & (j_last >= 0) & widest.meet(j_first, j_last)
-    if scoring.queries.segment is not None and scoring.keys.segment is not None:
-        (i_first, i_last), (j_first, j_last) = _ranges("segment", scoring, 1, block_q, block_k)
+    widest, _ = _limits(queries)
+    _, (j_first, j_last) = _across((), keys.position)
+    seen = (queries.position[1][:, None] >= 0) & (j_last >= 0) & widest.meet(j_first, j_last)
+    if queries.document is not None and keys.document is not None:
+        (i_first, i_last), (j_first, j_last) = _across(queries.document, keys.document)
         seen = seen & Limits(i_first, i_last).meet(j_first, j_last)
     return seen
 
 
-def _wholly_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
+def _wholly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
     """Tiles in which every query sees every key that is there."""
-    _, (j_first, j_last) = _ranges("position", scoring, 0, block_q, block_k)
-    some, _, narrowest = _limits(scoring, block_q)
-    seen = some & narrowest.enclose(j_first, j_last)
-    if scoring.queries.segment is not None and scoring.keys.segment is not None:
+    _, narrowest = _limits(queries)
+    _, (j_first, j_last) = _across((), keys.position)
+    seen = (queries.position[1][:, None] >= 0) & narrowest.enclose(j_first, j_last)
+    if queries.document_or_pad is not None and keys.document_or_pad is not None:
         # Pads count here: a block with one of them is no block of one document.
-        (i_first, i_last), (j_first, j_last) = _ranges("segment", scoring, 0, block_q, block_k)
+        (i_first, i_last), (j_first, j_last) = _across(queries.document_or_pad, keys.document_or_pad)
         seen = seen & (i_first > 0) & (i_first == i_last) & (j_first == i_first) & (j_last == i_last)
     return seen
 
 
-def _limits(scoring: Scoring, block_q: int) -> tuple[Bool[Array, "N 1"], Limits, Limits]:
-    """Query blocks that hold a token, the limits of what any query of a block sees, and of what all of them see, [N, 1]."""
-    limits = scoring.mask.limits(scoring.queries)
-    filled = scoring.queries.position < EMPTY
-
-    def of_blocks(pick: Callable, neutral: int, x: Array) -> Array:
-        x = jnp.where(filled, x, neutral)
-        return pick(x.reshape(x.shape[0], -1, block_q), (0, 2))[:, None]
-
-    least = lambda x: of_blocks(jnp.min, EMPTY, x)
-    most = lambda x: of_blocks(jnp.max, -EMPTY, x)
-    some = filled.reshape(len(filled), -1, block_q).any((0, 2))[:, None]
-    low, high = limits
-    return (
-        some,
-        Limits(None if low is None else least(low), most(high)),
-        Limits(None if low is None else most(low), least(high)),
-    )
+def _limits(queries: Extents) -> tuple[Limits, Limits]:
+    """The limits of what any query of a block sees, and of what all of them see, [N, 1]."""
+    assert queries.limits is not None
+    return _across(queries.limits, ())[0]
 
 
-def _surely_visible(scoring: Scoring, block_q: int, block_k: int) -> Bool[Array, "N M"]:
-    """Tiles in which every query is sure to see a key: it sees all that are there, and each row of the batch has one."""
-    position = scoring.keys.position
-    in_each_row = (position < EMPTY).reshape(position.shape[0], -1, block_k).any(2).all(0)
-    return in_each_row[None] & _wholly_visible(scoring, block_q, block_k)
+def _across(queries: Any, keys: Any) -> tuple[Any, Any]:
+    """Leaves [..., N] of queries as [..., N, 1] and leaves [..., M] of keys as [..., 1, M]."""
+    return jax.tree.map(lambda x: x[..., None], queries), jax.tree.map(lambda x: x[..., None, :], keys)
 
 
-def _negligible(q: Array, k: Array, scoring: Scoring, skip: float | str, block_q: int, block_k: int) -> Array | None:
-    """[#H, N, M]: tiles that can be left out, so that all of them together hold less than a share of each row's mass.
+def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Array | None:
+    """[H, N, M]: tiles that can be left out, so that all of them together hold less than a share of each row's mass.
 
-    By Cauchy-Schwarz abs(t_i scale q_i . k_j) <= C_i. A key of bias b has at most exp(2 C_i + t_i (b - b')) times the
-    weight of a key that row i is sure to see and whose bias is at least b'. With S keys, a tile can be left out where
+    By Cauchy-Schwarz abs(t_i scale q_i . k_j) <= a_i n_j, with a_i = abs(t_i) scale |q_i| and n_j = |k_j|. Beside a key of
+    another tile whose bias is at least b' and which row i is sure to see, a key of bias b has at most
+    exp(a_i (n + n') + t_i (b - b')) times the weight. With S keys, a tile can be left out where
 
-        2 C_i + log S + t_i (b_max(tile) - b'_i) < log(share)   for every row i of the tile.
+        a_i (n_max(tile) + n') + log S + t_i (b_max(tile) - b') < log(share)   for every row i of the tile.
     """
-    dtype = jnp.promote_types(q.dtype, jnp.float32)
-    bounds = _bounds(scoring, dtype, block_q, block_k)
+    bounds = _bounds(queries, keys, scoring)
     if bounds is None:
         return None
-    low, high = bounds  # [#H, N, M]
-    content, coldest, _ = _content(q, k, scoring, dtype, block_q)
-    sure = _surely_visible(scoring, block_q, block_k)
-    # Without a key that is sure to be seen the best is -inf, the mass lost +inf, and nothing is left out.
-    best = jnp.where(sure, low, -jnp.inf).max(2, keepdims=True)
+    low, high = (jnp.broadcast_to(x, (keys.norm.shape[0], *x.shape[1:])) for x in bounds)
+    content, norm = _across(queries.norm, keys.norm)
+    assert queries.coldest is not None
+    coldest = queries.coldest[:, :, None]
+    # The other tile is the one with the heaviest key that is sure to be seen, as far as is known.
+    sure = keys.in_each_row & _wholly_visible(queries, keys)
+    weight = coldest * low - content * norm
+    weight = jnp.where(sure & ~jnp.isnan(weight), weight, -jnp.inf)
+    at = jnp.argmax(weight, axis=2, keepdims=True)
+    best, its_norm = jnp.take_along_axis(low, at, 2), jnp.take_along_axis(jnp.broadcast_to(norm, low.shape), at, 2)
+    # Without such a tile the best is -inf, the mass lost +inf, and nothing is left out.
+    best = jnp.where(jnp.isfinite(jnp.take_along_axis(weight, at, 2)), best, -jnp.inf)
     # Only a tile whose bias is below the best can be left out. Its t_i (b - b') is negative, so that the smallest t_i
     # bounds it for all rows; with a t_i of 0 or less the bias rules nothing out.
-    lost = 2 * content + math.log(k.shape[1]) + coldest * (high - best)
-    return (lost < _log_share(skip, dtype)) & (coldest > 0)
+    lost = content * (norm + its_norm) + math.log(total) + coldest * (high - best)
+    return (lost < _log_share(skip, lost.dtype)) & (coldest > 0)
 
 
 def level(
     q: Float[Array, "B T H D"],
+    k: Float[Array, "B S K D"],
     scoring: Scoring,
     needed: Bool[Array, "H N M"],
     skip: float | str,
@@ -200,27 +268,25 @@ def level(
     b is the bias of the first such tile, of a causal row the farthest; None if the bias does not know its bounds.
 
     Args:
-        q: of any length.
+        q, k: of any length.
         scoring: padded to whole blocks.
         needed: see `needed`.
         skip: the share; see `Tiling`.
         block_q, block_k: rows of a query block and of a key block.
     """
-    dtype = jnp.promote_types(q.dtype, jnp.float32)
-    bounds = _bounds(scoring, dtype, block_q, block_k)
+    queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
+    bounds = _bounds(queries, keys, scoring)
     if bounds is None:
         return None
     low, high = (jnp.broadcast_to(x, needed.shape) for x in bounds)
-    whole = needed & _wholly_visible(scoring, block_q, block_k)[None]
+    whole = needed & _wholly_visible(queries, keys)[None]
     at = jnp.argmax(whole, axis=-1, keepdims=True)
     middle = (jnp.take_along_axis(low, at, -1) + jnp.take_along_axis(high, at, -1)) / 2
-    hottest = jnp.ones((1, 1, 1), dtype)
-    if scoring.temperature is not None:
-        filled = (scoring.queries.position < EMPTY)[:, None]
-        heat = jnp.where(filled, jnp.abs(scoring.temperature.astype(dtype)), 0)
-        hottest = heat.reshape(*heat.shape[:2], -1, block_q).max((0, 3))[:, :, None]
-    off = hottest * jnp.maximum(high - middle, middle - low)
-    return whole & (off < math.exp(_log_share(skip, dtype))), middle[..., 0]
+    assert queries.coldest is not None and queries.hottest is not None
+    # Of a block without queries, where both are infinite, nothing is whole.
+    heat = jnp.maximum(jnp.abs(queries.coldest), jnp.abs(queries.hottest))[:, :, None]
+    off = heat * jnp.maximum(high - middle, middle - low)
+    return whole & (off < math.exp(_log_share(skip, off.dtype))), middle[..., 0]
 
 
 def reach(
@@ -233,9 +299,9 @@ def reach(
 ) -> Bool[Array, ""]:
     """Tell whether any query may find mass among these keys that matters beside what it has found already.
 
-    With C_i as above and total keys in all, a tile holds less than a share of the mass of row i if
+    With a_i and n as in `_negligible` and total keys in all, a tile holds less than a share of the mass of row i if
 
-        C_i + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
+        a_i n_max(tile) + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
 
     Args:
         q, k: of any length.
@@ -246,43 +312,29 @@ def reach(
     """
     block_q, block_k = (min(512, length) for length in (q.shape[1], k.shape[1]))
     whole = padded(scoring, block_q, block_k)
-    seen = _possibly_visible(whole, block_q, block_k)[None]
-    dtype = jnp.promote_types(q.dtype, jnp.float32)
-    bounds = None if skip == "off" else _bounds(whole, dtype, block_q, block_k)
+    queries, keys = Extents.of_queries(q, whole, block_q), Extents.of_keys(q, k, whole, block_k)
+    seen = _possibly_visible(queries, keys)[None]
+    bounds = None if skip == "off" else _bounds(queries, keys, scoring)
     if bounds is None:
         return seen.any()
-    content, coldest, hottest = _content(q, k, whole, dtype, block_q)
-    corners = [t * b for t in (coldest, hottest) for b in bounds]  # where a product of two ranges is largest
+    content, norm = _across(queries.norm, keys.norm)
+    temperatures, _ = _across((queries.coldest, queries.hottest), ())
+    corners = [t * b for t in temperatures for b in bounds]  # where a product of two ranges is largest
     # An empty slot has found all it needs; the row of a block that has found least decides for it.
     found = jnp.where((scoring.queries.position < EMPTY)[:, None], lse, jnp.inf)
     found = pad(found, block_q, jnp.inf)
     found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
-    held = content + math.log(total) + functools.reduce(jnp.maximum, corners) - found
-    return (seen & ~(held < _log_share(skip, dtype))).any()  # NaN compares as false: it is needed
+    held = content * norm + math.log(total) + functools.reduce(jnp.maximum, corners) - found
+    return (seen & ~(held < _log_share(skip, held.dtype))).any()  # NaN compares as false: it is needed
 
 
 def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
     return math.log(float(jnp.finfo(dtype).eps) / 2 if skip == "exact" else float(skip))
 
 
-def _content(q: Array, k: Array, scoring: Scoring, dtype: jnp.dtype, block_q: int) -> tuple[Array, Array, Array]:
-    """The largest C_i, the smallest and the largest t_i of each query block, [H, N, 1] or [#H, N, 1]."""
-    norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)).transpose(0, 2, 1)  # [B, heads, T]
-    cut = lambda x: x.reshape(x.shape[0], x.shape[1], -1, block_q)
-    longest_key = jnp.repeat(norm(k).max((0, 2)), q.shape[2] // k.shape[2])
-    filled = (scoring.queries.position < EMPTY)[:, None]
-    temperature = jnp.ones((), dtype) if scoring.temperature is None else scoring.temperature.astype(dtype)
-    content = cut(pad(norm(q), block_q) * jnp.abs(temperature)).max((0, 3)) * longest_key[:, None]
-    # Empty slots are neutral; the padding of q is 0 and raises no maximum.
-    coldest = cut(jnp.where(filled, temperature, jnp.inf)).min((0, 3))  # [#H, N]
-    hottest = cut(jnp.where(filled, temperature, -jnp.inf)).max((0, 3))
-    return content[:, :, None] * abs(scoring.content(q.shape[-1]).scale), coldest[:, :, None], hottest[:, :, None]
-
-
-def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> tuple[Array, Array] | None:
+def _bounds(queries: Extents, keys: Extents, scoring: Scoring) -> tuple[Array, Array] | None:
     """Smallest and largest bias of each tile, [#H, N, M] both; None if the bias does not know."""
-    i = _coordinate_range(scoring.queries, dtype, block_q, axis=2)
-    j = _coordinate_range(scoring.keys, dtype, block_k, axis=1)
+    i, j = _across(queries.coordinate, keys.coordinate)
     of_head = lambda bias, i, j: bias.bounds(i, j)
     # A head axis of length one is common to all heads: it is not mapped.
     axis = lambda tree: jax.tree.map(lambda x: None if x.shape[0] == 1 else 0, tree)
@@ -292,43 +344,3 @@ def _bounds(scoring: Scoring, dtype: jnp.dtype, block_q: int, block_k: int) -> t
         return jax.vmap(of_head, axes)(scoring.bias, value(i), value(j))
     bounds = of_head(scoring.bias, value(i), value(j))
     return None if bounds is None else (bounds[0][None], bounds[1][None])
-
-
-def _coordinate_range(tokens: Tokens, dtype: jnp.dtype, block: int, axis: int) -> Range:
-    """Smallest and largest coordinate of each block, [#H, N, 1] or [#H, 1, M]: the axis is that of the other side's blocks."""
-    filled = tokens.position[:, None] < EMPTY
-    some = filled.reshape(len(filled), 1, -1, block).any((0, 3))  # [1, blocks]
-
-    def extreme(pick: Callable, neutral: float, x: Array) -> Array:
-        x = jnp.where(filled, x, neutral)
-        x = pick(x.reshape(*x.shape[:2], -1, block), (0, 3))  # [#H, blocks]
-        # A block without tokens has infinities, whose differences are NaN. A token's own NaN stays: no bound leaves it out.
-        return jnp.expand_dims(jnp.where(some, x, 0), axis)
-
-    own = coordinate(tokens, dtype)
-    lowest = jax.tree.map(functools.partial(extreme, jnp.min, jnp.inf), own)
-    highest = jax.tree.map(functools.partial(extreme, jnp.max, -jnp.inf), own)
-    return lowest, highest
-
-
-def _ranges(field: str, scoring: Scoring, least: int, block_q: int, block_k: int) -> tuple[tuple, tuple]:
-    """The smallest and the largest number of each query block, [N, 1] both, and of each key block, [1, M] both.
-
-    Only numbers from `least` to EMPTY - 1 count. A block without any has (EMPTY, -1), a range that meets none.
-
-    Args:
-        field: of `Tokens`, "position" or "segment".
-        scoring: padded to whole blocks.
-        least: the smallest number that counts.
-        block_q, block_k: rows of a query block and of a key block.
-    """
-
-    def of_blocks(tokens: Tokens, block: int) -> tuple[Array, Array]:
-        x = getattr(tokens, field)
-        x = x.reshape(x.shape[0], -1, block)
-        counts = (x >= least) & (x < EMPTY)
-        return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
-
-    i_first, i_last = of_blocks(scoring.queries, block_q)
-    j_first, j_last = of_blocks(scoring.keys, block_k)
-    return (i_first[:, None], i_last[:, None]), (j_first[None], j_last[None])

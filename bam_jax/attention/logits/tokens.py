@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from bam_jax.biases.base import Coordinate
 
@@ -28,6 +28,27 @@ class Kinds:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Summary:
+    """Bounds of tokens and their vectors, block by block: with them nobody must look at every key to leave some out.
+
+    Args:
+        first, last: [#B, M], smallest and largest position; (EMPTY, -1) of a block without tokens.
+        lowest, highest: the same of the coordinate, [#B, #H, M] or a tuple of such, infinities without tokens; None: positions.
+        norm: [B, K, M], at least the norm of every key. It is not finite where a key is not, and NaN where a value is not: a
+            block of which nothing is known is never left out.
+        block: tokens of a block; all M together are all tokens.
+    """
+
+    first: Int[Array, "#B M"]
+    last: Int[Array, "#B M"]
+    lowest: Coordinate
+    highest: Coordinate
+    norm: Float[Array, "B K M"]
+    block: int = dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Tokens:
     """The tokens on one side, as attention must know them besides q, k and v; they are packed, sharded and cached with these.
 
@@ -39,6 +60,7 @@ class Tokens:
         sees_to: [#B, T] or None, the highest position that each query sees, in the place of its own where the mask is causal:
             max(position, prefix - 1) lets all see a prefix. Both are asked of queries alone.
         kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.
+        summary: bounds of the keys of a cache, which backends may make use of; None: who wants them looks at all tokens.
     """
 
     position: Int[Array, "#B T"]
@@ -47,3 +69,4 @@ class Tokens:
     sees_from: Int[Array, "#B T"] | None = None
     sees_to: Int[Array, "#B T"] | None = None
     kinds: Kinds | None = None
+    summary: Summary | None = None

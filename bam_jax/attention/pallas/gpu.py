@@ -82,11 +82,10 @@ def forward(
 
 def _decode(pipeline: TilePipeline, kernel: Kernel, q: Array) -> tuple[Array, Array]:
     """`forward` of one query: a block of threads for each part of its keys, as many as the GPU can hold at once."""
-    count = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), pipeline.needed.shape[-1])
+    count = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), pipeline.k.shape[1] // pipeline.block_k)
     # A copy of the query's block for each part: to the grid they are so many blocks of queries.
-    copies = dataclasses.replace(
-        pipeline, needed=deal_blocks(pipeline.needed, count), q=jnp.tile(pipeline.q, (1, count, 1, 1))
-    )
+    dealt = deal_blocks(pipeline.runs_of_keys, count)
+    copies = dataclasses.replace(pipeline, runs_of_keys=dealt, q=jnp.tile(pipeline.q, (1, count, 1, 1)))
     query_vectors = jax.tree.map(lambda x: jnp.tile(x, count), pipeline.queries)
     (out,), (lse,) = copies.over_keys(kernel, (copies.q,), query_vectors, matrices=1, vectors=1)
     first = slice(None, None, pipeline.block_q)  # of each block, whose other queries are padding

@@ -17,7 +17,7 @@ from jaxtyping import Array
 
 from bam_jax.attention.logits import measured_tiles, skipping, tile
 from bam_jax.attention.logits.scoring import Content, Scoring, sealed
-from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import (
     ALONG_COLUMNS,
     ALONG_ROWS,
@@ -106,7 +106,7 @@ class _Inputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TilePipeline:
-    """The operands padded to whole blocks and swizzled rows, and which tiles of the table of logits are needed."""
+    """The operands padded to whole blocks and swizzled rows, and the tiles of the table of logits to walk over."""
 
     q: Array  # [B, T, H, D]
     k: Array  # [B, S, K, D]
@@ -115,14 +115,15 @@ class TilePipeline:
     keys: tile.Keys
     table: Array  # [H, P], the parameters of the bias
     parameters: tile.Parameters
-    needed: Array  # [H, query blocks, key blocks]
+    runs_of_keys: Runs  # [H, query blocks]
+    runs_of_queries: Runs  # [H, key blocks]
     block_q: int
     block_k: int
     content: Content
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "TilePipeline":
-        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out which tiles are needed.
+        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out over which tiles to walk.
 
         Raises:
             ValueError: tiles of a size that the kernels do not have.
@@ -142,7 +143,7 @@ class TilePipeline:
             keys,
             parameters.table(scoring.bias, q.shape[2]),
             parameters,
-            skipping.needed(q, k, whole, tiling.skip, block_q, block_k),
+            *skipping.runs(q, k, whole, tiling.skip, block_q, block_k),
             block_q,
             block_k,
             scoring.content(q.shape[-1]),
@@ -163,7 +164,7 @@ class TilePipeline:
         """
         held = _Side(query_matrices, query_vectors, self.block_q)
         other = _Side((self.k, self.v), self.keys, self.block_k)
-        return _Walk(self, kernel, held, other, self.needed, matrices, vectors).run()
+        return _Walk(self, kernel, held, other, self.runs_of_keys, matrices, vectors).run()
 
     def over_queries(
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
@@ -179,7 +180,7 @@ class TilePipeline:
         """
         held = _Side((self.k, self.v), self.keys, self.block_k)
         other = _Side(query_matrices, query_vectors, self.block_q)
-        return _Walk(self, kernel, held, other, self.needed.swapaxes(1, 2), matrices, vectors).run()
+        return _Walk(self, kernel, held, other, self.runs_of_queries, matrices, vectors).run()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +191,7 @@ class _Walk:
         tiles: the operands.
         kernel: the work on each tile.
         held, other: the side that stays, and the side that passes by.
-        needed: [H, held blocks, other blocks].
+        runs: of blocks of the other side, for each held one.
         matrices, vectors: how many of each the kernel makes.
     """
 
@@ -198,14 +199,14 @@ class _Walk:
     kernel: Kernel
     held: _Side
     other: _Side
-    needed: Array
+    runs: Runs
     matrices: int
     vectors: int
 
     def run(self) -> tuple[list[Array], list[Array]]:
         """The kernel's matrices and vectors."""
-        # A block of `needed` is several tiles: runs of blocks become runs of tiles.
-        first, count = (x * (self.other.block // self.kernel.width) for x in skipping.span(self.needed))
+        # A block is several tiles: runs of blocks become runs of tiles.
+        first, count = (x * (self.other.block // self.kernel.width) for x in self.runs)
         inputs = _Inputs(
             self.tiles.table,
             first,

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention.logits import tile
 from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import Scoring
-from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.tpu_forward import finish_softmax, start_softmax
 from bam_jax.attention.pallas.tpu_grid import GridStep, TileGrid
 from bam_jax.attention.pallas.tpu_layout import along_lanes, along_sublanes, multiply
@@ -32,7 +32,7 @@ def decode(
 
     To the grid, the parts of the keys are what heads are elsewhere.
     """
-    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1))
+    grid = TileGrid.of(q, k, v, scoring, dataclasses.replace(tiling, block_q=1), marked=False)
     heads = k.shape[2]
     group = q.shape[2] // heads
     count = group if group > 1 else _SUBLANES
@@ -47,15 +47,17 @@ def decode(
         """[#B, H, 1, S] -> [#B, K, group, S]; what all heads share stays [#B, 1, 1, S]."""
         return x if x.shape[1] == 1 else x.reshape(x.shape[0], heads, group, -1)
 
-    needed = grid.needed.reshape(heads, group, 1, -1).any(1)  # by one head of the group is by all
-    number = min(_CORES, needed.shape[-1])
+    # What one head of the group needs all walk over.
+    runs = Runs(*(x.reshape(heads, group, 1) for x in grid.runs_of_keys)).union(1)
+    number = min(_CORES, grid.k.shape[3] // grid.block_k)
+    dealt = deal_blocks(runs, number)
     by_key_head = dataclasses.replace(
         grid,
         q=grouped(grid.q),
         queries=jax.tree.map(grouped, grid.queries),
         keys=jax.tree.map(grouped_keys, grid.keys),
         table=jnp.zeros((1, 1), jnp.float32),  # a tile holds several heads: their parameters come with the queries
-        needed=deal_blocks(needed, number).reshape(heads * number, 1, -1),
+        runs_of_keys=Runs(*(x.reshape(heads * number, 1) for x in dealt)),
         block_q=count,
     )
     output = lambda n: jax.ShapeDtypeStruct((q.shape[0], heads * number, n, count), jnp.float32)
@@ -94,12 +96,17 @@ def decode_kernel(
     def compute() -> None:
         queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
         bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
-        logits, _ = tile.logits(step.content.scores(multiply(q, k, 0, 0)), bias, queries, keys)  # [count, keys]
+        # As `sealed`: where a value is not finite, its logit is NaN, which the mask may hide, and the value is 0.
+        wide = v[...].astype(jnp.float32)
+        flaw = (wide * 0).sum(0, keepdims=True)  # 0 or NaN, [1, keys]
+        whole = jnp.where(flaw == 0, wide, 0).astype(v.dtype)
+        scores = step.content.scores(multiply(q, k, 0, 0)) + flaw
+        logits, _ = tile.logits(scores, bias, queries, keys)  # [count, keys]
         highest = jnp.maximum(top[...], logits.max(1, keepdims=True))
         weights = jnp.exp(logits - highest)
         shrink = jnp.exp(top[...] - highest)  # of what is relative to the old maximum; see `forward_kernel`
         total[...] = total[...] * shrink + weights.sum(1, keepdims=True)
-        sums[...] = sums[...] * shrink[:, 0][None] + multiply(v, weights, 1, 1)
+        sums[...] = sums[...] * shrink[:, 0][None] + multiply(whole, weights, 1, 1)
         top[...] = highest
 
     @pl.when(step.last)

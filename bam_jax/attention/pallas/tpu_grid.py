@@ -12,9 +12,9 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import measured_tiles, skipping, tile
-from bam_jax.attention.logits.scoring import Content, Scoring, sealed
-from bam_jax.attention.logits.skipping import Tiling
-from bam_jax.attention.pallas.tpu_layout import sequence_last
+from bam_jax.attention.logits.scoring import Content, Scoring
+from bam_jax.attention.logits.skipping import Runs, Tiling
+from bam_jax.attention.pallas.tpu_layout import dimension_semantics, sequence_last
 from bam_jax.attention.pallas.tpu_strips import StripBias, StripTable
 from bam_jax.biases import Bias, Uniform
 from bam_jax.system.axes import typed
@@ -60,7 +60,7 @@ class GridStep:
 
 @dataclasses.dataclass(frozen=True)
 class TileGrid:
-    """The operands in the kernels' layout, and which tiles of the table of logits are needed.
+    """The operands in the kernels' layout, and the tiles of the table of logits to walk over.
 
     The sequence is the last axis, where lanes come in 128s; a head width of 64 there would be padded to twice its size. It
     is padded to whole blocks by tokens that nobody sees.
@@ -73,7 +73,8 @@ class TileGrid:
     keys: tile.Keys
     table: Array  # [H, P], the parameters of the bias
     parameters: tile.Parameters
-    needed: Array  # [H, query blocks, key blocks]
+    runs_of_keys: Runs  # [H, query blocks]
+    runs_of_queries: Runs  # [H, key blocks]
     block_q: int
     block_k: int
     content: Content
@@ -81,22 +82,30 @@ class TileGrid:
 
     @classmethod
     def of(
-        cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling, shift: Array | None = None
+        cls,
+        q: Array,
+        k: Array,
+        v: Array,
+        scoring: Scoring,
+        tiling: Tiling,
+        shift: Array | None = None,
+        marked: bool = True,
     ) -> "TileGrid":
-        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out which tiles are needed.
+        """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out over which tiles to walk.
 
-        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula.
+        With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula. Keys are
+        marked where their values are not finite, as `sealed` does it, or the kernel sees to that.
         """
-        k, v = sealed(k, v)
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(*_block_sizes(q.shape, k.shape))
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         inner = scoring.bias if shift is None else Uniform()
         parameters = tile.Parameters.of(inner)
-        needed = skipping.needed(q, k, whole, tiling.skip, block_q, block_k)
+        runs = skipping.runs(q, k, whole, tiling.skip, block_q, block_k, None if marked else v)
         strips = None
         if shift is not None:
-            strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *needed.shape[1:])
+            blocks = (side.length.shape[1] for side in runs)
+            strips = StripTable(scoring.bias, shift, q.shape[2], block_q, block_k, *blocks)
         return cls(
             sequence_last(q, block_q),
             sequence_last(k, block_k),
@@ -105,7 +114,7 @@ class TileGrid:
             keys,
             parameters.table(inner, q.shape[2]),
             parameters,
-            needed,
+            *runs,
             block_q,
             block_k,
             scoring.content(q.shape[-1]),
@@ -179,9 +188,9 @@ class _Walk:
 
     @classmethod
     def of(cls, tiles: "TileGrid", *, hold_queries: bool) -> "_Walk":
-        needed = tiles.needed if hold_queries else tiles.needed.swapaxes(1, 2)
-        first, count = skipping.span(needed)
-        return cls(tiles, hold_queries, first, count, needed.shape[2])
+        runs = tiles.runs_of_keys if hold_queries else tiles.runs_of_queries
+        steps = tiles.k.shape[3] // tiles.block_k if hold_queries else tiles.q.shape[3] // tiles.block_q
+        return cls(tiles, hold_queries, runs.first, runs.length, steps)
 
     @property
     def heads(self) -> int:
@@ -222,7 +231,7 @@ class _Walk:
                     # Sums over many tiles are float32 whatever the operands are: in bfloat16 small summands would vanish.
                     scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
                 ),
-                compiler_params=pltpu.CompilerParams(dimension_semantics=_dimension_semantics(whole_outputs)),
+                compiler_params=pltpu.CompilerParams(dimension_semantics=dimension_semantics(whole_outputs)),
                 interpret=interpret,
                 name=getattr(kernel, "func", kernel).__name__,  # of a partial, too: reports find kernels by their names
             )(*arguments)
@@ -323,15 +332,6 @@ class _Walk:
 
     def _head(self, b: Array, c: Array, *_: Any) -> tuple:
         return b, c, 0
-
-
-def _dimension_semantics(whole_outputs: tuple) -> Any:
-    """The axes of the grid that the cores of a chip may share out.
-
-    The last two are summed over, one step after another. Blocks that add to one whole output must stay on one core.
-    """
-    held_blocks = "arbitrary" if jax.tree.leaves(whole_outputs) else "parallel"
-    return "parallel", "parallel", held_blocks, "arbitrary", "arbitrary"
 
 
 def _block_sizes(q: tuple[int, ...], k: tuple[int, ...]) -> tuple[int, int]:

@@ -26,6 +26,15 @@ def sequence_second(x: Float[Array, "B H D T2"], length: int) -> Float[Array, "B
     return x[..., :length].transpose(0, 3, 1, 2)
 
 
+def dimension_semantics(whole_outputs: tuple) -> Any:
+    """The axes of the grid that the cores of a chip may share out.
+
+    The last two are summed over, one step after another. Blocks that add to one whole output must stay on one core.
+    """
+    held_blocks = "arbitrary" if jax.tree.leaves(whole_outputs) else "parallel"
+    return "parallel", "parallel", held_blocks, "arbitrary", "arbitrary"
+
+
 def key_pieces(length: int) -> list[slice]:
     """Cut a block of keys into pieces that are computed one after another."""
     return _pieces(length, _KEYS_AT_ONCE)

@@ -11,7 +11,7 @@ from bam_jax import biases
 from bam_jax.attention import EMPTY, Mask, Scoring, Tokens, reference
 from bam_jax.attention.logits.merge import deal_blocks, merge
 from bam_jax.attention.logits.scoring import HIDDEN
-from bam_jax.attention.logits.skipping import Tiling
+from bam_jax.attention.logits.skipping import Runs, Tiling
 
 SLOTS, ROWS = 9, 5
 BIAS = biases.ALiBi(jnp.array([0.1, 1.0, 10.0]))
@@ -40,11 +40,13 @@ def test_parts_merge_to_the_whole(seed, lengths, window):
     assert ((lse == HIDDEN) == (expected_lse <= HIDDEN)).all()
 
 
-@pytest.mark.parametrize(("blocks", "count"), [(1, 1), (7, 1), (7, 2), (7, 3), (7, 7), (64, 5)])
-def test_every_block_is_in_one_part_and_parts_are_even(blocks, count):
-    needed = jnp.asarray(np.random.default_rng(0).random((2, 1, blocks)) < 0.7)
-    dealt = np.asarray(deal_blocks(needed, count))
-    assert dealt.shape == (2, count, blocks)
-    np.testing.assert_array_equal(dealt.sum(1), np.asarray(needed[:, 0], int))
-    sizes = np.asarray(deal_blocks(jnp.ones((1, 1, blocks), bool), count))[0].sum(1)
-    assert sizes.max() - sizes.min() <= 1
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_every_block_of_a_run_is_in_one_part_and_parts_are_even(count):
+    draw = np.random.default_rng(0)
+    first, length = draw.integers(0, 50, (20, 1)), draw.integers(0, 30, (20, 1))
+    dealt = deal_blocks(Runs(jnp.asarray(first), jnp.asarray(length)), count)
+    assert dealt.first.shape == dealt.length.shape == (20, count)
+    np.testing.assert_array_equal(dealt.first[:, :1], first)
+    np.testing.assert_array_equal(dealt.first[:, 1:], (dealt.first + dealt.length)[:, :-1])
+    np.testing.assert_array_equal(dealt.length.sum(1, keepdims=True), length)
+    assert (dealt.length.max(1) - dealt.length.min(1) <= 1).all()

@@ -201,8 +201,8 @@ def test_counts_of_tiles():
 def test_far_tiles_are_left_out_of_a_local_head():
     tokens = Tokens(jnp.arange(T)[None], coordinate=jnp.arange(float(T))[None, None])
     x = jnp.ones((B, T, 1, D))
-    spans = lambda slope, skip: skipping.span(
-        skipping.needed(x, x, Scoring(biases.ALiBi(jnp.array([slope])), tokens, tokens), skip, 8, 8)[0]
+    spans = lambda slope, skip: skipping.Runs.of(
+        needed_tiles(x, x, Scoring(biases.ALiBi(jnp.array([slope])), tokens, tokens), skip, 8)[0]
     )
     first, count = spans(10.0, "exact")
     assert (first + count == jnp.arange(1, T // 8 + 1)).all()
@@ -210,3 +210,42 @@ def test_far_tiles_are_left_out_of_a_local_head():
     assert not spans(0.01, "exact")[0].any()
     assert not spans(10.0, "off")[0].any()
     assert spans(10.0, 1e-2)[0].tolist() == [0, 0, 0, 1, 2, 3]
+
+
+def test_one_long_key_keeps_no_other_tile():
+    """Each tile has its own bound: only that of the long key is not left out."""
+    tokens = Tokens(jnp.arange(T)[None])
+    x = jnp.ones((1, T, 1, D))
+    scoring = Scoring(biases.ALiBi(jnp.array([20.0])), tokens, tokens)
+    needed = needed_tiles(x, x.at[0, 3].mul(1e4), scoring, "exact", 8)[0]
+    expected = np.tril(np.ones((6, 6), bool)) & ~np.tril(np.ones((6, 6), bool), -3)
+    expected[:, 0] = True
+    np.testing.assert_array_equal(needed, expected)
+
+
+@pytest.mark.parametrize("strip", [1, 2 * 6 * 4, 2 * 6 * 6])
+def test_strips_of_tiles_are_the_whole_table(strip, monkeypatch, rng):
+    monkeypatch.setattr(skipping, "_STRIP", strip)
+    tokens = Tokens(jnp.arange(T)[None], jnp.asarray(np.repeat([[1, 2]], T // 2, axis=1)))
+    q, k = (jnp.asarray(rng.normal(size=(B, T, H, D)), jnp.float32) for _ in range(2))
+    temperature = jnp.asarray(rng.uniform(0, 2, (B, H, T)), jnp.float32)
+    scoring = Scoring(biases.ALiBi(jnp.array([10.0, 0.1])), tokens, tokens, temperature)
+    needed = skipping.needed(q, k, scoring, "exact", 8, 8)
+    made = skipping.runs(q, k, scoring, "exact", 8, 8)
+    jax.tree.map(np.testing.assert_array_equal, made[0], skipping.Runs.of(needed))
+    jax.tree.map(np.testing.assert_array_equal, made[1], skipping.Runs.of(needed.swapaxes(1, 2)))
+
+
+def test_no_table_of_tiles_is_in_memory():
+    """At half a million tokens and sixteen heads, where it would have a quarter of a billion tiles."""
+    length, heads, block = 2**19, 16, 128
+
+    def runs(q, k, bias, position):
+        tokens = Tokens(position)
+        return skipping.runs(q, k, Scoring(bias, tokens, tokens), "exact", block, block)
+
+    x = jax.ShapeDtypeStruct((1, length, heads, 8), jnp.bfloat16)
+    bias = biases.GeneralisedGaussian(*[jax.ShapeDtypeStruct((heads,), jnp.float32)] * 3)
+    compiled = jax.jit(runs).lower(x, x, bias, jax.ShapeDtypeStruct((1, length), jnp.int32)).compile()
+    norms = 4 * length * heads  # of one side, that must be there before the largest of each block are
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * norms + 2**20

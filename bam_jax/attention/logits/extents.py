@@ -1,0 +1,219 @@
+"""The extents of blocks of queries and of keys: what bounds the logits of a tile without a look at its pairs."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bam_jax.attention.logits.mask import Limits
+from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
+from bam_jax.biases.base import Range
+
+type Numbers = tuple[Int[Array, " N"], Int[Array, " N"]]
+"""The smallest and the largest number of each block; (EMPTY, -1), a range that meets none, of a block without any."""
+
+
+_LOW, _HIGH = ("first", "lowest"), ("last", "highest", "norm")  # The numbers of a summary.
+
+
+class Extents(NamedTuple):
+    """The extents of the N blocks of one side, in all rows of the batch; every array has the blocks along its last axis.
+
+    Args:
+        position: of the tokens.
+        document: of the tokens' documents; None: one document a row.
+        document_or_pad: the same, where a pad is of document 0.
+        in_each_row: whether each row of the batch has a token there.
+        coordinate: smallest and largest coordinate, leaves [#H, N]; 0 of a block without tokens.
+        norm: at least the largest norm of the keys, or of the queries times abs(t_i) times the scale.
+        coldest, hottest: smallest and largest t_i of the queries; None: keys.
+        limits: of what any query of a block sees, and of what all of them see; None: keys.
+    """
+
+    position: Numbers
+    document: Numbers | None
+    document_or_pad: Numbers | None
+    in_each_row: Bool[Array, " N"]
+    coordinate: Range
+    norm: Float[Array, "H N"]
+    coldest: Float[Array, "#H N"] | None = None
+    hottest: Float[Array, "#H N"] | None = None
+    limits: tuple[Limits, Limits] | None = None
+
+    @classmethod
+    def of_queries(cls, q: Float[Array, "B T H D"], scoring: Scoring, block: int) -> "Extents":
+        """The extents of blocks of queries.
+
+        Args:
+            q: of any length.
+            scoring: padded to whole blocks.
+            block: queries of a block.
+        """
+        dtype = jnp.promote_types(q.dtype, jnp.float32)
+        filled = (scoring.queries.position < EMPTY)[:, None]
+        norm = norms(q, dtype) * abs(scoring.content(q.shape[-1]).scale)
+        temperature = jnp.ones((1, 1, 1), dtype)
+        if scoring.temperature is not None:
+            temperature = scoring.temperature.astype(dtype)
+            norm = norm * jnp.abs(temperature[..., : q.shape[1]]).swapaxes(1, 2)
+        extents = _extents(summarize(scoring.queries, norm, block), scoring.queries, dtype, q.shape[2])
+        # Empty slots are neutral.
+        coldest = _cut(jnp.where(filled, temperature, jnp.inf), block).min((0, 3))
+        hottest = _cut(jnp.where(filled, temperature, -jnp.inf), block).max((0, 3))
+        return extents._replace(coldest=coldest, hottest=hottest, limits=_limits(scoring, block))
+
+    @classmethod
+    def of_keys(
+        cls,
+        q: Float[Array, "B T H D"],
+        k: Float[Array, "B S K D"],
+        scoring: Scoring,
+        block: int,
+        v: Float[Array, "B S K D"] | None = None,
+    ) -> "Extents":
+        """The extents of blocks of keys, with the heads of the queries.
+
+        Args:
+            q: of any length; its shape and type count.
+            k: of any length.
+            scoring: padded to whole blocks.
+            block: keys of a block.
+            v: the values, if keys do not yet stand for those that are not finite; see `sealed`.
+
+        Raises:
+            ValueError: the keys' summary is not of such keys.
+        """
+        dtype, keys = jnp.promote_types(q.dtype, jnp.float32), scoring.keys
+        batch, slots, heads, _ = k.shape
+        summary = keys.summary
+        if summary is not None:
+            own, theirs = (jax.tree.map(lambda x: x.shape[1], x) for x in (keys.coordinate, summary.lowest))
+            if own != theirs or summary.norm.shape != (batch, heads, slots / summary.block):
+                what = f"{summary.norm.shape} of blocks of {summary.block}"
+                raise ValueError(f"a summary {what} is not of keys {k.shape} with such a coordinate")
+        if summary is not None and (block % summary.block == 0 or block >= slots):
+            summary = dataclasses.replace(_merged(summary, -(-block // summary.block)), block=block)
+        else:
+            summary = summarize(keys, key_norms(k, v, dtype), block)
+        return _extents(summary, keys, dtype, q.shape[2])
+
+    @property
+    def blocks(self) -> int:
+        """N."""
+        return self.in_each_row.shape[0]
+
+    def run(self, start: Int[Array, ""], count: int) -> "Extents":
+        """The extents of a run of blocks."""
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, count, axis=-1), self)
+
+
+def norms(x: Float[Array, "... D"], dtype: jnp.dtype) -> Float[Array, "..."]:
+    """At least the norms of some vectors, computed in `dtype`."""
+    # The square of a number below the root of the smallest normal one is lost; together these are shorter than this.
+    lost = math.sqrt(x.shape[-1] * float(jnp.finfo(dtype).tiny))
+    return jnp.sqrt(jnp.sum(jnp.square(x.astype(dtype)), -1)) + lost
+
+
+def key_norms(k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dtype: jnp.dtype) -> Float[Array, "B S K"]:
+    """At least the norms of keys; NaN where a value is not finite, since NaN proves nothing."""
+    norm = norms(k, dtype)
+    if v is not None:
+        norm = jnp.where(jnp.isfinite(jnp.abs(v).max(-1)), norm, jnp.nan)
+    return norm
+
+
+def summarize(tokens: Tokens, norm: Float[Array, "B T H"], block: int) -> Summary:
+    """The summary of tokens and of the norms of their vectors.
+
+    Args:
+        tokens: whole blocks.
+        norm: of as many, or of fewer: pads have none.
+        block: tokens of a block.
+    """
+    filled = (tokens.position < EMPTY)[:, None]
+    position = _cut(tokens.position[:, None], block)[:, 0]
+    last = jnp.where(position < EMPTY, position, -1).max(2)
+
+    def extreme(pick: Callable, neutral: float, x: Array) -> Array:
+        return pick(_cut(jnp.where(filled, x, neutral), block), 3)
+
+    lowest = jax.tree.map(functools.partial(extreme, jnp.min, jnp.inf), tokens.coordinate)
+    highest = jax.tree.map(functools.partial(extreme, jnp.max, -jnp.inf), tokens.coordinate)
+    norm = jnp.where(filled[:, 0, : norm.shape[1], None], norm, 0)
+    norm = jnp.pad(norm, ((0, 0), (0, -norm.shape[1] % block), (0, 0)))
+    # Maxima come first: a transposed copy of all norms would be the largest array here.
+    norm = norm.reshape(norm.shape[0], -1, block, norm.shape[2]).max(2).swapaxes(1, 2)
+    return Summary(position.min(2), last, lowest, highest, norm, block)
+
+
+def joined(one: Summary, other: Summary) -> Summary:
+    """The summary of what two have summed up, block by block."""
+    return _by_extremes(jnp.minimum, jnp.maximum, one, other)
+
+
+def _merged(summary: Summary, many: int) -> Summary:
+    """The numbers of blocks so many times as long; the last one has what is left."""
+
+    def merge(extreme: Callable) -> Callable[[Array], Array]:
+        def of_longer_blocks(x: Array) -> Array:
+            x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % many)], mode="edge")
+            return extreme(x.reshape(*x.shape[:-1], -1, many), -1)
+
+        return of_longer_blocks
+
+    return _by_extremes(merge(jnp.min), merge(jnp.max), summary)
+
+
+def _by_extremes(smallest: Callable, largest: Callable, first: Summary, *others: Summary) -> Summary:
+    """The summary whose smallest numbers are one function of those of others, and whose largest are another."""
+    of = lambda pick, name: jax.tree.map(pick, *(getattr(x, name) for x in (first, *others)))
+    low, high = ({name: of(pick, name) for name in names} for pick, names in ((smallest, _LOW), (largest, _HIGH)))
+    return Summary(**low, **high, block=first.block)
+
+
+def _extents(summary: Summary, tokens: Tokens, dtype: jnp.dtype, heads: int) -> Extents:
+    """The extents in all rows of the batch, of blocks that are padded to whole ones."""
+    first, last = summary.first.min(0), summary.last.max(0)
+    # A block without tokens has infinities, whose differences are NaN. A token's own NaN stays: no bound leaves it out.
+    shown = lambda x: jnp.where(last >= 0, x, 0)
+    if tokens.coordinate is None:
+        coordinate: Range = shown(first.astype(dtype))[None], shown(last.astype(dtype))[None]
+    else:
+        coordinate = (
+            jax.tree.map(lambda x: shown(x.min(0)), summary.lowest),
+            jax.tree.map(lambda x: shown(x.max(0)), summary.highest),
+        )
+    numbers = lambda least: None if tokens.segment is None else _numbers(tokens.segment, least, summary.block)
+    norm = jnp.repeat(summary.norm.max(0).astype(dtype), heads // summary.norm.shape[1], axis=0)
+    return Extents((first, last), numbers(1), numbers(0), (summary.last >= 0).all(0), coordinate, norm)
+
+
+def _numbers(x: Int[Array, "#B T"], least: int, block: int) -> Numbers:
+    """The smallest and the largest number of each block, of those from `least` to EMPTY - 1."""
+    x = x.reshape(x.shape[0], -1, block)
+    counts = (x >= least) & (x < EMPTY)
+    return jnp.where(counts, x, EMPTY).min((0, 2)), jnp.where(counts, x, -1).max((0, 2))
+
+
+def _limits(scoring: Scoring, block: int) -> tuple[Limits, Limits]:
+    """The limits of what any query of a block sees, and of what all of them see, [N]."""
+    filled = scoring.queries.position < EMPTY
+
+    def of_blocks(pick: Callable, neutral: int, x: Array) -> Array:
+        return pick(_cut(jnp.where(filled, x, neutral)[:, None], block), (0, 1, 3))
+
+    least, most = functools.partial(of_blocks, jnp.min, EMPTY), functools.partial(of_blocks, jnp.max, -EMPTY)
+    low, high = scoring.mask.limits(scoring.queries)
+    widest = Limits(None if low is None else least(low), most(high))
+    return widest, Limits(None if low is None else most(low), least(high))
+
+
+def _cut(x: Array, block: int) -> Array:
+    """[#B, H, T] -> [#B, H, N, block]."""
+    return x.reshape(*x.shape[:2], -1, block)
