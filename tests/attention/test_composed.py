@@ -1,6 +1,7 @@
 """Sinks, windows that leave some in sight and values of another width, against tables of all logits."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +11,21 @@ import pytest
 from bam_jax import attend, biases
 from bam_jax.attention import BACKENDS, Mask, Scoring, Tokens, Unsupported, attention, document_count
 from bam_jax.attention.cpu import blocks
-from bam_jax.attention.pallas import tpu_grid
+from bam_jax.attention.pallas import gpu, tpu_grid
 
 B, T, H, K, D, E = 2, 14, 4, 2, 6, 9
-EACH = [pytest.param(name, marks=pytest.mark.hopper) if name == "pallas_gpu" else name for name in BACKENDS]
+CASES = [("chunked", E), ("pallas_tpu", E), pytest.param("pallas_gpu", E, marks=pytest.mark.hopper)]
+CASES += [
+    pytest.param(name, width, marks=pytest.mark.full)
+    for name, width in itertools.product(BACKENDS, (E, D, D - 2))
+    if name != "pallas_gpu" and (name, width) not in CASES
+]
 WINDOW, SINKS = 4, 2
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
+    monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
     for module in (blocks, tpu_grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
 
@@ -53,8 +60,7 @@ def agree(made, expected):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, float(jnp.abs(b).max())))
 
 
-@pytest.mark.parametrize("width", [E, *(pytest.param(n, marks=pytest.mark.full) for n in (D, D - 2))])
-@pytest.mark.parametrize("backend", EACH)
+@pytest.mark.parametrize(("backend", "width"), CASES)
 def test_a_window_with_sinks_of_tokens_and_of_logits(backend, width, rng):
     """Two documents in each row, so that each has sinks of its own, and a soft cap."""
     operands = draw(rng, width)

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {"claims.py": "claims.md", "claims_encoders.py": "encoder_claims.md", "claims_prior.py": "prior_claims.md"}
 
 
+@pytest.mark.full  # it reads all records
 @pytest.mark.parametrize(("file", "page"), PAGES.items())
 def test_the_committed_page_is_that_of_the_committed_records(tmp_path, file, page):
     """Make it again with python -m bam_jax.claims experiments/FILE --scale=small --runs=none --out=docs/PAGE."""

@@ -98,7 +98,7 @@ DOCUMENTS = ([[0, 1, 2, 3, 4, 0, 1, 2]], [[1, 1, 1, 1, 1, 2, 2, 2]])
     ("positions", "segments", "taken"),
     [
         pytest.param([range(8)], None, True, marks=pytest.mark.full),
-        (*DOCUMENTS, True),
+        pytest.param(*DOCUMENTS, True, marks=pytest.mark.full),
         ([range(0, 16, 2)], None, False),
     ],
     ids=["straight", "packed", "sparse"],
