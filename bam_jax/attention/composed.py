@@ -35,7 +35,8 @@ def attend(
     else:
         widths = [x.shape[-1] for x in (q, k, v)]
         # What zeros add to a product is nothing, and the columns that they make of values are cut off again.
-        q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, max(widths) - x.shape[-1]),)) for x in (q, k, v))
+        if widths[0] != widths[2]:
+            q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, max(widths) - x.shape[-1]),)) for x in (q, k, v))
         plain = dataclasses.replace(plain, scale=scoring.content(widths[0]).scale)
         out, lse = _with_sink_tokens(run, q, k, v, plain)
         out = out[..., : widths[2]]

@@ -139,7 +139,7 @@ NATIVE = {"tpu": "pallas_tpu", "gpu": "pallas_gpu"}
 EVERYWHERE = ("chunked", "rows", "reference")
 """The backends that run on all of them: "auto" is the first of these that can do it where a platform's own cannot.
 
-A GPU takes none of the tiles that suit a CPU: each would be a dozen launches.
+A GPU leaves out the first, whose small tiles would be launched one by one.
 """
 
 COST = {
@@ -147,7 +147,7 @@ COST = {
     "rows": "all logits of many rows at a time in memory, the hidden ones too",
     "reference": "all logits in memory",
 }
-"""What the announcement says of them."""
+"""The words of the announcement for each of these."""
 
 
 @overload

@@ -19,7 +19,7 @@ from bam_jax.system.platform import platform
 
 _TABLE = 2**22  # Logits of all rows and heads that a block has, about.
 
-# On a GPU, where a block costs a dozen launches whatever its size: 1 GiB of them.
+# On a GPU, where a block costs some twenty launches forward and thirty backward whatever its size: 1 GiB of them.
 _TABLE_ON_GPU = 2**28
 
 

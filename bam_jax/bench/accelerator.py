@@ -153,8 +153,8 @@ def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _start_worker(given: argparse.Namespace, argv: Sequence[str]) -> int:
     left = max(given.deadline - time.monotonic(), 0.001) / 60
-    again = [x for x in argv if not x.startswith(("--again", "--minutes"))]
-    return subprocess.run([sys.executable, "-m", COMMAND, *again, f"--minutes={left}", "--worker"]).returncode
+    # The last --minutes counts; a worker forgets nothing, whatever --again says.
+    return subprocess.run([sys.executable, "-m", COMMAND, *argv, f"--minutes={left}", "--worker"]).returncode
 
 
 def _conclude(given: argparse.Namespace, argv: Sequence[str], cases: Sequence[chip_cases.Case]) -> int:

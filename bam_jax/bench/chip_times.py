@@ -18,7 +18,7 @@ BACKWARD = 2.5
 """Operations of attention's backward pass, in those of the forward pass: five products instead of two."""
 
 SLOW = 2048
-"""Tokens above which the backend of CPUs is left out on an accelerator: it starts programs for each of its small tiles."""
+"""Tokens above which an accelerator times its kernels alone of ours: what stands in for them would take most of the time."""
 
 
 def attention_operations(shape: AttentionShape, which: str) -> float:

@@ -19,8 +19,8 @@ from bam_jax.attention.logits.scoring import HIDDEN, bias_table
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 
 PASSES = ("forward", "forward+backward")
-OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "chunked"), "cpu": ("chunked",)}
-"""The backends that each platform may have, its own first."""
+OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "rows"), "cpu": ("chunked",)}
+"""The backends that "auto" may choose on each platform, its own first."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ CHIPS = {
     "v5p": Chip(95.73 * GIB, BANDWIDTHS["v5p"], 600e9, (16, 20, 28)),
     "v6e": Chip(31.24 * GIB, BANDWIDTHS["v6e"], 400e9, (16, 16)),
 }
-"""What links carry by the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e), where it is given both ways."""
+"""The chips; rates of links, both ways together, are those of the makers' pages (cloud.google.com/tpu/docs/v5e, v5p, v6e)."""
 
 CPU = "cpu"
 

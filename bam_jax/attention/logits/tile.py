@@ -59,8 +59,8 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     numbers = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32)[:, :, None, :], tree)
     own = queries.coordinate
     filled = queries.position < EMPTY
-    # The highest position of a causal query's limits is its own, unless it sees farther.
-    if own is None and not (mask.causal and queries.sees_to is None):
+    # A causal query's own position is the highest of its limits, which `coordinates` takes; other queries must bring theirs.
+    if own is None and (not mask.causal or queries.sees_to is not None):
         own = jnp.where(filled, queries.position, 0)[:, None]
     limits = mask.limits(queries)
     limits = limits._replace(highest=jnp.where(filled, limits.highest, -1))  # an empty slot sees nothing
