@@ -55,6 +55,14 @@ class Tokenizer(abc.ABC):
         """The ids of each text, as `encode` gives them; faster than one by one where the library is."""
         return [self.encode(text) for text in texts]
 
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """The ids of what a person types: `encode`'s, and of symbols that no text has, those that `decode` writes so."""
+        return self.encode(text)
+
+    def unknown(self, text: str) -> str:
+        """The characters of a prompt that it cannot tell from others, each once."""
+        return ""
+
     @abc.abstractmethod
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids, [tokens]."""
