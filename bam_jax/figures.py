@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.figures", description=__doc__)
     parser.add_argument("name", help=", ".join(sorted(NAMES)))
-    parser.add_argument("--run", action="append", required=True, help="the folder of a trained run, or quickstart; may be given again")
+    parser.add_argument(
+        "--run", action="append", required=True, help="the folder of a trained run, or quickstart; may be given again"
+    )
     parser.add_argument("--label", action="append", help="of each run, in their order (their folders' names)")
     parser.add_argument("--length", type=int, default=0, help="tokens of what is drawn (the figure's own choice)")
     parser.add_argument("--out", type=Path, help="the files, without suffix (NAME in the first run's folder)")

@@ -40,8 +40,11 @@ class ModelConfig(ConfigSection):
     causal: bool = True
     """False: an encoder, in which every token sees the whole text."""
     layers: int = 2
+    """Blocks of attention and MLP."""
     width: int = 64
+    """Of the rows between the layers; each head has width / heads."""
     heads: int = 4
+    """Heads of a layer."""
     kv_heads: int = 0
     """Key and value heads (grouped-query attention); 0: as many as heads."""
     hidden: int = 128
@@ -191,21 +194,25 @@ class OptimizerConfig(ConfigSection):
     path: ClassVar[str] = "config.optimizer."
 
     name: str = "adamw"
+    """"adamw" or "radam"."""
     rate: float = 3e-3
     """Peak learning rate."""
     prior_rate: float = 1.0
     """Multiplier of the rate for the prior's parameters."""
     b1: float = 0.9
+    """Decay of the gradient's running mean."""
     b2: float = 0.95
+    """Decay of its square's."""
     decay: float = 0.1
     """Decoupled weight decay of matrices; vectors and priors have none."""
     clip: float = 1.0
     """Largest global norm of a gradient."""
     warmup: int = 100
-    """Steps."""
+    """Steps in which the rate rises from 0 to its peak."""
     schedule: str = younger("cosine")
     """The way down after the warm-up: "cosine", or "linear", the default of Hugging Face's trainers."""
     final: float = 0.1
+    """The rate at the last step, as a fraction of the peak."""
     accumulate: int = 1
     """Micro-batches that a batch is cut into, one after the other."""
 
@@ -275,12 +282,21 @@ class Config(ConfigSection):
     batch: int = 32
     """Rows of one optimiser step; a row is a sequence, or the three of a triplet."""
     steps: int = 2000
+    """Optimiser steps; a run goes on where this is raised, at the rate that the schedule of all steps has there."""
     seed: int = 0
+    """Of first parameters, order of the text and everything else that is drawn."""
     start: str = ""
     """A run whose trained parameters are the first ones here; "": drawn from the seed."""
     log_every: int = 100
+    """Steps between two lines of metrics.jsonl."""
     checkpoint_every: int = 500
+    """Steps between two checkpoints; there is one at the end as well."""
+    eval_every: int = younger(0)
+    """Steps between two measurements of the loss on held-out text, and at the end; 0: none."""
+    eval_tokens: int = younger(2**16)
+    """Tokens of that text, rounded up to whole batches; always the same."""
     tensorboard: bool = False
+    """Whether metrics are written for TensorBoard as well."""
 
     @property
     def sequences(self) -> int:
@@ -292,7 +308,8 @@ class Config(ConfigSection):
             "encoding", _NAME.fullmatch(self.encoding) is not None, "a name, or package.module:Class without .py"
         )
         self.known("ssmax", SSMAX)
-        self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every")
+        self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every", "eval_tokens")
+        self.above(0, "eval_every")
         self.below(COUNT, "context", "batch", "steps")
         self.within(0, 2**32 - 1, "seed")
         masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]

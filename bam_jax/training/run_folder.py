@@ -48,15 +48,18 @@ def find(run: str | os.PathLike) -> Path:
 
 
 @contextlib.contextmanager
-def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer) -> Iterator[None]:
+def claim(
+    workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, *, longer: bool = False
+) -> Iterator[int]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
-    The claim ends with the block, or with the process, however that ends.
+    Gives the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
 
     Args:
         workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there.
         config: what the run is made from.
         tokenizer: the one that the configuration names; its files are copied.
+        longer: whether a run of fewer steps becomes one of as many as the configuration has.
 
     Raises:
         UserError: the folder holds a run of another configuration or tokenizer, or something else, or lies among the
@@ -70,14 +73,16 @@ def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Toke
         # Only now: another process that makes the same run at this moment may have written it meanwhile.
         if not (run / CONFIG).exists():
             files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
-        _check_configuration(run, config)
+        before = _check_configuration(run, config, longer)
         if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
             raise UserError(
                 f"workdir {run} holds weights without the state of their training; give a new folder and "
                 f"--config.start={run}"
             )
         save_tokenizer(tokenizer, run)
-        yield
+        if before < config.steps:
+            files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
+        yield before
 
 
 def is_claimed(run: Path) -> bool:
@@ -222,16 +227,21 @@ def make_empty(run: Path) -> None:
         raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
 
 
-def _check_configuration(run: Path, config: Config) -> None:
-    """See that a run's configuration is this one; the mesh may differ, since a run may go on with other devices."""
+def _check_configuration(run: Path, config: Config, longer: bool) -> int:
+    """See that a run's configuration is this one, and give its steps.
+
+    The mesh may differ, since a run may go on with other devices, and where it is to be trained longer, the steps be more.
+    """
     theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
     for name in sorted(theirs.keys() | ours.keys()):
-        if name.startswith("mesh."):
+        if name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
             continue
         # by their text: as values, 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
         if there != here:
             raise UserError(
                 f"workdir {run} holds a run with config.{name}={there}, not {here}; "
-                "use that configuration to resume it, or another workdir"
+                "use that configuration to resume it (more config.steps train it longer), or another workdir, where "
+                f"--config.start={run} begins with its parameters"
             )
+    return theirs["steps"]
