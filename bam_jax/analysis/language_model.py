@@ -1,6 +1,7 @@
 """A trained model in a person's hands: text in; text, logits and attention out."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Float, Int
 
 from bam_jax import config as configs
 from bam_jax import theory
 from bam_jax.analysis import heads
+from bam_jax.attention import EMPTY
 from bam_jax.config import Config
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models import generate
@@ -123,13 +126,15 @@ class LanguageModel:
             text: see `ids`.
         """
         ids = self.ids(text)
-        if self.config.model.causal:
-            pieces = generate.read_in_chunks(
-                self.decoder, jnp.asarray(ids)[None], chunk=CHUNK, read=min(CHUNK, len(ids))
-            )
+        self.decoder.check_length(len(ids))
+        if self.config.model.causal and len(ids) > CHUNK:
+            pieces = generate.read_in_chunks(self.decoder, jnp.asarray(ids)[None], chunk=CHUNK, read=CHUNK)
             rows = np.concatenate([np.asarray(logits[0]) for logits, _ in pieces])
-            return rows[len(rows) - len(ids) :, : self.tokenizer.size]
-        return np.asarray(self.decoder(jnp.asarray(ids)[None])[0][0, :, : self.tokenizer.size])
+        else:
+            pad = -len(ids) % generate.SLOTS
+            position = np.pad(np.arange(len(ids), dtype=np.int32), (pad, 0), constant_values=EMPTY)
+            rows = np.asarray(_logits(*nnx.split(self.decoder), np.pad(ids, (pad, 0)), position))
+        return rows[len(rows) - len(ids) :, : self.tokenizer.size]
 
     def attention(self, text: str) -> list[theory.Factors]:
         """Attention's weights over a text and what they factor into: of each layer `joint`, `content`, `position` [H, T, T].
@@ -151,6 +156,11 @@ class LanguageModel:
                 "layer's `decoder.scorings`"
             )
         return [_factors(*scored) for scored in heads.score_text(self.decoder, ids)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(graph: nnx.GraphDef, state: nnx.State, ids: Any, position: Any) -> Any:
+    return nnx.merge(graph, state)(ids[None], position=position[None])[0][0]
 
 
 @jax.jit

@@ -17,7 +17,7 @@ from bam_jax.models.transformer import Caches, Decoder
 from bam_jax.system.errors import UserError
 
 SLOTS = 128
-"""Tokens to be written, of which a cache has room for a multiple."""
+"""Tokens of which short prompts are padded to a multiple, and a cache has room for a multiple."""
 
 
 def read_in_chunks(
@@ -116,8 +116,8 @@ def generate(
         return
     length = tokens.shape[1]
     model.check_length(length + steps - 1)
-    chunk = max(1, min(chunk, length))
-    # Room in blocks: prompts of about one length share what is compiled.
+    # In blocks, prompts and room: those of about one length share what is compiled.
+    chunk = max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS))
     slots = length + -length % chunk + math.ceil(steps / SLOTS) * SLOTS
     logits, caches = prefill(model, tokens, lengths=lengths, chunk=chunk, slots=slots)
     end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)

@@ -14,6 +14,7 @@ from bam_jax import config as configs
 from bam_jax import generate as command
 from bam_jax import heads as heads_command
 from bam_jax import load
+from bam_jax.analysis import language_model
 from bam_jax.analysis.language_model import until
 from bam_jax.data import tokenizers
 from bam_jax.evals.passkey import FORCED, toy
@@ -49,9 +50,11 @@ def test_it_finds_keys_far_beyond_its_context(model, rng):
         assert model.generate(prompt, FORCED + 1, temperature=0) == model.tokenizer.decode(answer)
 
 
-def test_logits_are_those_of_the_decoder(model):
+def test_logits_are_those_of_the_decoder(model, monkeypatch):
     ids = model.ids(KEY)
     whole = model.decoder(jnp.asarray(ids)[None])[0][0]
+    np.testing.assert_allclose(model.logits(KEY), whole[:, : model.tokenizer.size], atol=1e-3)
+    monkeypatch.setattr(language_model, "CHUNK", 20)  # in pieces
     np.testing.assert_allclose(model.logits(KEY), whole[:, : model.tokenizer.size], atol=1e-3)
 
 
@@ -183,6 +186,7 @@ def test_only_the_tokenizers_tokens_are_written(tmp_path):
     assert max(model.tokens("a", 30, sampling=Sampling(temperature=50.0))) < 257
 
 
+@pytest.mark.full
 def test_the_page_runs():
     page = Path(__file__).parents[2] / "docs" / "models.md"
     first, second = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
