@@ -107,6 +107,23 @@ def digest(*parts: bytes) -> str:
     return hashlib.sha256(whole).hexdigest()[:16]
 
 
+def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
+    """The first tokens of a document, of which the last ends it as before.
+
+    Args:
+        ids: [tokens], with the end.
+        length: tokens at most.
+        eos: the id that ends a document; None: there is none.
+
+    >>> cut(np.array([5, 6, 7, 9]), 3, 9)
+    array([5, 6, 9], dtype=int32)
+    """
+    head = np.array(ids[:length], np.int32)
+    if len(ids) > length and eos is not None:
+        head[-1] = eos
+    return head
+
+
 def encodable(text: str) -> str:
     """The text with "?" for what UTF-8 cannot hold: Python's strings may have lone surrogates, libraries refuse them.
 
