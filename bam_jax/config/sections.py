@@ -1,9 +1,9 @@
 """Everything that a run depends on, as frozen dataclasses; each field says what it is."""
 
 import dataclasses
-import re
 from typing import Any, ClassVar
 
+from bam_jax.config.places import places
 from bam_jax.config.section import ConfigSection, joined, kinds, typed, younger
 from bam_jax.system.errors import UserError, nearest, shown
 
@@ -54,10 +54,20 @@ class ModelConfig(ConfigSection):
     """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
     dtype: str = "auto"
     """Of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
+    qk_norm: bool = younger(False)
+    """An RMS norm of every head's query and key, with scales that train, before they are rotated (Henry et al. 2020; as in
+    Qwen 3)."""
+    gate: bool = younger(False)
+    """A sigmoid gate on attention's output, elementwise and of every head, from the layer's input (Qiu et al. 2025, arXiv
+    2505.06708)."""
+    sinks: bool = younger(False)
+    """A logit of each head, trained, of one key more whose value is 0 (gpt-oss; Xiao et al. 2024)."""
+    soft_cap: float = younger(0.0)
+    """c of c tanh(score / c), below which scores of queries and keys stay (Gemma 2, where it is 50); 0: none."""
 
     def check(self) -> None:
         self.above(1, "layers", "width", "heads", "hidden")
-        self.above(0, "kv_heads", "vocab")
+        self.above(0, "kv_heads", "vocab", "soft_cap")
         self.below(2**16, "layers", "heads")  # of each, something is listed
         self.known("family", FAMILIES)
         self.known("dtype", DTYPES)
@@ -245,8 +255,8 @@ class MeshConfig(ConfigSection):
         self.above(1, "tensor", "context")
 
 
-_NAME = re.compile(r"[^:]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-"""An encoding's name or import path."""
+OF_LAYERS = ("ssmax", "log_temperature", "log_temperature_start")
+"""Fields of a configuration that a place of a pattern may state for its layers, among its encoding's options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,15 +267,23 @@ class Config(ConfigSection):
 
     encoding: str = "bam"
     """A name in `bam_jax.encodings.ENCODINGS`, or the import path "package.module:Class" of your own, whose module is
-    imported where a command or its config file names it, and never because a run does."""
+    imported where a command or its config file names it, and never because a run does. Or a pattern of such that layers
+    repeat, each with options of its own: "rope:window=512/rope:window=512/nope:ssmax=on" (docs/layers.md)."""
     encoding_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of the encoding, which checks them."""
+    """Arguments of the encoding, which checks them, and `window`, the tokens that a query sees at most, itself included. In a
+    pattern those of every place that does not state its own."""
     ssmax: str = "off"
     """"on": the placement that the authors use with that encoding; "inside" or "outside": the prior's, of its factor;
     "effective": outside, and the factor grows beyond the training context alone, with the keys that a head's prior leaves in
     play (`bam_jax.encodings.EffectiveSSMax`)."""
+    log_temperature: float = younger(0.0)
+    """alpha of the factor 1 + alpha ln max(n / n0, 1) of a query's scores, n the keys that it sees: Llama 4's, where it is 0.1
+    and n0 8,192; 0: none."""
+    log_temperature_start: int = younger(0)
+    """n0 of that factor, in keys; 0: the context."""
     shared_encoding: bool = False
-    """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper)."""
+    """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper); in a pattern the
+    layers of each run of equal places."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -287,11 +305,33 @@ class Config(ConfigSection):
         """Sequences of one optimiser step, each of `context` tokens, pads among them."""
         return self.batch * (len(TRIPLET) if self.data.contrastive else 1)
 
+    def places(self) -> list[dict[str, Any]]:
+        """The arguments of `encodings.spec` for each place of the pattern of layers, one of a single encoding.
+
+        >>> [(place["name"], place["ssmax"]) for place in Config(encoding="rope:window=8/nope:ssmax=on").places()]
+        [('rope', 'off'), ('nope', 'on')]
+
+        Raises:
+            UserError: a place that will not do.
+        """
+        of_layers = {name: getattr(self, name) for name in OF_LAYERS}
+        common = {"options": self.encoding_options, "shared": self.shared_encoding}
+        return [place.arguments(common, of_layers) for place in places(self.encoding)]
+
+    def modules(self) -> list[str]:
+        """The modules of encodings of the user's own."""
+        found = [place.name.partition(":") for place in places(self.encoding)]
+        return list(dict.fromkeys(module for module, colon, _ in found if colon))
+
     def check(self) -> None:
-        self.require(
-            "encoding", _NAME.fullmatch(self.encoding) is not None, "a name, or package.module:Class without .py"
-        )
+        pattern = self.places()
+        if self.model.layers % len(pattern):
+            raise UserError(
+                f"config.encoding={shown(self.encoding)} has {len(pattern)} places, which must divide "
+                f"config.model.layers={self.model.layers}"
+            )
         self.known("ssmax", SSMAX)
+        self.above(0, "log_temperature", "log_temperature_start")
         self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every")
         self.below(COUNT, "context", "batch", "steps")
         self.within(0, 2**32 - 1, "seed")
