@@ -172,6 +172,8 @@ def _shared_name(made: Config) -> str:
     """The name of a run that experiments share: its method and sizes, and a digest of all that it depends on."""
     method = made.encoding if made.ssmax == "off" else f"{made.encoding}-ssmax"
     sizes = f"{made.model.layers}x{made.model.width}-{made.context}"
+    if "/" in method:  # a pattern may be longer than a name of a folder
+        method = f"pattern-{method[:60]}"
     return f"{_plain(method)}-{sizes}-seed{made.seed}-{config.digest(made)}"
 
 

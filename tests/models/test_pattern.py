@@ -1,7 +1,10 @@
 """Patterns of encodings, and what goes with attention in the layers of today: norms, gates, sinks, caps, temperatures."""
 
 import dataclasses
+import doctest
 import math
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -280,3 +283,24 @@ def test_young_fields_at_their_defaults_leave_a_digest_as_it_was():
     assert configs.digest(Config()) == configs.digest(
         configs.override(Config(), {name: type(v)(0) for name, v in values.items()})
     )
+
+
+def test_the_examples_of_the_page_run():
+    found = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "layers.md"), module_relative=False)
+    assert found.attempted > 10 and not found.failed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        (re.sub(" .*", "", cell), 12)
+        for cell in re.findall(
+            r"^\| [^|]+ \| `([a-z][^`]*:[^`]*/[^`]*)`",
+            (Path(__file__).parents[2] / "docs" / "layers.md").read_text(),
+            re.MULTILINE,
+        )
+    ],
+)
+def test_the_patterns_of_the_page_are_built(pattern, layers):
+    made = build(pattern, layers=layers, move=False)
+    assert len(made.stacks()) == 1 and len(made.stack_of) in (2, 4)
