@@ -6,6 +6,7 @@ rates, its window and its temperature from a table, by its place.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -15,6 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY, Mask, Tokens
+from bam_jax.config import ModelConfig
 from bam_jax.encodings import Dims, Encoding, LogTemperature, RoPE, Spec
 from bam_jax.encodings.rotary import Turning
 from bam_jax.models.blocks import Attention, TokenInfo
@@ -33,6 +35,11 @@ def position_embedding(pattern: Sequence[Spec], dims: Dims, rngs: nnx.Rngs) -> n
             "alone, not in a pattern with others"
         )
     return pattern[0].build_embedding(dims, rngs)
+
+
+def runs(pattern: Sequence[Spec]) -> tuple[int, ...]:
+    """For each place the number of its run: equal places beside each other are one."""
+    return 0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(pattern))
 
 
 class Alternative(nnx.Module):
@@ -110,21 +117,21 @@ class Table:
         return TokenInfo(tokens, self.visible)
 
 
-def table(places: Sequence[Alternative], infos: Sequence[TokenInfo], causal: bool, head_width: int) -> Table:
+def table(places: Sequence[Alternative], infos: Sequence[TokenInfo], config: ModelConfig) -> Table:
     """The table of a pattern and a text.
 
     Args:
         places: of the pattern.
         infos: of each place.
-        causal: whether queries see only what comes before them.
-        head_width: dimensions of a head.
+        config: of the model.
     """
+    causal, half = config.causal, config.width // config.heads // 2
     rates, magnitude, alpha, start, lowest, highest = (None,) * 6
     encodings, temperatures = [place.encoding for place in places], [place.log_temperature for place in places]
     numbers = lambda values: jnp.asarray(np.array(values), jnp.float32)
     if any(isinstance(each, RoPE) for each in encodings):
-        still = np.zeros(head_width // 2)
-        rates = numbers([each.rates(head_width // 2) if isinstance(each, RoPE) else still for each in encodings])
+        still = np.zeros(half)
+        rates = numbers([each.rates(half) if isinstance(each, RoPE) else still for each in encodings])
         magnitude = numbers([each.magnitude if isinstance(each, RoPE) else 1.0 for each in encodings])
     if any(each is not None for each in temperatures):
         alpha = numbers([0.0 if each is None else each.alpha for each in temperatures])

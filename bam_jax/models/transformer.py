@@ -1,7 +1,6 @@
 """The transformer of both papers: token embeddings, a stack of layers, and a head, as a family of models has them."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from bam_jax.encodings import Dims, Encoding, Spec, spec
 from bam_jax.models import per_device
 from bam_jax.models.blocks import Attention, Block, PostNormBlock, TokenInfo
 from bam_jax.models.layers import FAMILIES, MaskedHead, head_logits, product_dtype, rngs_of
-from bam_jax.models.pattern import alternatives, position_embedding, table
+from bam_jax.models.pattern import alternatives, position_embedding, runs, table
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
@@ -74,8 +73,7 @@ class Decoder(nnx.Module):
         self.position = position_embedding(pattern, dims, rngs_of(rngs, "position"))
         found = alternatives(pattern, dims)
         self.alternatives = None if found is None else nnx.List(found)
-        runs = [0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(pattern))]
-        self.stack_of = tuple(runs if found is None else [0] * len(pattern))
+        self.stack_of = runs(pattern) if found is None else (0,) * len(pattern)
         self.shared_encoding = pattern[0].shared
         keys = rngs_of(rngs, "layers").split(config.layers)
 
@@ -161,11 +159,9 @@ class Decoder(nnx.Module):
 
     def stacks(self) -> list[Block]:
         """The stacked blocks of the layers, in the order of their places; mostly there is one."""
-        return (
-            [self.layers]
-            if isinstance(self.layers, Block)
-            else [self.layers[name] for name in sorted(self.layers, key=int)]
-        )
+        if isinstance(self.layers, Block):
+            return [self.layers]
+        return [self.layers[name] for name in sorted(self.layers, key=int)]
 
     def order(self) -> Iterator[tuple[int, int]]:
         """For each layer its place in the pattern, and its number in the stack of that."""
@@ -182,8 +178,7 @@ class Decoder(nnx.Module):
         after = lambda layer, info, x: (sharding.shard_activations(layer(x, info)[0]), None)
         places = self._places()
         if self.alternatives is not None:
-            head_width = self.config.width // self.config.heads
-            numbers = table(self.alternatives, infos, self.config.causal, head_width)
+            numbers = table(self.alternatives, infos, self.config)
 
             def step_of_table(x: Array, own: tuple[nnx.State, Array]) -> tuple[Array, None]:
                 layer = places[0][0](own[0])
@@ -198,14 +193,14 @@ class Decoder(nnx.Module):
         ]
         if len(self.stacks()) == 1:
             return jax.lax.scan(steps[0], x, places[0][1])[0]
-        runs = [(self.stack_of.index(stack), self.stack_of.count(stack)) for stack in sorted({*self.stack_of})]
+        lengths = [(self.stack_of.index(stack), self.stack_of.count(stack)) for stack in sorted({*self.stack_of})]
         states = [
             jax.tree.map(lambda s, size=size: s.reshape(-1, size, *s.shape[1:]), places[first][1])
-            for first, size in runs
+            for first, size in lengths
         ]
 
         def period(x: Array, states: list[nnx.State]) -> tuple[Array, None]:
-            for (first, _), state in zip(runs, states, strict=True):
+            for (first, _), state in zip(lengths, states, strict=True):
                 x, _ = jax.lax.scan(steps[first], x, state)
             return x, None
 
@@ -290,7 +285,7 @@ class Decoder(nnx.Module):
             self.check_length(tokens.shape[1])
             position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         at = Tokens(position, segment)
-        masks = self._masks()
+        masks = [Mask(causal=self.config.causal, window=encoding.window) for encoding in self._encodings()]
         count = {mask: document_count(at, mask) for mask in masks}
         infos = [TokenInfo(at, count[mask]) for mask in masks]
         x = per_device.embed(self.embed, tokens)
@@ -318,17 +313,16 @@ class Decoder(nnx.Module):
         Without positions in x and in k, each occurrence of an id has the same key and the same value there, which attention over
         a long cache makes use of.
         """
-        first = self.stacks()[0].attention if self.alternatives is None else self.alternatives[0]
-        if self.position is not None or type(first.encoding).rotate is not Encoding.rotate:
+        if self.position is not None or type(self._encodings()[0]).rotate is not Encoding.rotate:
             return info
         kinds = Kinds(ids, self.embed.num_embeddings)
         return dataclasses.replace(info, tokens=dataclasses.replace(info.tokens, kinds=kinds))
 
-    def _masks(self) -> list[Mask]:
-        """The mask of each place."""
+    def _encodings(self) -> list[Encoding]:
+        """The encoding of each place, stacked."""
         if self.alternatives is not None:
-            return [Mask(causal=self.config.causal, window=place.encoding.window) for place in self.alternatives]
-        return [self.stacks()[stack].attention.mask for stack in self.stack_of]
+            return [place.encoding for place in self.alternatives]
+        return [self.stacks()[stack].attention.encoding for stack in self.stack_of]
 
     def check_length(self, length: int) -> None:
         """Raise UserError where the encoding has no positions for `length` tokens."""
