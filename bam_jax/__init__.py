@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bam_jax.analysis.language_model import load
     from bam_jax.attention import attend
 
-__all__ = ["attend"]
+__all__ = ["attend", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,4 +15,8 @@ def __getattr__(name: str) -> Any:
         from bam_jax.attention import attend
 
         return attend
+    if name == "load":
+        from bam_jax.analysis.language_model import load
+
+        return load
     raise AttributeError(f"module 'bam_jax' has no attribute {name!r}")

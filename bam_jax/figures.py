@@ -15,6 +15,7 @@ from bam_jax.analysis.figures import NAMES, draw
 from bam_jax.render import style
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
+from bam_jax.training import run_folder
 
 
 def main(argv: Sequence[str]) -> None:
@@ -28,19 +29,22 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.figures", description=__doc__)
     parser.add_argument("name", help=", ".join(sorted(NAMES)))
-    parser.add_argument("--run", action="append", required=True, help="the folder of a trained run; may be given again")
+    parser.add_argument(
+        "--run", action="append", required=True, help="the folder of a trained run, or quickstart; may be given again"
+    )
     parser.add_argument("--label", action="append", help="of each run, in their order (their folders' names)")
     parser.add_argument("--length", type=int, default=0, help="tokens of what is drawn (the figure's own choice)")
     parser.add_argument("--out", type=Path, help="the files, without suffix (NAME in the first run's folder)")
     configs.allow_option(parser)
     given = parser.parse_args(argv)
-    folders = [Path(run) for run in given.run]
+    folders = [run_folder.find(run) for run in given.run]
     labels = given.label or [folder.resolve().name for folder in folders]
     if len(labels) != len(folders) or len({*labels}) < len(labels):
         raise UserError(f"{len(folders)} runs and the labels {', '.join(labels)}: give each run a --label of its own")
     runs = dict(zip(labels, folders, strict=True))
     figure = draw(given.name, runs, given.length, configs.allowed(given.allow))
-    out = given.out or folders[0] / given.name
+    own = folders[0] if Path(given.run[0]).exists() else Path()  # not into the package, whose model may have been named
+    out = given.out or own / given.name
     out.parent.mkdir(parents=True, exist_ok=True)
     style.save(figure, out)
     print(f"wrote {out}.png and {out}.svg")

@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> None:
         UserError: see `measure`.
     """
     parser = errors.Parser(prog="python -m bam_jax.heads", description=__doc__)
-    parser.add_argument("--run", required=True, help="the folder of a trained run")
+    parser.add_argument("--run", required=True, help="the folder of a trained run, or quickstart")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
     configs.allow_option(parser)
@@ -35,9 +35,9 @@ def main(argv: Sequence[str]) -> None:
     records = measure(
         given.run, keys=keys, tokens=given.tokens, overrides=overrides, allow=allow, progress=given.progress
     )
-    path = write(Path(given.run), records)
     print(to_text(records))
-    print(f"wrote {path}")
+    if Path(given.run).exists():  # else it is a model that comes with the package
+        print(f"wrote {write(Path(given.run), records)}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]
 
-The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone. SIGTERM has it save
+The same command again resumes a run that was interrupted, bit for bit, and leaves a finished one alone; with a larger
+--config.steps it trains that one longer, at the rates that the schedule of all steps has from there. SIGTERM has it save
 a checkpoint after the step that it is at, and exit with code 75, and Ctrl-C with 130; while the first step is compiled, or at
 a second signal, it ends at once. Several processes train together where a scheduler starts them, or by --coordinator,
 --processes and --process.
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
+from bam_jax.config import description
 from bam_jax.system import console, errors
 from bam_jax.training import session
 
@@ -26,6 +28,7 @@ def main(argv: Sequence[str]) -> None:
         UserError: see `session.train`.
     """
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
+    parser.epilog = description.to_text()
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")
     console.progress_option(parser)
@@ -43,6 +46,7 @@ def main(argv: Sequence[str]) -> None:
         config,
         workdir,
         progress=arguments.progress,
+        longer=True,
         coordinator=arguments.coordinator,
         count=arguments.processes,
         process=arguments.process,

@@ -66,7 +66,19 @@ FLOORS = [
 """Every room, floor by floor from the ground, and the rooms that it imports; a room is a folder that holds modules."""
 
 ROOMS = {room: set(imports.split()) for floor in FLOORS for room, imports in floor.items()}
-COMMANDS = {"train", "evaluate", "sweep", "tables", "claims", "report", "heads", "figures", "convert", "preflight"}
+COMMANDS = {
+    "train",
+    "evaluate",
+    "sweep",
+    "tables",
+    "claims",
+    "report",
+    "heads",
+    "figures",
+    "generate",
+    "convert",
+    "preflight",
+}
 COMMANDS |= {"methods", "retrieve", "data.prepare", "data.inspect", "data.train_tokenizer", "data.make_retrieval"}
 PUBLIC = ("biases", "encodings", "attention", "theory", "adapters")
 """The packages that people import: these names stay."""

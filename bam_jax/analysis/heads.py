@@ -118,7 +118,7 @@ def measure(
     layer's own.
 
     Args:
-        run: the run's folder; nothing is written to it.
+        run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
         keys: of the queries whose priors are measured; () means the training context and 64 and 500 times that, as far as
             the text goes where the prior depends on it.
         tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
@@ -129,7 +129,7 @@ def measure(
     Raises:
         UserError: the run or the arguments will not do.
     """
-    run = Path(run)
+    run = run_folder.find(run)
     own = run_folder.read_config(run)
     step = run_folder.trained_step(run)  # once: a training may save another in the meantime
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)

@@ -1,6 +1,7 @@
 """The base of a configuration's groups: typed fields, and one line for a value that will not do."""
 
 import dataclasses
+import difflib
 import functools
 import json
 import re
@@ -49,7 +50,11 @@ def kind_of(cls: type["ConfigSection"], name: str) -> Any:
     """
     fields = kinds(cls)
     if name not in fields:
-        raise UserError(f"unknown config key {joined(cls.path, name)}; {nearest(name, fields)}")
+        said = f"unknown config key {joined(cls.path, name)}; {nearest(name, fields)}"
+        for near in difflib.get_close_matches(name, fields, n=1):
+            if is_section(fields[near]):
+                said += f"; keys of {near}: {', '.join(kinds(fields[near]))}"
+        raise UserError(said)
     return fields[name]
 
 

@@ -3,14 +3,13 @@
 import dataclasses
 from typing import Any, ClassVar
 
+from bam_jax.config.model import ModelConfig
 from bam_jax.config.places import places
 from bam_jax.config.section import ConfigSection, joined, kinds, typed, younger
 from bam_jax.system.errors import UserError, nearest, shown
 
 COUNT = 2**31 - 1
 """The most steps, and tokens of a text: arrays count them in int32."""
-DTYPES = ("auto", "bfloat16", "float32")
-FAMILIES = ("llama", "gpt2", "bert")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
@@ -26,54 +25,6 @@ TASKS = (*NEXT_TOKEN, "masked", "triplets")
 TRIPLET = ("query", "positive", "negative")
 """The texts of a row of the task triplets."""
 TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig(ConfigSection):
-    """The decoder's sizes."""
-
-    path: ClassVar[str] = "config.model."
-
-    family: str = "llama"
-    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
-    as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input."""
-    causal: bool = True
-    """False: an encoder, in which every token sees the whole text."""
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
-    kv_heads: int = 0
-    """Key and value heads (grouped-query attention); 0: as many as heads."""
-    hidden: int = 128
-    """Width inside the MLP."""
-    vocab: int = 0
-    """0: what the tokenizer needs (`Tokenizer.padded`)."""
-    remat: bool = False
-    """Recompute each layer in the backward pass instead of storing its activations."""
-    scan: bool = True
-    """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
-    dtype: str = "auto"
-    """Of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
-    qk_norm: bool = younger(False)
-    """An RMS norm of every head's query and key, with scales that train, before they are rotated (Henry et al. 2020; as in
-    Qwen 3)."""
-    gate: bool = younger(False)
-    """A sigmoid gate on attention's output, elementwise and of every head, from the layer's input (Qiu et al. 2025, arXiv
-    2505.06708)."""
-    sinks: bool = younger(False)
-    """A logit of each head, trained, of one key more whose value is 0 (gpt-oss; Xiao et al. 2024)."""
-    soft_cap: float = younger(0.0)
-    """c of c tanh(score / c), below which scores of queries and keys stay (Gemma 2, where it is 50); 0: none."""
-
-    def check(self) -> None:
-        self.above(1, "layers", "width", "heads", "hidden")
-        self.above(0, "kv_heads", "vocab", "soft_cap")
-        self.below(2**16, "layers", "heads")  # of each, something is listed
-        self.known("family", FAMILIES)
-        self.known("dtype", DTYPES)
-        self.require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
-        divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
-        self.require("kv_heads", divides, f"0 or a divisor of the heads, {self.heads}")
 
 
 _SHARED = {"tokenizer", "mixture", "positions", "similarity_scale", "workers"}
@@ -201,21 +152,25 @@ class OptimizerConfig(ConfigSection):
     path: ClassVar[str] = "config.optimizer."
 
     name: str = "adamw"
+    """"adamw" or "radam"."""
     rate: float = 3e-3
     """Peak learning rate."""
     prior_rate: float = 1.0
     """Multiplier of the rate for the prior's parameters."""
     b1: float = 0.9
+    """Decay of the gradient's running mean."""
     b2: float = 0.95
+    """Decay of its square's."""
     decay: float = 0.1
     """Decoupled weight decay of matrices; vectors and priors have none."""
     clip: float = 1.0
     """Largest global norm of a gradient."""
     warmup: int = 100
-    """Steps."""
+    """Steps in which the rate rises from 0 to its peak."""
     schedule: str = younger("cosine")
     """The way down after the warm-up: "cosine", or "linear", the default of Hugging Face's trainers."""
     final: float = 0.1
+    """The rate at the last step, as a fraction of the peak."""
     accumulate: int = 1
     """Micro-batches that a batch is cut into, one after the other."""
 
@@ -293,12 +248,21 @@ class Config(ConfigSection):
     batch: int = 32
     """Rows of one optimiser step; a row is a sequence, or the three of a triplet."""
     steps: int = 2000
+    """Optimiser steps; a run goes on where this is raised, at the rate that the schedule of all steps has there."""
     seed: int = 0
+    """Of first parameters, order of the text and everything else that is drawn."""
     start: str = ""
     """A run whose trained parameters are the first ones here; "": drawn from the seed."""
     log_every: int = 100
+    """Steps between two lines of metrics.jsonl."""
     checkpoint_every: int = 500
+    """Steps between two checkpoints; there is one at the end as well."""
+    eval_every: int = younger(0)
+    """Steps between two measurements of the loss on held-out text, and at the end; 0: none."""
+    eval_tokens: int = younger(2**16)
+    """Tokens of that text, rounded up to whole batches; always the same."""
     tensorboard: bool = False
+    """Whether metrics are written for TensorBoard as well."""
 
     @property
     def sequences(self) -> int:
@@ -331,8 +295,8 @@ class Config(ConfigSection):
                 f"config.model.layers={self.model.layers}"
             )
         self.known("ssmax", SSMAX)
-        self.above(0, "log_temperature", "log_temperature_start")
-        self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every")
+        self.above(0, "log_temperature", "log_temperature_start", "eval_every")
+        self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every", "eval_tokens")
         self.below(COUNT, "context", "batch", "steps")
         self.within(0, 2**32 - 1, "seed")
         masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]

@@ -1,4 +1,6 @@
-"""Convert the authors' weights, or a BERT, into a run; or a run's weights into the authors' layout.
+"""Convert the authors' weights, or a BERT, into a run; or a run into one file of weights, ours or in the authors' layout.
+
+    python -m bam_jax.convert --run=runs/mine --export=FOLDER    # a run without its training, to be given away
 
     python -m bam_jax.convert --layout=bam --source=logs/l12/bam_ssmax/version_00 --run=runs/published
     python -m bam_jax.evaluate --run=runs/published --eval=passkey --lengths=512,32768
@@ -7,7 +9,8 @@
 
 SOURCE is a folder with model.safetensors or model.pt and, of BAM, args.json, of BERT, config.json and vocab.txt; or the file of
 weights in it. A .pt or .bin file needs torch, and is read as weights only. `--config.a.b=value` sets what the weights do not say
-(the tokenizer, for one). What is exported is model.safetensors and, of BAM, args.json, for the authors' own code.
+(the tokenizer, for one). What is exported with a layout is model.safetensors and, of BAM, args.json, for the authors' own code;
+without one it is a folder that evaluate, heads, generate and --config.start take for a run.
 """
 
 import argparse
@@ -16,7 +19,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.convert import LAYOUTS
-from bam_jax.convert.runs import describe, export, read, to_run
+from bam_jax.convert.runs import describe, export, export_own, read, to_run
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest
 
@@ -25,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     """The command; `argv` as in the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.convert", description=__doc__)
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
-    parser.add_argument("--layout", required=True, help=f"whose: {', '.join(LAYOUTS)}")
+    parser.add_argument("--layout", help=f"whose: {', '.join(LAYOUTS)}; of --export, ours if it is left out")
     parser.add_argument(
         "--run", type=Path, required=True, help="the run's folder: written with --source, read with --export"
     )
@@ -34,17 +37,22 @@ def main(argv: Sequence[str]) -> None:
     configs.allow_option(parser)
     arguments, overrides = configs.parse(argv, parser)
     configs.allowed(arguments.allow)
-    if arguments.layout not in LAYOUTS:
-        raise UserError(f"unknown layout {arguments.layout!r}; {nearest(arguments.layout, LAYOUTS)}")
     if (arguments.source is None) == (arguments.export is None):
         raise UserError("give --source=FOLDER to convert into --run, or --export=FOLDER to convert from it")
-    layout = LAYOUTS[arguments.layout]
+    if arguments.layout is None and arguments.source is not None:
+        raise UserError(f"give the layout of --source={arguments.source}: --layout={' or '.join(LAYOUTS)}")
+    if arguments.layout is not None and arguments.layout not in LAYOUTS:
+        raise UserError(f"unknown layout {arguments.layout!r}; {nearest(arguments.layout, LAYOUTS)}")
     if arguments.export is not None:
         if overrides:
             raise UserError(f"{configs.arguments(overrides)[0]} changes nothing of an export; leave it out")
-        export(layout, arguments.run, arguments.export)
+        if arguments.layout is None:
+            export_own(arguments.run, arguments.export)
+        else:
+            export(LAYOUTS[arguments.layout], arguments.run, arguments.export)
         print(f"wrote {arguments.export}")
         return
+    layout = LAYOUTS[arguments.layout]
     weights, described, notes = read(layout, arguments.source)
     folder = arguments.source if arguments.source.is_dir() else arguments.source.parent
     config = describe(layout, weights, described, overrides, folder)

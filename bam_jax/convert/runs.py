@@ -18,7 +18,7 @@ from bam_jax.data import tokenizers
 from bam_jax.models import transformer
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
+from bam_jax.training import checkpoint, run_folder, weights
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
 _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch models
@@ -128,6 +128,22 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
     write(theirs, folder / FILES[0])
 
 
+def export_own(run: Path, folder: Path) -> None:
+    """Write a run's newest weights as they are here, with what was measured of them: a run without its training.
+
+    Args:
+        run: the run's folder.
+        folder: a new or an empty one.
+
+    Raises:
+        UserError: the run has no checkpoint, or the folder is not empty.
+    """
+    step = run_folder.trained_step(run)
+    _, tokenizer, decoder = checkpoint.restore_model(run, step=step)
+    weights.write(folder, run_folder.read_config(run), tokenizer, transformer.split(decoder)[1], step)
+    weights.copy_records(run, folder)
+
+
 def _safetensors(path: Path) -> Arrays:
     flax = _import("safetensors.flax")  # numpy has no bfloat16
     try:
@@ -155,4 +171,4 @@ def _import(name: str) -> Any:
     except ModuleNotFoundError as error:
         if name == "torch":
             raise UserError("a PyTorch file needs PyTorch: pip install torch, or give a .safetensors file") from error
-        raise UserError(f"converting weights needs {error.name}: pip install 'bam_jax[convert]'") from error
+        raise UserError(f"converting weights needs {error.name}: pip install 'bam_jax[train]'") from error

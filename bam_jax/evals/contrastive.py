@@ -9,16 +9,15 @@ from typing import Any, NotRequired
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from bam_jax import config as configs
 from bam_jax.config.sections import TRIPLET
 from bam_jax.data import loader
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
-from bam_jax.models import transformer
-from bam_jax.models.embedding import embed_texts
+from bam_jax.retrieval.embedding import Embedder, Reader
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Loss, Share
 from bam_jax.training import contrastive
@@ -97,45 +96,32 @@ def measure(
         Samples with their results: `value`, the mean loss in nats a query; `accuracy`, the share of queries that are nearer to
         their own positive than to any other text of the batch; `of`, how many batches there are; `seconds`.
     """
+    memory = functools.partial(rows_within, trained.memory, config=trained.config.model)
+    embedder = Embedder(Reader(trained.decoder, trained.tokenizer, memory, configs.to_json(trained.config)))
     for samples in sorted(todo):
         start = time.perf_counter()
         losses = []
         for number in range(samples.first, samples.stop):
             triplets = rows[samples.length].take(np.arange(number * batch, (number + 1) * batch))
-            embeddings = embed(trained, triplets)
+            embeddings = embed(embedder, triplets)
             losses.append(_loss(embeddings, triplets, trained.config.data.similarity_scale))
         loss, accuracy = np.mean(losses, axis=0).tolist()
         result = {"value": loss, "unit": "nats a query", "accuracy": accuracy, "of": len(rows[samples.length]) // batch}
         yield samples, result | {"seconds": round(time.perf_counter() - start, 3)}
 
 
-def embed(trained: Trained, triplets: Mapping[str, np.ndarray]) -> Float[Array, "B 3 E"]:
-    """The embeddings of queries, positives and negatives, so many texts at once as memory allows.
+def embed(embedder: Embedder, triplets: Mapping[str, np.ndarray]) -> Float[np.ndarray, "B 3 E"]:
+    """The embeddings of queries, positives and negatives.
 
     Args:
-        trained: the run.
+        embedder: the model.
         triplets: a batch of the task triplets.
     """
-    tokens = np.concatenate([triplets[name] for name in TRIPLET])
-    lengths = np.concatenate([triplets[f"{name}_length"] for name in TRIPLET])
-    size = min(len(tokens), rows_within(trained.memory, tokens.shape[1], trained.decoder.config))
-    pad = -len(tokens) % size  # all pieces share what is compiled
-    tokens, lengths = np.pad(tokens, ((0, pad), (0, 0))), np.pad(lengths, (0, pad))
-    graph, state = nnx.split(trained.decoder)
-    pieces = [
-        _embed_texts(graph, state, tokens[first : first + size], lengths[first : first + size])
-        for first in range(0, len(tokens), size)
+    texts = [
+        row[:length] for name in TRIPLET for row, length in zip(triplets[name], triplets[f"{name}_length"], strict=True)
     ]
-    embeddings = jnp.concatenate(pieces)[: len(tokens) - pad]
+    embeddings = embedder.embed(texts, triplets[TRIPLET[0]].shape[1])
     return embeddings.reshape(len(TRIPLET), -1, embeddings.shape[-1]).swapaxes(0, 1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _embed_texts(
-    graph: nnx.GraphDef, state: nnx.State, tokens: Int[Array, "R T"], length: Int[Array, " R"]
-) -> Float[Array, "R E"]:
-    model: transformer.Decoder = nnx.merge(graph, state)
-    return embed_texts(model, tokens, length)
 
 
 @functools.partial(jax.jit, static_argnums=2)

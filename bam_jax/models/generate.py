@@ -1,4 +1,4 @@
-"""Long texts read in chunks, one or several with a common beginning, and greedy writing: all through the cache."""
+"""Long texts read in chunks, one or several with a common beginning, and text written on: all through the cache."""
 
 import collections
 import functools
@@ -12,8 +12,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY
+from bam_jax.models.sampling import GREEDY, Sampling
 from bam_jax.models.transformer import Caches, Decoder
 from bam_jax.system.errors import UserError
+
+SLOTS = 128
+"""Tokens of which short prompts are padded to a multiple, and a cache has room for a multiple."""
 
 
 def read_in_chunks(
@@ -80,6 +84,54 @@ def prefill(
     return last
 
 
+def generate(
+    model: Decoder,
+    tokens: Int[Array, "B T"],
+    steps: int,
+    *,
+    sampling: Sampling = GREEDY,
+    seed: int = 0,
+    vocab: int | None = None,
+    lengths: Int[Array, "B"] | None = None,
+    chunk: int = 4096,
+) -> Iterator[Int[Array, "B"]]:
+    """Tokens after a prompt, one after another, each drawn as soon as it is asked for.
+
+    Args:
+        model: the decoder.
+        tokens: a prompt in each row, one token at least.
+        steps: tokens that are written, at most: caches have room for so many.
+        sampling: the distribution of each.
+        seed: of the draws.
+        vocab: ids below it are written; None: all of the model's, among them those that only pad its vocabulary.
+        lengths, chunk: see `read_in_chunks`.
+
+    Yields:
+        The next token of each row.
+
+    Raises:
+        UserError: prompt and steps together are longer than a learned position table, or there is no prompt.
+    """
+    if steps < 1:
+        return
+    length = tokens.shape[1]
+    model.check_length(length + steps - 1)
+    # In blocks, prompts and room: those of about one length share what is compiled.
+    chunk = max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS))
+    slots = length + -length % chunk + math.ceil(steps / SLOTS) * SLOTS
+    logits, caches = prefill(model, tokens, lengths=lengths, chunk=chunk, slots=slots)
+    end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
+    graph, state = nnx.split(model)
+    key = jax.random.key(seed)
+    token = _draw(logits, key, sampling, vocab)
+    yield token
+    for n in range(steps - 1):
+        token, caches = _write(
+            graph, state, token, end[:, None] + n, caches, jax.random.fold_in(key, n), sampling, vocab
+        )
+        yield token
+
+
 def greedy(
     model: Decoder,
     tokens: Int[Array, "B T"],
@@ -89,18 +141,11 @@ def greedy(
     chunk: int = 4096,
 ) -> Int[Array, "B N"]:
     """The `steps` most likely tokens after a prompt, one after another; arguments as in `read_in_chunks`."""
-    length = tokens.shape[1]
-    model.check_length(length + steps - 1)
-    chunk = max(1, min(chunk, length))
-    slots = length + -length % chunk + steps
-    logits, caches = prefill(model, tokens, lengths=lengths, chunk=chunk, slots=slots)
-    end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
-    graph, state = nnx.split(model)
-    written = [jnp.argmax(logits[:, -1:], axis=-1)]
-    for n in range(steps - 1):
-        logits, caches = _read(graph, state, written[-1], end[:, None] + n, caches, 1)
-        written.append(jnp.argmax(logits, axis=-1))
-    return jnp.concatenate(written, axis=1)
+    tokens = jnp.asarray(tokens, jnp.int32)
+    if tokens.ndim != 2 or steps < 0:
+        raise UserError(f"tokens {tokens.shape} and steps={steps} must be ids [rows, tokens] and 0 or more")
+    written = list(generate(model, tokens, steps, lengths=lengths, chunk=chunk))
+    return jnp.stack(written, axis=1) if written else jnp.zeros((len(tokens), 0), jnp.int32)
 
 
 class TextReader:
@@ -175,3 +220,23 @@ def _read(
     graph: nnx.GraphDef, state: nnx.State, tokens: Array, position: Array, caches: Caches, read: int
 ) -> tuple[Array, Caches]:
     return nnx.merge(graph, state)(tokens, position=position, caches=caches, read=read)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _draw(logits: Array, key: Array, sampling: Sampling, vocab: int | None) -> Array:
+    return sampling(logits[:, -1, :vocab], key)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=(4,))
+def _write(
+    graph: nnx.GraphDef,
+    state: nnx.State,
+    token: Array,
+    position: Array,
+    caches: Caches,
+    key: Array,
+    sampling: Sampling,
+    vocab: int | None,
+) -> tuple[Array, Caches]:
+    logits, caches = nnx.merge(graph, state)(token[:, None], position=position, caches=caches, read=1)
+    return _draw(logits, key, sampling, vocab), caches

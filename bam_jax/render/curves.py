@@ -174,16 +174,22 @@ def lengths(corpora: Mapping[str, np.ndarray], context: int) -> Figure:
 
 
 @styled
-def losses(steps: Sequence[int], values: Sequence[float]) -> Figure:
-    """The loss of training.
+def losses(steps: Sequence[int], values: Sequence[float], held_out: Mapping[int, float] = {}) -> Figure:
+    """The loss of training, and of held-out text where that was measured.
 
     Args:
         steps: of the optimiser.
         values: nats a token, at each of them.
+        held_out: the same on held-out text, by step.
     """
     figure = sheet(2.6)
     axes = figure.add_subplot()
-    axes.plot(steps, values, linewidth=1.2, marker="o" if len(steps) < 20 else "")
+    axes.plot(steps, values, linewidth=1.2, marker="o" if len(steps) < 20 else "", label="training, one batch")
+    if held_out:
+        axes.plot(
+            list(held_out), list(held_out.values()), linewidth=1.2, marker="s", markersize=4, label="held-out text"
+        )
+        axes.legend(frameon=False)
     axes.set(xlim=(0, None), xlabel="step", ylabel="loss, nats a token")
     return figure
 

@@ -107,17 +107,20 @@ def _training_time(run: Run) -> str:
 def _losses(run: Run) -> list[Section]:
     if not run.history:
         return []
-    places = np.unique(np.linspace(0, len(run.history) - 1, LINES).round().astype(int))
-    shown = [run.history[place] for place in places]
-    known = ("loss", "accuracy", "gradient_norm", "rate", "tokens_per_second")
+    # Lines with a held-out loss tell more, where some have one.
+    held_out = {each["step"]: each["held_out_loss"] for each in run.history if "held_out_loss" in each}
+    lines = [each for each in run.history if each["step"] in held_out] or run.history
+    places = np.unique(np.linspace(0, len(lines) - 1, LINES).round().astype(int))
+    shown = [lines[place] for place in places]
+    known = ("loss", "held_out_loss", "accuracy", "gradient_norm", "rate", "tokens_per_second")
     names = [name for name in known if all(name in each for each in shown)]
     rows = [[f"{each['step']:,}", *(_number(each[name]) for name in names)] for each in shown]
     steps, values = ([each[name] for each in run.history] for name in ("step", "loss"))
     return [
         Section(
-            "Training loss",
+            "Training loss" if not held_out else "Loss in training and on held-out text",
             f"Of every step that was written down, {len(run.history)} of them; the table has at most {LINES}.",
-            figure=render.losses(steps, values),
+            figure=render.losses(steps, values, held_out),
             name="loss",
             table=Table(["step", *(name.replace("_", " ") for name in names)], rows),
         )

@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.data.tokenizers.base import cut
 from bam_jax.models.embedding import embed_texts, mean_rows
 from bam_jax.models.transformer import Decoder
 from bam_jax.retrieval.problem import Piece
@@ -167,23 +168,6 @@ def tokenise(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """
     end = [] if tokenizer.eos is None else [tokenizer.eos]
     return [np.append(ids, end).astype(np.int32) for ids in tokenizer.encode_batch(texts)]
-
-
-def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
-    """The first tokens of a text, the last of which ends it, as in training (`bam_jax.data.packing.triplets`).
-
-    Args:
-        ids: [tokens], with the end.
-        length: tokens at most.
-        eos: the id that ends a text; None: there is none.
-
-    >>> cut(np.array([5, 6, 7, 9]), 3, 9)
-    array([5, 6, 9])
-    """
-    head = ids[:length].copy()
-    if len(ids) > length and eos is not None:
-        head[-1] = eos
-    return head
 
 
 def embed_corpus(

@@ -9,13 +9,10 @@ A checkpoint is made in this order, so that a process killed at any moment leave
 The arrays are not synced: where the whole machine fails and loses some, the checksums tell, and the checkpoint before is there.
 """
 
-import contextlib
-import logging
 import os
-import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Self
@@ -32,10 +29,12 @@ from bam_jax.models import transformer
 from bam_jax.parallel import processes
 from bam_jax.system import files, jsonl
 from bam_jax.system.errors import Stopped, UserError
+from bam_jax.training import weights
 from bam_jax.training.metrics import read_metrics
 from bam_jax.training.run_folder import (
     CHECKPOINTS,
     METRICS,
+    WEIGHTS,
     claim,
     flatten,
     latest_step,
@@ -43,11 +42,11 @@ from bam_jax.training.run_folder import (
     trained_step,
     vocabulary_size,
 )
+from bam_jax.training.write_errors import causes, naming_what_cannot_be_written
 
 SUMS = "sums.json"
 
 _KEPT = 2  # the newest, and the one before in case that one is damaged
-_CODE = re.compile(r"os_error_code='(\d+)'")
 _DRAFT = ".draft"
 _REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 
@@ -92,7 +91,7 @@ class Checkpoints:
         self._wait()
         metrics = self.run / METRICS
         so_far = metrics.read_bytes() if processes.is_first() and metrics.exists() else b""  # now: the file will grow
-        with _naming_what_cannot_be_written(self._folder / str(step)):
+        with naming_what_cannot_be_written(self._folder / str(step)):
             arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, "data": data})
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
 
@@ -137,7 +136,7 @@ class Checkpoints:
     def _finish(self, step: int, arrays: Any, metrics: bytes) -> None:
         """Wait for the arrays of all processes, make a checkpoint of them, and remove the oldest."""
         path = self._folder / str(step)
-        with _naming_what_cannot_be_written(path):
+        with naming_what_cannot_be_written(path):
             arrays.result()
             if not processes.is_first():
                 return
@@ -167,7 +166,7 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
     with claim(run, config, tokenizer):
         path = (run / CHECKPOINTS / str(config.steps)).absolute()
         _remove_drafts(path.parent)
-        with _naming_what_cannot_be_written(path):
+        with naming_what_cannot_be_written(path):
             ocp.save_checkpointables(_draft(path), {"model": tree})
             _seal(path)
 
@@ -182,7 +181,7 @@ def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str
     Raises:
         UserError: there is no run or no checkpoint, it cannot be read, or its shapes are others.
     """
-    return _load(Path(run), trained_step(run), {"model": _with_shardings(like)})["model"]
+    return _load_model(Path(run), trained_step(run), like)
 
 
 def restore_model(
@@ -208,8 +207,16 @@ def restore_model(
     build = lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))
     graph, tree = transformer.split(nnx.eval_shape(build))
     changes = f" with {' '.join(configs.arguments(overrides))}" if overrides else ""
-    restored = _load(Path(run), step, {"model": _with_shardings(tree)}, changes=changes)["model"]
+    restored = _load_model(Path(run), step, tree, changes)
     return config, tokenizer, nnx.merge(graph, restored["params"], restored["frozen"])
+
+
+def _load_model(run: Path, step: int, like: dict[str, Any], changes: str = "") -> dict[str, Any]:
+    """The model's arrays, from a checkpoint or from a file of weights."""
+    like = _with_shardings(like)
+    if not (run / CHECKPOINTS).exists() and (run / WEIGHTS).exists():
+        return weights.read(run, like, changes)
+    return _load(run, step, {"model": like}, changes=changes)["model"]
 
 
 def _draft(path: Path) -> Path:
@@ -259,7 +266,7 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:  # what orbax and tensorstore raise on bad files
-        *_, root = _causes(error)
+        *_, root = causes(error)
         why = f"{type(root).__name__}: {' '.join(str(root).split())[:160]}"
         raise UserError(f"checkpoint {path} cannot be read{changes}; {_REMEDY} ({why})") from error
 
@@ -304,41 +311,3 @@ def _checksums(path: Path, is_wanted: Callable[[str], bool] = lambda name: True)
                 while piece := stream.read(2**24):  # files may be larger than memory
                     sums[name] = zlib.crc32(piece, sums[name])
     return sums
-
-
-@contextlib.contextmanager
-def _naming_what_cannot_be_written(path: Path) -> Iterator[None]:
-    """Say in one line why the system does not let a checkpoint be written."""
-    for name in ("absl", "concurrent.futures"):
-        logging.getLogger(name).addFilter(_is_not_raised_as_well)
-    try:
-        yield
-    except (OSError, ValueError) as error:  # a ValueError of tensorstore has the system's code in its text
-        codes = [code for code in map(_system_code, _causes(error)) if code is not None]
-        if not codes:
-            raise
-        raise UserError(
-            f"checkpoint {path} cannot be written: {os.strerror(codes[0])}; make room or get leave to write there, and give "
-            "the same command again: it goes on from the checkpoint before"
-        ) from error
-
-
-def _system_code(error: BaseException) -> int | None:
-    """The errno of an error, which may be in its text."""
-    if isinstance(error, OSError):
-        return error.errno
-    code = _CODE.search(str(error))
-    return int(code[1]) if code else None
-
-
-def _is_not_raised_as_well(record: logging.LogRecord) -> bool:
-    """True for a log record, unless orbax's threads write it of an error that orbax raises as well."""
-    closed = record.exc_info is not None and "Event loop is closed" in str(record.exc_info[1])
-    return not closed and (record.levelno < logging.ERROR or "orbax" not in Path(record.pathname).parts)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it followed."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import outlook, run_folder
 from bam_jax.training.checkpoint import Checkpoints
+from bam_jax.training.held_out import HeldOutLoss
 from bam_jax.training.metrics import Meter, metering
 from bam_jax.training.run_folder import CONFIG, DIVERGED, METRICS
 from bam_jax.training.step import (
@@ -73,6 +75,7 @@ def fit(
     workdir: str | os.PathLike,
     *,
     progress: bool | None = None,
+    longer: bool = False,
     stop: Callable[[int], bool] = lambda step: False,
 ) -> list[dict[str, Any]]:
     """Train to the end, from the newest checkpoint in `workdir` if there is one.
@@ -83,6 +86,7 @@ def fit(
         config: what to train, on what, for how long.
         workdir: the run's folder; made if it is not there.
         progress: see `console.progress`.
+        longer: see `run_folder.claim`; its last step's parameters, moments and place in the data are where it goes on.
         stop: says after a step, once that is whole, whether to leave it at that for now, as `processes.stopping` does.
 
     Returns:
@@ -103,9 +107,14 @@ def fit(
         training.tell("reading the data")
         batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts)
         data = stack.enter_context(contextlib.closing(batches))
+        held_out = None
+        if config.eval_every:
+            held_out = HeldOutLoss(config, training.tokenizer, training.graph, mesh, host, hosts)
         # The claim makes the folder. It is the last of what may refuse, so that a mistake leaves no folder behind.
         if processes.is_first():
-            stack.enter_context(run_folder.claim(run, config, training.tokenizer))
+            before = stack.enter_context(run_folder.claim(run, config, training.tokenizer, longer=longer))
+            if before < config.steps:
+                training.tell(outlook.describe_more(config, before, run_folder.latest_step(run)))
         # Process 0 says where the run stands; the others wait for it here, and then see its files.
         done = processes.from_first(run_folder.latest_step(run) if processes.is_first() else 0)
         if not (run / CONFIG).exists():
@@ -114,7 +123,7 @@ def fit(
             checkpoints = stack.enter_context(Checkpoints(run))
             state = _resume_or_begin(training, checkpoints, data, done)
             meter = stack.enter_context(metering(config, run, done=done, progress=progress))
-            _train(training, state, data, done, meter, checkpoints, stop)
+            _train(training, state, data, done, meter, checkpoints, stop, held_out)
     return list(jsonl.read(run / METRICS))
 
 
@@ -164,6 +173,7 @@ def _train(
     meter: Meter,
     checkpoints: Checkpoints,
     stop: Callable[[int], bool],
+    held_out: HeldOutLoss | None,
 ) -> None:
     """Make the steps that are left, with a checkpoint now and then, at the last one, and where `stop` says so."""
     config = training.config
@@ -176,6 +186,8 @@ def _train(
         if step == done + 1:
             training.tell(f"compiled in {outlook.span(time.perf_counter() - start)}; step {step:,} is running")
             jax.block_until_ready(metrics)  # before it there is nothing to stop for
+        if held_out is not None and (step % config.eval_every == 0 or step == config.steps):
+            meter.measure(functools.partial(held_out, state))
         stopped = stop(step) and step < config.steps
         if stopped or step % config.checkpoint_every == 0 or step == config.steps:
             meter.flush()  # a checkpoint is never made of numbers that are not finite

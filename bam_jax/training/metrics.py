@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -25,7 +25,7 @@ class StepMetrics(TypedDict):
 
     The loss is that of a token, as weighted, or of a query among the candidates of its batch. `accuracy` is the share of queries
     whose own positive is the nearest candidate. `seconds` are those of training so far, and `tokens_per_second` counts since the
-    line before. Only what every version has written is required.
+    line before. `held_out_loss` is that of held-out text (`config.eval_every`). Only what every version has written is required.
     """
 
     step: Natural
@@ -33,6 +33,7 @@ class StepMetrics(TypedDict):
     seconds: Seconds
     gradient_norm: NotRequired[Finite]
     accuracy: NotRequired[Share]
+    held_out_loss: NotRequired[Finite]
     rate: NotRequired[Finite]
     tokens_per_second: NotRequired[Seconds]
 
@@ -118,6 +119,8 @@ class Meter:
         self._late: tuple[int, jax.Array] | None = None
         self._mark: tuple[int, float] | None = None  # step and time of the line before
         self._speed = 0.0
+        self._held_out: float | None = None
+        self._said = ""
 
     def take(self, step: int, metrics: jax.Array) -> None:
         """Take the metrics of a step that was dispatched, and read those of the step before.
@@ -131,6 +134,24 @@ class Meter:
         """
         self.flush()
         self._late = step, metrics
+
+    def measure(self, held_out: Callable[[], float]) -> None:
+        """Measure the held-out loss after the last step taken; it stands in that step's line.
+
+        Args:
+            held_out: measures it. Its time is none of training's.
+
+        Raises:
+            UserError: it or that step's numbers are not finite.
+        """
+        start = time.perf_counter()
+        self._held_out = held_out()
+        self._said = f", held out {self._held_out:.4f}"
+        spent = time.perf_counter() - start
+        self._start += spent
+        if self._mark is not None:
+            self._mark = self._mark[0], self._mark[1] + spent
+        self.flush()
 
     def flush(self) -> None:
         """Read the metrics of the last step taken.
@@ -146,14 +167,19 @@ class Meter:
         loss, norm = values["loss"], values["gradient_norm"]
         if not math.isfinite(loss + norm):
             self._stop(f"step {step}: the loss is {loss}, the norm of its gradient {norm}")
+        held_out, self._held_out = self._held_out, None
+        if held_out is not None:
+            if not math.isfinite(held_out):
+                self._stop(f"step {step}: the loss on held-out text is {held_out}")
+            values |= {"held_out_loss": held_out}
         now = time.perf_counter()
         if self._mark is None:  # the first step compiles: its time says nothing
             self._mark = step, now
         before, then = self._mark
         speed = (step - before) * self._tokens / (now - then) if step > before else 0.0
-        self._bar.set_postfix_str(f"loss {loss:.4f}, {self._speed or speed:,.0f} tokens/s", refresh=False)
+        self._bar.set_postfix_str(f"loss {loss:.4f}{self._said}, {self._speed or speed:,.0f} tokens/s", refresh=False)
         self._bar.update()
-        if step % self._config.log_every == 0 or step == self._config.steps:
+        if step % self._config.log_every == 0 or step == self._config.steps or held_out is not None:
             record = {
                 "step": step,
                 **values,

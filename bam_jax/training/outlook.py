@@ -10,6 +10,7 @@ from bam_jax.config import Config
 from bam_jax.models import counts, layers
 from bam_jax.models.counts import ParameterCounts
 from bam_jax.system import resources
+from bam_jax.training import optimizer
 
 LONG = {"step": 60.0, "run": 30 * 86400.0}
 """Seconds from which on a person is told what to try instead."""
@@ -64,6 +65,24 @@ def describe_duration(
     )
     if step > LONG["step"] or run > LONG["run"]:
         yield f"that is long: {_remedy(config, cpu)}"
+
+
+def describe_more(config: Config, before: int, done: int) -> str:
+    """Say in a line what becomes of the learning rate where a run gets more steps.
+
+    Args:
+        config: of the run as it goes on.
+        before: the steps that it was to have.
+        done: those that are made.
+    """
+    then, now, end = (
+        float(optimizer.schedule(config.optimizer, steps)(step))
+        for steps, step in ((before, done), (config.steps, done), (config.steps, config.steps))
+    )
+    return (
+        f"going on to {config.steps:,} steps, not {before:,}: the rate of step {done + 1:,} is {now:.2g}, as the schedule of "
+        f"all steps has it, where that of before had come to {then:.2g}; it falls to {end:.2g}"
+    )
 
 
 def span(seconds: float) -> str:

@@ -3,6 +3,7 @@
 config.json       what it is made from
 tokenizer/        what its text is read with
 checkpoints/      what it goes on from: see `checkpoint`
+model.safetensors in the place of checkpoints/ where it does not go on: see `weights`
 metrics.jsonl     see `metrics`
 diverged          there while the last training ended with numbers that are not finite; it says which
 .lock             held by the process that trains
@@ -16,29 +17,49 @@ from typing import Any
 
 from bam_jax import config as configs
 from bam_jax.config import Config
+from bam_jax.config.sections import COUNT
 from bam_jax.data import tokenizers
 from bam_jax.data.sources import corpus
 from bam_jax.data.tokenizers.copies import save_tokenizer
 from bam_jax.system import files, lock
 from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
+WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 LOCK = ".lock"
 
+TRAINED = Path(__file__).parents[1] / "trained"
+"""The folder of the models that come with the package, each a run without checkpoints."""
+
+
+def find(run: str | os.PathLike) -> Path:
+    """The folder of a run, or of a model that comes with the package where there is no such folder.
+
+    Args:
+        run: a folder, or the name of such a model.
+    """
+    path = Path(run)
+    comes_with_us = TRAINED / path.name if len(path.parts) == 1 and not path.exists() else path
+    return comes_with_us if (comes_with_us / CONFIG).exists() else path
+
 
 @contextlib.contextmanager
-def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer) -> Iterator[None]:
+def claim(
+    workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, *, longer: bool = False
+) -> Iterator[int]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
-    The claim ends with the block, or with the process, however that ends.
+    Gives the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
 
     Args:
         workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there.
         config: what the run is made from.
         tokenizer: the one that the configuration names; its files are copied.
+        longer: whether a run of fewer steps becomes one of as many as the configuration has.
 
     Raises:
         UserError: the folder holds a run of another configuration or tokenizer, or something else, or lies among the
@@ -46,14 +67,22 @@ def claim(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Toke
     """
     run = Path(workdir)
     _check_outside_data(run, config)
-    _make(run)
+    if not (run / CONFIG).exists():
+        make_empty(run)
     with lock.hold(run / LOCK, f"workdir {run} is in use by another training; give another folder"):
         # Only now: another process that makes the same run at this moment may have written it meanwhile.
         if not (run / CONFIG).exists():
             files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
-        _check_configuration(run, config)
+        before = _check_configuration(run, config, longer)
+        if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
+            raise UserError(
+                f"workdir {run} holds weights without the state of their training; give a new folder and "
+                f"--config.start={run}"
+            )
         save_tokenizer(tokenizer, run)
-        yield
+        if before < config.steps:
+            files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
+        yield before
 
 
 def is_claimed(run: Path) -> bool:
@@ -66,14 +95,29 @@ def is_claimed(run: Path) -> bool:
 
 
 def latest_step(run: str | os.PathLike) -> int:
-    """The step of a run's newest checkpoint; 0 if there is none, or no run.
+    """The step of a run's newest checkpoint, or of its weights; 0 if there are none, or no run.
 
     Args:
         run: the run's folder; nothing is written to it.
     """
     folder = Path(run) / CHECKPOINTS
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdecimal()), default=0)
+    return max((int(name) for name in names if name.isdecimal()), default=0) or _step_of_weights(Path(run) / WEIGHTS)
+
+
+def _step_of_weights(path: Path) -> int:
+    """The step that a file of weights states; 0 if there is none."""
+    if not path.is_file():
+        return 0
+    library = import_extra("safetensors", path.name, "train")
+    try:
+        with library.safe_open(path, framework="np") as file:
+            step = (file.metadata() or {}).get("step", "")
+    except (OSError, library.SafetensorError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again") from error
+    if not (step.isascii() and step.isdecimal() and 0 < int(step[:12]) <= COUNT):
+        raise UserError(f"{path} does not say the step of its training ({step[:20]!r}); export the run again")
+    return int(step)
 
 
 def trained_step(run: str | os.PathLike) -> int:
@@ -107,9 +151,12 @@ def read_config(run: str | os.PathLike) -> Config:
     try:
         return configs.from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(
-            f"{run} is not a run: it has no {CONFIG}; train one with python -m bam_jax.train --config=FILE --workdir={run}"
-        ) from error
+        remedy = f"train one with python -m bam_jax.train --config=FILE --workdir={run}"
+        if (Path(run) / WEIGHTS).exists():
+            remedy = f"make one of these weights: python -m bam_jax.convert --layout=bam --source={run} --run=FOLDER"
+        elif find(run) != Path(run):
+            remedy = f"a model of that name comes with bam_jax, for commands that write no records; copy {find(run)}"
+        raise UserError(f"{run} is not a run: it has no {CONFIG}; {remedy}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
     except UserError as error:
@@ -162,11 +209,16 @@ def _check_outside_data(run: Path, config: Config) -> None:
                 )
 
 
-def _make(run: Path) -> None:
-    """Make the folder, unless it is a run or empty; hidden files, such as a lock, count for nothing."""
+def make_empty(run: Path) -> None:
+    """Make a folder, or see that it is empty; hidden files, such as a lock, count for nothing.
+
+    Args:
+        run: the folder.
+
+    Raises:
+        UserError: it is not empty, or cannot be written.
+    """
     try:
-        if (run / CONFIG).exists():
-            return
         if run.exists() and (not run.is_dir() or any(path.name[0] != "." for path in run.iterdir())):
             what = "holds something that is not a run" if run.is_dir() else "is a file, not a run"
             raise UserError(f"workdir {run} {what}; give a new or an empty folder")
@@ -175,16 +227,21 @@ def _make(run: Path) -> None:
         raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
 
 
-def _check_configuration(run: Path, config: Config) -> None:
-    """See that a run's configuration is this one; the mesh may differ, since a run may go on with other devices."""
+def _check_configuration(run: Path, config: Config, longer: bool) -> int:
+    """See that a run's configuration is this one, and give its steps.
+
+    The mesh may differ, since a run may go on with other devices, and where it is to be trained longer, the steps be more.
+    """
     theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
     for name in sorted(theirs.keys() | ours.keys()):
-        if name.startswith("mesh."):
+        if name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
             continue
         # by their text: as values, 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
         if there != here:
             raise UserError(
                 f"workdir {run} holds a run with config.{name}={there}, not {here}; "
-                "use that configuration to resume it, or another workdir"
+                "use that configuration to resume it (more config.steps train it longer), or another workdir, where "
+                f"--config.start={run} begins with its parameters"
             )
+    return theirs["steps"]

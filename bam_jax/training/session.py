@@ -13,6 +13,7 @@ def train(
     workdir: Path,
     *,
     progress: bool | None = None,
+    longer: bool = False,
     coordinator: str = "",
     count: int = 0,
     process: int | None = None,
@@ -20,7 +21,7 @@ def train(
     """Train to the end, together with the other processes if there are any; signals have it save and stop.
 
     Args:
-        config, workdir, progress: see `fit`.
+        config, workdir, progress, longer: see `fit`.
         coordinator, count, process: see `processes.joined`.
 
     Raises:
@@ -30,6 +31,12 @@ def train(
     with processes.joined(coordinator, count, process) as end:
         finished = processes.is_first() and run_folder.latest_step(workdir) == config.steps
         with processes.stopping(end) as stop:
-            fit(config, workdir, progress=progress, stop=stop)
+            fit(config, workdir, progress=progress, longer=longer, stop=stop)
         if processes.is_first():
-            print(f"{workdir}: {'nothing to do, ' if finished else ''}finished at step {config.steps}")
+            more = f"; a larger --config.steps trains it longer, --config.start={workdir} another run from it"
+            said = (
+                f"nothing to do, finished at step {config.steps}{more}"
+                if finished
+                else f"finished at step {config.steps}"
+            )
+            print(f"{workdir}: {said}")

@@ -125,7 +125,6 @@ def make_step(
             return gradient
         return jax.lax.with_sharding_constraint(gradient, shardings["model"]["params"])
 
-    make_gradient = contrastive.make_gradient if config.data.contrastive else _make_token_gradient
     gradient_of = make_gradient(config, graph, cut_like_parameters)
 
     # The new state takes the memory of the old one: two of them would not fit beside each other.
@@ -141,6 +140,20 @@ def make_step(
         return new, jnp.stack([loss, optax.tree.norm(gradient), *others])
 
     return step
+
+
+def make_gradient(
+    config: Config, graph: nnx.GraphDef, cut: Callable[[Any], Any] = lambda gradient: gradient
+) -> Callable[[Any, Any, dict[str, Any]], tuple[tuple[jax.Array, ...], Any]]:
+    """The function (params, frozen, batch) -> ((loss, ...), gradient) of the run's task.
+
+    Args:
+        config: the run's.
+        graph: the model's structure.
+        cut: holds a gradient to the shardings of the parameters.
+    """
+    make = contrastive.make_gradient if config.data.contrastive else _make_token_gradient
+    return make(config, graph, cut)
 
 
 def _make_token_gradient(

@@ -221,6 +221,16 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     assert "It belongs to these experiments: Own & only" in found["run-own.nope-seed0.html"].text
 
 
+def test_a_held_out_loss_stands_beside_the_loss(tmp_path):
+    write_run(tmp_path / "run", config.Config(steps=10), [])
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) | {"held_out_loss": 4.25} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = site.write(tmp_path, [], tmp_path / "report").parent
+    (page,) = [text for path in made.glob("*.html") if "held out loss" in (text := path.read_text())]
+    assert "4.25" in page and "Loss in training and on held-out text" in page
+
+
 def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
     status = lambda path=paper: read_progress(path, folder, None).status
     assert status() == Status.PART

@@ -6,10 +6,10 @@ import pytest
 from flax import nnx
 
 from bam_jax.config import ModelConfig
-from bam_jax.data.packing.triplets import Triplets
 from bam_jax.data.tokenizers import ByteTokenizer
+from bam_jax.data.tokenizers.base import cut
 from bam_jax.retrieval import embedding
-from bam_jax.retrieval.embedding import Embedder, Reader, cut, embed_corpus, padded_length, tokenise
+from bam_jax.retrieval.embedding import Embedder, Reader, embed_corpus, padded_length, tokenise
 from bam_jax.retrieval.problem import Piece
 from bam_jax.retrieval.records import Document
 from bam_jax.system.errors import UserError
@@ -64,11 +64,12 @@ def test_few_shapes_are_compiled(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 6, 9])
-def test_a_text_is_cut_as_in_training(size):
+def test_a_text_that_is_cut_keeps_its_end(size):
     text = np.append(np.arange(size - 1), BYTE.eos)
-    triplets = Triplets.__new__(Triplets)
-    triplets._context, triplets._eos = 5, BYTE.eos
-    assert cut(text, 5, BYTE.eos).tolist() == triplets._cut(text).tolist()
+    wanted = text.tolist() if size <= 5 else [0, 1, 2, 3, BYTE.eos]
+    assert cut(text, 5, BYTE.eos).tolist() == wanted
+    assert cut(text, 5, None).tolist() == text[:5].tolist()
+    assert text[min(size, 5) - 1] != BYTE.eos or size <= 5, "the text itself was changed"
 
 
 def test_what_is_in_files_is_not_embedded_again(pieces, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from bam_jax.config.sections import TRIPLET
 from bam_jax.data.packing.base import Batch, Memo
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.prepared.documents import Documents
+from bam_jax.data.tokenizers.base import cut
 
 
 class Triplets:
@@ -36,7 +37,7 @@ class Triplets:
             queries[chosen] = self._queries(epoch, group)[rows]
         batch: Batch = {}
         for offset, name in enumerate(TRIPLET):
-            texts = [self._cut(text) for text in self._documents.read(queries + offset)]
+            texts = [cut(text, self._context, self._eos) for text in self._documents.read(queries + offset)]
             batch[name] = np.zeros((len(texts), self._context), np.int32)
             batch[f"{name}_length"] = np.array([len(text) for text in texts], np.int32)
             for row, text in zip(batch[name], texts, strict=True):
@@ -46,9 +47,3 @@ class Triplets:
     def _order(self, epoch: int, group: int) -> np.ndarray:
         numbers, _ = self._shuffle.order(epoch, group)
         return numbers[numbers % len(TRIPLET) == 0]
-
-    def _cut(self, text: np.ndarray) -> np.ndarray:
-        cut = text[: self._context].copy()
-        if len(text) > len(cut) and self._eos is not None:
-            cut[-1] = self._eos
-        return cut

@@ -55,6 +55,14 @@ class Tokenizer(abc.ABC):
         """The ids of each text, as `encode` gives them; faster than one by one where the library is."""
         return [self.encode(text) for text in texts]
 
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """The ids of what a person types: `encode`'s, and of symbols that no text has, those that `decode` writes so."""
+        return self.encode(text)
+
+    def unknown(self, text: str) -> str:
+        """The characters of a prompt that it cannot tell from others, each once."""
+        return ""
+
     @abc.abstractmethod
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids, [tokens]."""
@@ -97,6 +105,23 @@ def digest(*parts: bytes) -> str:
     """
     whole = parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return hashlib.sha256(whole).hexdigest()[:16]
+
+
+def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
+    """The first tokens of a document, of which the last ends it as before.
+
+    Args:
+        ids: [tokens], with the end.
+        length: tokens at most.
+        eos: the id that ends a document; None: there is none.
+
+    >>> cut(np.array([5, 6, 7, 9]), 3, 9)
+    array([5, 6, 9], dtype=int32)
+    """
+    head = np.array(ids[:length], np.int32)
+    if len(ids) > length and eos is not None:
+        head[-1] = eos
+    return head
 
 
 def encodable(text: str) -> str:

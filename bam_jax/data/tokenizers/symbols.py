@@ -1,5 +1,6 @@
 """Tokenizers without a vocabulary to learn or to fetch: characters and bytes."""
 
+import re
 import string
 
 import numpy as np
@@ -38,6 +39,23 @@ class CharTokenizer(Tokenizer):
         # surrogatepass: a Python string may hold what UTF-8 cannot; that is "other" like any foreign letter.
         points = np.frombuffer(text.lower().encode("utf-32-le", "surrogatepass"), np.uint32)
         return np.where(points < 128, self._ids[np.minimum(points, 127)], np.int32(self._other))
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """See `Tokenizer`: digits, <KEY> and <END> are those of keys.
+
+        >>> tokenizer = CharTokenizer()
+        >>> tokenizer.decode(tokenizer.encode_prompt("<KEY>12345<END> A"))
+        '<KEY>12345<END> a'
+        """
+        named = {"<KEY>": self.key, "<END>": self.end} | {str(n): id for n, id in enumerate(self.digits)}
+        pieces = re.split("(<KEY>|<END>|[0-9])", text)
+        ids = [[named[piece]] if piece in named else self.encode(piece) for piece in pieces if piece]
+        return np.concatenate(ids).astype(np.int32) if ids else np.zeros(0, np.int32)
+
+    def unknown(self, text: str) -> str:
+        """See `Tokenizer`: all but ASCII's lower-case letters, digits, punctuation, space and newline."""
+        found = [letter for letter in dict.fromkeys(text.lower()) if letter not in string.digits]
+        return "".join(letter for letter in found if self.encode(letter)[0] == self._other)
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids; "other" is the replacement character, KEY and END are bracketed."""

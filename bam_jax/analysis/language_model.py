@@ -1,0 +1,244 @@
+"""A trained model in a person's hands: text in; text, logits and attention out."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Float, Int
+
+from bam_jax import config as configs
+from bam_jax import theory
+from bam_jax.analysis import heads
+from bam_jax.attention import EMPTY
+from bam_jax.config import Config
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.models import generate
+from bam_jax.models.sampling import Sampling
+from bam_jax.models.transformer import Decoder
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, run_folder
+
+CHUNK = 1024
+"""Tokens whose logits are computed at once."""
+TABLES = 2**31
+"""Bytes of attention's tables, at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModel:
+    """A model, with what turns text into its tokens; see `load`.
+
+    Args:
+        decoder: the model itself, a Flax module.
+        tokenizer: the one that it was trained with.
+        config: of its run.
+        step: of its training.
+    """
+
+    decoder: Decoder
+    tokenizer: Tokenizer
+    config: Config
+    step: int
+
+    def ids(self, text: str) -> Int[np.ndarray, " T"]:
+        """The tokens of a text, after the one that begins a document where it was trained so.
+
+        Args:
+            text: symbols that no text has are written as the tokenizer writes them (<KEY> of the characters).
+
+        Raises:
+            UserError: there are none.
+        """
+        ids = self.tokenizer.encode_prompt(text)
+        framed = any(part.packing == "framed" for _, part in self.config.data.parts().values())
+        if framed and self.tokenizer.bos is not None:
+            ids = np.concatenate([[self.tokenizer.bos], ids]).astype(np.int32)
+        if not len(ids):
+            raise UserError("the text is empty, and a model goes on from a token; give one letter at least")
+        return ids
+
+    def generate(
+        self,
+        prompt: str,
+        tokens: int = 200,
+        *,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+    ) -> str:
+        """Text after a prompt, as `tokens` writes it and `text` reads it; temperature, top_k and top_p are those of `Sampling`.
+
+        >>> from bam_jax import load
+        >>> load("quickstart").generate("<KEY>48213<END> and then we spoke of other things <KEY>", 5, temperature=0)
+        '48213'
+        """
+        sampling = Sampling(temperature, top_k, top_p)
+        return "".join(self.text(self.tokens(prompt, tokens, sampling=sampling, seed=seed), stop))
+
+    def tokens(self, prompt: str, tokens: int, *, sampling: Sampling, seed: int = 0) -> Iterator[int]:
+        """Tokens after a prompt, each as soon as it is written.
+
+        Args:
+            prompt: one token at least.
+            tokens: that are written, at most.
+            sampling: the distribution of each.
+            seed: of the draws.
+
+        Raises:
+            UserError: the model is an encoder, the prompt is empty, or prompt and tokens are too many for its positions.
+        """
+        if not self.config.model.causal:
+            raise UserError("an encoder (config.model.causal=False) does not write; evaluate it, or load a decoder")
+        if tokens < 0:
+            raise UserError(f"tokens={tokens} must be 0 or more")
+        ids = jnp.asarray(self.ids(prompt))[None]
+        self.decoder.check_length(ids.shape[1] + max(tokens, 1) - 1)
+        vocab = self.tokenizer.size
+        written = generate.generate(self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab)
+        return (int(token[0]) for token in written)
+
+    def text(self, tokens: Iterable[int], stop: Sequence[str] = ()) -> Iterator[str]:
+        """The text of tokens in pieces, up to the token that ends a document, or to one of the strings `stop`.
+
+        Args:
+            tokens: ids.
+            stop: strings, which are left out.
+
+        Raises:
+            UserError: one of them is empty.
+        """
+        if "" in stop:
+            raise UserError("an empty text to stop at stands everywhere; leave it out")
+        return until(_decoded(self.tokenizer, tokens), stop)
+
+    def logits(self, text: str) -> Float[np.ndarray, "T V"]:
+        """Logits at each token of a text, float32: in a decoder of the token after it, in an encoder of the token itself.
+
+        Args:
+            text: see `ids`.
+        """
+        ids = self.ids(text)
+        self.decoder.check_length(len(ids))
+        if self.config.model.causal and len(ids) > CHUNK:
+            pieces = generate.read_in_chunks(self.decoder, jnp.asarray(ids)[None], chunk=CHUNK, read=CHUNK)
+            rows = np.concatenate([np.asarray(logits[0]) for logits, _ in pieces])
+        else:
+            pad = -len(ids) % generate.SLOTS
+            position = np.pad(np.arange(len(ids), dtype=np.int32), (pad, 0), constant_values=EMPTY)
+            rows = np.asarray(_logits(*nnx.split(self.decoder), np.pad(ids, (pad, 0)), position))
+        return rows[len(rows) - len(ids) :, : self.tokenizer.size]
+
+    def attention(self, text: str) -> list[theory.Factors]:
+        """Attention's weights over a text and what they factor into: of each layer `joint`, `content`, `position` [H, T, T].
+
+        `position` is the prior of each query over its keys, and joint = content * position / z.
+
+        Args:
+            text: see `ids`; the tables of all layers must fit into memory.
+
+        Raises:
+            UserError: they do not.
+        """
+        ids = self.ids(text)
+        size = self.config.model
+        needed = 3 * 4 * size.layers * size.heads * len(ids) ** 2
+        if needed > TABLES:
+            raise UserError(
+                f"the attention of {len(ids)} tokens takes {needed / 2**30:.0f} GiB; give a shorter text, or look at one "
+                "layer's `decoder.scorings`"
+            )
+        return [_factors(*scored) for scored in heads.score_text(self.decoder, ids)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(graph: nnx.GraphDef, state: nnx.State, ids: Any, position: Any) -> Any:
+    return nnx.merge(graph, state)(ids[None], position=position[None])[0][0]
+
+
+@jax.jit
+def _factors(q: Any, k: Any, scoring: Any) -> theory.Factors:
+    return theory.factors(*heads.logits(q, k, scoring))
+
+
+def load(
+    run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow: Collection[str] = (), step: int | None = None
+) -> LanguageModel:
+    """A trained model, from the newest checkpoint of a run.
+
+    Args:
+        run: the folder of a run, of converted or of exported weights; or the name of a model that comes with the package,
+            "quickstart".
+        overrides: changes at evaluation time, values by dotted names, as in {"encoding_options.window": 64}.
+        allow: modules of your own that the run's encoding is in.
+        step: of another checkpoint.
+
+    Raises:
+        UserError: there is no run or no checkpoint, it cannot be read, or the changes do not fit it.
+
+    >>> from bam_jax import load
+    >>> model = load("quickstart")
+    >>> model.logits("to be or not").shape
+    (12, 73)
+    >>> model.attention("to be or not")[0].position.shape
+    (4, 12, 12)
+    """
+    folder = run_folder.find(run)
+    configs.allowed([*allow])
+    step = run_folder.trained_step(folder) if step is None else step
+    config, tokenizer, decoder = checkpoint.restore_model(folder, overrides=overrides, step=step)
+    # One layer is compiled instead of each.
+    decoder.config = dataclasses.replace(config.model, scan=True)
+    return LanguageModel(decoder, tokenizer, config, step)
+
+
+def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
+    """The text of pieces up to the first of some strings, which is left out.
+
+    What may be the beginning of one is held back until it is known.
+
+    Args:
+        pieces: of a text.
+        stop: strings, none of them empty.
+
+    >>> list(until(iter(["one, t", "wo, th", "ree"]), ["two", "e"]))
+    ['on']
+    >>> list(until(iter(["one, t", "wo, th", "ree"]), ["two"]))
+    ['one, ']
+    """
+    held = ""
+    for piece in pieces:
+        held += piece
+        found = [held.index(word) for word in stop if word in held]
+        begun = max((n for word in stop for n in range(1, len(word)) if held.endswith(word[:n])), default=0)
+        end = min(found, default=len(held) - begun)
+        if end:
+            yield held[:end]
+        if found:
+            return
+        held = held[end:]
+    if held:
+        yield held
+
+
+def _decoded(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
+    """The text of tokens up to the one that ends a document, a piece as soon as its letters are whole."""
+    ids: list[int] = []
+    start = said = 0  # A token's text may depend on those before it: the last piece is decoded again with the next.
+    text = lambda stop: tokenizer.decode(np.array(ids[start:stop], np.int32))
+    for token in tokens:
+        if token == tokenizer.eos:
+            break
+        ids.append(token)
+        before, now = text(said), text(len(ids))
+        if len(now) > len(before) and not now.endswith("\ufffd"):  # which may be the first bytes of a letter
+            yield now[len(before) :]
+            start, said = said, len(ids)
+    yield text(len(ids))[len(text(said)) :]

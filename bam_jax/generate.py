@@ -1,0 +1,93 @@
+"""Write text on with a trained model.
+
+    python -m bam_jax.generate --run=quickstart --prompt="the module defines" [--tokens=200 --temperature=0.8 --seed=0]
+    python -m bam_jax.generate --run=runs/x --file=story.txt --stop="The end"
+
+RUN is the folder of a run, of converted or of exported weights, or the name of a model that comes with the package. The text
+goes to stdout as it is written, and how fast it was to stderr. `--config.a.b=value` changes the model, as in evaluate.
+"""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bam_jax import config as configs
+from bam_jax.analysis.language_model import LanguageModel, load
+from bam_jax.models.sampling import Sampling
+from bam_jax.system import console, errors, files
+from bam_jax.system.errors import UserError, shown
+from bam_jax.training import run_folder
+
+
+def main(argv: Sequence[str]) -> None:
+    """The command line; see the module's docstring.
+
+    Args:
+        argv: the arguments.
+
+    Raises:
+        UserError: see `load` and `LanguageModel.stream`.
+    """
+    parser = errors.Parser(prog="python -m bam_jax.generate", description=__doc__)
+    parser.add_argument("--run", required=True, help="a folder, or quickstart: the model that comes with the package")
+    parser.add_argument("--prompt", help="the text to go on with; <KEY> and <END> are those of the tokenizer char")
+    parser.add_argument("--file", help="a file with that text; -: standard input")
+    parser.add_argument("--tokens", type=int, default=200, help="that are written, at most (200)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the most likely token (0.8)")
+    parser.add_argument("--top-k", type=int, default=0, help="draw among the k most likely tokens (0: all)")
+    parser.add_argument("--top-p", type=float, default=1.0, help="draw among those that make up this probability (1)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (0)")
+    parser.add_argument("--stop", action="append", default=[], help="end before this text; may be given several times")
+    configs.allow_option(parser)
+    given, overrides = configs.parse(argv, parser)
+    sampling = Sampling(given.temperature, given.top_k, given.top_p)
+    if not 0 <= given.seed < 2**32:
+        raise UserError(f"--seed={given.seed} must be between 0 and {2**32 - 1}")
+    if (given.prompt is None) == (given.file is None):
+        raise UserError("give --prompt=TEXT or --file=PATH to go on with, one of the two")
+    prompt = _read(given.file) if given.prompt is None else given.prompt
+    model = load(given.run, overrides=overrides, allow=given.allow)
+    _tell_state(Path(given.run), model)
+    unknown = model.tokenizer.unknown(prompt)
+    if unknown:
+        name = model.tokenizer.name
+        console.say(f"the tokenizer {name!r} lacks {shown(unknown[:20])}: they are read as one unknown character")
+    start, times = time.perf_counter(), []
+
+    def timed(tokens: Iterator[int]) -> Iterator[int]:
+        for token in tokens:
+            times.append(time.perf_counter() - start)
+            yield token
+
+    tokens = timed(model.tokens(prompt, given.tokens, sampling=sampling, seed=given.seed))
+    for piece in model.text(tokens, given.stop):
+        print(piece, end="", flush=True)
+    print()
+    said = f"{len(times):,} tokens after {len(model.ids(prompt)):,} of prompt"
+    if len(times) > 2:  # the first waits for the prompt and its compilation, the second for that of a step
+        rate = (len(times) - 2) / (times[-1] - times[1])
+        said += f"; {times[1]:.1f} s to the second, compilation included, then {rate:,.0f} a second"
+    console.say(said)
+
+
+def _read(path: str) -> str:
+    """The text of a file, or of standard input."""
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else files.read_small(path)
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"--file={path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it"
+        ) from error
+
+
+def _tell_state(run: Path, model: LanguageModel) -> None:
+    """Say where a model stands that is not trained to its end."""
+    if model.step < model.config.steps:
+        state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
+        console.say(f"{run} {state}: this is its checkpoint of step {model.step:,} of {model.config.steps:,}")
+
+
+if __name__ == "__main__":
+    errors.run(main)

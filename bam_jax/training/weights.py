@@ -1,0 +1,93 @@
+"""A run without its training: the model's arrays in one file, `model.safetensors`, in the place of `checkpoints/`.
+
+What reads a run reads such a folder as well: it can be evaluated and talked to, and other runs start from it. It is small and
+holds no optimiser's state, so that no training goes on in it.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.data.tokenizers.copies import save_tokenizer
+from bam_jax.system import files
+from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
+from bam_jax.training import run_folder
+
+KEPT = ("results.jsonl", run_folder.METRICS)
+"""The files of a run that go with its weights: what was measured of them."""
+
+
+def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, Any], step: int) -> None:
+    """Write a model's arrays, configuration and tokenizer into a new folder, the arrays last: without them it is no run.
+
+    Args:
+        folder: a new or an empty one.
+        config: of the run.
+        tokenizer: the one that the configuration names.
+        tree: what `transformer.split` gives of the model.
+        step: of the training at which it stood.
+
+    Raises:
+        UserError: the folder is not empty, or safetensors is not installed.
+    """
+    library = import_extra("safetensors.numpy", "model.safetensors", "train")
+    run_folder.make_empty(folder)
+    files.write_atomically(folder / run_folder.CONFIG, configs.to_json(config) + "\n")
+    save_tokenizer(tokenizer, folder)
+    arrays = {_name(path): np.asarray(value) for path, value in jax.tree_util.tree_leaves_with_path(tree)}
+    contents = library.save(arrays, metadata={"step": str(step)})
+    files.write_atomically(folder / run_folder.WEIGHTS, contents)
+
+
+def read(folder: Path, like: dict[str, Any], changes: str = "") -> dict[str, Any]:
+    """A model's arrays, of which each must be one that is wanted.
+
+    Args:
+        folder: with the file.
+        like: what `transformer.split` gives of a model of equal shapes, with shardings or without.
+        changes: what the user changed about the configuration, for messages.
+
+    Raises:
+        UserError: the file is not whole, has other arrays, or safetensors is not installed.
+    """
+    library, path = import_extra("safetensors", "model.safetensors", "train"), folder / run_folder.WEIGHTS
+    wanted = {_name(place): value for place, value in jax.tree_util.tree_leaves_with_path(like)}
+    try:
+        with library.safe_open(path, framework="np") as file:
+            names = set(file.keys())
+            for name in sorted(names | wanted.keys()):
+                there = tuple(file.get_slice(name).get_shape()) if name in names else "nothing"
+                here = wanted[name].shape if name in wanted else "nothing"
+                if there != here:
+                    raise UserError(
+                        f"{path} does not fit{changes}: {name} is {there} there and {here} here; "
+                        "change nothing that changes the parameters"
+                    )
+            place = lambda at, x: jax.device_put(file.get_tensor(_name(at)).astype(x.dtype), x.sharding)
+            return jax.tree_util.tree_map_with_path(place, like)
+    except (OSError, library.SafetensorError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again") from error
+
+
+def copy_records(run: Path, folder: Path) -> None:
+    """Copy what was measured of a run to where its weights are.
+
+    Args:
+        run: its folder.
+        folder: that of the weights.
+    """
+    for name in KEPT:
+        if (run / name).exists():
+            shutil.copyfile(run / name, folder / name)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The name of an array: its place in the tree, as in params.layers.attention.query.kernel."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")

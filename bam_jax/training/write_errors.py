@@ -1,0 +1,61 @@
+"""The one line for a checkpoint that cannot be written, out of what libraries raise and log."""
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from bam_jax.system.errors import UserError
+
+_CODE = re.compile(r"os_error_code='(\d+)'")
+
+
+@contextlib.contextmanager
+def naming_what_cannot_be_written(path: Path) -> Iterator[None]:
+    """Say in one line why the system does not let a checkpoint be written.
+
+    Args:
+        path: of the checkpoint.
+
+    Raises:
+        UserError: instead of what orbax and tensorstore raise.
+    """
+    for name in ("absl", "concurrent.futures"):
+        logging.getLogger(name).addFilter(_is_not_raised_as_well)
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ValueError of tensorstore has the system's code in its text
+        codes = [code for code in map(_system_code, causes(error)) if code is not None]
+        if not codes:
+            raise
+        raise UserError(
+            f"checkpoint {path} cannot be written: {os.strerror(codes[0])}; make room or get leave to write there, and give "
+            "the same command again: it goes on from the checkpoint before"
+        ) from error
+
+
+def _system_code(error: BaseException) -> int | None:
+    """The errno of an error, which may be in its text."""
+    if isinstance(error, OSError):
+        return error.errno
+    code = _CODE.search(str(error))
+    return int(code[1]) if code else None
+
+
+def _is_not_raised_as_well(record: logging.LogRecord) -> bool:
+    """True for a log record, unless orbax's threads write it of an error that orbax raises as well."""
+    closed = record.exc_info is not None and "Event loop is closed" in str(record.exc_info[1])
+    return not closed and (record.levelno < logging.ERROR or "orbax" not in Path(record.pathname).parts)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it followed.
+
+    Args:
+        error: the last of them.
+    """
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,198 @@
+"""A loaded model against the decoder itself, its text token by token, and the commands of the model in the box."""
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax import generate as command
+from bam_jax import heads as heads_command
+from bam_jax import load
+from bam_jax.analysis import language_model
+from bam_jax.analysis.language_model import until
+from bam_jax.data import tokenizers
+from bam_jax.evals.passkey import FORCED, toy
+from bam_jax.models import transformer
+from bam_jax.models.sampling import GREEDY, Sampling
+from bam_jax.models.transformer import parameter_count
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+from bam_jax.training import run_folder, weights
+
+KEY = "<KEY>48213<END> and then we spoke of other things <KEY>"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load("quickstart")
+
+
+def test_the_box_holds_what_its_page_says(model):
+    folder = run_folder.TRAINED / "quickstart"
+    assert f"{parameter_count(model.decoder) // 1000},000 parameters" in (folder / "README.md").read_text()
+    assert model.step == model.config.steps
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 2**19
+
+
+def test_it_finds_keys_far_beyond_its_context(model, rng):
+    """Prompts at 16 times the context, made here: none is among those that were measured."""
+    text = model.tokenizer.encode("what stands between a key and its question is text of no use to it. " * 20)
+    prompts = toy(text, model.tokenizer, seed=77)
+    for depth in (0.0, 0.5, 1.0):
+        tokens, answer = prompts(16 * 64, depth, 0)
+        prompt = model.tokenizer.decode(tokens)
+        assert model.generate(prompt, FORCED + 1, temperature=0) == model.tokenizer.decode(answer)
+
+
+def test_logits_are_those_of_the_decoder(model, monkeypatch):
+    ids = model.ids(KEY)
+    whole = model.decoder(jnp.asarray(ids)[None])[0][0]
+    np.testing.assert_allclose(model.logits(KEY), whole[:, : model.tokenizer.size], atol=1e-3)
+    monkeypatch.setattr(language_model, "CHUNK", 20)  # in pieces
+    np.testing.assert_allclose(model.logits(KEY), whole[:, : model.tokenizer.size], atol=1e-3)
+
+
+def test_attention_factors_into_content_and_prior(model):
+    for layer in model.attention(KEY):
+        joint = layer.content * layer.position / layer.z[..., None]
+        np.testing.assert_allclose(layer.joint, joint, atol=1e-5)
+        np.testing.assert_allclose(layer.joint.sum(-1), 1, atol=1e-5)
+        assert not np.triu(np.asarray(layer.joint[0]), 1).any()
+    with pytest.raises(UserError, match="the attention of 20000 tokens takes"):
+        model.attention("x" * 20_000)
+
+
+def test_draws_are_those_of_their_seed(model):
+    one, same, other = (model.generate("the module", 12, seed=seed) for seed in (1, 1, 2))
+    assert one == same != other
+
+
+def test_text_comes_in_pieces_and_ends_before_a_stop(model):
+    tokens = list(model.tokens(KEY, 8, sampling=GREEDY))
+    text = "".join(model.text(tokens))
+    assert text.startswith("48213")
+    assert "".join(model.text(tokens, ["13", "x"])) == "482"
+    counted = itertools.count()
+    written = model.text((token for token, _ in zip(tokens, counted, strict=False)), ["8"])
+    assert "".join(written) == "4"
+    assert next(counted) <= 3  # what stands behind the stop is not asked for
+
+
+def test_letters_of_several_tokens_come_whole(model):
+    tokenizer = tokenizers.ByteTokenizer()
+    bytes_model = dataclasses.replace(model, tokenizer=tokenizer)
+    text = "naïve — 漢字 🙂 end"
+    pieces = list(bytes_model.text(iter([*tokenizer.encode(text).tolist(), tokenizer.eos, 65])))
+    assert "".join(pieces) == text and "漢" in pieces and "🙂" in pieces
+    torn = [*b"ab", 0xE6]
+    assert "".join(bytes_model.text(torn)) == "ab\ufffd"
+
+
+@pytest.mark.parametrize("stop", [["two"], ["wo, t", "two"], ["x"], ["e"], ["ree", "three!"], ["one, two, three"]])
+def test_what_is_held_back_is_said_at_last(stop):
+    text = "one, two, three"
+    cut = min((text.index(word) for word in stop if word in text), default=len(text))
+    for size in range(1, 6):
+        pieces = ("".join(piece) for piece in itertools.batched(text, size))
+        found = list(until(pieces, stop))
+        assert "".join(found) == text[:cut] and "" not in found
+
+
+def ended(capsys, *argv):
+    with pytest.raises(SystemExit) as end:
+        errors.run(command.main, argv)
+    said = capsys.readouterr()
+    return end.value.code, said.out, said.err
+
+
+def test_the_command_writes_to_stdout_and_its_speed_to_stderr(capsys, tmp_path):
+    status, out, err = ended(capsys, "--run=quickstart", f"--prompt={KEY}", "--tokens=5", "--temperature=0")
+    assert not status and out == "48213\n"
+    assert err.startswith("5 tokens after 43 of prompt") and "a second" in err and err.count("\n") == 1
+    (tmp_path / "text").write_text(KEY)
+    assert ended(capsys, "--run=quickstart", f"--file={tmp_path / 'text'}", "--stop=2", "--temperature=0")[1] == "48\n"
+
+
+@pytest.mark.parametrize(
+    "argv, says",
+    [
+        ([], "give --prompt=TEXT or --file=PATH"),
+        (["--prompt=a", "--file=b"], "one of the two"),
+        (["--prompt="], "the text is empty"),
+        (["--prompt=a", "--temperature=-1"], "temperature=-1.0 must be 0"),
+        (["--prompt=a", "--tokens=-1"], "tokens=-1 must be 0 or more"),
+        (["--prompt=a", "--top-p=2"], "top_p=2.0 must be a share"),
+        (["--prompt=a", "--seed=-1"], "--seed=-1 must be between"),
+        (["--prompt=a", "--stop="], "an empty text to stop at"),
+        (["--prompt=a", "--config.model.width=32"], "does not fit with --config.model.width=32"),
+        (["--file=nowhere"], "nowhere"),
+        (["--prompt=a", "--run=nowhere"], "nowhere is not a run"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys, argv, says):
+    status, out, err = ended(capsys, *(argv if "--run=nowhere" in argv else ["--run=quickstart", *argv]))
+    assert status == 2 and says in err and err.count("\n") == 1 and not out
+
+
+def test_characters_that_the_tokenizer_lacks_are_named(capsys):
+    status, _, err = ended(capsys, "--run=quickstart", "--prompt=Ça 5", "--tokens=1")
+    assert not status and "lacks 'ç'" in err
+
+
+def test_heads_of_the_box_are_printed_and_not_written(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    heads_command.main(["--run=quickstart", "--tokens=64", "--keys=64", "--no-progress"])
+    assert "layer, head" in capsys.readouterr().out
+    assert not (run_folder.TRAINED / "quickstart" / "heads.jsonl").exists()
+
+
+def small(tmp_path, **changes):
+    """The folder of a model as it begins."""
+    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16, **changes.pop("model", {})}
+    config = configs.from_dict({"encoding": "nope", "context": 16, "steps": 9, "model": sizes} | changes)
+    tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+    model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.padded, rngs=nnx.Rngs(0)))()
+    weights.write(tmp_path / "run", config, tokenizer, transformer.split(model)[1], 4)
+    return str(tmp_path / "run")
+
+
+def test_a_prompt_longer_than_a_table_is_one_line(tmp_path, capsys):
+    run = small(tmp_path, encoding="learned")
+    status, out, err = ended(capsys, f"--run={run}", "--prompt=abcdefgh", "--tokens=20")
+    assert status == 2 and "27 tokens are more than the learned position table holds (16)" in err and not out
+
+
+def test_a_model_that_is_not_trained_to_its_end_says_so(tmp_path, capsys):
+    status, _, err = ended(capsys, f"--run={small(tmp_path)}", "--prompt=a", "--tokens=1")
+    assert not status and "was stopped: this is its checkpoint of step 4 of 9" in err
+
+
+def test_an_encoder_does_not_write(tmp_path, capsys):
+    run = small(tmp_path, model={"causal": False}, data={"tokenizer": "byte", "task": "masked"})
+    assert load(run).logits("text").shape == (4, 257)
+    status, _, err = ended(capsys, f"--run={run}", "--prompt=a")
+    assert status == 2 and "an encoder (config.model.causal=False) does not write" in err
+
+
+def test_only_the_tokenizers_tokens_are_written(tmp_path):
+    """A model's vocabulary may have entries that only pad it."""
+    model = load(small(tmp_path, data={"tokenizer": "byte"}, model={"vocab": 600}))
+    assert max(model.tokens("a", 30, sampling=Sampling(temperature=50.0))) < 257
+
+
+@pytest.mark.full
+def test_the_page_runs():
+    page = Path(__file__).parents[2] / "docs" / "models.md"
+    first, second = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict = {}
+    exec(first, names)
+    assert names["text"] and names["logits"].shape == (12, 73)
+    z = names["layers"][0].z[2][:, None]
+    np.testing.assert_allclose(names["weights"], names["prior"] * names["content"] / z, atol=1e-5)
+    exec(second, {})

@@ -1,0 +1,92 @@
+"""The held-out loss against a sum over tokens, and a training that measures it against one that does not."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bam_jax import config as configs
+from bam_jax.data import loader, tokenizers
+from bam_jax.models import transformer
+from bam_jax.parallel import sharding
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, loop
+from bam_jax.training.held_out import HeldOutLoss
+from bam_jax.training.step import define_training, initial_state
+
+SIZES = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    words = np.random.default_rng(0).integers(100, 999, 3000)
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join(np.base_repr(word, 30).lower() for word in words))
+    return str(path)
+
+
+def described(text, **changes):
+    tree = {"encoding": "alibi", "context": 16, "batch": 4, "steps": 6, "eval_tokens": 100, "log_every": 4}
+    data = {"source": text, **changes.pop("data", {})}
+    return configs.from_dict({**tree, "model": SIZES, "data": data, "optimizer": {"warmup": 1}, **changes})
+
+
+def measured(config, tokenizer):
+    """The loss of the first parameters, and these."""
+    mesh = sharding.make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+        graph, initialise, _ = define_training(config, tokenizer.size)
+        state = initial_state(config, initialise)
+        return HeldOutLoss(config, tokenizer, graph, mesh, 0, 1)(state), graph, state
+
+
+def batches(config, tokenizer):
+    """100 tokens of rows of 16 in batches of 4 are two batches."""
+    return list(itertools.islice(loader.batches(config, tokenizer, "held_out"), 2))
+
+
+@pytest.mark.parametrize("changes", [{}, {"data": {"task": "passkey", "answer_weight": 3.0}, "context": 24}])
+def test_it_is_the_weighted_mean_over_tokens(text, changes):
+    config, tokenizer = described(text, **changes), tokenizers.tokenizer("char")
+    found, graph, state = measured(config, tokenizer)
+    model = jax.tree.map(lambda x: x, transformer.nnx.merge(graph, state["model"]["params"], state["model"]["frozen"]))
+    total = weight = 0.0
+    for batch in batches(config, tokenizer):
+        logits = jax.nn.log_softmax(model(batch["tokens"])[0])
+        nll = -np.take_along_axis(np.asarray(logits), batch["targets"][..., None], -1)[..., 0]
+        total, weight = total + (nll * batch["weights"]).sum(), weight + batch["weights"].sum()
+    np.testing.assert_allclose(found, total / weight, rtol=1e-5)
+    cut = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, accumulate=2))
+    np.testing.assert_allclose(measured(cut, tokenizer)[0], found, rtol=1e-5)
+    shared = dataclasses.replace(config, mesh=configs.MeshConfig(data=2, tensor=2))
+    np.testing.assert_allclose(measured(shared, tokenizer)[0], found, rtol=1e-5)
+
+
+def test_queries_among_candidates_as_well(triplets):
+    data = {"tokenizer": "byte", "task": "triplets"}
+    config = described(triplets, data=data, model=SIZES | {"causal": False}, eval_tokens=1)
+    found, _, _ = measured(config, tokenizers.tokenizer("byte"))
+    assert abs(found - np.log(8)) < 2.5  # untrained: about that of one candidate of eight
+
+
+def test_it_changes_nothing_of_a_training_and_stands_in_its_lines(text, tmp_path):
+    config = described(text, data={"holdout": 0.2})
+    plain = loop.fit(config, tmp_path / "plain", progress=False)
+    records = loop.fit(dataclasses.replace(config, eval_every=3), tmp_path / "measured", progress=False)
+    assert [(line["step"], "held_out_loss" in line) for line in records] == [(3, True), (4, False), (6, True)]
+    assert [line["step"] for line in plain] == [4, 6] and plain[-1]["loss"] == records[-1]["loss"]
+    assert records[-1]["held_out_loss"] < records[0]["held_out_loss"] < np.log(73) + 0.5
+    trees = [transformer.split(checkpoint.restore_model(tmp_path / name)[2])[1] for name in ("plain", "measured")]
+    jax.tree.map(np.testing.assert_array_equal, *trees)
+    last = json.loads((tmp_path / "measured" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["held_out_loss"] == records[-1]["held_out_loss"]
+
+
+def test_nothing_held_out_is_said_before_a_folder_is_made(text, tmp_path):
+    config = described(text, eval_every=2, data={"holdout": 0.0})
+    with pytest.raises(UserError, match="config.eval_every=2 measures on held-out text, and the text has 0 tokens"):
+        loop.fit(config, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,97 @@
+"""A finished run that is trained longer, against steps made by hand from where it stood."""
+
+import itertools
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bam_jax import config as configs
+from bam_jax import train
+from bam_jax.data import loader, tokenizers
+from bam_jax.models import transformer
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, loop, optimizer, run_folder
+from bam_jax.training.checkpoint import Checkpoints
+from bam_jax.training.step import define_training, initial_state, make_step
+
+CONFIG = """
+import ml_collections
+
+def get_config():
+    return ml_collections.ConfigDict(dict(
+        encoding="bam", steps=4, log_every=1, batch=4, context=16,
+        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}), optimizer=dict(warmup=2),
+    ))
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("longer")
+    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 100)
+    (folder / "tiny.py").write_text(CONFIG.format(source=str(folder / "text.txt")))
+    loop.fit(configs.load(folder / "tiny.py"), folder / "run", progress=False)
+    return folder
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    shutil.copytree(finished / "run", tmp_path / "run")
+    return tmp_path
+
+
+def longer(finished, steps):
+    return configs.load(finished / "tiny.py", {"steps": steps})
+
+
+def by_hand(config, run):
+    """The model after the steps that a run's newest checkpoint lacks, at the rates of the whole schedule."""
+    tokenizer = tokenizers.tokenizer("char")
+    graph, initialise, tx = define_training(config, tokenizer.size)
+    state = initial_state(config, initialise)
+    batches = loader.batches(config, tokenizer)
+    with Checkpoints(run) as checkpoints:
+        state = checkpoints.load(state, batches)
+    step = make_step(config, graph, tx)
+    for batch in itertools.islice(batches, config.steps - run_folder.latest_step(run)):
+        state, _ = step(state, batch)
+    return state["model"]
+
+
+def test_it_goes_on_from_parameters_moments_and_data_by_the_new_schedule(finished, folder):
+    config = longer(finished, 7)
+    wanted = by_hand(config, folder / "run")
+    records = loop.fit(config, folder / "run", progress=False, longer=True)
+    assert [line["step"] for line in records] == [1, 2, 3, 4, 5, 6, 7]
+    rates = [float(optimizer.schedule(config.optimizer, 7)(step)) for step in (4, 5, 6)]
+    np.testing.assert_allclose([line["rate"] for line in records[4:]], rates, rtol=1e-6)
+    found = transformer.split(checkpoint.restore_model(folder / "run")[2])[1]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
+    assert run_folder.read_config(folder / "run").steps == 7
+
+
+def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
+    command = [f"--config={finished / 'tiny.py'}", f"--workdir={folder / 'run'}"]
+    with pytest.raises(SystemExit) as end:
+        errors.run(train.main, command)
+    said = capsys.readouterr().out
+    assert not end.value.code and "a larger --config.steps trains it longer, --config.start=" in said
+    train.main([*command, "--config.steps=6"])
+    said = capsys.readouterr()
+    rate = optimizer.schedule(longer(finished, 6).optimizer, 6)
+    assert f"going on to 6 steps, not 4: the rate of step 5 is {rate(4):.2g}, as the schedule" in said.err
+    assert said.out.endswith("finished at step 6\n")
+    with pytest.raises(UserError, match=r"config.steps=6, not 4; .*--config.start="):
+        train.main(command)
+
+
+def test_other_fields_stay_and_experiments_do_not_go_on(finished, folder):
+    config = longer(finished, 6)
+    with pytest.raises(UserError, match=r"config.steps=4, not 6"):
+        loop.fit(config, folder / "run", progress=False)  # as a sweep does: its rows begin anew
+    with pytest.raises(UserError, match=r"config.batch=4, not 8"):
+        loop.fit(configs.override(config, {"batch": 8}), folder / "run", progress=False, longer=True)
+    assert run_folder.read_config(folder / "run").steps == 4

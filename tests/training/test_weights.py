@@ -1,0 +1,105 @@
+"""A run without its training: what reads a run reads it as well, what trains does not, and what is damaged is named."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+from bam_jax import config as configs
+from bam_jax.convert import __main__ as convert
+from bam_jax.data import tokenizers
+from bam_jax.models import transformer
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, loop, run_folder, weights
+
+SIZES = {"layers": 2, "width": 16, "heads": 2, "hidden": 16}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of weights of a new model at step 3 of 4, and its arrays."""
+    folder = tmp_path_factory.mktemp("weights") / "model"
+    config = configs.from_dict(
+        {"encoding": "bam", "ssmax": "on", "context": 16, "batch": 2, "steps": 4, "model": SIZES}
+    )
+    tokenizer = tokenizers.tokenizer("char")
+    model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(3)))()
+    tree = transformer.split(model)[1]
+    weights.write(folder, config, tokenizer, tree, 3)
+    return folder, config, tree
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made[0], tmp_path / "model")
+
+
+def test_the_arrays_are_the_models(made):
+    folder, config, tree = made
+    found, tokenizer, model = checkpoint.restore_model(folder)
+    assert (found, tokenizer.name, run_folder.trained_step(folder)) == (config, "char", 3)
+    jax.tree.map(np.testing.assert_array_equal, transformer.split(model)[1], tree)
+    like = jax.tree.map(np.zeros_like, tree)
+    like = jax.tree.map(jax.numpy.asarray, like)
+    jax.tree.map(np.testing.assert_array_equal, checkpoint.restore_parameters(folder, like), tree)
+
+
+def test_a_run_is_exported_with_its_measurements(made, tmp_path, capsys):
+    """Through a checkpoint and back: the same file, and what is measured of the model goes with it."""
+    folder, config, tree = made
+    run = tmp_path / "run"
+    checkpoint.write_model(run, config, tokenizers.tokenizer("char"), tree)
+    (run / "results.jsonl").write_text("{}\n")
+    convert.main([f"--run={run}", f"--export={tmp_path / 'out'}"])
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    for name, array in load_file(folder / "model.safetensors").items():
+        np.testing.assert_array_equal(exported[name], array)
+    assert (tmp_path / "out" / "results.jsonl").read_text() == "{}\n"
+    with pytest.raises(UserError, match="holds something that is not a run; give a new or an empty folder|is there"):
+        convert.main([f"--run={run}", f"--export={run}"])
+
+
+def test_a_run_starts_from_weights_and_none_goes_on_in_them(made, folder, tmp_path):
+    config = configs.override(made[1], {"start": str(folder), "steps": 1})
+    assert loop.fit(config, tmp_path / "run", progress=False)[-1]["step"] == 1
+    with pytest.raises(UserError, match=r"holds weights without the state .* --config.start="):
+        loop.fit(made[1], folder, progress=False)
+    assert not (folder / "checkpoints").exists()
+
+
+def test_what_is_damaged_is_one_line(folder):
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    for contents in (whole[: len(whole) // 2], b"", b"\xff" * 64):
+        path.write_bytes(contents)
+        with pytest.raises(UserError, match="not a whole safetensors file"):
+            checkpoint.restore_model(folder)
+    arrays = load_file_of(whole, path)
+    for metadata, says in [(None, "does not say the step"), ({"step": "-1"}, "'-1'"), ({"step": "9" * 5000}, "'99999")]:
+        save_file(arrays, path, metadata=metadata)
+        with pytest.raises(UserError, match=says):
+            checkpoint.restore_model(folder)
+    save_file(arrays | {"params.more": np.zeros(2, np.float32)}, path, metadata={"step": "3"})
+    with pytest.raises(UserError, match=r"params.more is \(2,\) there and nothing here"):
+        checkpoint.restore_model(folder)
+    save_file({name: array for name, array in arrays.items() if "norm" not in name}, path, metadata={"step": "3"})
+    with pytest.raises(UserError, match=r"norm.* is nothing there and \("):
+        checkpoint.restore_model(folder)
+
+
+def load_file_of(whole, path):
+    path.write_bytes(whole)
+    return load_file(path)
+
+
+def test_a_model_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_folder.find("quickstart") == run_folder.TRAINED / "quickstart"
+    with pytest.raises(UserError, match="a model of that name comes with bam_jax"):
+        run_folder.read_config("quickstart")
+    (tmp_path / "quickstart").mkdir()  # a folder of one's own comes first
+    assert str(run_folder.find("quickstart")) == "quickstart"
+    assert str(run_folder.find("runs/quickstart")) == "runs/quickstart"
