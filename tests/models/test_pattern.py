@@ -181,7 +181,7 @@ def test_a_pattern_of_equal_places_is_a_single_encoding(tokens):
 
 @pytest.mark.parametrize(
     "pattern",
-    [full(TURNING), full(FORMULAS), "nope/rope:window=3", full("cable/rope:window=3"), full("nope/fox/alibi")],
+    [full(TURNING), full(FORMULAS), full("nope/rope:window=3"), full("cable/rope:window=3"), full("nope/fox/alibi")],
 )
 def test_the_cache_continues_where_the_row_stopped(pattern, tokens):
     """A first piece with empty slots in front, a second piece, then one token at a time: the logits of one pass."""
@@ -237,7 +237,7 @@ def test_a_pattern_is_compiled_once_for_any_depth():
     local = "rope:window=128/rope:window=128/rope:window=128/nope"
     assert count(local, 8) == count(local, 48) < 1.25 * count("rope", 48)
     several = "bam/bam/bam/rope"
-    assert count(several, 8) == count(several, 48) < 2.3 * count("bam", 48)
+    assert count(several, 8) == count(several, 48) < 2 * count("bam", 48)
 
 
 @pytest.mark.parametrize(
