@@ -16,6 +16,7 @@ from bam_jax.analysis.priors import learned_priors, prior_weights
 from bam_jax.biases import GeneralisedGaussian, Uniform
 from bam_jax.data import loader
 from bam_jax.evals import passkey
+from bam_jax.models.head_parameters import head_parameters
 from bam_jax.render import learned as curves
 from bam_jax.render import maps, style
 from bam_jax.render.style import Figure
@@ -194,10 +195,10 @@ def draw_scales(runs: Runs) -> Figure:
     """
     found = {}
     for label, run in runs.items():
-        ssmax = checkpoint.restore_model(run)[2].layers.attention.ssmax
-        if ssmax is None:
+        scales = head_parameters(checkpoint.restore_model(run)[2])
+        if "ssmax" not in scales:
             raise UserError(f"{run} has no Scalable Softmax; give a run trained with --config.ssmax=on")
-        found[label] = np.asarray(ssmax.scale[...])
+        found[label] = scales["ssmax"]
     return curves.scales(found)
 
 

@@ -114,7 +114,8 @@ def measure(
     A record holds `layer`, `head`; of BAM `shape`, `log_scale`, `loc`, `class`; under Scalable Softmax `scale`; `reach`, by
     number of keys, the distances that hold `shares` of the prior's mass; and of a held-out text of `tokens` tokens, for
     windows that end at `positions`, the means of `theory.Terms`, which add up to -ln Z. Scalable Softmax's factor is part
-    of the prior where the model has it inside.
+    of the prior where the model has it inside. A sink's share of the weights is left out. Of a pattern `encoding` is the
+    layer's own.
 
     Args:
         run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
@@ -132,6 +133,7 @@ def measure(
     own = run_folder.read_config(run)
     step = run_folder.trained_step(run)  # once: a training may save another in the meantime
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
+    places = [place["name"] for place in config.places()]
     wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
     if wanted[0] < 1 or tokens < 0:
         raise UserError(f"--keys={','.join(map(str, wanted))} and --tokens={tokens} count tokens: give 1 or more")
@@ -143,21 +145,21 @@ def measure(
         "config": configs.digest(own),
         "commit": git.describe(),
         "overrides": configs.typed(overrides),
-        "encoding": config.encoding,
         "shares": SHARES,
         "tokens": tokens,
     }
     with console.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
         records = []
         for layer, each in enumerate(zip(decoder.blocks(), score_text(decoder, ids), strict=True)):
+            encoding = places[layer % len(places)]
             for head, record in enumerate(_layer(each[0].attention, *each[1], keys=wanted)):
                 for number in keys:
                     if str(number) not in record["reach"]:
                         raise UserError(
-                            f"--keys={number}: the prior of {config.encoding!r} depends on the text, of which {tokens} "
+                            f"--keys={number}: the prior of {encoding!r} depends on the text, of which {tokens} "
                             f"tokens are read; give --tokens={number}"
                         )
-                records.append({"layer": layer, "head": head} | record | common)
+                records.append({"layer": layer, "head": head} | record | common | {"encoding": encoding})
             bar.update()
     return records
 
@@ -262,18 +264,22 @@ def heads_table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
     Args:
         records: of `measure`.
     """
-    bam, ssmax = "shape" in records[0], "scale" in records[0]
+    bam, ssmax = (any(name in record for record in records) for name in ("shape", "scale"))
     names = [*(("shape", "log_scale", "loc") if bam else ()), *(("scale",) if ssmax else ())]
     shares = " ".join(f"{share:.0%}" for share in SHARES)
     terms = theory.Terms._fields
-    reaches = list(records[0]["reach"])
+    reaches = list(dict.fromkeys(n for record in records for n in record["reach"]))
     head = ["layer, head", *(["class"] if bam else []), *(name.replace("_", " ") for name in names)]
     head += [*(f"{shares} of {int(n):,} keys" for n in reaches), "−ln Z", "KL ‖ content", "KL ‖ prior"]
     lines = []
     for record in records:
-        line = [f"{record['layer']}, {record['head']}", *([record["class"]] if bam else [])]
-        line += [f"{record[name]:.2f}" for name in names]
-        line += [" ".join(f"{distance:,}" for distance in record["reach"][n]) for n in reaches]
+        line = [
+            f"{record['layer']}, {record['head']}",
+            *([record["class"] if "class" in record else ""] if bam else []),
+        ]
+        line += [f"{record[name]:.2f}" if name in record else "" for name in names]
+        reach = record["reach"]
+        line += [" ".join(f"{distance:,}" for distance in reach[n]) if n in reach else "" for n in reaches]
         means = [np.mean(record[name]) for name in terms]
         line += [f"{value:.2f}" for value in (sum(means), *means[:2])]
         lines.append(line)

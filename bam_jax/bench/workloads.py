@@ -57,7 +57,8 @@ class Contender:
 
         def build() -> transformer.Decoder:
             decoder = transformer.build(config, vocab=self.vocab, rngs=nnx.Rngs(config.seed))
-            decoder.layers.attention.backend = backend
+            for stack in decoder.stacks():
+                stack.attention.backend = backend
             return decoder
 
         abstract = nnx.eval_shape(build)

@@ -10,13 +10,12 @@ Text becomes a value in `from_arguments` alone; everything behind a command line
 """
 
 import argparse
-import ast
 import typing
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bam_jax.config import section
+from bam_jax.config.places import literal
 from bam_jax.config.section import is_section, joined, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system.errors import UserError, nearest, shown
@@ -156,15 +155,7 @@ def _copy(value: Any) -> Any:
 
 def _read(text: str, kind: Any) -> Any:
     """The value that a text is for a field of a type."""
-    if kind is str:
-        return text
-    if text in ("true", "false"):
-        return text == "true"
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of 1or2, which is no literal
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # {[]: 1} is no dict; 10,000 minus signs
-        return text
+    return text if kind is str else literal(text)
 
 
 def _write(value: Any, kind: Any) -> str:

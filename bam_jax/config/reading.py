@@ -46,7 +46,7 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
     if not isinstance(made, ml_collections.ConfigDict):
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
     config = override(made.to_dict(), changes)
-    _import_encoding(config.encoding)
+    _import_encodings(config)
     return config
 
 
@@ -70,7 +70,7 @@ def override(tree: Config | Mapping[str, Any], changes: Mapping[str, Any]) -> Co
     """
     config = from_dict(apply(to_dict(tree) if isinstance(tree, Config) else tree, changes))
     if "encoding" in changes:
-        _import_encoding(config.encoding)
+        _import_encodings(config)
     return config
 
 
@@ -186,10 +186,9 @@ def _without_younger(section: ConfigSection) -> dict[str, Any]:
     return tree
 
 
-def _import_encoding(encoding: str) -> None:
-    module, colon, _ = encoding.partition(":")
-    if colon:
-        _import(module, f"the encoding {encoding!r}")
+def _import_encodings(config: Config) -> None:
+    for module in config.modules():
+        _import(module, f"the encoding {shown(config.encoding)}")
 
 
 def _import(module: str, what: str) -> None:

@@ -1,16 +1,15 @@
 """Everything that a run depends on, as frozen dataclasses; each field says what it is."""
 
 import dataclasses
-import re
 from typing import Any, ClassVar
 
+from bam_jax.config.model import ModelConfig
+from bam_jax.config.places import places
 from bam_jax.config.section import ConfigSection, joined, kinds, typed, younger
 from bam_jax.system.errors import UserError, nearest, shown
 
 COUNT = 2**31 - 1
 """The most steps, and tokens of a text: arrays count them in int32."""
-DTYPES = ("auto", "bfloat16", "float32")
-FAMILIES = ("llama", "gpt2", "bert")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
@@ -26,47 +25,6 @@ TASKS = (*NEXT_TOKEN, "masked", "triplets")
 TRIPLET = ("query", "positive", "negative")
 """The texts of a row of the task triplets."""
 TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig(ConfigSection):
-    """The decoder's sizes."""
-
-    path: ClassVar[str] = "config.model."
-
-    family: str = "llama"
-    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
-    as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input."""
-    causal: bool = True
-    """False: an encoder, in which every token sees the whole text."""
-    layers: int = 2
-    """Blocks of attention and MLP."""
-    width: int = 64
-    """Of the rows between the layers; each head has width / heads."""
-    heads: int = 4
-    """Heads of a layer."""
-    kv_heads: int = 0
-    """Key and value heads (grouped-query attention); 0: as many as heads."""
-    hidden: int = 128
-    """Width inside the MLP."""
-    vocab: int = 0
-    """0: what the tokenizer needs (`Tokenizer.padded`)."""
-    remat: bool = False
-    """Recompute each layer in the backward pass instead of storing its activations."""
-    scan: bool = True
-    """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
-    dtype: str = "auto"
-    """Of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
-
-    def check(self) -> None:
-        self.above(1, "layers", "width", "heads", "hidden")
-        self.above(0, "kv_heads", "vocab")
-        self.below(2**16, "layers", "heads")  # of each, something is listed
-        self.known("family", FAMILIES)
-        self.known("dtype", DTYPES)
-        self.require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
-        divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
-        self.require("kv_heads", divides, f"0 or a divisor of the heads, {self.heads}")
 
 
 _SHARED = {"tokenizer", "mixture", "positions", "similarity_scale", "workers"}
@@ -252,8 +210,8 @@ class MeshConfig(ConfigSection):
         self.above(1, "tensor", "context")
 
 
-_NAME = re.compile(r"[^:]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-"""An encoding's name or import path."""
+OF_LAYERS = ("ssmax", "log_temperature", "log_temperature_start")
+"""Fields of a configuration that a place of a pattern may state for its layers, among its encoding's options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,15 +222,23 @@ class Config(ConfigSection):
 
     encoding: str = "bam"
     """A name in `bam_jax.encodings.ENCODINGS`, or the import path "package.module:Class" of your own, whose module is
-    imported where a command or its config file names it, and never because a run does."""
+    imported where a command or its config file names it, and never because a run does. Or a pattern of such that layers
+    repeat, each with options of its own: "rope:window=512/rope:window=512/nope:ssmax=on" (docs/layers.md)."""
     encoding_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of the encoding, which checks them."""
+    """Arguments of the encoding, which checks them, and `window`, the tokens that a query sees at most, itself included. In a
+    pattern those of every place that does not state its own."""
     ssmax: str = "off"
     """"on": the placement that the authors use with that encoding; "inside" or "outside": the prior's, of its factor;
     "effective": outside, and the factor grows beyond the training context alone, with the keys that a head's prior leaves in
     play (`bam_jax.encodings.EffectiveSSMax`)."""
+    log_temperature: float = younger(0.0)
+    """alpha of the factor 1 + alpha ln max(n / n0, 1) of a query's scores, n the keys that it sees: Llama 4's, where it is 0.1
+    and n0 8,192; 0: none."""
+    log_temperature_start: int = younger(0)
+    """n0 of that factor, in keys; 0: the context."""
     shared_encoding: bool = False
-    """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper)."""
+    """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper); in a pattern the
+    layers of each run of equal places."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -303,13 +269,34 @@ class Config(ConfigSection):
         """Sequences of one optimiser step, each of `context` tokens, pads among them."""
         return self.batch * (len(TRIPLET) if self.data.contrastive else 1)
 
+    def places(self) -> list[dict[str, Any]]:
+        """The arguments of `encodings.spec` for each place of the pattern of layers, one of a single encoding.
+
+        >>> [(place["name"], place["ssmax"]) for place in Config(encoding="rope:window=8/nope:ssmax=on").places()]
+        [('rope', 'off'), ('nope', 'on')]
+
+        Raises:
+            UserError: a place that will not do.
+        """
+        of_layers = {name: getattr(self, name) for name in OF_LAYERS}
+        common = {"options": self.encoding_options, "shared": self.shared_encoding}
+        return [place.arguments(common, of_layers) for place in places(self.encoding)]
+
+    def modules(self) -> list[str]:
+        """The modules of encodings of the user's own."""
+        found = [place.name.partition(":") for place in places(self.encoding)]
+        return list(dict.fromkeys(module for module, colon, _ in found if colon))
+
     def check(self) -> None:
-        self.require(
-            "encoding", _NAME.fullmatch(self.encoding) is not None, "a name, or package.module:Class without .py"
-        )
+        pattern = self.places()
+        if self.model.layers % len(pattern):
+            raise UserError(
+                f"config.encoding={shown(self.encoding)} has {len(pattern)} places, which must divide "
+                f"config.model.layers={self.model.layers}"
+            )
         self.known("ssmax", SSMAX)
+        self.above(0, "log_temperature", "log_temperature_start", "eval_every")
         self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every", "eval_tokens")
-        self.above(0, "eval_every")
         self.below(COUNT, "context", "batch", "steps")
         self.within(0, 2**32 - 1, "seed")
         masked = [name for name, (_, part) in self.data.parts().items() if part.task == "masked"]

@@ -22,10 +22,10 @@ from bam_jax.encodings.prior import (
     T5Distance,
 )
 from bam_jax.encodings.registry import ENCODINGS
-from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
+from bam_jax.encodings.rotary import NTK, PartialRoPE, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
 from bam_jax.encodings.specification import Spec, spec
-from bam_jax.encodings.ssmax import EffectiveSSMax, SSMax
+from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
 
 __all__ = [
     "BAM",
@@ -52,7 +52,9 @@ __all__ = [
     "KerplePower",
     "Learned",
     "LearnedALiBi",
+    "LogTemperature",
     "NoPE",
+    "PartialRoPE",
     "PositionInterpolation",
     "RoPE",
     "SSMax",

@@ -18,7 +18,7 @@ from bam_jax.encodings.prior import (
     StudentT,
     T5Distance,
 )
-from bam_jax.encodings.rotary import NTK, PositionInterpolation, RoPE, YaRN
+from bam_jax.encodings.rotary import NTK, PartialRoPE, PositionInterpolation, RoPE, YaRN
 from bam_jax.encodings.rowwise import DAPECABLE, CoPE, DAPEKerple
 
 ENCODINGS: dict[str, type[Encoding]] = {
@@ -46,6 +46,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "rope": RoPE,
+    "p_rope": PartialRoPE,
     "rope_pi": PositionInterpolation,
     "rope_ntk": NTK,
     "rope_yarn": YaRN,

@@ -11,6 +11,39 @@ from bam_jax.encodings.base import TOKENS, Dims, Encoding, positive, within
 from bam_jax.system.errors import UserError
 
 
+def turned(
+    x: Float[Array, "B T N D"], position: Int[Array, "#B T"], rates: Float[Array, " half"], magnitude: float | Array
+) -> Float[Array, "B T N D"]:
+    """Vectors whose pairs (x_n, x_{n + D/2}) are turned by position * rates[n] and multiplied by the magnitude.
+
+    Args:
+        x: queries or keys.
+        position: in tokens.
+        rates: radians per token, D / 2 of them.
+        magnitude: of all.
+    """
+    half = x.shape[-1] // 2
+    angle = position[:, :, None, None].astype(jnp.float32) * rates
+    cos, sin = magnitude * jnp.cos(angle), magnitude * jnp.sin(angle)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    a, b = wide[..., :half], wide[..., half:]
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+class Turning(Encoding):
+    """The rotation of a layer whose rates are arrays: one of several that a pattern's layers read from a table.
+
+    Args:
+        rates, magnitude: of `turned`.
+    """
+
+    def __init__(self, rates: Float[Array, " half"], magnitude: Float[Array, ""]):
+        self.rates, self.magnitude = rates, magnitude
+
+    def rotate(self, x: Float[Array, "B T N D"], position: Int[Array, "#B T"]) -> Float[Array, "B T N D"]:
+        return turned(x, position, self.rates, self.magnitude)
+
+
 class RoPE(Encoding):
     """RoPE: each pair of a head's dimensions turns by an angle proportional to the position.
 
@@ -50,13 +83,35 @@ class RoPE(Encoding):
         return self.base ** (-np.arange(half) / half)
 
     def rotate(self, x: Float[Array, "B T N D"], position: Int[Array, "#B T"]) -> Float[Array, "B T N D"]:
-        half = x.shape[-1] // 2
-        rate = jnp.asarray(self.rates(half), jnp.float32)
-        angle = position[:, :, None, None].astype(jnp.float32) * rate
-        cos, sin = self.magnitude * jnp.cos(angle), self.magnitude * jnp.sin(angle)
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        a, b = wide[..., :half], wide[..., half:]
-        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+        return turned(x, position, jnp.asarray(self.rates(x.shape[-1] // 2), jnp.float32), self.magnitude)
+
+
+class PartialRoPE(RoPE):
+    """p-RoPE: the fastest pairs turn as in RoPE, the slowest, which only drift in a long text, do not turn at all.
+
+        rate_n = (base * base_scale) ** (-2 n / D) where n < floor(share D / 2), and 0 for slower pairs
+
+    Options: share of the pairs that turn; base, base_scale and window as in RoPE. 1 is RoPE, 0 is NoPE.
+
+    Source: Barbero et al. 2024 (arXiv 2410.06205), section 6.1, who keep 0.75. Global layers of Gemma 4 keep 0.25, the
+    default here; like those the exponents run over all D, so that the pairs that turn are RoPE's own fastest.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        share: float = 0.25,
+        base: float = 10_000.0,
+        base_scale: float = 1.0,
+        window: int | None = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(dims, base=base, base_scale=base_scale, window=window, rngs=rngs)
+        self.share = within("share", share, 0.0, 1.0)
+
+    def rates(self, half: int) -> Float[np.ndarray, " half"]:
+        return np.where(np.arange(half) < math.floor(self.share * half), super().rates(half), 0.0)
 
 
 class PositionInterpolation(RoPE):

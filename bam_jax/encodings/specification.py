@@ -11,9 +11,9 @@ from typing import Any
 from flax import nnx
 
 from bam_jax.biases import Bias
-from bam_jax.encodings.base import Dims, Encoding
+from bam_jax.encodings.base import TOKENS, Dims, Encoding, within
 from bam_jax.encodings.registry import ENCODINGS
-from bam_jax.encodings.ssmax import EffectiveSSMax, SSMax
+from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
 from bam_jax.system.errors import UserError, nearest, shown
 
 SSMAX = ("off", "on", "inside", "outside", "effective")
@@ -31,16 +31,30 @@ class Spec:
         ssmax: where the prior stands under Scalable Softmax, "inside" or "outside" its factor, or "effective": outside, and the
             factor counts the keys that it leaves in play; None: no SSMax.
         shared: whether all layers have one encoding together.
+        window: tokens that a query may see, itself included; None: what the encoding says.
+        log_temperature, log_temperature_start: of `LogTemperature`; 0: none, and the context.
     """
 
     encoding: type[Encoding]
     options: Mapping[str, Any]
     ssmax: str | None
     shared: bool = False
+    window: int | None = None
+    log_temperature: float = 0.0
+    log_temperature_start: int = 0
 
     def build(self, dims: Dims, rngs: nnx.Rngs) -> Encoding:
         """One layer's encoding, or that of all layers."""
-        return self.encoding(dims, **self.options, rngs=rngs)
+        made = self.encoding(dims, **self.options, rngs=rngs)
+        if self.window is not None:
+            made.window = self.window
+        return made
+
+    def build_log_temperature(self, dims: Dims) -> LogTemperature | None:
+        """One layer's log-length temperature, if there is any."""
+        if not self.log_temperature:
+            return None
+        return LogTemperature(self.log_temperature, self.log_temperature_start or dims.context)
 
     def build_ssmax(self, dims: Dims, prior: Bias, rngs: nnx.Rngs) -> SSMax | None:
         """One layer's Scalable Softmax, if there is any.
@@ -69,15 +83,24 @@ class Spec:
         return None if make is None else make(dims, **self.options, rngs=rngs)  # type: ignore[call-arg]
 
 
-def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off", *, shared: bool = False) -> Spec:
+def spec(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    ssmax: str = "off",
+    *,
+    shared: bool = False,
+    log_temperature: float = 0.0,
+    log_temperature_start: int = 0,
+) -> Spec:
     """The encoding of that name, with its options checked.
 
     Args:
         name: a key of `ENCODINGS`, or an import path "package.module:Class" of a module that has been imported. Nothing is
             imported here: names come from runs too, which may be a stranger's.
-        options: keyword arguments of the class.
+        options: keyword arguments of the class; and `window`, in tokens, which every encoding takes.
         ssmax: "off", "on" (the authors' placement for this encoding), the prior "inside" or "outside" the factor, or "effective".
         shared: whether all layers have one encoding together.
+        log_temperature, log_temperature_start: see `Spec`.
 
     Raises:
         UserError: no such name, option or placement, where the nearest one is offered; a module that has not been imported; an
@@ -88,19 +111,30 @@ def spec(name: str, options: Mapping[str, Any] | None = None, ssmax: str = "off"
     """
     encoding = _resolve(name)
     values = _values(name, encoding, options or {})
+    window = None if "window" in _options_of(encoding) else values.pop("window", None)
+    if window is not None:
+        window = within("window", window, 1, TOKENS)
     if ssmax not in SSMAX:
         raise UserError(f"ssmax={ssmax!r} is none of its settings: {nearest(ssmax, SSMAX)}")
     place = {"off": None, "on": encoding.ssmax_prior}
-    return Spec(encoding, values, place[ssmax] if ssmax in place else ssmax, shared)
+    placement = place[ssmax] if ssmax in place else ssmax
+    return Spec(encoding, values, placement, shared, window, log_temperature, log_temperature_start)
+
+
+def _options_of(encoding: type[Encoding]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(encoding.__init__).parameters
+    return {option: each for option, each in parameters.items() if option not in ("self", "dims", "rngs")}
 
 
 def _values(name: str, encoding: type[Encoding], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options, of the types that the constructor says, floats for its ints where it wants floats."""
-    parameters = inspect.signature(encoding.__init__).parameters
-    known = {option: each for option, each in parameters.items() if option not in ("self", "dims", "rngs")}
+    known = _options_of(encoding)
+    known.setdefault(
+        "window", inspect.Parameter("window", inspect.Parameter.KEYWORD_ONLY, annotation=int | None, default=None)
+    )
     for option in options:
         if option not in known:
-            hint = nearest(option, known) if known else "it takes none"
+            hint = nearest(option, known)
             raise UserError(f"encoding {shown(name)} has no option {shown(option)}: {hint}")
     for option, parameter in known.items():
         if parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY and option not in options:

@@ -1,4 +1,4 @@
-"""Scalable Softmax: logits that sharpen with the number of visible keys."""
+"""Scalable Softmax and a log-length temperature: logits that sharpen with the number of visible keys."""
 
 import math
 
@@ -50,3 +50,24 @@ class EffectiveSSMax(SSMax):
 
     def growth(self, count: Int[Array, "#B T"], prior: Bias) -> Float[Array, "#B #H T"]:
         return jnp.logaddexp(log_effective_keys(prior, count), self.log_context) / self.log_context
+
+
+class LogTemperature(nnx.Module):
+    """A log-length temperature: the factor of a row's scores, 1 in texts that are short enough, without parameters.
+
+        factor[i] = 1 + alpha * ln(max(n_i / n0, 1)),   n_i = visible keys of query i, itself included
+
+    Args:
+        alpha: 0.1 in Llama 4.
+        start: n0, keys; 8,192 in Llama 4.
+
+    Source: Llama 4 (Meta 2025), whose layers without positions have it, after Nakanishi 2025. Its code has
+    1 + alpha ln(floor(n / n0) + 1), a staircase that begins with alpha ln 2 at n0; this is without steps.
+    """
+
+    def __init__(self, alpha: float | Array, start: float | Array):
+        self.alpha, self.start = alpha, start
+
+    def __call__(self, count: Int[Array, "#B T"]) -> Float[Array, "#B T"]:
+        """The factors of rows that see `count` keys."""
+        return 1 + self.alpha * jnp.log(jnp.maximum(count.astype(jnp.float32) / self.start, 1))

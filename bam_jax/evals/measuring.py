@@ -138,7 +138,8 @@ def _prepare(
     own = run_folder.read_config(run)
     step = run_folder.trained_step(run)  # once: a training may save another in the meantime
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step)
-    decoder.layers.attention.tiling = Tiling(skip="exact" if skip else "off")
+    for stack in decoder.stacks():
+        stack.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
     source = {

@@ -73,7 +73,7 @@ class Job:
         start = {"start": str(folder / self.config.start)} if self.row.start else {}
         changes = {**self.row.overrides, **start, "seed": self.seed}
         train = [f"--config={self.row.config}", *config.arguments(changes), f"--workdir={run}"]
-        allow = [f"--allow={name}" for name in (*_modules(self.config), *_addresses(self.config))]
+        allow = [f"--allow={name}" for name in (*self.config.modules(), *_addresses(self.config))]
         evaluations = [["bam_jax.evaluate", f"--run={run}", *each.arguments(), *allow] for each in self.row.evaluations]
         after = [command for job in self.then for command in job.commands(folder)]
         return [["bam_jax.train", *train], *evaluations, *after]
@@ -104,12 +104,6 @@ class Job:
 
     def _training(self, steps: int) -> float:
         return steps * self.config.sequences * self.config.context / 1e5
-
-
-def _modules(config: Config) -> list[str]:
-    """The module of an encoding of the user's own, which an evaluation may use since the experiment's file names it."""
-    module, colon, _ = config.encoding.partition(":")
-    return [module] if colon else []
 
 
 def _addresses(config: Config) -> list[str]:
@@ -178,6 +172,8 @@ def _shared_name(made: Config) -> str:
     """The name of a run that experiments share: its method and sizes, and a digest of all that it depends on."""
     method = made.encoding if made.ssmax == "off" else f"{made.encoding}-ssmax"
     sizes = f"{made.model.layers}x{made.model.width}-{made.context}"
+    if "/" in method:  # a pattern may be longer than a name of a folder
+        method = f"pattern-{method[:60]}"
     return f"{_plain(method)}-{sizes}-seed{made.seed}-{config.digest(made)}"
 
 

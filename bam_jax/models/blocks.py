@@ -16,14 +16,19 @@ from bam_jax.models.layers import FAMILIES, rngs_of
 
 @dataclasses.dataclass(frozen=True)
 class TokenInfo:
-    """The tokens' positions and documents, which all layers share, and the number of keys that each token sees."""
+    """The tokens' positions and documents, which all layers share, and the number of keys that each token sees in a layer."""
 
     tokens: Tokens
     visible: Int[Array, "#B T"]
 
 
 class Attention(nnx.Module):
-    """Multi-head attention with a positional encoding, and Scalable Softmax if the spec says so."""
+    """Multi-head attention with a positional encoding, and what the spec and the sizes say goes with it.
+
+    The paths of scores: query and key, each head's normed (`qk_norm`), turned by the encoding, q times Scalable Softmax with the
+    prior outside and the log-length temperature; their products, capped, and the bias, times Scalable Softmax with the prior
+    inside; a softmax, beside a sink; and the output times sigmoid(gate(x)).
+    """
 
     def __init__(self, config: ModelConfig, encoding: Spec, dims: Dims, *, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.heads, self.kv_heads = config.heads, config.kv_heads or config.heads
@@ -42,6 +47,17 @@ class Attention(nnx.Module):
         self.encoding: Encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
         self.ssmax_prior = encoding.ssmax
         self.ssmax = encoding.build_ssmax(dims, self.encoding.bias(), rngs)
+        self.log_temperature = encoding.build_log_temperature(dims)
+        self.query_norm, self.key_norm = (
+            nnx.RMSNorm(head_width, epsilon=1e-6, dtype=dtype, rngs=rngs) if config.qk_norm else None for _ in range(2)
+        )
+        self.gate = (
+            linear(config.width, self.heads * head_width, dtype=dtype, rngs=rngs_of(rngs, "gate"))
+            if config.gate
+            else None
+        )
+        self.sink_logits = nnx.Param(jnp.zeros(self.heads)) if config.sinks else None
+        self.soft_cap = config.soft_cap or None
         self.tiling, self.backend = Tiling(), "auto"
 
     @property
@@ -57,7 +73,10 @@ class Attention(nnx.Module):
         if read == 0:
             return x[:, :0], cache
         out = per_device.mesh_attention(q, k, v, scoring, tiling=self.tiling, backend=self.backend)
-        return self.out(out.reshape(*out.shape[:2], -1)), cache
+        out = out.reshape(*out.shape[:2], -1)
+        if self.gate is not None:
+            out = out * jax.nn.sigmoid(self.gate(x[:, x.shape[1] - out.shape[1] :]))
+        return self.out(out), cache
 
     def inputs(
         self, x: Float[Array, "B T E"], info: TokenInfo, cache: Cache | None = None, read: int | None = None
@@ -71,9 +90,10 @@ class Attention(nnx.Module):
         before = None if cache is None else cache.last_coordinate()
         i, j = per_device.coordinate(self.encoding, x, filled, before)
         split = lambda y, heads: y.reshape(*y.shape[:2], heads, y.shape[2] // heads)
-        k = self.encoding.rotate(split(self.key(x), self.kv_heads), position)
+        k = split(self.key(x), self.kv_heads)
+        k = self.encoding.rotate(k if self.key_norm is None else self.key_norm(k), position)
         v = split(self.value(x), self.kv_heads)
-        keys = dataclasses.replace(info.tokens, coordinate=j)
+        keys = dataclasses.replace(info.tokens, coordinate=j, sees_from=None, sees_to=None)  # asked of queries alone
         if cache is not None:
             cache = cache.append(k, v, keys)
             k, v, keys = cache.k, cache.v, cache.tokens
@@ -82,7 +102,10 @@ class Attention(nnx.Module):
             last = lambda y, axis: jax.lax.slice_in_dim(y, y.shape[axis] - read, None, axis=axis)
             x, i = last(x, 1), jax.tree.map(lambda y: last(y, 2), i)
             info = TokenInfo(jax.tree.map(lambda y: last(y, 1), info.tokens), last(info.visible, 1))
-        q = self.encoding.rotate(split(self.query(x), self.heads), info.tokens.position)
+        q = split(self.query(x), self.heads)
+        q = self.encoding.rotate(q if self.query_norm is None else self.query_norm(q), info.tokens.position)
+        if self.log_temperature is not None:
+            q = (q * self.log_temperature(info.visible)[..., None, None]).astype(q.dtype)
         temperature = None
         if self.ssmax is not None:
             temperature = self.ssmax(info.visible, self.encoding.bias())
@@ -95,6 +118,8 @@ class Attention(nnx.Module):
             temperature=temperature,
             mask=self.mask,
             rowwise=self.encoding.rowwise(),
+            soft_cap=self.soft_cap,
+            sink_logits=None if self.sink_logits is None else self.sink_logits[...],
         )
         return q, k.astype(q.dtype), v.astype(q.dtype), scoring, cache
 

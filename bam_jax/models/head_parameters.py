@@ -3,22 +3,33 @@
 import numpy as np
 from flax import nnx
 
+from bam_jax.models.blocks import Attention
 from bam_jax.models.transformer import Decoder
 
 
 def head_parameters(decoder: Decoder) -> dict[str, np.ndarray]:
     """The encoding's parameters, trained or frozen, that are one number a head, and SSMax's `ssmax`, each [layers, heads].
 
-    A prior that all layers share has no axis of layers; here it is one layer. Parameters of other shapes, such as the
-    weights of CABLE's steps, are left out.
+    A prior that all layers share has no axis of layers; here it is one layer. Of a pattern these are the layers that have
+    the parameter, in their order. Parameters of other shapes, such as the weights of CABLE's steps, are left out.
 
     Args:
         decoder: a model.
     """
-    attention = decoder.layers.attention
+    stacks = [_of_stack(stack.attention, decoder) for stack in decoder.stacks()]
+    found: dict[str, list[np.ndarray]] = {}
+    for place, at in decoder.order():
+        for name, values in stacks[decoder.stack_of[place]].items():
+            found.setdefault(name, []).extend(values[at : at + 1])
+    return {name: np.stack(rows) for name, rows in found.items()}
+
+
+def _of_stack(attention: Attention, decoder: Decoder) -> dict[str, np.ndarray]:
+    """The parameters of the layers of a stack, each [layers, heads], or [1, heads] where they share it."""
+    layers = attention.query.kernel.shape[0]
+    shape = (decoder.config.heads,) if decoder.shared_encoding else (layers, decoder.config.heads)
     parameters = nnx.to_pure_dict(nnx.state(attention.encoding))
+    plain = {name: value for name, value in parameters.items() if not isinstance(value, dict) and value.shape == shape}
     if attention.ssmax is not None:
-        parameters["ssmax"] = attention.ssmax.scale[...]
-    plain = {name: np.atleast_2d(value) for name, value in parameters.items() if not isinstance(value, dict)}
-    shapes = {(layers, decoder.config.heads) for layers in (1, decoder.config.layers)}
-    return {name: value.astype(np.float64) for name, value in plain.items() if value.shape in shapes}
+        plain["ssmax"] = attention.ssmax.scale[...]
+    return {name: np.atleast_2d(np.asarray(value, np.float64)) for name, value in plain.items()}

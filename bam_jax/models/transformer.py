@@ -1,20 +1,22 @@
 """The transformer of both papers: token embeddings, a stack of layers, and a head, as a family of models has them."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bam_jax.attention import Cache, Kinds, Scoring, Tokens, document_count
+from bam_jax.attention import Cache, Kinds, Mask, Scoring, Tokens, document_count
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, Spec, spec
 from bam_jax.models import per_device
 from bam_jax.models.blocks import Attention, Block, PostNormBlock, TokenInfo
 from bam_jax.models.layers import FAMILIES, MaskedHead, head_logits, product_dtype, rngs_of
+from bam_jax.models.pattern import alternatives, position_embedding, runs, table
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
@@ -29,8 +31,8 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
         config: its model, its encoding with what belongs to it, and its context are read.
         vocab: size of the vocabulary, unless config.model.vocab states one.
     """
-    encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
-    return Decoder(config.model, encoding, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
+    pattern = [spec(**place) for place in config.places()]
+    return Decoder(config.model, pattern, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
 
 
 def parameter_count(model: nnx.Module) -> int:
@@ -43,14 +45,20 @@ class Decoder(nnx.Module):
 
     In a family of post-norm layers the norm beside them is that of the embeddings; in others it follows the last layer.
 
+    A pattern whose places differ in numbers alone has the parameters of a single encoding (`alternatives`). Of another `layers`
+    holds a stacked block for each run of equal places, "0", "1", ..., whose first axis has the layers of that run in all
+    periods; the scan is one over periods, and within those one over each run.
+
     Args:
         config: sizes.
-        encoding: the positional encoding of every layer.
+        encoding: the positional encoding of every layer, or the pattern of encodings that they repeat.
         vocab: token ids.
         context: training context in tokens, which some encodings need to know.
     """
 
-    def __init__(self, config: ModelConfig, encoding: Spec, *, vocab: int, context: int, rngs: nnx.Rngs):
+    def __init__(
+        self, config: ModelConfig, encoding: Spec | Sequence[Spec], *, vocab: int, context: int, rngs: nnx.Rngs
+    ):
         dtype = product_dtype(config.dtype)
         dims = Dims(config.heads, config.width, context, config.causal)
         self.config = config
@@ -59,17 +67,31 @@ class Decoder(nnx.Module):
         block = PostNormBlock if self.post_norm else Block
         init = nnx.initializers.normal(family.embedding_std)
         self.embed = nnx.Embed(vocab, config.width, dtype=dtype, embedding_init=init, rngs=rngs_of(rngs, "embed"))
-        self.position = encoding.build_embedding(dims, rngs_of(rngs, "position"))
+        pattern = [encoding] if isinstance(encoding, Spec) else list(encoding)
+        if all(place == pattern[0] for place in pattern):
+            pattern = pattern[:1]
+        self.position = position_embedding(pattern, dims, rngs_of(rngs, "position"))
+        found = alternatives(pattern, dims)
+        self.alternatives = None if found is None else nnx.List(found)
+        self.stack_of = runs(pattern) if found is None else (0,) * len(pattern)
+        self.shared_encoding = pattern[0].shared
+        keys = rngs_of(rngs, "layers").split(config.layers)
 
-        @nnx.split_rngs(splits=config.layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stack(rngs: nnx.Rngs) -> Block:
-            return block(config, encoding, dims, dtype=dtype, rngs=rngs)
+        def stack(number: int) -> Block:
+            encoding = pattern[self.stack_of.index(number)]
+            own = [n for n, (place, _) in enumerate(self.order()) if self.stack_of[place] == number]
 
-        self.layers = stack(rngs_of(rngs, "layers"))
-        self.shared_encoding = encoding.shared
-        if encoding.shared:  # one for all layers, in the place of the stacked ones, without their axis of layers
-            self.layers.attention.encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
+            @nnx.vmap(in_axes=0, out_axes=0)
+            def build(rngs: nnx.Rngs) -> Block:
+                return block(config, encoding, dims, dtype=dtype, rngs=rngs)
+
+            made = build(nnx.Rngs(params=keys.params.key[...][np.array(own)]))
+            if encoding.shared:  # one for all layers, in the place of the stacked ones, without their axis of layers
+                made.attention.encoding = encoding.build(dims, rngs_of(rngs, "encoding"))
+            return made
+
+        stacks = {str(number): stack(number) for number in sorted({*self.stack_of})}
+        self.layers: Block | nnx.Dict[Block] = stacks["0"] if len(stacks) == 1 else nnx.Dict(stacks)
         self.norm = family.norm(config.width, dtype=dtype, rngs=rngs)
         self.head = family.build_head(config.width, vocab, dtype=dtype, rngs=rngs_of(rngs, "head"))
 
@@ -128,43 +150,88 @@ class Decoder(nnx.Module):
             raise UserError("segment and caches do not go together: a cache holds one text a row; give one of the two")
         if caches is not None and not self.config.causal:
             raise UserError("an encoder (config.model.causal=False) sees the whole text at once: give it no caches")
-        x, info = self._embed(tokens, segment, position)
+        x, infos = self._embed(tokens, segment, position)
         if self.config.scan and caches is None and read is None:
-            x = self._scan(x, info)
+            x = self._scan(x, infos)
         else:
-            x, caches = self._unroll(x, info, tokens, caches, read)
+            x, caches = self._unroll(x, infos, tokens, caches, read)
         return x if self.post_norm else self.norm(x), caches
 
-    def _scan(self, x: Array, info: TokenInfo) -> Array:
-        """The rows after all layers, of which one is compiled and run as often as there are layers."""
-        layer, stacked = self._split_layers()
+    def stacks(self) -> list[Block]:
+        """The stacked blocks of the layers, in the order of their places; mostly there is one."""
+        if isinstance(self.layers, Block):
+            return [self.layers]
+        return [self.layers[name] for name in sorted(self.layers, key=int)]
 
-        def step(x: Array, state: nnx.State) -> tuple[Array, None]:
-            return sharding.shard_activations(layer(state)(x, info)[0]), None
+    def order(self) -> Iterator[tuple[int, int]]:
+        """For each layer its place in the pattern, and its number in the stack of that."""
+        seen = dict.fromkeys(self.stack_of, 0)
+        for n in range(self.config.layers):
+            place = n % len(self.stack_of)
+            stack = self.stack_of[place]
+            yield place, seen[stack]
+            seen[stack] += 1
 
-        x, _ = jax.lax.scan(jax.checkpoint(step) if self.config.remat else step, x, stacked)
-        return x
+    def _scan(self, x: Array, infos: list[TokenInfo]) -> Array:
+        """The rows after all layers, of which one of each stack is compiled and run as often as there are layers."""
+        remat = jax.checkpoint if self.config.remat else lambda step: step
+        after = lambda layer, info, x: (sharding.shard_activations(layer(x, info)[0]), None)
+        places = self._places()
+        if self.alternatives is not None:
+            numbers = table(self.alternatives, infos, self.config)
+
+            def step_of_table(x: Array, own: tuple[nnx.State, Array]) -> tuple[Array, None]:
+                layer = places[0][0](own[0])
+                return after(layer, numbers.row(own[1]).put_into(layer.attention, infos[0].tokens), x)
+
+            which = jnp.arange(self.config.layers) % len(places)
+            return jax.lax.scan(remat(step_of_table), x, (places[0][1], which))[0]
+
+        steps = [
+            remat(lambda x, state, layer=layer, info=info: after(layer(state), info, x))
+            for (layer, _), info in zip(places, infos, strict=True)
+        ]
+        if len(self.stacks()) == 1:
+            return jax.lax.scan(steps[0], x, places[0][1])[0]
+        lengths = [(self.stack_of.index(stack), self.stack_of.count(stack)) for stack in sorted({*self.stack_of})]
+        states = [
+            jax.tree.map(lambda s, size=size: s.reshape(-1, size, *s.shape[1:]), places[first][1])
+            for first, size in lengths
+        ]
+
+        def period(x: Array, states: list[nnx.State]) -> tuple[Array, None]:
+            for (first, _), state in zip(lengths, states, strict=True):
+                x, _ = jax.lax.scan(steps[first], x, state)
+            return x, None
+
+        return jax.lax.scan(period, x, states)[0]
 
     def _unroll(
-        self, x: Array, info: TokenInfo, tokens: Array, caches: Caches | None, read: int | None
+        self, x: Array, infos: list[TokenInfo], tokens: Array, caches: Caches | None, read: int | None
     ) -> tuple[Array, Caches | None]:
         """The last `read` rows after all layers, and their caches.
 
         A scan could do neither: the last layer computes no rows but those, and each cache is updated in place, not copied.
         """
-        layer, stacked = self._split_layers()
+        places = self._places()
         updated: list[Cache] = []
-        for n in range(self.config.layers):
+        for n, (place, at) in enumerate(self.order()):
+            layer, stacked = places[place]
             wanted = read if n == self.config.layers - 1 else None
             cache = None if caches is None else caches[n]
-            own = self._with_kinds(info, tokens) if n == 0 and cache is not None else info
+            own = self._with_kinds(infos[place], tokens) if n == 0 and cache is not None else infos[place]
 
             def run(
-                state: nnx.State, x: Array, cache: Cache | None, own: TokenInfo = own, wanted: int | None = wanted
+                state: nnx.State,
+                x: Array,
+                cache: Cache | None,
+                layer: Callable[[nnx.State], Block] = layer,
+                own: TokenInfo = own,
+                wanted: int | None = wanted,
             ) -> tuple[Array, Cache | None]:
                 return layer(state)(x, own, cache, wanted)
 
-            state = jax.tree.map(lambda s, n=n: s[n], stacked)
+            state = jax.tree.map(lambda s, at=at: s[at], stacked)
             x, cache = (jax.checkpoint(run) if self.config.remat else run)(state, x, cache)
             x = sharding.shard_activations(x)
             if cache is not None:
@@ -173,14 +240,26 @@ class Decoder(nnx.Module):
 
     def blocks(self) -> list[Block]:
         """The layers one by one."""
-        layer, stacked = self._split_layers()
-        return [layer(jax.tree.map(lambda s, n=n: s[n], stacked)) for n in range(self.config.layers)]
+        places = self._places()
+        return [places[place][0](jax.tree.map(lambda s, at=at: s[at], places[place][1])) for place, at in self.order()]
 
-    def _split_layers(self) -> tuple[Callable[[nnx.State], Block], nnx.State]:
-        """A function that makes a layer of its state, and the states of all layers, stacked."""
+    def _places(self) -> list[tuple[Callable[[nnx.State], Block], nnx.State]]:
+        """For each place a function that makes a layer of its state, and the states of its stack's layers, stacked."""
         shared = nnx.PathContains("encoding") if self.shared_encoding else False
-        graph, common, stacked = nnx.split(self.layers, shared, ...)
-        return lambda state: nnx.merge(graph, common, state), stacked
+        split = [nnx.split(stack, shared, ...) for stack in self.stacks()]
+
+        def of(place: int, stack: int) -> tuple[Callable[[nnx.State], Block], nnx.State]:
+            graph, common, stacked = split[stack]
+
+            def layer(state: nnx.State) -> Block:
+                block = nnx.merge(graph, common, state)
+                if self.alternatives is not None:
+                    self.alternatives[place].put_into(block.attention)
+                return block
+
+            return layer, stacked
+
+        return [of(place, stack) for place, stack in enumerate(self.stack_of)]
 
     def scorings(
         self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None
@@ -191,24 +270,27 @@ class Decoder(nnx.Module):
             tokens: ids.
             segment: document numbers of packed rows; see `__call__`.
         """
-        x, info = self._embed(tokens, segment, None)
+        x, infos = self._embed(tokens, segment, None)
         layers = []
-        for block in self.blocks():
+        for block, (place, _) in zip(self.blocks(), self.order(), strict=True):
+            info = infos[place]
             q, k, _, scoring, _ = block.attention.inputs(block.attention_input(x), info)
             layers.append((q, k, scoring))
             x, _ = block(x, info)
         return layers
 
-    def _embed(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, TokenInfo]:
-        """The rows before the first layer, and what all layers share about them."""
+    def _embed(self, tokens: Array, segment: Array | None, position: Array | None) -> tuple[Array, list[TokenInfo]]:
+        """The rows before the first layer, and for each place what its layers share about them."""
         if position is None:
             self.check_length(tokens.shape[1])
             position = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
         at = Tokens(position, segment)
-        info = TokenInfo(at, document_count(at, self.layers.attention.mask))
+        masks = [Mask(causal=self.config.causal, window=encoding.window) for encoding in self._encodings()]
+        count = {mask: document_count(at, mask) for mask in masks}
+        infos = [TokenInfo(at, count[mask]) for mask in masks]
         x = per_device.embed(self.embed, tokens)
         x = x if self.position is None else self.position(x, position)
-        return sharding.shard_activations(self.norm(x) if self.post_norm else x), info
+        return sharding.shard_activations(self.norm(x) if self.post_norm else x), infos
 
     def caches(self, batch: int, slots: int, *, common_positions: bool = True) -> Caches:
         """Empty caches for at least `slots` tokens in each of `batch` rows, whose positions are the same or each row's own."""
@@ -231,10 +313,16 @@ class Decoder(nnx.Module):
         Without positions in x and in k, each occurrence of an id has the same key and the same value there, which attention over
         a long cache makes use of.
         """
-        if self.position is not None or type(self.layers.attention.encoding).rotate is not Encoding.rotate:
+        if self.position is not None or type(self._encodings()[0]).rotate is not Encoding.rotate:
             return info
         kinds = Kinds(ids, self.embed.num_embeddings)
         return dataclasses.replace(info, tokens=dataclasses.replace(info.tokens, kinds=kinds))
+
+    def _encodings(self) -> list[Encoding]:
+        """The encoding of each place, stacked."""
+        if self.alternatives is not None:
+            return [place.encoding for place in self.alternatives]
+        return [self.stacks()[stack].attention.encoding for stack in self.stack_of]
 
     def check_length(self, length: int) -> None:
         """Raise UserError where the encoding has no positions for `length` tokens."""

@@ -43,7 +43,9 @@ TEXT = P(BATCH, CONTEXT)
 LARGE = 8 * 2**20
 """Bytes of a parameter above which it is an error that an axis does not divide it: every device would hold it whole."""
 
-ENCODING = "layers/attention/encoding/(.+/)?"
+LAYERS = r"layers/(\d+/)?"
+"""The stacked layers; a number is a run of a pattern's places."""
+ENCODING = f"{LAYERS}attention/encoding/(.+/)?"
 RULES = (
     ("embed/embedding", P("tensor", "fsdp")),
     ("head/kernel", P("fsdp", "tensor")),
@@ -51,15 +53,15 @@ RULES = (
     ("head/bias", P("tensor")),
     ("head/(dense/bias|norm/scale|norm/bias)", P()),
     ("position/(.+/)?embedding", P(None, "fsdp")),
-    ("layers/attention/(query|key|value)/kernel", P("fsdp", "tensor")),
-    ("layers/attention/(query|key|value)/bias", P("tensor")),
-    ("layers/attention/out/kernel", P("tensor", "fsdp")),
-    ("layers/mlp/(gate|up)/kernel", P("fsdp", "tensor")),
-    ("layers/mlp/(gate|up)/bias", P("tensor")),
-    ("layers/mlp/down/kernel", P("tensor", "fsdp")),
-    ("layers/(attention/out|mlp/down)/bias", P()),
-    ("(layers/(attention|mlp)_norm|norm)/(scale|bias)", P()),
-    ("layers/attention/ssmax/scale", P()),
+    (f"{LAYERS}attention/(query|key|value|gate)/kernel", P("fsdp", "tensor")),
+    (f"{LAYERS}attention/(query|key|value|gate)/bias", P("tensor")),
+    (f"{LAYERS}attention/out/kernel", P("tensor", "fsdp")),
+    (f"{LAYERS}mlp/(gate|up)/kernel", P("fsdp", "tensor")),
+    (f"{LAYERS}mlp/(gate|up)/bias", P("tensor")),
+    (f"{LAYERS}mlp/down/kernel", P("tensor", "fsdp")),
+    (f"{LAYERS}(attention/out|mlp/down)/bias", P()),
+    (f"({LAYERS}(attention|mlp)_norm|norm)/(scale|bias)", P()),
+    (f"{LAYERS}attention/(ssmax/scale|(query|key)_norm/scale|sink_logits)", P()),
     (f"{ENCODING}kernel", P("fsdp", "tensor")),
     (f"{ENCODING}table", P("tensor", None)),
     (f"{ENCODING}(?!kernel$|table$)[^/]+", P()),  # a prior's numbers per head: the whole of them is small
@@ -142,9 +144,10 @@ def check(config: Config, mesh: Mesh) -> None:
             f"config.context={config.context} must be a multiple of the mesh's context={size['context']}; "
             "set config.mesh.context to a divisor of it"
         )
-    encoding = spec(config.encoding, config.encoding_options, config.ssmax, shared=config.shared_encoding)
     dims = Dims(config.model.heads, config.model.width, config.context, config.model.causal)
-    check_rowwise(jax.eval_shape(lambda: encoding.build(dims, nnx.Rngs(0)).rowwise()), mesh)
+    for place in config.places():
+        encoding = spec(**place)
+        check_rowwise(jax.eval_shape(lambda made=encoding: made.build(dims, nnx.Rngs(0)).rowwise()), mesh)
     if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:
         _log(
             f"the {config.context // size['context']} tokens of each device are an odd number, so that the ring's "

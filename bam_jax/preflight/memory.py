@@ -153,7 +153,8 @@ def _kept(config: Config, share: Share) -> float:
     width, hidden = config.model.width, config.model.hidden
     if config.model.remat:
         return share.item * width
-    return share.item * (7 * width + 6 * hidden / share.tensor) + 4 * 6 * width
+    gated = 2 * width / share.tensor if config.model.gate else 0
+    return share.item * (7 * width + gated + 6 * hidden / share.tensor) + 4 * 6 * width
 
 
 def _working(config: Config, share: Share) -> float:
@@ -162,5 +163,7 @@ def _working(config: Config, share: Share) -> float:
     wide, narrow = (7.5, 28 if share.ring else 12) if config.model.remat else (3, 28 if share.ring else 10)
     live = max(wide * hidden, narrow * width) / share.tensor
     key_heads = (config.model.kv_heads or config.model.heads) / config.model.heads
-    matrices = (2 + 2 * key_heads) * width**2 + (3 if config.model.family == "llama" else 2) * width * hidden
+    matrices = (2 + 2 * key_heads + config.model.gate) * width**2 + (
+        3 if config.model.family == "llama" else 2
+    ) * width * hidden
     return share.item * (share.rows * share.tokens * live + (matrices / share.tensor if share.fetched else 0))

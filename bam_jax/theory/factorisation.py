@@ -1,6 +1,5 @@
 """Attention's logits in two shares, and its weights as a product of content and position: theorem 1 and the readings of Z."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -37,7 +36,8 @@ def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scor
     """
     keys = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    content = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype) / math.sqrt(q.shape[-1])
+    products = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)
+    content = scoring.content(q.shape[-1]).scores(products)
     position, seen = bias_table(scoring, dtype), visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
     if scoring.rowwise is not None:
         i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]

@@ -92,6 +92,7 @@ PARAMETERS = {
     "sinusoidal": set(),
     "learned": set(),
     "rope": set(),
+    "p_rope": set(),
     "rope_pi": set(),
     "rope_ntk": set(),
     "rope_yarn": set(),
@@ -223,7 +224,7 @@ def test_learned_trains_every_parameter_of_a_formula():
     [
         (("bamm",), r"no encoding 'bamm': did you mean 'bam'\?.*package.module:Class"),
         (("bam", {"inits": "spread"}), r"'bam' has no option 'inits': did you mean 'init'\?"),
-        (("nope", {"init": 1}), "'nope' has no option 'init': it takes none"),
+        (("nope", {"init": 1}), "'nope' has no option 'init': known: window"),
         (("rope", {"windows": 1}), r"did you mean 'window'\?"),
         (("bam", {}, "insid"), r"ssmax='insid' is none of its settings: did you mean 'inside'\?"),
         (("no_such_module:Mine",), "'no_such_module:Mine' is code.*--allow=no_such_module.*PYTHONPATH"),

@@ -51,8 +51,16 @@ def layouts(config):
     return {name: with_shardings(shapes, state_shardings(shapes, tx, mesh)) for name, mesh in meshes.items()}
 
 
+def patterned(config):
+    """The same run with a pattern of two stacks, and all that goes with attention today."""
+    today = dataclasses.replace(config.model, qk_norm=True, gate=True, sinks=True)
+    return dataclasses.replace(config, encoding="cable/bam:ssmax=on,window=9", model=today)
+
+
 @pytest.mark.full
-def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("change", [lambda config: config, patterned], ids=["single", "pattern"])
+def test_every_mesh_restores_what_another_saved_straight_into_its_shards(config, change, tmp_path, monkeypatch):
+    config = change(config)
     rng = np.random.default_rng(0)
     wanted = layouts(config)
     values = jax.tree.map(lambda x: np.asarray(rng.integers(0, 2**20, x.shape), x.dtype), wanted["one"])
@@ -92,7 +100,9 @@ def taken(config, number):
 
 
 @pytest.mark.full
-def test_a_run_that_changes_its_mesh_trains_as_one_that_stays(config, tmp_path):
+@pytest.mark.parametrize("change", [lambda config: config, patterned], ids=["single", "pattern"])
+def test_a_run_that_changes_its_mesh_trains_as_one_that_stays(config, change, tmp_path):
+    config = change(config)
     expected = loop.fit(config, tmp_path / "stays")
     for name, last in (("eight", 4), ("four", math.inf)):
         going = dataclasses.replace(config, mesh=MESHES[name])

@@ -106,6 +106,15 @@ def test_every_rule_is_of_use():
                 name = jax.tree_util.keystr(path, simple=True, separator="/")
                 used |= {pattern for pattern, _ in sharding.RULES if re.fullmatch(pattern, name)}
     assert used == {pattern for pattern, _ in sharding.RULES}
+    today = ModelConfig(family="gpt2", qk_norm=True, gate=True, sinks=True)
+    for path, leaf in jax.tree.leaves_with_path(
+        shapes(Config(encoding="cable/bam:ssmax=on", model=today), 32)["params"]
+    ):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        single = re.sub(r"layers/\d+/", "layers/", name)
+        assert sharding.rule(name) == sharding.rule(single) and len(sharding.rule(name)) <= leaf.ndim
+        if "gate/kernel" in name:
+            assert sharding.rule(name) == sharding.P("fsdp", "tensor")
     with pytest.raises(UserError, match="no rule .* layers/router/kernel"):
         sharding.rule("layers/router/kernel")
 
@@ -325,6 +334,9 @@ def test_no_activations_are_gathered_where_texts_are_cut():
     assert any(each.kind == "collective-permute" for each in found)
 
 
+TODAY = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")] + ["--config.model.soft_cap=2"]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("mesh", "overrides"),
@@ -336,6 +348,9 @@ def test_no_activations_are_gathered_where_texts_are_cut():
         ((2, 2, 2, 1), ["--config.model.family=bert", "--config.model.causal=False", "--config.ssmax=off"]),
         ((1, 1, 2, 4), ["--config.encoding=fox", "--config.model.remat=True", "--config.optimizer.accumulate=2"]),
         ((1, 4, 1, 2), ["--config.encoding=t5", "--config.ssmax=outside"]),
+        ((1, 2, 2, 2), ["--config.encoding=rope:window=9/nope:log_temperature=0.5,log_temperature_start=8", *TODAY]),
+        ((2, 1, 2, 2), ["--config.encoding=bam:window=9/cable:ssmax=off", *TODAY]),
+        ((1, 1, 2, 4), ["--config.encoding=fox/nope", "--config.model.family=gpt2", "--config.ssmax=off", *TODAY]),
     ],
 )
 def test_the_other_ways_to_train(mesh, overrides):

@@ -58,6 +58,17 @@ def chip(memory):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("pattern", ["rope:window=8/nope", "rope:window=8/rope:window=8/cable/bam:ssmax=on"])
+def test_the_sums_of_a_pattern_are_what_the_compiler_says(pattern):
+    axes = [f"--config.mesh.{axis}=2" for axis in ("data", "fsdp", "tensor")]
+    today = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
+    step = step_of(tiny(*axes, *today, f"--config.encoding={pattern}", "--config.model.layers=4"))
+    made, sums = compile_step(step.lower(), 8), step.bytes()
+    assert made.arguments == {kind: sums[kind] for kind in ("parameters", "optimizer", "batch")}
+    assert not made.uncounted and not made.refused
+
+
+@pytest.mark.full
 def test_the_sums_of_what_is_kept_are_what_the_compiler_says():
     axes = [f"--config.mesh.{axis}=2" for axis in ("data", "fsdp", "tensor")]
     config = tiny(*axes, "--config.optimizer.accumulate=2")

@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op
 from bam_jax.attention.pallas import gpu
 from bam_jax.bench import gpu_static
+from bam_jax.config import Config, ModelConfig
+from bam_jax.models import transformer
 
 B, T, H, K, D = 2, 200, 2, 1, 48
 HAVE_COMPILER = importlib.util.find_spec("jax_cuda13_plugin") is not None
@@ -123,6 +126,39 @@ def test_decoding_compiles_for_an_h100(name):
     q = jax.ShapeDtypeStruct((1, 1, gpu_static.HEADS, 64), k.dtype)
     forward, _ = gpu_static.kernels(q, k, v, one)["forward"]
     assert gpu_static.compile_for_h100(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "pattern", ["rope:window=128/rope:window=128/nope:log_temperature=0.5", "rope:window=64/bam:ssmax=on"]
+)
+def test_layers_of_a_pattern_compile_for_an_h100(pattern):
+    """With norms, gates, sinks and a cap, forward and backward, one program for all depths."""
+    sizes = ModelConfig(
+        layers=12,
+        width=256,
+        heads=4,
+        kv_heads=2,
+        hidden=256,
+        dtype="bfloat16",
+        qk_norm=True,
+        gate=True,
+        sinks=True,
+        soft_cap=30.0,
+    )
+    config = Config(encoding=pattern, context=512, model=sizes)
+
+    def build():
+        model = transformer.build(config, vocab=64, rngs=nnx.Rngs(0))
+        for stack in model.stacks():
+            stack.attention.backend = "pallas_gpu"
+        return model
+
+    graph, tree = transformer.split(nnx.eval_shape(build))
+    loss = lambda params, frozen, tokens: nnx.merge(graph, params, frozen)(tokens)[0].sum()
+    tokens = jax.ShapeDtypeStruct((2, 512), jnp.int32)
+    compiled = gpu_static.compile_for_h100(jax.grad(loss), tree["params"], tree["frozen"], tokens)
+    assert compiled.as_text().count('custom_call_target="mosaic_gpu') >= 3 * len(nnx.eval_shape(build).stacks())
 
 
 def test_what_it_cannot_do_it_refuses_by_a_reason(odd):

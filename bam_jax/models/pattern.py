@@ -1,0 +1,144 @@
+"""The pattern of encodings that layers repeat, and those whose places differ in numbers alone.
+
+Encodings without parameters that only turn queries and keys (RoPE, its rescalings, p-RoPE; NoPE turns by nothing) may differ in
+windows and log-length temperatures as well: their layers are one stack, one layer is compiled for all of them, and it reads its
+rates, its window and its temperature from a table, by its place.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bam_jax.attention import EMPTY, Mask, Tokens
+from bam_jax.config import ModelConfig
+from bam_jax.encodings import Dims, Encoding, LogTemperature, RoPE, Spec
+from bam_jax.encodings.rotary import Turning
+from bam_jax.models.blocks import Attention, TokenInfo
+from bam_jax.system.errors import UserError
+
+
+def position_embedding(pattern: Sequence[Spec], dims: Dims, rngs: nnx.Rngs) -> nnx.Module | None:
+    """The model's position embedding, if its encoding has one.
+
+    Raises:
+        UserError: such an encoding is one of several.
+    """
+    if len(pattern) > 1 and any(place.encoding.embedding for place in pattern):
+        raise UserError(
+            "config.encoding: sinusoidal and learned add positions to the embeddings, for all layers at once; they stand "
+            "alone, not in a pattern with others"
+        )
+    return pattern[0].build_embedding(dims, rngs)
+
+
+def runs(pattern: Sequence[Spec]) -> tuple[int, ...]:
+    """For each place the number of its run: equal places beside each other are one."""
+    return 0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(pattern))
+
+
+class Alternative(nnx.Module):
+    """A place's encoding and log-length temperature, neither of which has parameters."""
+
+    def __init__(self, encoding: Encoding, log_temperature: LogTemperature | None):
+        self.encoding, self.log_temperature = encoding, log_temperature
+
+    def put_into(self, attention: Attention) -> None:
+        """Make a layer one of this place."""
+        attention.encoding, attention.log_temperature = self.encoding, nnx.data(self.log_temperature)
+
+
+def alternatives(pattern: Sequence[Spec], dims: Dims) -> list[Alternative] | None:
+    """The places of a pattern that differ in numbers alone; None where they differ in more, or there is one.
+
+    Args:
+        pattern: the places.
+        dims: of the model.
+    """
+    if len(pattern) == 1 or len({place.ssmax for place in pattern}) > 1:
+        return None
+    made = [nnx.eval_shape(lambda place=place: place.build(dims, nnx.Rngs(0))) for place in pattern]
+    if not all(_only_turns(encoding) for encoding in made):
+        return None
+    return [Alternative(each, place.build_log_temperature(dims)) for each, place in zip(made, pattern, strict=True)]
+
+
+def _only_turns(encoding: Encoding) -> bool:
+    kind, base = type(encoding), Encoding
+    same = (kind.bias, kind.coordinate, kind.rowwise) == (base.bias, base.coordinate, base.rowwise)
+    return same and kind.rotate in (base.rotate, RoPE.rotate) and not jax.tree.leaves(nnx.state(encoding))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What layers read by their places, each with a first axis of P places; of one layer the same without it.
+
+    Args:
+        rates: of `Turning`; None where no place turns anything.
+        magnitude: of `Turning`, likewise.
+        alpha, start: of `LogTemperature`, and 0 and 1 of a place without; None where no place has one.
+        lowest, highest: positions that a query sees; None: no place has a window, and the mask says it.
+        visible: the number of keys that each token sees.
+    """
+
+    rates: Float[Array, "P N"] | None
+    magnitude: Float[Array, " P"] | None
+    alpha: Float[Array, " P"] | None
+    start: Float[Array, " P"] | None
+    lowest: Int[Array, "P #B T"] | None
+    highest: Int[Array, "P #B T"] | None
+    visible: Int[Array, "P #B T"]
+
+    def row(self, place: Int[Array, ""]) -> "Table":
+        """What the layers of one place read."""
+        return jax.tree.map(lambda x: x[place], self)
+
+    def put_into(self, attention: Attention, tokens: Tokens) -> TokenInfo:
+        """Make a layer one of this row's place, and say what it reads of tokens.
+
+        Args:
+            attention: the layer's.
+            tokens: of all layers.
+        """
+        if self.rates is not None and self.magnitude is not None:
+            attention.encoding = Turning(self.rates, self.magnitude)
+        attention.encoding.window = None  # which stands in the limits
+        attention.log_temperature = nnx.data(None)
+        if self.alpha is not None and self.start is not None:
+            attention.log_temperature = nnx.data(LogTemperature(self.alpha, self.start))
+        if self.lowest is not None:
+            tokens = dataclasses.replace(tokens, sees_from=self.lowest, sees_to=self.highest)
+        return TokenInfo(tokens, self.visible)
+
+
+def table(places: Sequence[Alternative], infos: Sequence[TokenInfo], config: ModelConfig) -> Table:
+    """The table of a pattern and a text.
+
+    Args:
+        places: of the pattern.
+        infos: of each place.
+        config: of the model.
+    """
+    causal, half = config.causal, config.width // config.heads // 2
+    rates, magnitude, alpha, start, lowest, highest = (None,) * 6
+    encodings, temperatures = [place.encoding for place in places], [place.log_temperature for place in places]
+    numbers = lambda values: jnp.asarray(np.array(values), jnp.float32)
+    if any(isinstance(each, RoPE) for each in encodings):
+        still = np.zeros(half)
+        rates = numbers([each.rates(half) if isinstance(each, RoPE) else still for each in encodings])
+        magnitude = numbers([each.magnitude if isinstance(each, RoPE) else 1.0 for each in encodings])
+    if any(each is not None for each in temperatures):
+        alpha = numbers([0.0 if each is None else each.alpha for each in temperatures])
+        start = numbers([1.0 if each is None else each.start for each in temperatures])
+    if any(each.window is not None for each in encodings):
+        limits = [Mask(causal=causal, window=each.window or EMPTY).limits(infos[0].tokens) for each in encodings]
+        lowest = jnp.stack([each.lowest for each in limits])
+        highest = None if causal else jnp.stack([each.highest for each in limits])
+    visible = jnp.stack([info.visible for info in infos])
+    return Table(rates, magnitude, alpha, start, lowest, highest, visible)

@@ -1,0 +1,306 @@
+"""Patterns of encodings, and what goes with attention in the layers of today: norms, gates, sinks, caps, temperatures."""
+
+import dataclasses
+import doctest
+import math
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax.attention import BACKENDS, EMPTY
+from bam_jax.config import Config, ModelConfig
+from bam_jax.models import transformer as models
+from bam_jax.system.errors import UserError
+
+VOCAB, T = 24, 12
+TINY = ModelConfig(layers=6, width=16, heads=4, kv_heads=2, hidden=16, dtype="float32")
+ALL = {"qk_norm": True, "gate": True, "sinks": True}
+
+TURNING = "rope:window=3/p_rope:share=0.5,base=100/nope:log_temperature=0.5,log_temperature_start=3"
+"""Places that differ in numbers alone."""
+FORMULAS = "rope:window=4,ssmax=on/bam:init=spread,window=5/bam:init=spread,window=5"
+"""Places with formulas and parameters of their own, in two runs."""
+
+
+def full(*values):
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def build(encoding, seed=0, move=True, **changes):
+    sizes = {name: changes.pop(name) for name in list(changes) if name in configs.sections.kinds(ModelConfig)}
+    config = Config(encoding=encoding, context=T, model=dataclasses.replace(TINY, **sizes), **changes)
+    model = models.build(config, vocab=VOCAB, rngs=nnx.Rngs(seed))
+    if not move:
+        return model
+    # Every parameter away from its initial value, so that nothing hides behind a zero.
+    graph, state = nnx.split(model)
+    noise = np.random.default_rng(1)
+    return nnx.merge(
+        graph,
+        jax.tree.map(
+            lambda x: (
+                x + 0.3 * noise.normal(size=x.shape).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+            ),
+            state,
+        ),
+    )
+
+
+@pytest.fixture
+def tokens(rng):
+    """Two rows without a repeated token."""
+    return jnp.asarray(np.stack([rng.permutation(VOCAB)[:T] for _ in range(2)]), jnp.int32)
+
+
+def slopes(model, tokens, segment=None):
+    graph, state = nnx.split(model)
+    loss = lambda state: (nnx.merge(graph, state)(tokens, segment=segment)[0] * jnp.cos(jnp.arange(VOCAB))).sum()
+    return jax.jit(jax.value_and_grad(loss))(state)
+
+
+def close(made, expected, tolerance=2e-4):
+    largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=tolerance * largest), made, expected)
+
+
+def turned(x, rates):
+    """Pairs of complex numbers times exp(i t rate)."""
+    half = x.shape[-1] // 2
+    z = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * np.arange(len(x))[:, None, None] * rates)
+    return np.concatenate([z.real, z.imag], -1)
+
+
+def rms(x, scale, epsilon):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * scale
+
+
+def by_formula(model, row):
+    """The logits of a text in NumPy, token by token, of a model of `TURNING` with norms, gates, sinks and a cap."""
+    _, state = nnx.split(model)
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(state))
+    half = np.arange(2) / 2
+    rates = [10_000.0**-half, np.array([1.0, 0.0]), np.zeros(2)]
+    x = tree["embed"]["embedding"][np.asarray(row)]
+    for n in range(TINY.layers):
+        p = jax.tree.map(lambda y, n=n: y[n], tree["layers"])
+        a, place = p["attention"], n % 3
+        y = rms(x, p["attention_norm"]["scale"], 1e-5)
+        q, k, v = ((y @ a[name]["kernel"]).reshape(T, -1, 4) for name in ("query", "key", "value"))
+        q, k = rms(q, a["query_norm"]["scale"], 1e-6), rms(k, a["key_norm"]["scale"], 1e-6)
+        q, k = turned(q, rates[place]), turned(k, rates[place])
+        out = np.zeros((T, 4, 4))
+        for t, h in np.ndindex(T, 4):
+            seen = range(max(0, t - 2) if place == 0 else 0, t + 1)
+            factor = 1 + 0.5 * math.log(max(len(seen) / 3, 1)) if place == 2 else 1
+            scores = np.array([2 * np.tanh(factor * q[t, h] @ k[j, h // 2] / 2 / 2) for j in seen])
+            shares = np.exp(scores) / (np.exp(scores).sum() + np.exp(a["sink_logits"][h]))
+            out[t, h] = sum(share * v[j, h // 2] for share, j in zip(shares, seen, strict=True))
+        gate = 1 / (1 + np.exp(-(y @ a["gate"]["kernel"])))
+        x = x + (out.reshape(T, 16) * gate) @ a["out"]["kernel"]
+        y, m = rms(x, p["mlp_norm"]["scale"], 1e-5), p["mlp"]
+        gated = y @ m["gate"]["kernel"]
+        x = x + (gated / (1 + np.exp(-gated)) * (y @ m["up"]["kernel"])) @ m["down"]["kernel"]
+    return rms(x, tree["norm"]["scale"], 1e-5) @ tree["head"]["kernel"]
+
+
+@pytest.mark.parametrize("scan", [True, full(False)])
+def test_a_pattern_is_its_formula(scan, tokens):
+    model = build(TURNING, scan=scan, soft_cap=2.0, **ALL)
+    expected = np.stack([by_formula(model, row) for row in tokens])
+    np.testing.assert_allclose(model(tokens)[0], expected, atol=2e-4 * np.abs(expected).max())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pattern", [TURNING, FORMULAS])
+@pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference", "pallas_gpu"}))
+def test_every_backend_has_the_references_gradients(backend, pattern, tokens):
+    """Those of GPU kernels, of two-byte types alone, are in tests/attention/pallas."""
+    segment = jnp.asarray([[1] * 7 + [2] * 5, [1] * 4 + [2] * 6 + [0] * 2])
+
+    def run(name):
+        model = build(pattern, **ALL)
+        for stack in model.stacks():
+            stack.attention.backend = name
+        return slopes(model, tokens, segment)
+
+    close(run(backend), run("reference"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "changes"),
+    [
+        (TURNING, {"layers": 3}),
+        full(FORMULAS, {}),
+        full(TURNING, {"causal": False}),
+        full(TURNING, {"remat": True}),
+        full(FORMULAS, {"remat": True, "family": "bert", "causal": False, "ssmax": "off"}),
+        full(FORMULAS, {"shared_encoding": True}),
+        full("cable/nope:ssmax=on", {"ssmax": "off"}),
+        full("cope/alibi", {"family": "gpt2"}),
+        full("rope/rope_ntk:factor=4/nope", {"ssmax": "on"}),
+    ],
+)
+def test_scanned_layers_are_layers_one_by_one(pattern, changes, tokens):
+    """One layer that reads a table, or runs within periods, is each layer by itself; gradients too."""
+    segment = jnp.asarray([[1] * 7 + [2] * 5, [1] * 4 + [2] * 6 + [0] * 2])
+    changes = ALL | changes
+    scanned, each = (build(pattern, scan=scan, **changes) for scan in (True, False))
+    close(slopes(scanned, tokens, segment), slopes(each, tokens, segment))
+
+
+@pytest.mark.parametrize(("pattern", "single"), [(TURNING, "nope"), (FORMULAS, "bam")])
+def test_layers_of_a_pattern_start_as_those_of_a_single_encoding(pattern, single):
+    """What they have in common is drawn alike, layer by layer."""
+    pattern_, single_ = (build(name, move=False) for name in (pattern, single))
+    for layer, other in zip(pattern_.blocks(), single_.blocks(), strict=True):
+        common = lambda block: nnx.to_pure_dict(nnx.state(block, lambda path, _: not {"encoding", "ssmax"} & {*path}))
+        jax.tree.map(np.testing.assert_array_equal, common(layer), common(other))
+
+
+def test_places_that_differ_in_numbers_have_the_tree_of_one_encoding():
+    names = lambda model: {nnx.to_flat_state(nnx.state(model, nnx.Variable)).paths}
+    assert names(build(TURNING)) == names(build("rope"))
+    runs = {"/".join(map(str, path[:3])) for path in nnx.to_flat_state(nnx.state(build(FORMULAS), nnx.Param)).paths}
+    assert {"layers/0/attention", "layers/1/mlp"} < runs
+    stacks = build(FORMULAS).stacks()
+    assert [stack.attention.query.kernel.shape[0] for stack in stacks] == [2, 4]
+    assert [stack.attention.ssmax is None for stack in stacks] == [False, True]
+
+
+def test_a_pattern_of_equal_places_is_a_single_encoding(tokens):
+    one, several = build("bam"), build("bam/bam/bam")
+    assert nnx.split(one)[0] == nnx.split(several)[0]
+    np.testing.assert_array_equal(one(tokens)[0], several(tokens)[0])
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [full(TURNING), full(FORMULAS), full("nope/rope:window=3"), full("cable/rope:window=3"), full("nope/fox/alibi")],
+)
+def test_the_cache_continues_where_the_row_stopped(pattern, tokens):
+    """A first piece with empty slots in front, a second piece, then one token at a time: the logits of one pass."""
+    model = build(pattern, layers=2 if pattern.count("/") == 1 else 6, **ALL)
+    whole = model(tokens)[0]
+    padded = jnp.pad(tokens, ((0, 0), (2, 0)))
+    position = jnp.pad(jnp.arange(T), (2, 0), constant_values=EMPTY)[None]
+    caches, logits = model.caches(2, T + 3), []
+    for start, stop in ((0, 6), (6, 12), (12, 13), (13, 14)):
+        piece = slice(start, stop)
+        out, caches = model(padded[:, piece], position=position[:, piece], caches=caches)
+        logits.append(out)
+    np.testing.assert_allclose(jnp.concatenate(logits, 1)[:, 2:], whole, atol=2e-4 * np.abs(whole).max())
+    np.testing.assert_allclose(model(tokens, read=3)[0], whole[:, -3:], atol=2e-4 * np.abs(whole).max())
+
+
+@pytest.mark.parametrize("pattern", [TURNING, FORMULAS])
+def test_future_tokens_change_nothing(pattern, tokens):
+    model = build(pattern, **ALL)
+    later = tokens.at[:, 7:].set((tokens[:, 7:] + 5) % VOCAB)
+    logits, other = model(tokens)[0], model(later)[0]
+    np.testing.assert_array_equal(other[:, :7], logits[:, :7])
+    assert (other[:, 7:] != logits[:, 7:]).any((0, 2)).all()
+
+
+def test_windows_are_those_of_their_layers(tokens):
+    """Layers with windows of 2 and 3 hand a token on by 1 and 2; the layers in between see all."""
+    moved = lambda pattern: np.abs(
+        build(pattern, layers=2)(tokens.at[:, 4].set((tokens[:, 4] + 1) % VOCAB))[0]
+        - build(pattern, layers=2)(tokens)[0]
+    ).sum((0, 2))
+    np.testing.assert_array_equal(moved("rope:window=2/nope:window=3") > 0, (np.arange(T) >= 4) & (np.arange(T) <= 7))
+    np.testing.assert_array_equal(moved("bam:window=2/rope:window=3") > 0, (np.arange(T) >= 4) & (np.arange(T) <= 7))
+    np.testing.assert_array_equal(moved("rope:window=2/nope") > 0, np.arange(T) >= 4)
+
+
+def equations(jaxpr):
+    """The equations of a program, those of inner ones included."""
+    inner = [x for each in jaxpr.eqns for x in jax.tree.leaves(each.params, is_leaf=lambda x: hasattr(x, "eqns"))]
+    programs = [getattr(x, "jaxpr", x) for x in inner]
+    return len(jaxpr.eqns) + sum(equations(program) for program in programs if hasattr(program, "eqns"))
+
+
+def test_a_pattern_is_compiled_once_for_any_depth():
+    """Equations of a gradient: layers that differ in numbers are one program, others one for each run of equal places."""
+
+    def count(pattern, layers):
+        config = Config(encoding=pattern, context=512, model=dataclasses.replace(TINY, layers=layers, kv_heads=0))
+        graph, state = nnx.split(nnx.eval_shape(lambda: models.build(config, vocab=VOCAB, rngs=nnx.Rngs(0))))
+        loss = lambda state, tokens: nnx.merge(graph, state)(tokens)[0].sum()
+        return equations(jax.make_jaxpr(jax.grad(loss))(state, jax.ShapeDtypeStruct((1, 512), jnp.int32)).jaxpr)
+
+    local = "rope:window=128/rope:window=128/rope:window=128/nope"
+    assert count(local, 8) == count(local, 48) < 1.25 * count("rope", 48)
+    several = "bam/bam/bam/rope"
+    assert count(several, 8) == count(several, 48) < 2 * count("bam", 48)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"encoding": "rope:window=4/nope"}, "has 2 places, which must divide config.model.layers=3"),
+        ({"encoding": "rope:window"}, "cannot import the encoding 'rope:window': No module named 'rope'"),
+        ({"encoding": "rope:window=/nope"}, "'window=' is no option of its own, name=value; write for example"),
+        ({"encoding": "rope:window=4,window=5"}, "'window=5' is no option of its own"),
+        ({"encoding": "rope//nope"}, "slashes stand between the places of a pattern"),
+        ({"encoding": "rope /nope/nope"}, "slashes stand between the places of a pattern"),
+        ({"encoding": "rope:windo=4"}, "encoding 'rope' has no option 'windo': did you mean 'window'"),
+        ({"encoding": "nope:window=0"}, "encoding_options.window=0 must be between 1"),
+        ({"encoding": "nope:window=4.5"}, "window=4.5 must be of type int or None"),
+        ({"encoding": "nope:ssmax=onn"}, "ssmax='onn' is none of its settings"),
+        ({"encoding": "nope:ssmax=3"}, "config.encoding: ssmax=3 must be of type str, not int"),
+        ({"encoding": "nope:log_temperature=-1"}, "log_temperature=-1.0 must be 0 or more"),
+        ({"encoding": "nope/sinusoidal/nope"}, "they stand alone, not in a pattern with others"),
+        ({"encoding": "p_rope:share=1.5"}, "share=1.5 must be between 0.0 and 1.0"),
+        ({"log_temperature": -0.1}, "config.log_temperature=-0.1 must be 0 or more"),
+        ({"model.soft_cap": -1.0}, "config.model.soft_cap=-1.0 must be 0 or more"),
+    ],
+)
+def test_mistakes_are_one_line(changes, says):
+    small = {"model.layers": 3, "model.width": 16, "model.hidden": 16}
+    with pytest.raises(UserError, match=says) as error:
+        made = configs.override(Config(), small | changes)
+        models.build(made, vocab=VOCAB, rngs=nnx.Rngs(0))
+    assert "\n" not in str(error.value)
+
+
+def test_options_of_a_config_are_those_of_every_place_that_states_none():
+    made = Config(encoding="rope:window=4/rope", encoding_options={"base": 100, "window": 8}, ssmax="on")
+    assert [place["options"] for place in made.places()] == [{"base": 100, "window": 4}, {"base": 100, "window": 8}]
+    assert {place["ssmax"] for place in made.places()} == {"on"}
+
+
+def test_young_fields_at_their_defaults_leave_a_digest_as_it_was():
+    names = ("log_temperature", "model.qk_norm", "model.gate", "model.sinks", "model.soft_cap")
+    values = dict(zip(names, (0.1, True, True, True, 50.0), strict=True))
+    digests = {configs.digest(configs.override(Config(), {name: value})) for name, value in values.items()}
+    assert len(digests | {configs.digest(Config())}) == 6
+    assert configs.digest(Config()) == configs.digest(
+        configs.override(Config(), {name: type(v)(0) for name, v in values.items()})
+    )
+
+
+def test_the_examples_of_the_page_run():
+    found = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "layers.md"), module_relative=False)
+    assert found.attempted > 10 and not found.failed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        (re.sub(" .*", "", cell), 12)
+        for cell in re.findall(
+            r"^\| [^|]+ \| `([a-z][^`]*:[^`]*/[^`]*)`",
+            (Path(__file__).parents[2] / "docs" / "layers.md").read_text(),
+            re.MULTILINE,
+        )
+    ],
+)
+def test_the_patterns_of_the_page_are_built(pattern, layers):
+    made = build(pattern, layers=layers, move=False)
+    assert len(made.stacks()) == 1 and len(made.stack_of) in (2, 4)
