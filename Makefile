@@ -7,7 +7,9 @@ OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: quickstart quickstart-far tables test test-all test-oldest test-compilers test-hopper lint clean
+.PHONY: install quickstart quickstart-far tables test test-all test-oldest test-compilers test-hopper lint clean
+
+install: $(INSTALLED)  ## only that
 
 quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart

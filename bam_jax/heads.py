@@ -2,8 +2,8 @@
 
     python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]
 
-Prints a line for each head, and writes `heads.jsonl` into the run's folder: how far each head's prior reaches, what BAM's
-shapes make of it, and what content and position add along a held-out text.
+Prints a line for each head, and writes `heads.jsonl` into the run's folder, unless that is quickstart, which comes with the
+code: how far each head's prior reaches, what BAM's shapes make of it, and what content and position add along a held-out text.
 """
 
 from collections.abc import Sequence

@@ -126,13 +126,13 @@ def test_a_finished_training_is_left_alone(capsys):
     before = whole(BAM)
     train.main(*commands(BAM, "bam_jax.train"))
     assert whole(BAM) == before
-    assert capsys.readouterr().out == f"{BAM}: nothing to do, finished at step 300\n"
+    assert capsys.readouterr().out.startswith(f"{BAM}: nothing to do, finished at step 300: loss ")
 
 
 def test_a_stopped_training_goes_on(capsys):
     kept = (STOPPED / "metrics.jsonl").read_text()
     train.main(STOPPED_TRAINING)
-    assert capsys.readouterr().out == f"{STOPPED}: finished at step 12\n"
+    assert capsys.readouterr().out == f"{STOPPED}: finished at step 12: loss 4.16\n"
     assert (STOPPED / "metrics.jsonl").read_text().startswith(kept)
     records = read(STOPPED / "metrics.jsonl")
     assert [record["step"] for record in records] == [2, 4, 6, 8, 10, 12]

@@ -20,12 +20,14 @@ from bam_jax.config import Config
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models import generate
 from bam_jax.models.sampling import Sampling
-from bam_jax.models.transformer import Decoder
+from bam_jax.models.transformer import Decoder, parameter_count
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
 CHUNK = 1024
 """Tokens whose logits are computed at once."""
+USUAL = Sampling(temperature=0.8)
+"""The distribution of tokens where none is given."""
 TABLES = 2**31
 """Bytes of attention's tables, at most."""
 
@@ -45,6 +47,11 @@ class LanguageModel:
     tokenizer: Tokenizer
     config: Config
     step: int
+
+    def __repr__(self) -> str:
+        """What the model is, in a line."""
+        count = f"{parameter_count(self.decoder):,} parameters"
+        return f"LanguageModel({self.config.encoding}, {count}, tokenizer {self.tokenizer.spec}, step {self.step:,})"
 
     def ids(self, text: str) -> Int[np.ndarray, " T"]:
         """The tokens of a text, after the one that begins a document where it was trained so.
@@ -68,7 +75,7 @@ class LanguageModel:
         prompt: str,
         tokens: int = 200,
         *,
-        temperature: float = 0.8,
+        temperature: float = USUAL.temperature,
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
@@ -83,7 +90,7 @@ class LanguageModel:
         sampling = Sampling(temperature, top_k, top_p)
         return "".join(self.text(self.tokens(prompt, tokens, sampling=sampling, seed=seed), stop))
 
-    def tokens(self, prompt: str, tokens: int, *, sampling: Sampling, seed: int = 0) -> Iterator[int]:
+    def tokens(self, prompt: str, tokens: int = 200, *, sampling: Sampling = USUAL, seed: int = 0) -> Iterator[int]:
         """Tokens after a prompt, each as soon as it is written.
 
         Args:

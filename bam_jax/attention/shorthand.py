@@ -1,6 +1,8 @@
 """Attention with a positional bias in one line, in the shapes of `jax.nn.dot_product_attention`."""
 
 import dataclasses
+import difflib
+import inspect
 from typing import Any
 
 import jax
@@ -87,6 +89,7 @@ def attend(
     (2, 128, 4, 32)
     """
     _refuse(others)
+    _check_arrays({"q": q, "k": k, "v": v}, temperature)
     unbatched = q.ndim == k.ndim == v.ndim == 3
     if unbatched:
         q, k, v = q[None], k[None], v[None]
@@ -102,8 +105,21 @@ def attend(
 def _refuse(others: dict[str, Any]) -> None:
     """Name an argument that is not there, with what stands for it."""
     for name in others:
-        remedy = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+        near = difflib.get_close_matches(name, inspect.signature(attend).parameters, n=1)
+        remedy = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else f"; did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"attend() has no argument {name!r}{remedy}")
+
+
+def _check_arrays(operands: dict[str, Any], temperature: Any) -> None:
+    """See that arrays are where arrays are due."""
+    for name, x in operands.items():
+        if not hasattr(x, "ndim"):
+            raise TypeError(f"attend: {name} must be an array, not {type(x).__name__}; give jnp.asarray(...)")
+    if temperature is not None and jnp.ndim(temperature) != 3:
+        raise ValueError(
+            f"attend: temperature has the shape {jnp.shape(temperature)}, and there is one for each query, [#B, H, T]; "
+            "for a single number give scale="
+        )
 
 
 def _in_rows(x: Int[Array, "... T"] | None) -> Int[Array, "#B T"] | None:
@@ -117,6 +133,12 @@ def _sides(
     """The tokens of `length` queries and of `slots` keys; see `attend`."""
     if length > slots and query_position is None:
         raise ValueError(f"{length} queries are not the last of {slots} keys; give query_positions=")
+    for name, numbers in (("positions", position), ("segments", segment)):
+        if numbers is not None and jnp.shape(numbers)[-1] != slots:
+            raise ValueError(
+                f"attend: {name} has {jnp.shape(numbers)[-1]} numbers for {slots} keys, whose they are; "
+                f"those of the {length} queries are query_{name}="
+            )
     keys = Tokens(
         jnp.arange(slots, dtype=jnp.int32)[None] if position is None else jnp.atleast_2d(position), _in_rows(segment)
     )

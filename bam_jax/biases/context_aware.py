@@ -40,7 +40,7 @@ class Difference(Bias):
 
         b(i, j) = c_i - c_j,   or -abs(c_i - c_j), the symmetric form for encoders
 
-    Coordinates: c, in nats; it falls along the text, so that keys before the query are penalised.
+    Coordinates: (c, low), c in nats; it falls along the text, so that keys before the query are penalised.
 
     Args:
         symmetric: whether keys after the query are penalised like those before it.
@@ -69,8 +69,8 @@ class CABLE(Bias):
 
         b(i, j) = -g_i * abs(S_i - S_j),   S = cumsum(relu(x w)),   g = softplus(x w')
 
-    Coordinates: i = (g, (S, low)) and j = (S, low). For j <= i it is the paper's equation 7 with the sign its text
-    describes (a penalty); the absolute value is the form for encoders.
+    Coordinates: i = (g, (S, low)) and j = (S, low), where S + low is the sum; low may be zeros. For j <= i it is the
+    paper's equation 7 with the sign its text describes (a penalty); the absolute value is the form for encoders.
 
     Source: CABLE section 3.
     """
@@ -113,7 +113,7 @@ class ContextualGaussian(Bias):
 
         b(i, j) = -exp(log_scale) * (abs(S_i - S_j) + eps) ** shape,   S = cumsum(step),   eps = 1e-5
 
-    capped at -exp(CAP), as `GeneralisedGaussian`. Coordinates: S.
+    capped at -exp(CAP), as `GeneralisedGaussian`. Coordinates: (S, low).
 
     Args:
         shape, log_scale: [H], as there.

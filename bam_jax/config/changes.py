@@ -35,7 +35,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argpars
     rest = [argument for argument in argv if not argument.startswith(PREFIX)]
     namespace, unknown = parser.parse_known_args(rest)
     if unknown:
-        options = [f"--{name}" for name in vars(namespace)] + [f"{PREFIX}name=value"]
+        options = [f"--{name.replace('_', '-')}" for name in vars(namespace)] + [f"{PREFIX}name=value"]
         raise UserError(f"unknown argument {unknown[0]}; {nearest(unknown[0].partition('=')[0], options)}")
     return namespace, from_arguments([argument for argument in argv if argument.startswith(PREFIX)])
 

@@ -37,7 +37,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:  # NaN is not either
             raise UserError(
-                f"temperature={self.temperature} must be 0, for the most likely token, or more, as in 0.8 or 1"
+                f"temperature={self.temperature} must be 0, for the most likely token, or a finite number above, as in 0.8"
             )
         if self.top_k < 0:
             raise UserError(f"top_k={self.top_k} must be a number of tokens, or 0 for all of them")

@@ -51,7 +51,7 @@ INTERRUPTED = 130
 
 LESS = (
     "train with a smaller --config.batch, a larger --config.optimizer.accumulate, --config.model.remat=True or a smaller "
-    "--config.model; evaluate shorter --lengths or with less --memory"
+    "--config.model; evaluate shorter --lengths or with less --memory, write fewer --tokens"
 )
 """The options that take less memory."""
 

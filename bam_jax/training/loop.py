@@ -98,6 +98,8 @@ def fit(
     """
     keep_freed_memory()
     run = Path(workdir)
+    if (run / CONFIG).exists():
+        run_folder.check_configuration(run, config, longer)  # before a word is said of how long it takes
     mesh = sharding.make_mesh(config.mesh)
     sharding.check(config, mesh)
     _check_tasks(config)

@@ -73,7 +73,7 @@ def claim(
         # Only now: another process that makes the same run at this moment may have written it meanwhile.
         if not (run / CONFIG).exists():
             files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
-        before = _check_configuration(run, config, longer)
+        before = check_configuration(run, config, longer)
         if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
             raise UserError(
                 f"workdir {run} holds weights without the state of their training; give a new folder and "
@@ -133,7 +133,8 @@ def trained_step(run: str | os.PathLike) -> int:
     step = latest_step(run)
     if step == 0:
         raise UserError(
-            f"{run} has no checkpoint; train it first: python -m bam_jax.train --config=FILE --workdir={run}"
+            f"{run} has neither a checkpoint nor {WEIGHTS}; train it (python -m bam_jax.train --config=FILE --workdir={run}), "
+            "or copy all of a folder that was exported"
         )
     return step
 
@@ -153,9 +154,12 @@ def read_config(run: str | os.PathLike) -> Config:
     except FileNotFoundError as error:
         remedy = f"train one with python -m bam_jax.train --config=FILE --workdir={run}"
         if (Path(run) / WEIGHTS).exists():
-            remedy = f"make one of these weights: python -m bam_jax.convert --layout=bam --source={run} --run=FOLDER"
+            remedy = (
+                f"copy all of the folder that was exported; weights of an author's become a run by python -m bam_jax.convert "
+                f"--layout=bam --source={run} --run=FOLDER"
+            )
         elif find(run) != Path(run):
-            remedy = f"a model of that name comes with bam_jax, for commands that write no records; copy {find(run)}"
+            remedy = f"this command takes the model of that name that comes with bam_jax by its folder, {find(run)}"
         raise UserError(f"{run} is not a run: it has no {CONFIG}; {remedy}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
@@ -227,10 +231,18 @@ def make_empty(run: Path) -> None:
         raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
 
 
-def _check_configuration(run: Path, config: Config, longer: bool) -> int:
+def check_configuration(run: Path, config: Config, longer: bool) -> int:
     """See that a run's configuration is this one, and give its steps.
 
     The mesh may differ, since a run may go on with other devices, and where it is to be trained longer, the steps be more.
+
+    Args:
+        run: the run's folder.
+        config: what it should be made from.
+        longer: see `claim`.
+
+    Raises:
+        UserError: it is another.
     """
     theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
     for name in sorted(theirs.keys() | ours.keys()):

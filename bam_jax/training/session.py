@@ -7,6 +7,9 @@ from bam_jax.parallel import processes
 from bam_jax.training import run_folder
 from bam_jax.training.loop import fit
 
+LOSSES = ("loss", "held_out_loss")
+"""The numbers of the last line of metrics that are said at the end."""
+
 
 def train(
     config: Config,
@@ -31,12 +34,14 @@ def train(
     with processes.joined(coordinator, count, process) as end:
         finished = processes.is_first() and run_folder.latest_step(workdir) == config.steps
         with processes.stopping(end) as stop:
-            fit(config, workdir, progress=progress, longer=longer, stop=stop)
+            records = fit(config, workdir, progress=progress, longer=longer, stop=stop)
         if processes.is_first():
-            more = f"; a larger --config.steps trains it longer, --config.start={workdir} another run from it"
-            said = (
-                f"nothing to do, finished at step {config.steps}{more}"
-                if finished
-                else f"finished at step {config.steps}"
-            )
+            last = records[-1] if records else {}
+            losses = [
+                f"{name.replace('_', '-', 1).replace('_', ' ')} {last[name]:.4g}" for name in LOSSES if name in last
+            ]
+            said = f"finished at step {config.steps}{': ' if losses else ''}{', '.join(losses)}"
+            if finished:
+                more = f"a larger --config.steps trains it longer, --config.start={workdir} another run from it"
+                said = f"nothing to do, {said}; {more}"
             print(f"{workdir}: {said}")

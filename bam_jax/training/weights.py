@@ -5,6 +5,7 @@ holds no optimiser's state, so that no training goes on in it.
 """
 
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, An
     files.write_atomically(folder / run_folder.CONFIG, configs.to_json(config) + "\n")
     save_tokenizer(tokenizer, folder)
     arrays = {_name(path): np.asarray(value) for path, value in jax.tree_util.tree_leaves_with_path(tree)}
-    contents = library.save(arrays, metadata={"step": str(step)})
+    contents = library.save(arrays, metadata={"step": str(step), "crc32": str(_checksum(arrays))})
     files.write_atomically(folder / run_folder.WEIGHTS, contents)
 
 
@@ -70,8 +71,11 @@ def read(folder: Path, like: dict[str, Any], changes: str = "") -> dict[str, Any
                         f"{path} does not fit{changes}: {name} is {there} there and {here} here; "
                         "change nothing that changes the parameters"
                     )
-            place = lambda at, x: jax.device_put(file.get_tensor(_name(at)).astype(x.dtype), x.sharding)
-            return jax.tree_util.tree_map_with_path(place, like)
+            arrays = {name: file.get_tensor(name) for name in names}
+            if (file.metadata() or {}).get("crc32") != str(_checksum(arrays)):
+                raise UserError(f"{path} does not hold what was exported (its checksum is another); copy it again")
+        place = lambda at, x: jax.device_put(arrays[_name(at)].astype(x.dtype), x.sharding)
+        return jax.tree_util.tree_map_with_path(place, like)
     except (OSError, library.SafetensorError) as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again") from error
 
@@ -86,6 +90,14 @@ def copy_records(run: Path, folder: Path) -> None:
     for name in KEPT:
         if (run / name).exists():
             shutil.copyfile(run / name, folder / name)
+
+
+def _checksum(arrays: dict[str, np.ndarray]) -> int:
+    """CRC-32 of all arrays, in the order of their names."""
+    found = 0
+    for name in sorted(arrays):
+        found = zlib.crc32(np.ascontiguousarray(arrays[name]), found)
+    return found
 
 
 def _name(path: tuple[Any, ...]) -> str:

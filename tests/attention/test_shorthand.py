@@ -79,3 +79,22 @@ def test_what_it_does_not_take_is_named_with_what_stands_for_it(qkv):
 def test_the_examples_of_the_page_run():
     found = doctest.testfile(str(Path(__file__).parents[2] / "docs" / "attention.md"), module_relative=False)
     assert found.attempted >= 12 and not found.failed
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"temperature": 2.0}, r"temperature has the shape \(\), and there is one for each query"),
+        ({"k": [1.0]}, "k must be an array, not list"),
+        ({"v": None}, "v must be an array, not NoneType"),
+        ({"positions": jnp.arange(3)}, "positions has 3 numbers for 8 keys, .* are query_positions="),
+        ({"segments": jnp.ones(3, int)}, "segments has 3 numbers for 8 keys, .* are query_segments="),
+        ({"windw": 4}, "no argument 'windw'; did you mean 'window'"),
+    ],
+)
+def test_what_newcomers_give_is_named(changes, says):
+    x = jnp.ones((1, 8, 2, 4))
+    operands = {"q": x[:, :3], "k": x, "v": x} | {name: changes[name] for name in changes if name in "qkv"}
+    others = {name: value for name, value in changes.items() if name not in "qkv"}
+    with pytest.raises((TypeError, ValueError), match=says):
+        attend(*operands.values(), **others)

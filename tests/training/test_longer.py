@@ -1,6 +1,7 @@
 """A finished run that is trained longer, against steps made by hand from where it stood."""
 
 import itertools
+import re
 import shutil
 
 import jax
@@ -83,7 +84,7 @@ def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
     said = capsys.readouterr()
     rate = optimizer.schedule(longer(finished, 6).optimizer, 6)
     assert f"going on to 6 steps, not 4: the rate of step 5 is {rate(4):.2g}, as the schedule" in said.err
-    assert said.out.endswith("finished at step 6\n")
+    assert re.search(r"finished at step 6: loss \d\.\d+\n$", said.out)
     with pytest.raises(UserError, match=r"config.steps=6, not 4; .*--config.start="):
         train.main(command)
 

@@ -78,6 +78,11 @@ def test_what_is_damaged_is_one_line(folder):
         with pytest.raises(UserError, match="not a whole safetensors file"):
             checkpoint.restore_model(folder)
     arrays = load_file_of(whole, path)
+    flipped = bytearray(whole)
+    flipped[-100] ^= 0x40  # a number's exponent
+    path.write_bytes(flipped)
+    with pytest.raises(UserError, match="does not hold what was exported"):
+        checkpoint.restore_model(folder)
     for metadata, says in [(None, "does not say the step"), ({"step": "-1"}, "'-1'"), ({"step": "9" * 5000}, "'99999")]:
         save_file(arrays, path, metadata=metadata)
         with pytest.raises(UserError, match=says):
@@ -98,7 +103,9 @@ def load_file_of(whole, path):
 def test_a_model_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_folder.find("quickstart") == run_folder.TRAINED / "quickstart"
-    with pytest.raises(UserError, match="a model of that name comes with bam_jax"):
+    with pytest.raises(
+        UserError, match="this command takes the model of that name that comes with bam_jax by its folder"
+    ):
         run_folder.read_config("quickstart")
     (tmp_path / "quickstart").mkdir()  # a folder of one's own comes first
     assert str(run_folder.find("quickstart")) == "quickstart"
