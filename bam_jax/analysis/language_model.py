@@ -49,7 +49,7 @@ class LanguageModel:
     step: int
 
     def __repr__(self) -> str:
-        """What the model is, in a line."""
+        """The encoding, the size and the training, in a line."""
         count = f"{parameter_count(self.decoder):,} parameters"
         return f"LanguageModel({self.config.encoding}, {count}, tokenizer {self.tokenizer.spec}, step {self.step:,})"
 

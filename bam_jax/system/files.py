@@ -51,9 +51,8 @@ class File:
             filesystem, path = _filesystem(self.path)
             return filesystem.open(path, "rb")
         if not Path(self.path).is_file():  # a pipe would be waited for
-            raise FileNotFoundError(
-                errno.ENOENT, "it is a folder" if os.path.isdir(self.path) else "there is no such file", self.path
-            )
+            what = "it is not a file" if os.path.lexists(self.path) else "there is no such file"
+            raise FileNotFoundError(errno.ENOENT, what, self.path)
         return open(self.path, "rb")
 
     def read_lines(self, most: int) -> Iterator[tuple[bytes | bytearray, int]]:

@@ -133,8 +133,8 @@ def trained_step(run: str | os.PathLike) -> int:
     step = latest_step(run)
     if step == 0:
         raise UserError(
-            f"{run} has neither a checkpoint nor {WEIGHTS}; train it (python -m bam_jax.train --config=FILE --workdir={run}), "
-            "or copy all of a folder that was exported"
+            f"{run} has no checkpoint, nor {WEIGHTS}; train it (python -m bam_jax.train --config=FILE --workdir={run}), or copy "
+            "all of a folder that was exported"
         )
     return step
 
