@@ -77,7 +77,7 @@ def _only_turns(encoding: Encoding) -> bool:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What layers read by their places, each with a first axis of P places; of one layer the same without it.
+    """The numbers that layers read by their places, each with a first axis of P places; of one layer the same without it.
 
     Args:
         rates: of `Turning`; None where no place turns anything.
