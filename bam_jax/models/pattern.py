@@ -96,7 +96,7 @@ class Table:
     visible: Int[Array, "P #B T"]
 
     def row(self, place: Int[Array, ""]) -> "Table":
-        """What the layers of one place read."""
+        """The row that the layers of one place read."""
         return jax.tree.map(lambda x: x[place], self)
 
     def put_into(self, attention: Attention, tokens: Tokens) -> TokenInfo:

@@ -145,6 +145,7 @@ def test_characters_that_the_tokenizer_lacks_are_named(capsys):
     assert not status and "lacks 'ç'" in err
 
 
+@pytest.mark.full
 def test_heads_of_the_box_are_printed_and_not_written(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     heads_command.main(["--run=quickstart", "--tokens=64", "--keys=64", "--no-progress"])

@@ -98,10 +98,10 @@ def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, til
     [
         ("chunked", "ggd", True, True, Mask(), True, True),
         ("chunked", "cable", False, False, Mask(), True, True),
-        ("chunked", "alibi", False, True, Mask(window=9), False, False),
-        ("chunked", "uniform", True, False, Mask(causal=False), False, True),
+        pytest.param("chunked", "alibi", False, True, Mask(window=9), False, False, marks=pytest.mark.full),
+        pytest.param("chunked", "uniform", True, False, Mask(causal=False), False, True, marks=pytest.mark.full),
         ("chunked", "t5_distance", False, False, Mask(causal=False, window=20), True, False),
-        ("rows", "ggd", True, True, Mask(), True, True),
+        pytest.param("rows", "ggd", True, True, Mask(), True, True, marks=pytest.mark.full),
         ("reference", "cable", False, True, Mask(), False, True),
     ],
 )

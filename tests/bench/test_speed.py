@@ -130,6 +130,7 @@ def test_cells_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
     assert newest == {("inference", "d1"): 1.0, ("inference", "d2"): 1.0, ("memory", "d1"): 3.0, ("memory", "d2"): 3.0}
 
 
+@pytest.mark.full
 def test_every_encoding_takes_part_with_and_without_ssmax_and_nope_is_first():
     every = speed.enter(FILE, [{**changes, "model.vocab": 11} for changes in speed.every_encoding()])
     labels = [speed.label(each.config) for each in every.values()]
@@ -162,8 +163,10 @@ def test_an_encoder_embeds_with_and_without_all_logits_in_memory(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--cells=inferense:8"], "did you mean 'inference'"),
-        (["--cells=inference"], "must be a measure and tokens, as in inference:512"),
+        pytest.param(["--cells=inferense:8"], "did you mean 'inference'", marks=pytest.mark.full),
+        pytest.param(
+            ["--cells=inference"], "must be a measure and tokens, as in inference:512", marks=pytest.mark.full
+        ),
         (["--cells=memory:0"], "'memory:0' must be"),
         (["--rounds=0"], "--rounds=0 must be 1 or more"),
         (["--contender=--config.encoding=alibo"], "did you mean 'alibi'"),
@@ -171,7 +174,7 @@ def test_an_encoder_embeds_with_and_without_all_logits_in_memory(monkeypatch):
             ["--config.model.causal=False", "--config.data.task=masked", "--cells=training:8"],
             "encoders have the measures embedding",
         ),
-        (["--cells=embedding:8"], "decoders have the measures inference, memory"),
+        pytest.param(["--cells=embedding:8"], "decoders have the measures inference, memory", marks=pytest.mark.full),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(tmp_path, arguments, message):

@@ -50,6 +50,7 @@ def test_heads_and_rows_each_have_their_own():
         np.testing.assert_allclose(np.exp(found[row]), by_definition(bias, np.asarray(counts[row])), rtol=1e-3)
 
 
+@pytest.mark.full
 def test_the_prior_gets_no_gradient_of_it():
     slope = jnp.array([0.1])
     assert jax.grad(lambda slope: log_effective_keys(biases.ALiBi(slope), COUNTS).sum())(slope) == 0

@@ -202,6 +202,7 @@ def test_a_run_is_not_laid_out_so(rng, tmp_path):
     assert run_folder.read_config(tmp_path / "run").model.family == "bert"
 
 
+@pytest.mark.full
 def test_transformers_gives_the_same(tmp_path):
     """The ids of a text, last rows and logits that `tests/convert/make_bert_golden.py` had from transformers."""
     expected = json.loads((GOLDEN / "expected.json").read_text())

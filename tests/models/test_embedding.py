@@ -17,6 +17,7 @@ def model():
     return models.build(Config(encoding="cable", context=8, model=SIZES), vocab=11, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.full
 def test_an_embedding_is_the_mean_of_the_texts_own_rows(model):
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 11, (3, 8)))
     length = jnp.asarray([8, 3, 0])

@@ -124,6 +124,7 @@ def test_chunks_of_a_reader_are_as_equal_as_blocks_allow():
     assert sizes(3, 2) == [5, 5]
 
 
+@pytest.mark.full
 def test_tokens_counted_by_their_ids_give_the_logits_of_all(rng, monkeypatch):
     made, inner, walked = build("bam"), repeated.counted, []
     made.layers.attention.encoding.shape[...] = jnp.array([[-5.0, -9.0, 2.0, -5.0], [0.3, -0.3, 1.5, 0]])

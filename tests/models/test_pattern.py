@@ -207,6 +207,7 @@ def test_future_tokens_change_nothing(pattern, tokens):
     assert (other[:, 7:] != logits[:, 7:]).any((0, 2)).all()
 
 
+@pytest.mark.full
 def test_windows_are_those_of_their_layers(tokens):
     """Layers with windows of 2 and 3 hand a token on by 1 and 2; the layers in between see all."""
     moved = lambda pattern: np.abs(

@@ -365,7 +365,7 @@ def test_rows_padded_on_the_left(encoding, tokens):
 
 
 @pytest.mark.parametrize(
-    ("encoding", "ssmax"), [("bam", "effective"), ("cable", "inside"), ("fox", "off"), ("rope", "on")]
+    ("encoding", "ssmax"), [("bam", "effective"), full("cable", "inside"), full("fox", "off"), ("rope", "on")]
 )
 def test_reading_the_last_rows_only(encoding, ssmax, tokens):
     model = build(encoding, ssmax)

@@ -197,6 +197,7 @@ def test_a_record_that_does_not_fit_says_so():
     assert fits["tokens_per_second"] == 16 * 32 / rates["step"]
 
 
+@pytest.mark.full
 def test_the_command(capsys):
     arguments = [f"--config={QUICKSTART}", "--topology=cpu:4", "--config.mesh.fsdp=4", "--config.batch=4"]
     assert main([*arguments, "--json", "--config.model.layers=1"]) == 0

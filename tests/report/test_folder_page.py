@@ -194,6 +194,7 @@ def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
     assert "Not measured: " in markdown and "Not drawn: " in markdown  # there is no checkpoint
 
 
+@pytest.mark.full
 def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
     known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
     monkeypatch.setattr(priors, "learned_priors", lambda run: known)

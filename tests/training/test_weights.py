@@ -62,6 +62,7 @@ def test_a_run_is_exported_with_its_measurements(made, tmp_path, capsys):
         convert.main([f"--run={run}", f"--export={run}"])
 
 
+@pytest.mark.full
 def test_a_run_starts_from_weights_and_none_goes_on_in_them(made, folder, tmp_path):
     config = configs.override(made[1], {"start": str(folder), "steps": 1})
     assert loop.fit(config, tmp_path / "run", progress=False)[-1]["step"] == 1
