@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: see `load` and `LanguageModel.stream`.
+        UserError: see `load` and `LanguageModel.tokens`.
     """
     parser = errors.Parser(prog="python -m bam_jax.generate", description=__doc__)
     parser.add_argument("--run", required=True, help="a folder, or quickstart: the model that comes with the package")

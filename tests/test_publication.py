@@ -1,4 +1,4 @@
-"""What is published: the wheel holds the whole package, and runs without the clone."""
+"""The published wheel holds the whole package, and runs without the clone."""
 
 import os
 import subprocess

@@ -23,7 +23,7 @@ class ModelConfig(ConfigSection):
     layers: int = 2
     """Blocks of attention and MLP."""
     width: int = 64
-    """Of the rows between the layers; each head has width / heads."""
+    """Width of the rows between the layers; each head has width / heads."""
     heads: int = 4
     """Heads of a layer."""
     kv_heads: int = 0
@@ -37,7 +37,7 @@ class ModelConfig(ConfigSection):
     scan: bool = True
     """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
     dtype: str = "auto"
-    """Of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
+    """Dtype of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
     qk_norm: bool = younger(False)
     """An RMS norm of every head's query and key, with scales that train, before they are rotated (Henry et al. 2020; as in
     Qwen 3)."""

@@ -237,7 +237,7 @@ class Config(ConfigSection):
     log_temperature_start: int = younger(0)
     """n0 of that factor, in keys; 0: the context."""
     shared_encoding: bool = False
-    """Whether all layers have one encoding together (the default of BAM's code) or each its own (its paper); in a pattern the
+    """True: all layers have one encoding together (the default of BAM's code); false: each its own (its paper); in a pattern the
     layers of each run of equal places."""
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -250,7 +250,7 @@ class Config(ConfigSection):
     steps: int = 2000
     """Optimiser steps; a run goes on where this is raised, at the rate that the schedule of all steps has there."""
     seed: int = 0
-    """Of first parameters, order of the text and everything else that is drawn."""
+    """Seed of first parameters, order of the text and everything else that is drawn."""
     start: str = ""
     """A run whose trained parameters are the first ones here; "": drawn from the seed."""
     log_every: int = 100
@@ -262,7 +262,7 @@ class Config(ConfigSection):
     eval_tokens: int = younger(2**16)
     """Tokens of that text, rounded up to whole batches; always the same."""
     tensorboard: bool = False
-    """Whether metrics are written for TensorBoard as well."""
+    """True: metrics are written for TensorBoard as well."""
 
     @property
     def sequences(self) -> int:

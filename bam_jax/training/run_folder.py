@@ -117,7 +117,7 @@ def _step_of_weights(path: Path) -> int:
         raise UserError(f"{path} is not a whole safetensors file ({error}); copy it again") from error
     if not (step.isascii() and step.isdecimal() and 0 < int(step[:12]) <= COUNT):
         raise UserError(f"{path} does not say the step of its training ({step[:20]!r}); export the run again")
-    return int(step)
+    return int(step[:12])
 
 
 def trained_step(run: str | os.PathLike) -> int:

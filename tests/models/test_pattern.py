@@ -120,7 +120,7 @@ def test_a_pattern_is_its_formula(scan, tokens):
 @pytest.mark.parametrize("pattern", [TURNING, FORMULAS])
 @pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"reference", "pallas_gpu"}))
 def test_every_backend_has_the_references_gradients(backend, pattern, tokens):
-    """Those of GPU kernels, of two-byte types alone, are in tests/attention/pallas."""
+    """GPU kernels, of two-byte types alone, have their cases in tests/attention/pallas."""
     segment = jnp.asarray([[1] * 7 + [2] * 5, [1] * 4 + [2] * 6 + [0] * 2])
 
     def run(name):
@@ -156,7 +156,7 @@ def test_scanned_layers_are_layers_one_by_one(pattern, changes, tokens):
 
 @pytest.mark.parametrize(("pattern", "single"), [(TURNING, "nope"), (FORMULAS, "bam")])
 def test_layers_of_a_pattern_start_as_those_of_a_single_encoding(pattern, single):
-    """What they have in common is drawn alike, layer by layer."""
+    """Parameters that both have are drawn alike, layer by layer."""
     pattern_, single_ = (build(name, move=False) for name in (pattern, single))
     for layer, other in zip(pattern_.blocks(), single_.blocks(), strict=True):
         common = lambda block: nnx.to_pure_dict(nnx.state(block, lambda path, _: not {"encoding", "ssmax"} & {*path}))
