@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.analysis.language_model import LanguageModel, load
+from bam_jax.models.generate import CHUNK
 from bam_jax.models.sampling import Sampling
 from bam_jax.system import console, errors, files
 from bam_jax.system.errors import UserError, shown
@@ -53,18 +54,23 @@ def main(argv: Sequence[str]) -> None:
     if unknown:
         name = model.tokenizer.name
         console.say(f"the tokenizer {name!r} lacks {shown(unknown[:20])}: they are read as one unknown character")
+    length = len(model.ids(prompt))
+    if length > CHUNK:
+        console.say(f"reading {length:,} tokens of prompt")
+    bar = console.progress(length, unit="token", label="prompt", show=None if length > CHUNK else False)
     start, times = time.perf_counter(), []
 
     def timed(tokens: Iterator[int]) -> Iterator[int]:
         for token in tokens:
+            bar.close()
             times.append(time.perf_counter() - start)
             yield token
 
-    tokens = timed(model.tokens(prompt, given.tokens, sampling=sampling, seed=given.seed))
+    tokens = timed(model.tokens(prompt, given.tokens, sampling=sampling, seed=given.seed, tell=bar.update))
     for piece in model.text(tokens, given.stop):
         print(piece, end="", flush=True)
     print()
-    said = f"{len(times):,} tokens after {len(model.ids(prompt)):,} of prompt"
+    said = f"{len(times):,} tokens after {length:,} of prompt"
     if len(times) > 2:  # the first waits for the prompt and its compilation, the second for that of a step
         rate = (len(times) - 2) / (times[-1] - times[1])
         said += f"; {times[1]:.1f} s to the second, compilation included, then {rate:,.0f} a second"

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models import generate
 from bam_jax.models.sampling import Sampling
 from bam_jax.models.transformer import Decoder, parameter_count
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, shown
 from bam_jax.training import checkpoint, run_folder
 
 CHUNK = 1024
@@ -62,6 +62,8 @@ class LanguageModel:
         Raises:
             UserError: there are none.
         """
+        if not isinstance(text, str):
+            raise UserError(f"the text is {shown(text)}, of type {type(text).__name__}; give a string")
         ids = self.tokenizer.encode_prompt(text)
         framed = any(part.packing == "framed" for _, part in self.config.data.parts().values())
         if framed and self.tokenizer.bos is not None:
@@ -90,7 +92,15 @@ class LanguageModel:
         sampling = Sampling(temperature, top_k, top_p)
         return "".join(self.text(self.tokens(prompt, tokens, sampling=sampling, seed=seed), stop))
 
-    def tokens(self, prompt: str, tokens: int = 200, *, sampling: Sampling = USUAL, seed: int = 0) -> Iterator[int]:
+    def tokens(
+        self,
+        prompt: str,
+        tokens: int = 200,
+        *,
+        sampling: Sampling = USUAL,
+        seed: int = 0,
+        tell: Callable[[int], object] = lambda count: None,
+    ) -> Iterator[int]:
         """Tokens after a prompt, each as soon as it is written.
 
         Args:
@@ -98,6 +108,7 @@ class LanguageModel:
             tokens: that are written, at most.
             sampling: the distribution of each.
             seed: of the draws.
+            tell: see `generate.generate`.
 
         Raises:
             UserError: the model is an encoder, the prompt is empty, or prompt and tokens are too many for its positions.
@@ -109,7 +120,7 @@ class LanguageModel:
         ids = jnp.asarray(self.ids(prompt))[None]
         self.decoder.check_length(ids.shape[1] + max(tokens, 1) - 1)
         vocab = self.tokenizer.size
-        written = generate.generate(self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab)
+        written = generate.generate(self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab, tell=tell)
         return (int(token[0]) for token in written)
 
     def text(self, tokens: Iterable[int], stop: Sequence[str] = ()) -> Iterator[str]:

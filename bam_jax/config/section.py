@@ -71,7 +71,8 @@ def typed(path: str, value: Any, kind: Any) -> Any:
     """The value as its field's type, or a UserError; options are copied in the form that JSON gives back."""
     wanted = typing.get_origin(kind) or kind
     if type(value) is not wanted and not (wanted is float and type(value) is int):
-        raise UserError(f"{path}={shown(value)} must be of type {wanted.__name__}, not {type(value).__name__}")
+        kind = "a finite number" if wanted is float else f"of type {wanted.__name__}"
+        raise UserError(f"{path}={shown(value)} must be {kind}, not {type(value).__name__}")
     if wanted is int and abs(value) >= strict_json.LARGEST:
         raise UserError(f"{path}={shown(value)} must fit into 64 bits")
     if wanted is float:

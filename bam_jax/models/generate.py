@@ -3,7 +3,7 @@
 import collections
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from bam_jax.system.errors import UserError
 
 SLOTS = 128
 """Tokens of which short prompts are padded to a multiple, and a cache has room for a multiple."""
+CHUNK = 4096
+"""Tokens of a prompt that are read at once."""
 
 
 def read_in_chunks(
@@ -25,7 +27,7 @@ def read_in_chunks(
     tokens: Int[Array, "B T"],
     *,
     lengths: Int[Array, "B"] | None = None,
-    chunk: int = 4096,
+    chunk: int = CHUNK,
     read: int = 1,
     slots: int = 0,
 ) -> Iterator[tuple[Float[Array, "B R V"], Caches]]:
@@ -73,7 +75,7 @@ def prefill(
     tokens: Int[Array, "B T"],
     *,
     lengths: Int[Array, "B"] | None = None,
-    chunk: int = 4096,
+    chunk: int = CHUNK,
     read: int = 1,
     slots: int = 0,
 ) -> tuple[Float[Array, "B R V"], Caches]:
@@ -93,7 +95,8 @@ def generate(
     seed: int = 0,
     vocab: int | None = None,
     lengths: Int[Array, "B"] | None = None,
-    chunk: int = 4096,
+    chunk: int = CHUNK,
+    tell: Callable[[int], object] = lambda count: None,
 ) -> Iterator[Int[Array, "B"]]:
     """Tokens after a prompt, one after another, each drawn as soon as it is asked for.
 
@@ -105,6 +108,7 @@ def generate(
         seed: of the draws.
         vocab: ids below it are written; None: all of the model's, among them those that only pad its vocabulary.
         lengths, chunk: see `read_in_chunks`.
+        tell: is given the tokens of each chunk of the prompt, padding included, when it has been read.
 
     Yields:
         The next token of each row.
@@ -119,7 +123,10 @@ def generate(
     # In blocks, prompts and room: those of about one length share what is compiled.
     chunk = max(1, min(chunk, math.ceil(length / SLOTS) * SLOTS))
     slots = length + -length % chunk + math.ceil(steps / SLOTS) * SLOTS
-    logits, caches = prefill(model, tokens, lengths=lengths, chunk=chunk, slots=slots)
+    for last in read_in_chunks(model, tokens, lengths=lengths, chunk=chunk, slots=slots):
+        jax.block_until_ready(last[0])
+        tell(chunk)
+    logits, caches = last
     end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
     graph, state = nnx.split(model)
     key = jax.random.key(seed)
@@ -138,7 +145,7 @@ def greedy(
     steps: int,
     *,
     lengths: Int[Array, "B"] | None = None,
-    chunk: int = 4096,
+    chunk: int = CHUNK,
 ) -> Int[Array, "B N"]:
     """The `steps` most likely tokens after a prompt, one after another; arguments as in `read_in_chunks`."""
     tokens = jnp.asarray(tokens, jnp.int32)

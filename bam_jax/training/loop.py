@@ -98,8 +98,11 @@ def fit(
     """
     keep_freed_memory()
     run = Path(workdir)
+    # What the folder refuses comes before a word is said of how long the training takes, and before its data is read.
     if (run / CONFIG).exists():
-        run_folder.check_configuration(run, config, longer)  # before a word is said of how long it takes
+        run_folder.check_configuration(run, config, longer)
+    elif processes.is_first():
+        run_folder.check_empty(run)
     mesh = sharding.make_mesh(config.mesh)
     sharding.check(config, mesh)
     _check_tasks(config)

@@ -22,7 +22,7 @@ from bam_jax.data import tokenizers
 from bam_jax.data.sources import corpus
 from bam_jax.data.tokenizers.copies import save_tokenizer
 from bam_jax.system import files, lock
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.extras import import_extra
 
 CONFIG = "config.json"
@@ -41,10 +41,20 @@ def find(run: str | os.PathLike) -> Path:
 
     Args:
         run: a folder, or the name of such a model.
+
+    Raises:
+        UserError: a bare name that is neither.
     """
-    path = Path(run)
-    comes_with_us = TRAINED / path.name if len(path.parts) == 1 and not path.exists() else path
-    return comes_with_us if (comes_with_us / CONFIG).exists() else path
+    path, known = Path(run), sorted(folder.parent.name for folder in TRAINED.glob(f"*/{CONFIG}"))
+    if not os.fspath(run):
+        raise UserError(f"a run without a name is none; give its folder, or {' or '.join(known)}")
+    if len(path.parts) > 1 or path.exists():
+        return path
+    if path.name not in known:
+        raise UserError(
+            f"{run} is not a run: there is no such folder, and no such model comes with bam_jax; {nearest(path.name, known)}"
+        )
+    return TRAINED / path.name
 
 
 @contextlib.contextmanager
@@ -158,8 +168,8 @@ def read_config(run: str | os.PathLike) -> Config:
                 f"copy all of the folder that was exported; weights of an author's become a run by python -m bam_jax.convert "
                 f"--layout=bam --source={run} --run=FOLDER"
             )
-        elif find(run) != Path(run):
-            remedy = f"this command takes the model of that name that comes with bam_jax by its folder, {find(run)}"
+        elif (TRAINED / run / CONFIG).exists():
+            remedy = f"this command takes the model of that name that comes with bam_jax by its folder, {TRAINED / run}"
         raise UserError(f"{run} is not a run: it has no {CONFIG}; {remedy}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
@@ -213,8 +223,25 @@ def _check_outside_data(run: Path, config: Config) -> None:
                 )
 
 
+def check_empty(run: Path) -> None:
+    """See that a folder is empty or could be made; hidden files, such as a lock, count for nothing.
+
+    Args:
+        run: the folder.
+
+    Raises:
+        UserError: it is not empty, or a file is in its way.
+    """
+    above = next(path for path in (run, *run.absolute().parents) if path.exists())
+    if not above.is_dir():
+        what = "is a file, not a run" if above == run else f"cannot be made: {above} is a file"
+        raise UserError(f"workdir {run} {what}; give a new or an empty folder")
+    if above == run and any(path.name[0] != "." for path in run.iterdir()):
+        raise UserError(f"workdir {run} holds something that is not a run; give a new or an empty folder")
+
+
 def make_empty(run: Path) -> None:
-    """Make a folder, or see that it is empty; hidden files, such as a lock, count for nothing.
+    """Make a folder, or see that it is empty as `check_empty` does.
 
     Args:
         run: the folder.
@@ -223,9 +250,7 @@ def make_empty(run: Path) -> None:
         UserError: it is not empty, or cannot be written.
     """
     try:
-        if run.exists() and (not run.is_dir() or any(path.name[0] != "." for path in run.iterdir())):
-            what = "holds something that is not a run" if run.is_dir() else "is a file, not a run"
-            raise UserError(f"workdir {run} {what}; give a new or an empty folder")
+        check_empty(run)
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error

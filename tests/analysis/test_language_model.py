@@ -132,11 +132,13 @@ def test_the_command_writes_to_stdout_and_its_speed_to_stderr(capsys, tmp_path):
         (["--prompt=a", "--stop="], "an empty text to stop at"),
         (["--prompt=a", "--config.model.width=32"], "does not fit with --config.model.width=32"),
         (["--file=nowhere"], "nowhere"),
-        (["--prompt=a", "--run=nowhere"], "nowhere is not a run"),
+        (["--prompt=a", "--run=nowhere"], "nowhere is not a run: there is no such folder"),
+        (["--prompt=a", "--run=quickstrt"], "did you mean 'quickstart'?"),
+        (["--prompt=a", "--run="], "a run without a name is none"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, argv, says):
-    status, out, err = ended(capsys, *(argv if "--run=nowhere" in argv else ["--run=quickstart", *argv]))
+    status, out, err = ended(capsys, "--run=quickstart", *argv)  # a later --run goes before
     assert status == 2 and says in err and err.count("\n") == 1 and not out
 
 

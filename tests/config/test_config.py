@@ -141,7 +141,8 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
         ("--config.data.mixture.keys.task=passkey", "config.data.mixture.keys={'task': 'passkey'} must be a group"),
         ("--config.data.mixture.keys=0.5", "config.data.mixture.keys=0.5 must be a group"),
         ("--config.data.mixture.keys.weight=0", "config.data.mixture.keys.weight=0.0 must be positive"),
-        ("--config.data.mixture.keys.weight=many", "config.data.mixture.keys.weight='many' must be of type float"),
+        ("--config.data.mixture.keys.weight=many", "config.data.mixture.keys.weight='many' must be a finite number"),
+        ("--config.optimizer.rate=nan", "config.optimizer.rate='nan' must be a finite number, not str"),
         (
             "--config.data.mixture.keys={'weight': 1, 'taks': 'x'}",
             "unknown config key config.data.mixture.keys.taks; did you mean 'task'?",

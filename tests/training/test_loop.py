@@ -131,6 +131,16 @@ def test_a_mistake_leaves_no_folder_behind(path):
     assert not (path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [("text.txt", "is a file, not a run"), ("text.txt/run", "text.txt is a file; give a new"), (".", "holds")],
+)
+def test_a_folder_that_will_not_do_is_refused_before_anything_begins(path, capsys, run, says):
+    with pytest.raises(UserError, match=says):
+        loop.fit(tiny(path), path / run)
+    assert not capsys.readouterr().err
+
+
 def test_a_loss_that_is_not_finite_stops_with_its_step(path, monkeypatch):
     make_step = loop.make_step
 
