@@ -47,8 +47,12 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 
 def _check_tokens(q: Array, k: Array, scoring: Scoring, shapes: str) -> None:
     for side, tokens, length in (("queries", scoring.queries, q.shape[1]), ("keys", scoring.keys, k.shape[1])):
-        arrays = [x for x in (tokens.position, tokens.segment, tokens.sees_from, tokens.sees_to) if x is not None]
-        for x in [*arrays, *jax.tree.leaves(tokens.coordinate)]:
+        named = {name: getattr(tokens, name) for name in ("position", "segment", "sees_from", "sees_to")}
+        arrays = {name: x for name, x in named.items() if x is not None}
+        for name, x in arrays.items():
+            if not jnp.issubdtype(x.dtype, jnp.integer):
+                raise ValueError(f"scoring.{side} counts tokens: {name} holds integers, got {x.dtype}")
+        for x in [*arrays.values(), *jax.tree.leaves(tokens.coordinate)]:
             if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
                 raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
 

@@ -68,7 +68,7 @@ def attend(
         bias: of `bam_jax.biases`, with parameters [H] or [H, n]; None: none.
         causal, window, sink_tokens: see `Mask`.
         positions: of the keys, [S] or [B, S].
-        segments: numbers of the keys' documents, from 1, ascending; 0 pads. A query sees its own document.
+        segments: numbers of the keys' documents, from 1, ascending; 0 or less pads. A query sees its own document.
         query_positions, query_segments: of the queries, [T] or [B, T]; None: the last T of the keys'.
         sees_from, sees_to: the lowest and the highest position that each query sees, [T] or [B, T]; see `Tokens`.
         sink_logits, temperature, scale, soft_cap: see `Scoring`.
@@ -96,7 +96,7 @@ def attend(
     queries, keys = _sides(q.shape[1], k.shape[1], positions, segments, query_positions, query_segments)
     queries = dataclasses.replace(queries, sees_from=_in_rows(sees_from), sees_to=_in_rows(sees_to))
     mask = Mask(causal=causal, window=window, sink_tokens=sink_tokens)
-    bias = Uniform() if bias is None else bias
+    bias = Uniform() if bias is None else _checked(bias)
     scoring = Scoring(bias, queries, keys, temperature, mask, None, scale, soft_cap, sink_logits)
     found = attention(q, k, v, scoring, backend=backend, tiling=tiling, return_lse=return_lse)
     return jax.tree.map(lambda x: x[0], found) if unbatched else found
@@ -108,6 +108,18 @@ def _refuse(others: dict[str, Any]) -> None:
         near = difflib.get_close_matches(name, inspect.signature(attend).parameters, n=1)
         remedy = f"; {ELSEWHERE[name]}" if name in ELSEWHERE else f"; did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"attend() has no argument {name!r}{remedy}")
+
+
+def _checked(bias: Any) -> Bias:
+    """The bias, or a TypeError with what is meant instead."""
+    if isinstance(bias, Bias):
+        return bias
+    remedy = "a formula of your own is a class under @biases.bias with __call__(self, i, j)"
+    if isinstance(bias, type) and issubclass(bias, Bias):
+        remedy = f"that is the class; give one with its parameters, {bias.__name__}(...)"
+    elif hasattr(bias, "ndim"):
+        remedy = "a table of all pairs takes O(T S) memory; " + remedy
+    raise TypeError(f"attend: bias must be a Bias of bam_jax.biases, not {type(bias).__name__}; {remedy}")
 
 
 def _check_arrays(operands: dict[str, Any], temperature: Any) -> None:
@@ -140,8 +152,13 @@ def _sides(
                 f"those of the {length} queries are query_{name}="
             )
     keys = Tokens(
-        jnp.arange(slots, dtype=jnp.int32)[None] if position is None else jnp.atleast_2d(position), _in_rows(segment)
+        jnp.arange(slots, dtype=jnp.int32)[None] if position is None else jnp.atleast_2d(position), _documents(segment)
     )
     last = jax.tree.map(lambda x: x[:, slots - length :], keys)
     own = lambda x, otherwise: otherwise if x is None else jnp.atleast_2d(x)
-    return Tokens(own(query_position, last.position), own(query_segment, last.segment)), keys
+    return Tokens(own(query_position, last.position), _documents(query_segment, last.segment)), keys
+
+
+def _documents(segment: Any, otherwise: Array | None = None) -> Array | None:
+    """The numbers of documents with a batch axis; whatever is below 1 pads and becomes 0."""
+    return otherwise if segment is None else jnp.maximum(jnp.atleast_2d(segment), 0)

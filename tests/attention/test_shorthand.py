@@ -60,6 +60,16 @@ def test_positions_and_a_temperature_are_those_of_the_full_form(qkv, rng):
     np.testing.assert_array_equal(made, attention(q[:, :3], k, v, scoring))
 
 
+@pytest.mark.parametrize("pad", [0, -1])
+def test_what_is_below_the_first_document_pads(qkv, pad):
+    q, k, v = qkv
+    segments = jnp.asarray([1] * 4 + [2] * 3 + [pad] * (T - 7))
+    made = attend(q, k, v, biases.ALiBi(jnp.array([0.1] * q.shape[2])), segments=segments, backend="chunked")
+    assert not made[:, 7:].any() and made[:, :7].any()
+    alone = attend(q[:, 4:7], k[:, 4:7], v[:, 4:7], biases.ALiBi(jnp.array([0.1] * q.shape[2])))
+    np.testing.assert_allclose(made[:, 4:7], alone, rtol=1e-5, atol=1e-6)
+
+
 def test_what_it_does_not_take_is_named_with_what_stands_for_it(qkv):
     q, k, v = qkv
     with pytest.raises(TypeError, match="no argument 'is_causal'; give causal="):
@@ -90,6 +100,14 @@ def test_the_examples_of_the_page_run():
         ({"positions": jnp.arange(3)}, "positions has 3 numbers for 8 keys, .* are query_positions="),
         ({"segments": jnp.ones(3, int)}, "segments has 3 numbers for 8 keys, .* are query_segments="),
         ({"windw": 4}, "no argument 'windw'; did you mean 'window'"),
+        (
+            {"bias": lambda i, j: i - j},
+            "a Bias of bam_jax.biases, not function; a formula of your own is a class under @",
+        ),
+        ({"bias": biases.ALiBi}, r"that is the class; give one with its parameters, ALiBi\(...\)"),
+        ({"bias": jnp.ones((8, 8))}, r"a table of all pairs takes O\(T S\) memory"),
+        ({"segments": jnp.ones(8)}, "segment holds integers, got float32"),
+        ({"positions": jnp.ones(8), "query_positions": jnp.arange(3)}, "position holds integers, got float32"),
     ],
 )
 def test_what_newcomers_give_is_named(changes, says):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +111,40 @@ class Extents(NamedTuple):
     def run(self, start: Int[Array, ""], count: int) -> "Extents":
         """The extents of a run of blocks."""
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, count, axis=-1), self)
+
+
+def possibly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
+    """Tiles in which a query may see a key, by the ranges of their positions and documents."""
+    widest, _ = _limits_of(queries)
+    _, (j_first, j_last) = across((), keys.position)
+    seen = (queries.position[1][:, None] >= 0) & (j_last >= 0) & widest.meet(j_first, j_last)
+    if queries.document is not None and keys.document is not None:
+        (i_first, i_last), (j_first, j_last) = across(queries.document, keys.document)
+        seen = seen & Limits(i_first, i_last).meet(j_first, j_last)
+    return seen
+
+
+def wholly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
+    """Tiles in which every query sees every key that is there."""
+    _, narrowest = _limits_of(queries)
+    _, (j_first, j_last) = across((), keys.position)
+    seen = (queries.position[1][:, None] >= 0) & narrowest.enclose(j_first, j_last)
+    if queries.document_or_pad is not None and keys.document_or_pad is not None:
+        # Pads count here: a block with one of them is no block of one document.
+        (i_first, i_last), (j_first, j_last) = across(queries.document_or_pad, keys.document_or_pad)
+        seen = seen & (i_first > 0) & (i_first == i_last) & (j_first == i_first) & (j_last == i_last)
+    return seen
+
+
+def _limits_of(queries: Extents) -> tuple[Limits, Limits]:
+    """The limits of what any query of a block sees, and of what all of them see, [N, 1]."""
+    assert queries.limits is not None
+    return across(queries.limits, ())[0]
+
+
+def across(queries: Any, keys: Any) -> tuple[Any, Any]:
+    """Leaves [..., N] of queries as [..., N, 1] and leaves [..., M] of keys as [..., 1, M]."""
+    return jax.tree.map(lambda x: x[..., None], queries), jax.tree.map(lambda x: x[..., None, :], keys)
 
 
 def norms(x: Float[Array, "... D"], dtype: jnp.dtype) -> Float[Array, "..."]:

@@ -7,15 +7,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.attention.logits.extents import Extents
-from bam_jax.attention.logits.mask import Limits
+from bam_jax.attention.logits.extents import Extents, across, possibly_visible, wholly_visible
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases.base import head_axes
@@ -180,7 +179,7 @@ def pad(x: Array, block: int, value: float = 0) -> Array:
 
 def _needed(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Bool[Array, "H N M"]:
     """The tiles of these blocks that are needed, where rows have `total` keys in all."""
-    seen = _possibly_visible(queries, keys)[None]
+    seen = possibly_visible(queries, keys)[None]
     if skip != "off":
         negligible = _negligible(queries, keys, scoring, skip, total)
         if negligible is not None:
@@ -188,68 +187,50 @@ def _needed(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str
     return jnp.broadcast_to(seen, (keys.norm.shape[0], *seen.shape[1:]))
 
 
-def _possibly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
-    """Tiles in which a query may see a key, by the ranges of their positions and documents."""
-    widest, _ = _limits(queries)
-    _, (j_first, j_last) = _across((), keys.position)
-    seen = (queries.position[1][:, None] >= 0) & (j_last >= 0) & widest.meet(j_first, j_last)
-    if queries.document is not None and keys.document is not None:
-        (i_first, i_last), (j_first, j_last) = _across(queries.document, keys.document)
-        seen = seen & Limits(i_first, i_last).meet(j_first, j_last)
-    return seen
-
-
-def _wholly_visible(queries: Extents, keys: Extents) -> Bool[Array, "N M"]:
-    """Tiles in which every query sees every key that is there."""
-    _, narrowest = _limits(queries)
-    _, (j_first, j_last) = _across((), keys.position)
-    seen = (queries.position[1][:, None] >= 0) & narrowest.enclose(j_first, j_last)
-    if queries.document_or_pad is not None and keys.document_or_pad is not None:
-        # Pads count here: a block with one of them is no block of one document.
-        (i_first, i_last), (j_first, j_last) = _across(queries.document_or_pad, keys.document_or_pad)
-        seen = seen & (i_first > 0) & (i_first == i_last) & (j_first == i_first) & (j_last == i_last)
-    return seen
-
-
-def _limits(queries: Extents) -> tuple[Limits, Limits]:
-    """The limits of what any query of a block sees, and of what all of them see, [N, 1]."""
-    assert queries.limits is not None
-    return _across(queries.limits, ())[0]
-
-
-def _across(queries: Any, keys: Any) -> tuple[Any, Any]:
-    """Leaves [..., N] of queries as [..., N, 1] and leaves [..., M] of keys as [..., 1, M]."""
-    return jax.tree.map(lambda x: x[..., None], queries), jax.tree.map(lambda x: x[..., None, :], keys)
-
-
 def _negligible(queries: Extents, keys: Extents, scoring: Scoring, skip: float | str, total: int) -> Array | None:
     """[H, N, M]: tiles that can be left out, so that all of them together hold less than a share of each row's mass.
 
-    By Cauchy-Schwarz abs(t_i scale q_i . k_j) <= a_i n_j, with a_i = abs(t_i) scale |q_i| and n_j = |k_j|. Beside a key of
-    another tile whose bias is at least b' and which row i is sure to see, a key of bias b has at most
-    exp(a_i (n + n') + t_i (b - b')) times the weight. With S keys, a tile can be left out where
+    With c and c' at least the content of row i in the tile and in another one (`_content`): beside a key of the other whose
+    bias is at least b' and which row i is sure to see, a key of bias b has at most exp(c + c' + t_i (b - b')) times the weight.
+    With S keys, a tile can be left out where
 
-        a_i (n_max(tile) + n') + log S + t_i (b_max(tile) - b') < log(share)   for every row i of the tile.
+        c + c' + log S + t_i (b_max(tile) - b') < log(share)   for every row i of the tile.
     """
     bounds = _bounds(queries, keys, scoring)
     if bounds is None:
         return None
     low, high = (jnp.broadcast_to(x, (keys.norm.shape[0], *x.shape[1:])) for x in bounds)
-    content, norm = _across(queries.norm, keys.norm)
+    content = _content(queries, keys, scoring)
     assert queries.coldest is not None
     coldest = queries.coldest[:, :, None]
     # The other tile is the one with the heaviest key that is sure to be seen, as far as is known.
-    sure = keys.in_each_row & _wholly_visible(queries, keys)
-    weight = coldest * low - content * norm
+    sure = keys.in_each_row & wholly_visible(queries, keys)
+    weight = coldest * low - content
     weight = jnp.where(sure & ~jnp.isnan(weight), weight, -jnp.inf)
     at = jnp.argmax(weight, axis=2, keepdims=True)
-    best, its_norm = jnp.take_along_axis(low, at, 2), jnp.take_along_axis(jnp.broadcast_to(norm, low.shape), at, 2)
+    best, its_content = (jnp.take_along_axis(x, at, 2) for x in (low, content))
     # Without such a tile the best is -inf, the mass lost +inf, and nothing is left out.
     best = jnp.where(jnp.isfinite(jnp.take_along_axis(weight, at, 2)), best, -jnp.inf)
     # Only a tile whose bias is below the best can be left out. Its t_i (b - b') is negative, so that the smallest t_i
     # bounds it for all rows; with a t_i of 0 or less the bias rules nothing out.
-    lost = content * (norm + its_norm) + math.log(total) + coldest * (high - best)
+    lost = content + its_content + math.log(total) + coldest * (high - best)
     return (lost < _log_share(skip, lost.dtype)) & (coldest > 0)
+
+
+def _content(queries: Extents, keys: Extents, scoring: Scoring) -> Array:
+    """At least abs(t_i cap(scale q_i . k_j)) of each tile, [H, N, M].
+
+    By Cauchy-Schwarz it is at most abs(t_i) scale |q_i| |k_j|, and a soft cap keeps it at or below abs(t_i) times the cap.
+    """
+    norms, theirs = across(queries.norm, keys.norm)
+    content = norms * theirs
+    return content if scoring.soft_cap is None else jnp.minimum(content, _heat(queries) * scoring.soft_cap)
+
+
+def _heat(queries: Extents) -> Array:
+    """The largest abs(t_i) of each block, [#H, N, 1]; infinite in a block without queries."""
+    assert queries.coldest is not None and queries.hottest is not None
+    return jnp.maximum(jnp.abs(queries.coldest), jnp.abs(queries.hottest))[:, :, None]
 
 
 def level(
@@ -279,13 +260,11 @@ def level(
     if bounds is None:
         return None
     low, high = (jnp.broadcast_to(x, needed.shape) for x in bounds)
-    whole = needed & _wholly_visible(queries, keys)[None]
+    whole = needed & wholly_visible(queries, keys)[None]
     at = jnp.argmax(whole, axis=-1, keepdims=True)
     middle = (jnp.take_along_axis(low, at, -1) + jnp.take_along_axis(high, at, -1)) / 2
-    assert queries.coldest is not None and queries.hottest is not None
-    # Of a block without queries, where both are infinite, nothing is whole.
-    heat = jnp.maximum(jnp.abs(queries.coldest), jnp.abs(queries.hottest))[:, :, None]
-    off = heat * jnp.maximum(high - middle, middle - low)
+    # In a block without queries, whose heat is infinite, nothing is whole.
+    off = _heat(queries) * jnp.maximum(high - middle, middle - low)
     return whole & (off < math.exp(_log_share(skip, off.dtype))), middle[..., 0]
 
 
@@ -299,9 +278,9 @@ def reach(
 ) -> Bool[Array, ""]:
     """Tell whether any query may find mass among these keys that matters beside what it has found already.
 
-    With a_i and n as in `_negligible` and total keys in all, a tile holds less than a share of the mass of row i if
+    With c as in `_negligible` and total keys in all, a tile holds less than a share of the mass of row i if
 
-        a_i n_max(tile) + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
+        c + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
 
     Args:
         q, k: of any length.
@@ -313,18 +292,17 @@ def reach(
     block_q, block_k = (min(512, length) for length in (q.shape[1], k.shape[1]))
     whole = padded(scoring, block_q, block_k)
     queries, keys = Extents.of_queries(q, whole, block_q), Extents.of_keys(q, k, whole, block_k)
-    seen = _possibly_visible(queries, keys)[None]
+    seen = possibly_visible(queries, keys)[None]
     bounds = None if skip == "off" else _bounds(queries, keys, scoring)
     if bounds is None:
         return seen.any()
-    content, norm = _across(queries.norm, keys.norm)
-    temperatures, _ = _across((queries.coldest, queries.hottest), ())
+    temperatures, _ = across((queries.coldest, queries.hottest), ())
     corners = [t * b for t in temperatures for b in bounds]  # where a product of two ranges is largest
     # An empty slot has found all it needs; the row of a block that has found least decides for it.
     found = jnp.where((scoring.queries.position < EMPTY)[:, None], lse, jnp.inf)
     found = pad(found, block_q, jnp.inf)
     found = found.reshape(*found.shape[:2], -1, block_q).min((0, 3))[:, :, None]  # [H, N, 1]
-    held = content * norm + math.log(total) + functools.reduce(jnp.maximum, corners) - found
+    held = _content(queries, keys, scoring) + math.log(total) + functools.reduce(jnp.maximum, corners) - found
     return (seen & ~(held < _log_share(skip, held.dtype))).any()  # NaN compares as false: it is needed
 
 
@@ -334,7 +312,7 @@ def _log_share(skip: float | str, dtype: jnp.dtype) -> float:
 
 def _bounds(queries: Extents, keys: Extents, scoring: Scoring) -> tuple[Array, Array] | None:
     """Smallest and largest bias of each tile, [#H, N, M] both; None if the bias does not know."""
-    i, j = _across(queries.coordinate, keys.coordinate)
+    i, j = across(queries.coordinate, keys.coordinate)
     of_head = lambda bias, i, j: bias.bounds(i, j)
     # A head axis of length one is common to all heads: it is not mapped.
     axis = lambda tree: jax.tree.map(lambda x: None if x.shape[0] == 1 else 0, tree)

@@ -69,6 +69,7 @@ FACTORS = {
     "skip": st.sampled_from(["exact", 1e-3, 0.3]),
     "size": st.sampled_from([0.1, 1.0, 10.0]),
     "temperature": st.sampled_from([None, (0.0, 5.0), (-1.0, 1.0)]),
+    "soft_cap": st.sampled_from([None, 0.5, 5.0]),
     "cut": st.integers(0, T),
     "empty": st.sampled_from([0, 3, 9]),
     "seed": st.integers(0, 9),
@@ -83,7 +84,7 @@ def needed_tiles(q, k, scoring, skip, block):
 @pytest.mark.full
 @settings(max_examples=30)
 @given(**FACTORS)
-def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, temperature, cut, empty, seed):
+def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, temperature, soft_cap, cut, empty, seed):
     """Against all weights in float64: also for long vectors that point the same way, and rows that nothing divides."""
     rng = np.random.default_rng(seed)
     length, block = T - empty, 8
@@ -94,12 +95,14 @@ def test_what_is_left_out_is_lighter_than_its_share(prior, mask, skip, size, tem
     tokens = Tokens(jnp.arange(length)[None], jnp.asarray(segment))
     if temperature is not None:
         temperature = jnp.asarray(rng.uniform(*temperature, (1, H, length)), jnp.float32)
-    scoring = Scoring(PRIORS[prior], tokens, tokens, temperature, MASKS[mask])
+    scoring = Scoring(PRIORS[prior], tokens, tokens, temperature, MASKS[mask], soft_cap=soft_cap)
     needed = np.asarray(needed_tiles(q, k, scoring, skip, block))
     kept = needed.repeat(block, 1).repeat(block, 2)[:, :length, :length]
 
     bias = np.asarray(bias_table(scoring, jnp.float32), float)
-    logits = np.einsum("bthd,bshd->bhts", np.float64(q), np.float64(k)) / np.sqrt(D) + bias
+    content = np.einsum("bthd,bshd->bhts", np.float64(q), np.float64(k)) / np.sqrt(D)
+    content = content if soft_cap is None else soft_cap * np.tanh(content / soft_cap)
+    logits = content + bias
     logits = logits if temperature is None else logits * np.float64(temperature)[..., None]
     logits = np.where(visible(tokens, tokens, scoring.mask)[:, None], logits, -np.inf)
     weights = np.exp(logits - logits.max(-1, keepdims=True))
@@ -212,14 +215,15 @@ def test_far_tiles_are_left_out_of_a_local_head():
     assert spans(10.0, 1e-2)[0].tolist() == [0, 0, 0, 1, 2, 3]
 
 
-def test_one_long_key_keeps_no_other_tile():
-    """Each tile has its own bound: only that of the long key is not left out."""
+@pytest.mark.parametrize("soft_cap", [None, 3.0])
+def test_one_long_key_keeps_no_other_tile(soft_cap):
+    """Each tile has its own bound: only that of the long key is not left out, and under a soft cap no key is so long."""
     tokens = Tokens(jnp.arange(T)[None])
     x = jnp.ones((1, T, 1, D))
-    scoring = Scoring(biases.ALiBi(jnp.array([20.0])), tokens, tokens)
+    scoring = Scoring(biases.ALiBi(jnp.array([20.0])), tokens, tokens, soft_cap=soft_cap)
     needed = needed_tiles(x, x.at[0, 3].mul(1e4), scoring, "exact", 8)[0]
     expected = np.tril(np.ones((6, 6), bool)) & ~np.tril(np.ones((6, 6), bool), -3)
-    expected[:, 0] = True
+    expected[:, 0] |= soft_cap is None
     np.testing.assert_array_equal(needed, expected)
 
 
