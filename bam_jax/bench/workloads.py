@@ -153,7 +153,7 @@ def decoding(contender: Contender, length: int, calls: int) -> Workload:
 
     # The cache is written in place: a copy in each step would be most of the time behind a long context.
     @functools.partial(jax.jit, donate_argnums=3)
-    def step(tree, token, position, caches):
+    def step(tree: Any, token: Any, position: Any, caches: Any) -> tuple[Any, Any, Any]:
         logits, caches = contender.decoder(tree)(token, position=position, caches=caches, read=1)
         return jnp.argmax(logits, axis=-1), position + 1, caches
 

@@ -92,7 +92,7 @@ def bias[T: type](cls: T) -> T:
       -8.0
     """
     jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
-    scalars = [x.name for x in dataclasses.fields(cls) if getattr(x.type, "dim_str", "") == "*H"]  # type: ignore[arg-type]
+    scalars = [x.name for x in dataclasses.fields(cls) if getattr(x.type, "dim_str", "") == "*H"]
     formula = cls.__call__
     if not issubclass(cls, Bias):  # what is rowwise has all heads
         return cls
@@ -133,7 +133,7 @@ def sum_to(x: Array, like: Array) -> Array:
 def head_axes(bias: Bias) -> Bias:
     """The bias with 0 in place of each per-head leaf and None in place of each shared one: `in_axes` of `jax.vmap`."""
     axes = {}
-    for field in dataclasses.fields(bias):  # type: ignore[arg-type]
+    for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
         value = getattr(bias, field.name)
         if not field.metadata.get("static"):
             axis = None if field.metadata.get("shared") else 0

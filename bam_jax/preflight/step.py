@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bam_jax.config import Config
 from bam_jax.config.sections import PACKED, TRIPLET
@@ -121,7 +121,7 @@ def _batch(config: Config, mesh: Any) -> dict[str, jax.ShapeDtypeStruct]:
     where = NamedSharding(mesh, sharding.TEXT)
     shape = config.batch, config.context
     if config.data.contrastive:
-        rows = NamedSharding(mesh, sharding.P(sharding.BATCH))
+        rows = NamedSharding(mesh, PartitionSpec(sharding.BATCH))
         texts = {name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=where) for name in TRIPLET}
         lengths = {f"{name}_length": jax.ShapeDtypeStruct(shape[:1], jnp.int32, sharding=rows) for name in TRIPLET}
         return texts | lengths

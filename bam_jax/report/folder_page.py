@@ -10,8 +10,9 @@ from typing import Any
 from bam_jax import render
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.records import Cell
 from bam_jax.experiments import results
-from bam_jax.experiments.results import Cell, Run
+from bam_jax.experiments.results import Run
 from bam_jax.render import page, style
 from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads

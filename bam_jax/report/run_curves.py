@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import results, statistics
-from bam_jax.experiments.results import Cell, Run
+from bam_jax.experiments.results import Run
 from bam_jax.experiments.statistics import Kind
 from bam_jax.render.curves import Curve, Curves, Seed
 

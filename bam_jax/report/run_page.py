@@ -12,9 +12,10 @@ import numpy as np
 from bam_jax import config as configs
 from bam_jax import render
 from bam_jax.config import Config
+from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import papers, results
-from bam_jax.experiments.results import Cell, Run
+from bam_jax.experiments.results import Run
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.learned import Heads

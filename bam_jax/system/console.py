@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import TextIO
 
 from tqdm import tqdm
 
@@ -58,7 +60,7 @@ class _Lines(tqdm):
     """Progress as lines; tqdm overwrites one."""
 
     @staticmethod
-    def status_printer(file):
+    def status_printer(file: TextIO) -> Callable[[str], None]:
         return lambda text: print(text, file=file, flush=True) if text else None
 
     def moveto(self, n: int) -> None:

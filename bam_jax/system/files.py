@@ -90,7 +90,7 @@ class File:
         """Its bytes as stored, and the same stream uncompressed a buffer at a time; errors in reading are the user's to mend."""
         with self.named_in_errors(), self.open_raw() as raw:
             if self.path.endswith(".gz"):
-                yield raw, io.BufferedReader(gzip.open(raw), _PIECE)  # type: ignore[arg-type]
+                yield raw, io.BufferedReader(gzip.open(raw), _PIECE)
             elif self.path.endswith(".zst"):
                 # Its streams, unlike others, say where one ends within a frame.
                 arrow = import_extra("pyarrow", "a .zst file", "data")

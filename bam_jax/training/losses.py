@@ -71,12 +71,12 @@ def chunk_rows(vocab: int, elements: int = 2**25) -> int:
     return max(1, elements // vocab)
 
 
-def _wide(x):
+def _wide(x: Array) -> jnp.dtype:
     """The dtype of sums: no narrower than float32."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-def _sum_of_losses(kernel, bias, rows, targets, weights):
+def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array) -> Array:
     """The weighted loss of rows whose logits fit into memory."""
     logits = head_logits(rows, kernel, bias)
     ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)

@@ -1,7 +1,10 @@
 """RAdam and AdamW with the papers' parameter groups, which go by a parameter's name and never by its rank."""
 
+from typing import Any
+
 import jax
 import optax
+from jax.tree_util import KeyPath
 
 from bam_jax.config import OptimizerConfig
 
@@ -9,7 +12,7 @@ DECAYED = ("kernel", "embedding")  # a scanned stack makes vectors two-dimension
 PRIOR = "encoding"
 
 
-def path(keys) -> str:
+def path(keys: KeyPath) -> str:
     """The name of a leaf, 'a/b/c', from its key path in any pytree (dict or `nnx.State`).
 
     >>> [path(keys) for keys, _ in jax.tree.leaves_with_path({"norm": {"scale": 1.0}})]
@@ -61,7 +64,7 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return optax.join_schedules([optax.linear_schedule(0.0, config.rate, config.warmup), down], [config.warmup])
 
 
-def make(config: OptimizerConfig, steps: int, params) -> optax.GradientTransformation:
+def make(config: OptimizerConfig, steps: int, params: Any) -> optax.GradientTransformation:
     """The optimiser of a run: clip, (R)Adam, decoupled decay by name, schedule, rate of the group.
 
     p <- p - rate(t) m_g (u + decay [p decays] p), with u the (R)Adam direction of the gradient clipped by its

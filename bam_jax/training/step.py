@@ -30,13 +30,13 @@ def define_training(
         vocab: entries of the vocabulary.
     """
 
-    def build():
+    def build() -> transformer.Decoder:
         return transformer.build(config, vocab=vocab, rngs=nnx.Rngs(config.seed))
 
     graph, tree = transformer.split(nnx.eval_shape(build))
     tx = optimizer.make(config.optimizer, config.steps, tree["params"])
 
-    def initialise():
+    def initialise() -> State:
         _, tree = transformer.split(build())
         return {"model": tree, "optimizer": tx.init(tree["params"])}
 
@@ -129,7 +129,7 @@ def make_step(
 
     # The new state takes the memory of the old one: two of them would not fit beside each other.
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, None))
-    def step(state, batch):
+    def step(state: State, batch: dict[str, Any]) -> tuple[State, jax.Array]:
         params, frozen = state["model"]["params"], state["model"]["frozen"]
         (loss, *others), gradient = gradient_of(params, frozen, batch)
         updates, moments = tx.update(gradient, state["optimizer"], params)
@@ -166,7 +166,7 @@ def _make_token_gradient(
     """
     count = config.optimizer.accumulate
 
-    def loss(params, frozen, part, weight):
+    def loss(params: Any, frozen: Any, part: dict[str, Any], weight: jax.Array) -> jax.Array:
         decoder = nnx.merge(graph, params, frozen)
         segment, position = [part[name] if name in part else None for name in ("segment", "position")]
         hidden, _ = decoder.hidden(part["tokens"], segment=segment, position=position)
@@ -174,16 +174,16 @@ def _make_token_gradient(
         total, _ = losses.sharded_cross_entropy(rows, kernel, bias, part["targets"], part["weights"])
         return total / weight
 
-    def gradient_of(params, frozen, batch):
+    def gradient_of(params: Any, frozen: Any, batch: dict[str, Any]) -> tuple[tuple[jax.Array, ...], Any]:
         # The weight of the whole batch, so that micro-batches of other weights add up to the same gradient. A batch of pads
         # alone teaches nothing, and must not divide by zero.
         weight = jnp.maximum(batch["weights"].sum(), 1e-6)
 
-        def value_and_gradient(part):
+        def value_and_gradient(part: dict[str, Any]) -> tuple[tuple[jax.Array, ...], Any]:
             value, gradient = jax.value_and_grad(loss)(params, frozen, part, weight)
             return (value,), cut(gradient)
 
-        def add(total, part):
+        def add(total: Any, part: dict[str, Any]) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, total, value_and_gradient(part)), None
 
         if count == 1:
