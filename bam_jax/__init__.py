@@ -6,7 +6,9 @@ if TYPE_CHECKING:
     from bam_jax.analysis.language_model import load
     from bam_jax.attention import attend
 
-__all__ = ["attend", "load"]
+__all__ = ["__version__", "attend", "load"]
+
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,26 +1,40 @@
-"""The published wheel holds the whole package, and runs without the clone."""
+"""What is published holds the whole package, says one version everywhere, and runs without the clone."""
 
+import importlib.metadata
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+import bam_jax
 
 ROOT = Path(__file__).parents[1]
 
 
+def build(target, source, folder):
+    """The one file that hatchling makes of a source tree."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (made,) = folder.iterdir()
+    return made
+
+
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """The wheel's contents, as installers lay them out."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "unpacked")
-    return folder / "unpacked"
+    """The contents of the wheel that the sdist builds, as installers lay them out."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("sdist", "source", "wheel", "unpacked")]
+    with tarfile.open(build("sdist", ROOT, folders[0])) as archive:
+        archive.extractall(folders[1], filter="data")
+    (source,) = folders[1].iterdir()
+    with zipfile.ZipFile(build("wheel", source, folders[2])) as archive:
+        archive.extractall(folders[3])
+    return folders[3]
 
 
 def files(folder):
@@ -31,6 +45,37 @@ def files(folder):
 
 def test_the_wheel_holds_the_whole_package(unpacked):
     assert files(unpacked) == files(ROOT)
+    assert "bam_jax/py.typed" in files(unpacked)
+
+
+def test_one_version_stands_everywhere(unpacked):
+    version = bam_jax.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert (unpacked / f"bam_jax-{version}.dist-info").is_dir()
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## [{version}]" in changes and f"\n[{version}]: " in changes
+
+
+def test_the_metadata_names_the_project(unpacked):
+    (folder,) = unpacked.glob("*.dist-info")
+    metadata = importlib.metadata.PathDistribution(folder).metadata
+    assert metadata["License-Expression"] == "Apache-2.0" and "Typing :: Typed" in metadata.get_all("Classifier")
+    links = dict(link.split(", ") for link in metadata.get_all("Project-URL"))
+    for page in ("CITATION.cff", "CHANGELOG.md", ".github/ISSUE_TEMPLATE/config.yml"):
+        assert links["Repository"] in (ROOT / page).read_text()
+
+
+def test_workflows_run_targets_that_there_are():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    said = "".join(path.read_text() for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")))
+    matrix = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["make"]["strategy"][
+        "matrix"
+    ]
+    assert {*re.findall(r"make ([\w-]+)$", said, re.MULTILINE), *matrix["target"]} <= targets
+    recipe = (ROOT / "Makefile").read_text()
+    everything = {"test", *re.search(r"^test-all: (.*?)  ##", recipe, re.MULTILINE)[1].split()}
+    assert everything <= {*matrix["target"]}, "CI leaves out what .ci/run does"
 
 
 @pytest.mark.full
@@ -54,3 +99,10 @@ def test_it_runs_without_the_clone(unpacked, tmp_path):
     assert "finished at step 2" in run("-m", "bam_jax.train", "--config=tiny.py", "--workdir=run")
     assert "accuracy" in run("-m", "bam_jax.evaluate", "--run=run", "--eval=passkey", "--lengths=32", "--depths=1")
     assert "wrote" in run("-m", "bam_jax.report", ".")
+    (tmp_path / "small.py").write_text(
+        "from bam_jax.experiments.experiment import Experiment, Row\n"
+        "def get_experiment():\n"
+        "    return Experiment('small', (Row('one', 'tiny.py', {}, seeds=(0,), evaluations=()),))\n"
+    )
+    run("-m", "bam_jax.sweep", "small.py", "--runs=runs", "--jobs=1")
+    assert "wrote" in run("-m", "bam_jax.report", "runs")
