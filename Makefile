@@ -7,7 +7,7 @@ OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: install quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper lint wheel clean
+.PHONY: install quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper lint docs wheel clean
 
 install: $(INSTALLED)  ## only that
 
@@ -26,7 +26,7 @@ tables: $(INSTALLED)  ## every table and figure of both papers at the toy scale:
 test: $(INSTALLED)  ## the suite of a contributor
 	$(RUN) -m pytest -n auto
 
-test-all: lint test-oldest test-compilers test-hopper test-full  ## static checks, the oldest supported jax, the compilers of kernels, GPU kernels interpreted, the full products
+test-all: lint docs test-oldest test-compilers test-hopper test-full  ## static checks, the site, the oldest supported jax, the compilers of kernels, GPU kernels interpreted, the full products
 
 test-full: $(INSTALLED)  ## the full products and long runs, as XLA optimises them for users
 	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m full
@@ -44,6 +44,9 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+docs: $(INSTALLED)  ## the site, in site; a warning is an error
+	cd $(ROOT) && JAX_PLATFORMS=cpu .venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs site
 
 wheel: $(INSTALLED)  ## what is published: a wheel and an sdist, in dist
 	cd $(ROOT) && rm -rf dist && .venv/bin/python -m hatchling build

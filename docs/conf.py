@@ -1,0 +1,88 @@
+"""The site: the pages of this folder, the README and CONTRIBUTING beside them, and the docstrings of what is public.
+
+    make docs    # writes site/
+
+Sphinx with MyST, as jax and flax have it: warnings are errors, and signatures of jaxtyping stand as they are written.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import bam_jax  # noqa: E402
+
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+
+project, author, version = "bam_jax", "bam_jax contributors", bam_jax.__version__
+release = version
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+exclude_patterns = ["launch"]
+html_theme = "furo"
+html_title = f"bam_jax {version}"
+html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
+myst_enable_extensions = ["dollarmath", "deflist"]
+myst_heading_anchors = 4
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
+napoleon_use_rtype = False
+highlight_language = (
+    "text"  # what is indented is a command as often as a session of Python, which says so by its prompt
+)
+
+napoleon_custom_sections = [("Options", "params_style"), ("Class attributes", "params_style")]
+
+_BESIDE = {"index": "README.md", "contributing": "CONTRIBUTING.md"}
+"""Pages that begin with a file of the repository's root."""
+_SECTION = re.compile(r"(Args|Returns|Raises|Yields|Options|Class attributes):$")
+
+
+def join(app: Any, name: str, source: list[str]) -> None:
+    """Put the file beside a page before it; links to files that are no pages lead into the repository."""
+    text = source[0]
+    if name in _BESIDE:
+        text = (
+            re.sub(r"\]\((?!docs/|https:|#)", "](../", (ROOT / _BESIDE[name]).read_text()).replace("](docs/", "](")
+            + text
+        )
+    text = text.replace("](../CONTRIBUTING.md)", "](contributing.md)")
+    if "/" not in name:
+        source[0] = re.sub(r"\]\(\.\./", f"]({REPOSITORY}/blob/main/", text)
+
+
+def to_rst(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
+    """Make a docstring, whose equations are indented and whose names stand in single backticks, one that Sphinx reads."""
+    lines[:] = _rst(lines)
+
+
+def _rst(lines: list[str]) -> Iterator[str]:
+    section = session = literal = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line and not line[0].isspace():
+            section, literal = bool(_SECTION.match(line)), False
+        session = line.lstrip().startswith(">>>") or (session and bool(line.strip()))
+        if line.startswith("    ") and not before.strip() and not (section or session or literal):
+            literal = True
+            yield from ("::", "")
+        yield line if session or literal else _inline(line)
+
+
+def _inline(line: str) -> str:
+    """A line of prose whose signs mean themselves."""
+    parts = re.split(r"(`[^`]+`)", line)
+    return "".join(
+        f"`{part}`" if part.startswith("`") and len(part) > 1 else re.sub(r"([*|\\])|(?<=\w)(_)(?!\w)", r"\\\1\2", part)
+        for part in parts
+    )
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", join)
+    app.connect("autodoc-process-docstring", to_rst, priority=400)  # before napoleon, which reads sections
