@@ -1,4 +1,4 @@
-"""What is published holds the whole package, says one version everywhere, and runs without the clone."""
+"""The published wheel and sdist hold the whole package, say one version everywhere, and run without the clone."""
 
 import importlib.metadata
 import os
