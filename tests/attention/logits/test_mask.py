@@ -7,8 +7,8 @@ import pytest
 
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Mask, Scoring, Tokens
-from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.extents import Extents
+from bam_jax.attention.logits import tile
+from bam_jax.attention.logits.extents import Extents, possibly_visible, wholly_visible
 from bam_jax.attention.logits.mask import visible
 
 B, T, BLOCK = 2, 12, 3
@@ -61,10 +61,10 @@ def test_pairs_tiles_and_blocks_see_what_the_definition_says(mask, packed, rng):
         np.testing.assert_array_equal(tile.visible(down, across), wanted)
 
         blocks = wanted.reshape(B, T // BLOCK, BLOCK, T // BLOCK, BLOCK)
-        assert (skipping._possibly_visible(*extents(scoring)) >= blocks.any((0, 2, 4))).all()
+        assert (possibly_visible(*extents(scoring)) >= blocks.any((0, 2, 4))).all()
         filled = [np.asarray(x.position) != EMPTY for x in (queries, keys)]
         hidden = (filled[0][:, :, None] & filled[1][:, None] & ~wanted).reshape(blocks.shape)
-        assert not (skipping._wholly_visible(*extents(scoring)) & hidden.any((0, 2, 4))).any()
+        assert not (wholly_visible(*extents(scoring)) & hidden.any((0, 2, 4))).any()
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -73,5 +73,5 @@ def test_blocks_of_one_row_are_told_exactly(mask):
     tokens = Tokens(jnp.arange(T)[None])
     scoring = Scoring(biases.Uniform(), tokens, tokens, mask=mask)
     blocks = by_definition(tokens, tokens, mask).reshape(T // BLOCK, BLOCK, T // BLOCK, BLOCK)
-    np.testing.assert_array_equal(skipping._possibly_visible(*extents(scoring)), blocks.any((1, 3)))
-    np.testing.assert_array_equal(skipping._wholly_visible(*extents(scoring)), blocks.all((1, 3)))
+    np.testing.assert_array_equal(possibly_visible(*extents(scoring)), blocks.any((1, 3)))
+    np.testing.assert_array_equal(wholly_visible(*extents(scoring)), blocks.all((1, 3)))
