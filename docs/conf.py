@@ -32,9 +32,8 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
 napoleon_use_rtype = False
-highlight_language = (
-    "text"  # what is indented is a command as often as a session of Python, which says so by its prompt
-)
+# Indented blocks are commands as often as sessions of Python, which say so by their prompt.
+highlight_language = "text"
 
 napoleon_custom_sections = [("Options", "params_style"), ("Class attributes", "params_style")]
 
@@ -44,13 +43,11 @@ _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Options|Class attributes):$"
 
 
 def join(app: Any, name: str, source: list[str]) -> None:
-    """Put the file beside a page before it; links to files that are no pages lead into the repository."""
+    """Begin a page with the root's file that belongs to it, and lead links to files that are no pages into the repository."""
     text = source[0]
     if name in _BESIDE:
-        text = (
-            re.sub(r"\]\((?!docs/|https:|#)", "](../", (ROOT / _BESIDE[name]).read_text()).replace("](docs/", "](")
-            + text
-        )
+        beside = (ROOT / _BESIDE[name]).read_text()
+        text = re.sub(r"\]\((?!docs/|https:|#)", "](../", beside).replace("](docs/", "](") + text
     text = text.replace("](../CONTRIBUTING.md)", "](contributing.md)")
     if "/" not in name:
         source[0] = re.sub(r"\]\(\.\./", f"]({REPOSITORY}/blob/main/", text)

@@ -139,6 +139,18 @@ def test_queries_are_rounded_to_nothing_that_the_bound_does_not_know(backend):
     assert 0 < np.float64(lost).max() < 2**-24
 
 
+@pytest.mark.parametrize("steeper", [False, True])
+def test_a_soft_cap_bounds_content_by_no_less_than_itself(steeper):
+    """Far keys at the cap, near ones at minus the cap; the prior is at the edge of what it takes to leave them out."""
+    keys, block, cap = 16, 8, 3.0
+    q, k = jnp.full((1, block, 1, 1), 100.0), jnp.repeat(jnp.array([1.0, -1.0]), block)[None, :, None, None]
+    slope = (2 * cap + np.log(keys) + 24 * np.log(2)) * (1.001 if steeper else 0.999)
+    far = Tokens(jnp.arange(keys)[None], coordinate=jnp.repeat(jnp.array([1.0, 0.0]), block)[None, None])
+    near = Tokens(jnp.arange(block)[None], coordinate=jnp.zeros((1, 1, block)))
+    scoring = Scoring(biases.ALiBi(jnp.array([slope])), near, far, mask=Mask(causal=False), soft_cap=cap)
+    assert needed_tiles(q, k, scoring, "exact", block).tolist() == [[[not steeper, True]]]
+
+
 @bias
 class Peak(biases.Monotone):
     """A Laplace prior of any height, the mode some tokens before the query."""
