@@ -7,7 +7,7 @@ OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: install quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper lint docs wheel clean
+.PHONY: install quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance lint docs wheel clean
 
 install: $(INSTALLED)  ## only that
 
@@ -39,6 +39,9 @@ test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and G
 
 test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread, one test after another
 	$(RUN) -m pytest -m hopper
+
+test-endurance: $(INSTALLED)  ## kills, saves and repeated faults, longer than continuous integration has time for
+	$(RUN) -m pytest -n auto -m endurance
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

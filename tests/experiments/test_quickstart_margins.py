@@ -118,7 +118,7 @@ def get_experiment():
 '''
 
 
-@pytest.mark.full
+@pytest.mark.endurance
 def test_the_command_runs_where_the_quickstart_is_short_and_survives_a_kill(tmp_path):
     (tmp_path / "quickstart.py").write_text(QUICK.format(path=str(FILE.with_name("quickstart.py"))))
     text = (

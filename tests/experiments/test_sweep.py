@@ -232,7 +232,7 @@ def kill_when(command, folder, enough):
     time.sleep(1)  # its rows end with it
 
 
-@pytest.mark.full
+@pytest.mark.endurance
 def test_a_sweep_killed_in_training_and_in_evaluations_comes_to_the_same(sharing, tmp_path):
     command = lambda folder: [sys.executable, "-m", "bam_jax.sweep", *sharing, f"--runs={folder}", "--jobs=1"]
     whole, folder = tmp_path / "whole", tmp_path / "killed"

@@ -291,8 +291,7 @@ def of_one_device(method, dtype, steps):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize(("mesh", "method"), list(zip(MESHES, [*METHODS, "cable"], strict=True)), ids=str)  # all below
 def test_the_first_step_on_every_mesh(mesh, method):
     alone = of_one_device(method, np.float32, 1)
     config = tiny(*METHODS[method], *on(mesh))

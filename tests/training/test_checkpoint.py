@@ -149,7 +149,7 @@ def held():
     return np.array([len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")])
 
 
-@pytest.mark.parametrize("saves", [25, pytest.param(1000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("saves", [25, pytest.param(1000, marks=pytest.mark.endurance)])
 def test_saves_hold_no_descriptors_and_threads(tmp_path, saves):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))

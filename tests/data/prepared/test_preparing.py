@@ -185,7 +185,7 @@ def kill(source, tmp_path, times, options, seed):
 KILLED = ("--shard-tokens=20000", "--holdout-tokens=50000")
 
 
-@pytest.mark.full
+@pytest.mark.endurance
 def test_killed_twenty_times(tmp_path):
     source = corpus(tmp_path / "in", words(8000))
     assert kill(source, tmp_path, 20, KILLED, seed=2) >= (20, 1)
