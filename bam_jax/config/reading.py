@@ -120,7 +120,15 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     Raises:
         UserError: unknown key, wrong type or bad value.
     """
-    return _build(Config, tree)
+    return _build(Config, _of_today(tree))
+
+
+def _of_today(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The top of a tree, or fields, with the names of today: `logger` was `tensorboard`, true or false."""
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("tensorboard"), bool):
+        return tree
+    rest = {name: value for name, value in tree.items() if name != "tensorboard"}
+    return {"logger": "tensorboard"} | rest if tree["tensorboard"] else rest
 
 
 def to_fields(section: ConfigSection, above: str = "") -> dict[str, Any]:
@@ -146,7 +154,7 @@ def from_fields(fields: Mapping[str, Any]) -> Config:
     Raises:
         UserError: unknown name, wrong type or bad value.
     """
-    return from_dict(apply({}, fields))
+    return from_dict(apply({}, _of_today(fields)))
 
 
 def to_json(config: Config) -> str:
@@ -164,12 +172,13 @@ def from_json(text: str) -> Config:
 
 
 def digest(config: Config) -> str:
-    """Twelve hex digits that name what is trained: the start of the SHA-256 of the sorted JSON without the mesh.
+    """Twelve hex digits that name what is trained: the start of the SHA-256 of the sorted JSON.
 
-    A `younger` field counts where it is not at its default.
+    The mesh and the logger do not count, and a `younger` field where it is not at its default.
     """
     tree = _without_younger(config)
-    del tree["mesh"]
+    del tree["mesh"], tree["logger"]
+    tree["tensorboard"] = False  # `logger` was a field that counted: the digests of then stay
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -14,6 +14,7 @@ OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
 SCHEDULES = ("cosine", "linear")
+LOGGERS = ("", "tensorboard", "wandb")
 SSMAX = ("off", "on", "inside", "outside", "effective")
 SYNTHETIC = ("copy", "recall", "recall_last")
 """Tasks whose rows are made without any text (`bam_jax.data.tasks.registry`)."""
@@ -261,8 +262,8 @@ class Config(ConfigSection):
     """Steps between two measurements of the loss on held-out text, and at the end; 0: none."""
     eval_tokens: int = younger(2**16)
     """Tokens of that text, rounded up to whole batches; always the same."""
-    tensorboard: bool = False
-    """True: metrics are written for TensorBoard as well."""
+    logger: str = ""
+    """Where metrics are written as well: "tensorboard"; "wandb", Weights & Biases; "": nowhere."""
 
     @property
     def sequences(self) -> int:
@@ -295,6 +296,7 @@ class Config(ConfigSection):
                 f"config.model.layers={self.model.layers}"
             )
         self.known("ssmax", SSMAX)
+        self.known("logger", LOGGERS)
         self.above(0, "log_temperature", "log_temperature_start", "eval_every")
         self.above(1, "context", "batch", "steps", "log_every", "checkpoint_every", "eval_tokens")
         self.below(COUNT, "context", "batch", "steps")

@@ -103,14 +103,17 @@ class File:
 
     @contextlib.contextmanager
     def named_in_errors(self, *errors: type[Exception]) -> Iterator[None]:
-        """Turns errors of the system, of decompression and the given ones into one line that names the file.
+        """Turns errors of the system, of decompression, of a network and the given ones into one line that names the file.
 
         Raises:
             UserError: instead of them.
         """
+        network = [Exception] if is_remote(self.path) else []  # each network's library has errors of its own
         try:
             yield
-        except (OSError, EOFError, zlib.error, *errors) as error:
+        except UserError:
+            raise
+        except (OSError, EOFError, zlib.error, *network, *errors) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
             raise UserError(f"cannot read {self.path}: {reason}; mend it, fetch it again or take it away") from error
 
@@ -234,8 +237,11 @@ def _remote(source: str) -> list[File]:
         if not filesystem.exists(root):
             raise UserError(f"data source {source} does not exist; give a folder or file")
         found: dict[str, Any] = filesystem.find(root, detail=True)
-    except OSError as error:
-        raise UserError(f"cannot read {source}: {error}; see that it exists and that you may read it") from error
+    except UserError:
+        raise
+    except Exception as error:  # each network's library has errors of its own
+        reason = " ".join(f"{error or type(error).__name__}".split())[:200]
+        raise UserError(f"cannot read {source}: {reason}; see that it exists and that you may read it") from error
     return [
         File(filesystem.unstrip_protocol(path), path[len(root) :].lstrip("/"), entry["size"])
         for path, entry in found.items()

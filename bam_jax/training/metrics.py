@@ -16,7 +16,7 @@ from bam_jax.parallel import processes
 from bam_jax.system import console, files, jsonl, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Finite, Natural, Seconds, Share
-from bam_jax.training import optimizer
+from bam_jax.training import loggers, optimizer
 from bam_jax.training.run_folder import DIVERGED, METRICS
 
 
@@ -63,36 +63,6 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     ]
 
 
-class TensorBoard:
-    """Writes the numbers of records to TensorBoard's event files.
-
-    Args:
-        folder: of those files; it is made.
-
-    Raises:
-        UserError: tensorboardX is not installed.
-    """
-
-    def __init__(self, folder: Path):
-        try:
-            from tensorboardX import SummaryWriter
-        except ModuleNotFoundError as error:
-            raise UserError(
-                "tensorboard=True needs tensorboardX; install bam_jax[tensorboard] or set tensorboard to False"
-            ) from error
-        self._writer = SummaryWriter(str(folder))
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Write every number of a record at its step."""
-        for name, value in record.items():
-            if name != "step" and isinstance(value, (int, float)):
-                self._writer.add_scalar(name, value, record["step"])
-
-    def close(self) -> None:
-        """Close the files."""
-        self._writer.close()
-
-
 class Meter:
     """Takes the metrics of every step, stops at numbers that are not finite, writes and shows the rest.
 
@@ -103,15 +73,15 @@ class Meter:
         config: the run's.
         run: its folder.
         writer: of metrics.jsonl.
-        board: None: no TensorBoard.
+        logger: where numbers go as well; None: nowhere.
         bar: the progress.
         seconds: of training before.
     """
 
     def __init__(
-        self, config: Config, run: Path, writer: jsonl.Writer, board: TensorBoard | None, bar: tqdm, seconds: float
+        self, config: Config, run: Path, writer: jsonl.Writer, logger: loggers.Logger | None, bar: tqdm, seconds: float
     ):
-        self._config, self._run, self._writer, self._board, self._bar = config, run, writer, board, bar
+        self._config, self._run, self._writer, self._logger, self._bar = config, run, writer, logger, bar
         self._rate = optimizer.schedule(config.optimizer, config.steps)
         self._names = metric_names(config)
         self._tokens = config.sequences * config.context
@@ -189,8 +159,8 @@ class Meter:
                 "tokens_per_second": round(speed),
             }
             self._writer.write(record)
-            if self._board is not None:
-                self._board.write(record)
+            if self._logger is not None:
+                self._logger.write(record)
             self._mark, self._speed = (step, now), speed
 
     def _stop(self, what: str) -> None:
@@ -210,15 +180,15 @@ def metering(config: Config, run: Path, *, done: int, progress: bool | None = No
         progress: see `console.progress`.
 
     Raises:
-        UserError: the metrics so far cannot be read, or TensorBoard is wanted and not installed.
+        UserError: the metrics so far cannot be read, or the logger is not installed.
     """
     first = processes.is_first()
     before = read_metrics(run) if first else []
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(jsonl.Writer(run / METRICS if first else os.devnull))
-        board = None
-        if first and config.tensorboard:
-            board = stack.enter_context(contextlib.closing(TensorBoard(run / "tensorboard")))
+        logger = None
+        if first and config.logger:
+            logger = stack.enter_context(contextlib.closing(loggers.LOGGERS[config.logger](config, run)))
         show = progress if first else False
         bar = stack.enter_context(console.progress(config.steps, done=done, label=run.name, show=show))
-        yield Meter(config, run, writer, board, bar, before[-1]["seconds"] if before else 0.0)
+        yield Meter(config, run, writer, logger, bar, before[-1]["seconds"] if before else 0.0)

@@ -259,7 +259,8 @@ def make_empty(run: Path) -> None:
 def check_configuration(run: Path, config: Config, longer: bool) -> int:
     """See that a run's configuration is this one, and give its steps.
 
-    The mesh may differ, since a run may go on with other devices, and where it is to be trained longer, the steps be more.
+    The mesh and the logger may differ, since a run may go on with other devices and be watched elsewhere. Where it is to be
+    trained longer, the steps may be more.
 
     Args:
         run: the run's folder.
@@ -271,7 +272,7 @@ def check_configuration(run: Path, config: Config, longer: bool) -> int:
     """
     theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
     for name in sorted(theirs.keys() | ours.keys()):
-        if name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
+        if name == "logger" or name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
             continue
         # by their text: as values, 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]

@@ -36,7 +36,8 @@ def test_file_and_overrides(tmp_path):
             [
                 "--config.model.width=32",
                 "--config.optimizer.rate=1",
-                "--config.tensorboard=true",
+                "--config.model.causal=false",
+                "--config.logger=wandb",
                 "--config.data.source=2024",
                 "--config.encoding_options.window=64",
                 "--config.encoding_options.name=a=b",
@@ -45,9 +46,9 @@ def test_file_and_overrides(tmp_path):
     )
     assert loaded == Config(
         steps=7,
-        model=ModelConfig(heads=2, width=32),
+        model=ModelConfig(heads=2, width=32, causal=False),
         optimizer=OptimizerConfig(rate=1.0),
-        tensorboard=True,
+        logger="wandb",
         data=DataConfig(source="2024"),
         encoding_options={"a": "b", "window": 64, "name": "a=b"},
     )
@@ -122,7 +123,8 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
         ("--config.steps=many", "config.steps='many' must be of type int, not str"),
         ("--config.steps=1.5", "must be of type int, not float"),
         ("--config.steps=True", "must be of type int, not bool"),
-        ("--config.tensorboard=1", "must be of type bool, not int"),
+        ("--config.shared_encoding=1", "must be of type bool, not int"),
+        ("--config.logger=wandbb", "wandb"),
         ("--config.optimizer.rate=1e999", "must be finite"),
         ("--config.encoding_options=3", "must be of type dict"),
         ("--config.encoding_options.x={1}", "JSON values only"),
@@ -272,7 +274,7 @@ def test_a_value_and_the_text_of_old_records_are_one():
         "data.holdout": (0.0, 0, "0", "0.0", "0e3"),
         "encoding_options.factor": (4.0, 4, "4", "4.0"),
         "encoding_options": ({"factor": 4.0}, {"factor": 4}, "{'factor': 4}"),
-        "tensorboard": (True, "true", "True"),
+        "shared_encoding": (True, "true", "True"),
         "data.source": ("64",),
         "encoding_options.init": ("spread",),
         "skip": ("off",),  # no field, but stored beside them

@@ -1,11 +1,9 @@
-import contextlib
-
 import jax.numpy as jnp
 import pytest
 
 from bam_jax.config import Config
 from bam_jax.system.errors import UserError
-from bam_jax.training.metrics import TensorBoard, metering, read_metrics
+from bam_jax.training.metrics import metering, read_metrics
 
 
 def take(meter, step, loss):
@@ -32,9 +30,3 @@ def test_numbers_that_are_not_finite_stop_and_leave_a_note(tmp_path, bad):
             take(meter, 3, 1.0)
     assert (tmp_path / "diverged").read_text().startswith("step 2: ")
     assert [record["step"] for record in read_metrics(tmp_path)] == [1]
-
-
-def test_tensorboard_gets_the_numbers(tmp_path):
-    with contextlib.closing(TensorBoard(tmp_path / "tensorboard")) as board:
-        board.write({"step": 1, "loss": 2.5})
-    assert list((tmp_path / "tensorboard").glob("events*"))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from bam_jax.data.corpora.wikitext import articles
 from bam_jax.data.sources import source
 from bam_jax.data.sources.source import Source
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 
 TEXTS = ["one\ntwo", "é漢字 \U0001f600", "", " \n", "no end of line", "x" * 70_000]
@@ -309,3 +310,21 @@ def test_wikitext_is_the_same_from_its_files_and_from_parquet(tmp_path):
     (tmp_path / "valid.txt").write_text("".join(WIKI))
     assert read(tmp_path / "valid.txt", format="wikitext") == wanted
     assert read(tmp_path / "valid.txt") == [("".join(WIKI),)]
+
+
+def test_a_network_that_fails_in_its_own_way_is_one_line(monkeypatch):
+    class LibrarysOwn(Exception):
+        pass
+
+    def fails(*_, **__):
+        raise LibrarysOwn("no route\nto host")
+
+    source = Source("memory://elsewhere/a.txt")
+    file = files.File(source.path, "a.txt", 4)
+    filesystem = type(files._filesystem(source.path)[0])
+    monkeypatch.setattr(filesystem, "exists", fails)
+    monkeypatch.setattr(filesystem, "open", fails)
+    with pytest.raises(UserError, match="^cannot read memory://elsewhere/a.txt: no route to host; see"):
+        source.fragments()
+    with pytest.raises(UserError, match="^cannot read memory://elsewhere/a.txt: no route to host; mend"):
+        file.read_whole(10)

@@ -1,0 +1,114 @@
+"""Where metrics are written besides metrics.jsonl; another place is a class here, a line in LOGGERS and its name in `config`."""
+
+import importlib
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.system import files
+from bam_jax.system.errors import UserError
+
+
+class Logger(Protocol):
+    """A place for the numbers of records; it is made from the run's configuration and folder."""
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write every number of a record at its step."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def numbers(record: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record but its step.
+
+    >>> numbers({"step": 3, "loss": 0.5, "name": "a"})
+    {'loss': 0.5}
+    """
+    return {
+        name: value
+        for name, value in record.items()
+        if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+class TensorBoard:
+    """Event files in the folder tensorboard of a run.
+
+    Args:
+        config: the run's.
+        run: its folder.
+
+    Raises:
+        UserError: tensorboardX is not installed.
+    """
+
+    def __init__(self, config: Config, run: Path):
+        self._writer = _import("tensorboardX", "tensorboard").SummaryWriter(str(run / "tensorboard"))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write every number of a record at its step."""
+        for name, value in numbers(record).items():
+            self._writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, whose own variables apply: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline and others.
+
+    The id is kept in the file wandb/id of the run's folder: a run that goes on here goes on there.
+
+    Args:
+        config: the run's, which is shown there.
+        run: its folder, with whose name it is shown.
+
+    Raises:
+        UserError: wandb is not installed, or does not start.
+    """
+
+    def __init__(self, config: Config, run: Path):
+        wandb = _import("wandb", "wandb")
+        kept = run / "wandb" / "id"
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomically(kept, uuid.uuid4().hex[:12])
+        where = {"project": os.environ.get("WANDB_PROJECT", "bam_jax"), "dir": str(run), "name": run.name}
+        settings = wandb.Settings(console="off", silent=True)
+        shown = configs.to_dict(config)
+        # Offline nothing is known of the run so far: its pieces become one when they are synchronised.
+        resume = None if os.environ.get("WANDB_MODE") in ("offline", "disabled") else "allow"
+        try:
+            self._run = wandb.init(**where, id=kept.read_text(), resume=resume, config=shown, settings=settings)
+        except (wandb.Error, OSError) as error:
+            raise UserError(
+                f"wandb does not start: {error}; run `wandb login`, set WANDB_MODE=offline, or leave config.logger out"
+            ) from error
+        self._run.define_metric("*", step_metric="step")  # steps after a checkpoint come again when a run goes on
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write every number of a record at its step."""
+        self._run.log({"step": record["step"], **numbers(record)})
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._run.finish()
+
+
+LOGGERS: dict[str, Callable[[Config, Path], Logger]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+
+
+def _import(package: str, logger: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"config.logger={logger} needs {package}; install bam_jax[{logger}] or leave config.logger out"
+        ) from error

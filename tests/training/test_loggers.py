@@ -1,0 +1,84 @@
+import contextlib
+import json
+import sys
+import time
+
+import pytest
+
+from bam_jax import config as configs
+from bam_jax.config import Config, sections
+from bam_jax.system.errors import UserError
+from bam_jax.training import run_folder
+from bam_jax.training.loggers import LOGGERS, TensorBoard, WeightsAndBiases
+from bam_jax.training.metrics import metering
+
+
+def test_a_configuration_names_every_logger():
+    assert sections.LOGGERS == ("", *LOGGERS)
+
+
+def test_tensorboard_gets_the_numbers(tmp_path):
+    with contextlib.closing(TensorBoard(Config(), tmp_path)) as logger:
+        logger.write({"step": 1, "loss": 2.5})
+    assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def written(path):
+    """The ids of runs, and the lines of history, in a file of Weights & Biases of less than a block of 32 KiB."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, place, lines, ids = (
+        path.read_bytes(),
+        7,
+        [],
+        [],
+    )  # a header, then records: checksum, length and kind before each
+    while place < len(data):
+        size = int.from_bytes(data[place + 4 : place + 6], "little")
+        record = wandb_internal_pb2.Record.FromString(data[place + 7 : place + 7 + size])
+        place += 7 + size
+        if record.HasField("run"):
+            ids.append(record.run.run_id)
+        if record.HasField("history"):
+            items = record.history.item
+            lines.append({(item.key or "/".join(item.nested_key)): json.loads(item.value_json) for item in items})
+    return ids, lines
+
+
+@pytest.mark.filterwarnings("default")  # of what wandb imports
+def test_weights_and_biases_gets_the_numbers_offline_and_a_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "a_run"
+    run.mkdir()
+    for step in (1, 2):
+        with contextlib.closing(WeightsAndBiases(Config(), run)) as logger:
+            logger.write({"step": step, "loss": 2.5 / step, "note": "no number"})
+        time.sleep(1.1)  # wandb names an offline folder by the second
+    ids, lines = zip(*map(written, sorted(run.glob("wandb/offline-run-*/*.wandb"))), strict=True)
+    assert {name for each in ids for name in each} == {(run / "wandb" / "id").read_text()}
+    logged = [{name: line[name] for name in ("step", "loss")} for each in lines for line in each]
+    assert sorted(logged, key=lambda line: line["step"]) == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.25}]
+    assert not any("note" in line for each in lines for line in each)
+
+
+@pytest.mark.parametrize(("logger", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
+def test_a_logger_that_is_not_installed_is_said(tmp_path, monkeypatch, logger, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    says = rf"config.logger={logger} needs {package}; install bam_jax\[{logger}\] or leave config.logger out"
+    with pytest.raises(UserError, match=says), metering(Config(logger=logger), tmp_path, done=0, progress=False):
+        pass
+
+
+def test_a_logger_is_not_what_is_trained(tmp_path):
+    assert configs.digest(Config(logger="wandb")) == configs.digest(Config())
+    (tmp_path / "config.json").write_text(configs.to_json(Config()))
+    assert run_folder.check_configuration(tmp_path, Config(logger="tensorboard"), False) == Config().steps
+
+
+def test_the_field_that_was_true_or_false_is_read(tmp_path):
+    old = {name: value for name, value in configs.to_dict(Config()).items() if name != "logger"}
+    for value, logger in ((False, ""), (True, "tensorboard")):
+        assert configs.from_dict(old | {"tensorboard": value}) == Config(logger=logger)
+        assert configs.from_fields({"tensorboard": value}) == Config(logger=logger)
+    with pytest.raises(UserError, match="tensorboard"):
+        configs.from_dict({"tensorboard": "no"})
