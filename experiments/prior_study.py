@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/prior_study.py --records=experiments/records/prior_study.jsonl
 Then:     python -m bam_jax.report runs/prior_study
-Hardware: a CPU; 72 models of 2 and 4 layers, some 3 core-hours.
+Hardware: a CPU; 80 models of 2 and 4 layers, some 3 core-hours.
 Target:   the ladder with effective keys: at 64x the context .97 of the keys or more, and the perplexity of ALiBi or less there.
 """
 
@@ -15,12 +15,15 @@ from bam_jax.experiments.experiment import Expected, Experiment, Row
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 CONTEXT = 64
 UNIFORM = {"encoding": "bam", "encoding_options": {"init": "uniform"}, "optimizer.prior_rate": 20.0}
+LOCATED = {**UNIFORM, "encoding_options": {"init": "uniform", "train_loc": True}}
 SPREAD = {"encoding": "bam", "encoding_options": {"init": "spread", "spread": 2.0}}
 LADDER = {"encoding": "bam", "encoding_options": {"init": "ladder"}}
 CONTEXTUAL = {"encoding": "bam_contextual", "encoding_options": {}}
 STARTS = {
     "uniform, prior x20, SSMax": {**UNIFORM, "ssmax": "on"},
     "uniform, prior x20, effective": {**UNIFORM, "ssmax": "effective"},
+    "uniform, prior x20, SSMax, location": {**LOCATED, "ssmax": "on"},
+    "uniform, prior x20, effective, location": {**LOCATED, "ssmax": "effective"},
     "uniform, effective": {**UNIFORM, "optimizer.prior_rate": 1.0, "ssmax": "effective"},
     "spread 2, SSMax": {**SPREAD, "ssmax": "on"},
     "spread 2, effective": {**SPREAD, "ssmax": "effective"},
@@ -50,6 +53,7 @@ NOTES = (
     """"x20" is the rate of shape and scale alone, as a multiple of the common one. Under Adam a scalar moves by the rate in a
     step, and an output of a linear map by the rate times the sum of its inputs: the logits of CABLE's steps move some 50 times
     as fast at this width.""",
+    """"Location" trains the prior's location as well, which BAM's authors leave at 0.""",
     "This is a screening: few seeds, to choose what is confirmed on fresh ones. It gives no verdict.",
 )
 
