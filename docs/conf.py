@@ -21,8 +21,9 @@ REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["ur
 
 project, author, version = "bam_jax", "bam_jax contributors", bam_jax.__version__
 release = version
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 exclude_patterns = ["launch"]
+nb_execution_mode = "off"  # docs/notebooks/run.py has run them
 html_theme = "furo"
 html_title = f"bam_jax {version}"
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
