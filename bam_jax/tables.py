@@ -2,6 +2,7 @@
 
 python -m bam_jax.tables experiments/cable_table*.py [--scale=paper] [--runs=runs] [--out=FOLDER]
 python -m bam_jax.tables experiments/cable_table1_perplexity.py --format=markdown    # to paste into a README
+python -m bam_jax.tables experiments/headline.py --scale=small --format=figures --out=docs/figures
 
 Columns are ours, its 95% interval over seeds, paper, difference and every seed. The tables are written as Markdown, CSV and HTML.
 
@@ -30,8 +31,8 @@ def main(argv: Sequence[str]) -> None:
         "--records", metavar="FILE", help="what sweeps recorded (default: records/SCALE/ beside the experiment)"
     )
     parser.add_argument("--out", type=Path, help="folder of the files (default: tables, in that of the runs)")
-    formats = "page: all of it, also into files (the default); markdown: only the grids, and no files"
-    parser.add_argument("--format", choices=("page", "markdown"), default="page", help=formats)
+    formats = "page: all of it, also into files (the default); markdown: only the grids, no files; figures: curves as SVG files"
+    parser.add_argument("--format", choices=("page", "markdown", "figures"), default="page", help=formats)
     given = parser.parse_args(argv)
     if given.format == "markdown":
         print(
@@ -39,6 +40,10 @@ def main(argv: Sequence[str]) -> None:
         )
         return
     out = given.out or given.runs / "tables"
+    if given.format == "figures":
+        for path in tables_page.draw(given.experiments, given.runs, out, given.scale, given.records):
+            print(f"wrote {path}")
+        return
     for path, markdown in tables_page.write(given.experiments, given.runs, out, given.scale, given.records):
         sys.stdout.write(markdown)
         print(f"wrote {path}.md, .html and .csv", file=sys.stderr)

@@ -175,7 +175,7 @@ def test_the_report_of_a_sweep_shows_what_was_measured(capsys):
     for line in (
         "# What a sweep left behind",
         "2 models, 14 measurements",
-        "| BAM SSMax at 1× | at least 0.9 | 0.00 1 seed | 0.00 | NO |",
+        "| BAM SSMax at 1× | NO | at least 0.9 | 0.00 1 seed | 0.00 |",
         "| BAM SSMax | 10.21 1 seed | 10.14 1 seed |",
         "| ALiBi | 12.75 1 seed | 12.76 1 seed |",
         "| ALiBi, factor 2 | 12.77 1 seed | 12.78 1 seed |",

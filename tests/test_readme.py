@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax import config as configs
-from bam_jax import train
+from bam_jax import tables, train
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 
@@ -52,6 +52,17 @@ def test_the_full_products_are_tested_as_users_run_them():
     command = ["make", "--dry-run", f"--directory={ROOT}", "test-all"]
     recipe = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.search("JAX_DISABLE_MOST_OPTIMIZATIONS=0 .* -m full", recipe)
+
+
+@pytest.mark.full
+def test_its_table_and_figure_are_what_the_records_give(tmp_path, capsys):
+    asked = [f"{ROOT / 'experiments' / 'headline.py'}", "--scale=small", f"--runs={tmp_path}"]
+    tables.main([*asked, "--format=markdown"])
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + 7 and {*table} <= {*README.splitlines()}
+    tables.main([*asked, "--format=figures", f"--out={tmp_path}"])
+    (drawn,) = tmp_path.iterdir()
+    assert drawn.read_bytes() == (ROOT / "docs" / "figures" / drawn.name).read_bytes(), "draw it again"
 
 
 def test_it_is_short():

@@ -1,11 +1,11 @@
 """Figures over lengths: accuracies, perplexities, documents."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bam_jax.render.style import INK, SIZE, Axes, Figure, library, plain, sheet, style, styled
+from bam_jax.render.style import INK, SIZE, Axes, Figure, library, method_styles, plain, sheet, style, styled
 
 FOOT = (1.03, 1.1)
 """Where the heat map's row of means lies; depths go from 0 to 1."""
@@ -26,10 +26,12 @@ class Curve(NamedTuple):
     Args:
         seeds: one at least.
         intervals: low end, middle and high end of the seeds' mean, at the lengths that two seeds or more have.
+        encoding: its name, which decides on the colour; "": the curve's own label does.
     """
 
     seeds: Sequence[Seed]
     intervals: Mapping[int, tuple[float, float, float]]
+    encoding: str = ""
 
     @property
     def lengths(self) -> list[int]:
@@ -100,7 +102,7 @@ def positions(curves: Curves, context: int) -> Figure:
     Source: BAM, perplexity by position.
     """
     figure = perplexity(curves, context)
-    figure.axes[0].set_xlabel(f"position in training contexts of {context} tokens")
+    figure.axes[0].set_xlabel(f"position in training contexts of {context} tokens, and in tokens")
     return figure
 
 
@@ -131,11 +133,10 @@ def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figur
             box.set(edgecolor="white", linewidth=0.3)
         shade = "white" if values.mean() < 0.5 else "black"
         axes.text(at, sum(FOOT) / 2, f"{values.mean():.2f}", ha="center", va="center", color=shade)
-    tokens = [f"{length:,}" if length < 1e4 else f"{length / 1e3:.0f}k" for length in columns]
-    names = [*(f"{n}\n{times(length, context)}" for n, length in zip(tokens, columns, strict=True)), "mean"]
+    names = [*(f"{times(length, context)}\n{_short(length)}" for length in columns), "mean"]
     axes.set_xticks([*range(len(columns)), len(columns) + 0.25], names)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1, sum(FOOT) / 2], ["start", ".25", ".5", ".75", "end", "mean"])
-    axes.set(ylim=(1.1, 0), xlabel="length in tokens, and in training contexts", ylabel="depth of the passkey")
+    axes.set(ylim=(1.1, 0), xlabel="length in training contexts, and in tokens", ylabel="depth of the passkey")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(
@@ -209,9 +210,10 @@ def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     figure = sheet(3.3, layout=None)
     axes = figure.add_subplot()
     names = max((len(plain(label)) for label in curves), default=0)
-    figure.subplots_adjust(left=0.1, right=1 - (0.45 + 0.062 * names) / SIZE, bottom=0.16, top=0.97)
+    figure.subplots_adjust(left=0.1, right=1 - (0.5 + 0.062 * names) / SIZE, bottom=0.19, top=0.97)
+    looks = _looks(curves)
     for label, curve in curves.items():
-        look = style(list(curves), label)
+        look = looks[label]
         middles = [curve.middle(length) for length in curve.lengths]
         axes.plot(curve.lengths, middles, marker="o", zorder=3 if curve.intervals else 2, **look)
         _draw_seeds(axes, curve, look["color"])
@@ -221,10 +223,15 @@ def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     for length in lengths:
         ticks += [length] if length >= max(least, 1.5) * ticks[-1] else []
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [times(tick, context) for tick in ticks], fontsize=8)
+    axes.set_xticks(ticks, [f"{times(tick, context)}\n{_short(tick)}" for tick in ticks], fontsize=7.5)
     axes.minorticks_off()
-    axes.set_xlabel(f"length in training contexts of {context} tokens")
+    axes.set_xlabel(f"length in training contexts of {context} tokens, and in tokens")
     return figure, axes
+
+
+def _short(tokens: int) -> str:
+    """A length in few letters, such as 4.1k."""
+    return f"{tokens}" if tokens < 1000 else f"{tokens / 1000:.2g}k" if tokens < 10_000 else f"{tokens / 1000:.0f}k"
 
 
 def _draw_seeds(axes: Axes, curve: Curve, colour: str) -> None:
@@ -242,40 +249,31 @@ def _draw_seeds(axes: Axes, curve: Curve, colour: str) -> None:
 
 
 def _name(axes: Axes, curves: Curves) -> None:
-    """Writes each curve's name at the right, beside its end, and moves names apart where ends meet."""
+    """Writes the curves' names at the right in the order of their ends, each with a piece of its line.
+
+    A name stands at the height of its curve's end where there is room. No line leads to it: that would look like a curve.
+    """
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = []
     for label, curve in curves.items():
         last = curve.lengths[-1]
         value = curve.middle(last)
-        ends.append((to_axes.transform((last, value))[1], label, (last, value)))
+        ends.append((to_axes.transform((last, value))[1], label))
     ends.sort()
     # From the lowest name up each keeps its distance from the one below; from the highest down all stay within the figure.
     gap = min(0.075, 1 / max(len(ends), 1))
-    heights = [height for height, _, _ in ends]
+    heights = [height for height, _ in ends]
     for k in range(1, len(heights)):
         heights[k] = max(heights[k], heights[k - 1] + gap)
     limit = 1.0
     for k in reversed(range(len(heights))):
         heights[k] = limit = min(heights[k], limit)
         limit -= gap
-    for height, (_, label, end) in zip(heights, ends, strict=True):
-        look = style(list(curves), label)
-        line = {
-            "arrowstyle": "-",
-            "color": look["color"],
-            "linewidth": 0.8,
-            "shrinkA": 0,
-            "shrinkB": 2,
-            "relpos": (0, 0.5),
-        }
-        at = (1.06, height)
-        axes.annotate(
-            plain(label),
-            end,
-            xytext=at,
-            textcoords="axes fraction",
-            va="center",
-            arrowprops=line,
-            annotation_clip=False,
-        )
+    looks = _looks(curves)
+    for height, (_, label) in zip(heights, ends, strict=True):
+        axes.plot((1.02, 1.065), (height, height), transform=axes.transAxes, clip_on=False, **looks[label])
+        axes.text(1.08, height, plain(label), transform=axes.transAxes, va="center")
+
+
+def _looks(curves: Curves) -> dict[str, dict[str, Any]]:
+    return method_styles({label: curve.encoding or label for label, curve in curves.items()})

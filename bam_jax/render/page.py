@@ -12,9 +12,9 @@ from bam_jax.render.style import Figure
 
 STYLE = """
 :root { color-scheme: light dark;
-  --ink: #1b1f24; --link: #0b5cad; --soft: #5b6470; --line: #d5dade; --page: #ffffff; --tint: #f3f5f7; }
+  --ink: #1b1f24; --link: #0b5cad; --soft: #5b6470; --line: #d5dade; --page: #ffffff; --tint: #f3f5f7; --shade: #0004; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e7ea; --link: #7fb5ee; --soft: #9aa4af; --line: #3a4149; --page: #14171a; --tint: #1e2328; }
+  :root { --ink: #e4e7ea; --link: #7fb5ee; --soft: #9aa4af; --line: #3a4149; --page: #14171a; --tint: #1e2328; --shade: #fff5; }
 }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 80rem; background: var(--page);
@@ -36,13 +36,20 @@ ul { padding-left: 1.2rem; }
 }
 figure { margin: 0; }
 svg { width: 100%; max-width: 40rem; height: auto; display: block; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto;  /* a shadow at the edge behind which a table goes on */
+  background: linear-gradient(to right, var(--page), var(--page)) left / 1rem 100%,
+    linear-gradient(to left, var(--page), var(--page)) right / 1rem 100%,
+    linear-gradient(to right, var(--shade), transparent) left / .8rem 100%,
+    linear-gradient(to left, var(--shade), transparent) right / .8rem 100%;
+  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
 table { border-collapse: collapse; font-size: .8rem; line-height: 1.35; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
   background: var(--page); background-clip: padding-box; }
-td small { display: block; color: var(--soft); font-size: .85em; }
+td small, th small { display: block; font-weight: 400; color: var(--soft); font-size: .85em; }
+.sortable th { cursor: pointer; } .sortable th[aria-sort=ascending]::after { content: " ↑"; }
+.sortable th[aria-sort=descending]::after { content: " ↓"; }
 th.wide, td.wide { text-align: left; } td.wide { white-space: normal; min-width: 11rem; }
 tr.part td { color: var(--soft); } tr.part td:first-child { padding-left: 1.4rem; }
 code { font: .85em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
@@ -59,6 +66,27 @@ pre { background: var(--tint); padding: .6rem .8rem; margin: .5rem 0 0; overflow
   table { font-size: 7.5pt; }
 }
 """
+SCRIPT = """
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0], first = [...body.rows];
+  table.querySelectorAll("th").forEach((head, column) => {
+    head.tabIndex = 0;
+    const sort = () => {
+      const order = { none: "descending", descending: "ascending", ascending: "none" }[head.ariaSort ?? "none"];
+      table.querySelectorAll("th").forEach(each => each.ariaSort = "none");
+      head.ariaSort = order;
+      const words = row => row.cells[column].innerText, number = row => parseFloat(words(row).replaceAll(",", ""));
+      const compare = (a, b) => isNaN(number(a)) || isNaN(number(b))
+        ? isNaN(number(a)) - isNaN(number(b)) || words(b).localeCompare(words(a)) : number(a) - number(b);
+      const rows = order === "none" ? first : first.toSorted((a, b) => (order === "ascending" ? 1 : -1) * compare(a, b));
+      body.append(...rows);
+    };
+    head.onclick = sort;
+    head.onkeydown = event => { if (event.key === "Enter") sort(); };
+  });
+}
+"""
+"""Sorts a table by the column whose head is clicked: down, up, as it was. Without it the page is whole and in its own order."""
 
 
 class Link(NamedTuple):
@@ -86,7 +114,7 @@ WIDE = 30
 class Table:
     """Cells as they are printed; a row whose first cell begins with a space is part of a row above."""
 
-    head: Sequence[str]
+    head: Sequence[Words]
     rows: Sequence[Sequence[Words]]
 
 
@@ -125,11 +153,12 @@ def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ())
     """
     body = "\n".join(_section(section) for section in sections)
     above = f"<nav>{' / '.join(_inline(link) for link in trail)} /</nav>\n" if trail else ""
+    script = f"<script>{SCRIPT}</script>\n" if "class=sortable" in body else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"{above}<h1>{html.escape(title)}</h1>\n{body}\n</body>\n</html>\n"
+        f"{above}<h1>{html.escape(title)}</h1>\n{body}\n{script}</body>\n</html>\n"
     )
 
 
@@ -149,8 +178,8 @@ def to_markdown(title: str, sections: Sequence[Section]) -> str:
 def table_to_markdown(table: Table) -> str:
     """A table alone as Markdown, with numbers at the right."""
     rule = ["---", *["---:"] * (len(table.head) - 1)]
-    rows = [map(_marked, row) for row in table.rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (table.head, rule, *rows))
+    rows = [map(_marked, row) for row in (table.head, *table.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
 
 
 def _section(section: Section) -> str:
@@ -176,14 +205,14 @@ def _table(table: Table) -> str:
     # A column has one alignment, so that its short cells stand below its long ones.
     wide = [any(len(_said(cell)) > WIDE for cell in column) for column in zip(*table.rows, strict=True)]
     looks = [" class=wide" if each else "" for each in wide] or [""] * len(table.head)
-    head = "".join(
-        f'<th scope="col"{look}>{html.escape(cell)}</th>' for look, cell in zip(looks, table.head, strict=True)
-    )
+    head = "".join(f'<th scope="col"{look}>{_inline(cell)}</th>' for look, cell in zip(looks, table.head, strict=True))
     rows = []
     for row in table.rows:
         cells = "".join(f"<td{look}>{_inline(cell)}</td>" for look, cell in zip(looks, row, strict=True))
         rows.append(f"<tr{' class=part' if _said(row[0]).startswith(' ') else ''}>{cells}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    # Parts belong to the row above them, which a change of order would part them from.
+    sortable = len(table.rows) > 2 and not any("class=part" in row for row in rows)
+    return f"<table{' class=sortable' if sortable else ''}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _inline(words: Words) -> str:

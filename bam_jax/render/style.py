@@ -4,7 +4,7 @@ import functools
 import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,24 @@ INK = "#1b1f24"
 GRID = "#8a919966"
 COLOURS = ("#3d7fc4", "#d9822b", "#2f9e77", "#b565a7", "#d0505a", "#7d8590", "#a58a1a")
 """Told apart with every common colour blindness, legible on white and on black."""
-DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)))
+METHOD_COLOURS = {
+    **{"sinusoidal": "#7d8590", "learned": "#4d8f9e", "nope": "#8c6d4f"},
+    **{"rope": "#d9822b", "p_rope": "#c2651a", "rope_pi": "#e0a050", "rope_ntk": "#b8860b", "rope_yarn": "#c98f5a"},
+    **{"alibi": "#2f9e77", "alibi_learned": "#1f7a5c", "kerple_log": "#7ba428", "kerple_power": "#8fb556"},
+    **{
+        "t5_distance": "#a58a1a",
+        "t5": "#a58a1a",
+        "fire": "#5f8f3a",
+        "additive_decay": "#6aa08a",
+        "sandwich": "#93a13f",
+    },
+    **{"bam": "#3d7fc4", "bam_contextual": "#6f63c9", "gaussian": "#6fa3d8", "student_t": "#2b5f9a"},
+    **{"cable": "#d0505a", "cable_nw": "#e0838b", "k_cable": "#a83a55", "fox": "#b565a7"},
+    **{"dape_kerple": "#93579f", "dape_cable": "#c2477f", "cope": "#9b6bb3"},
+}
+"""The colour of an encoding, the same in every figure: absolute ones grey and teal, none brown, rotary orange, decaying priors
+green, learned priors blue, and red to purple where the text decides."""
+DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (7, 3)))
 SIZE = 4.9
 """Inches; narrow, so that text stays legible on a telephone."""
 LONGEST = 48
@@ -108,6 +125,28 @@ def style[T](labels: Sequence[T], label: T) -> dict[str, Any]:
     return {"color": COLOURS[colour], "linestyle": DASHES[turn % len(DASHES)]}
 
 
+def method_styles(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Colour and dashes of each curve of a figure: a colour for its encoding, dashes where several share one.
+
+    >>> looks = method_styles({"BAM": "bam", "BAM SSMax": "bam", "mine": "cauchy:CauchyPrior"})
+    >>> looks["BAM"]["color"] == looks["BAM SSMax"]["color"], looks["BAM"]["linestyle"] == looks["BAM SSMax"]["linestyle"]
+    (True, False)
+
+    Args:
+        encodings: the name of each curve's encoding by the curve's label; others than the project's own share `COLOURS`.
+    """
+    others = [name for name in dict.fromkeys(encodings.values()) if name not in METHOD_COLOURS]
+    shared: dict[str, int] = {}
+    looks = {}
+    # Scalable Softmax is drawn solid, if it is there, and what differs from it in dashes.
+    for label in sorted(encodings, key=lambda label: "SSMax" not in label):
+        name = encodings[label]
+        colour = METHOD_COLOURS[name] if name in METHOD_COLOURS else COLOURS[others.index(name) % len(COLOURS)]
+        turn = shared[colour] = shared[colour] + 1 if colour in shared else 0
+        looks[label] = {"color": colour, "linestyle": DASHES[turn % len(DASHES)]}
+    return looks
+
+
 @styled
 def svg(figure: Figure, name: str, label: str) -> str:
     """A figure as part of a page: text in the page's colour, and ids of its own.
@@ -134,4 +173,10 @@ def svg(figure: Figure, name: str, label: str) -> str:
 def save(figure: Figure, path: Path) -> None:
     """Writes `path`.png and `path`.svg, on white."""
     figure.savefig(path.with_suffix(".png"), dpi=200)
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    save_svg(figure, path.with_suffix(".svg"))
+
+
+@styled
+def save_svg(figure: Figure, path: Path) -> None:
+    """Writes a figure as SVG, on white; equal figures give equal files."""
+    figure.savefig(path, metadata={"Date": None})

@@ -41,9 +41,25 @@ def page_sections(path: Path, folder: Path, scale: str) -> list[Section]:
     Raises:
         UserError: a file without claims, or a run that cannot be read.
     """
+    file, judged = judge(path, folder, scale)
+    return judged_sections(file, judged, scale)
+
+
+def judge(path: Path, folder: Path, scale: str) -> tuple[ClaimsFile, Mapping[str, Sequence[Judgement]]]:
+    """The claims of a file, and all of them judged, by paper; arguments and errors as in `page_sections`."""
     file = claims.load(path)
     measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
-    judged = claims.judge(file.by_paper, measured, printed)
+    return file, claims.judge(file.by_paper, measured, printed)
+
+
+def judged_sections(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]], scale: str) -> list[Section]:
+    """The page's sections of claims that are judged already.
+
+    Args:
+        file: the claims.
+        judged: by paper.
+        scale: at which they were.
+    """
     return [
         Section(f"At the {scale} scale", items=file.notes),
         verdicts_section(file, judged),
@@ -65,7 +81,7 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
     found = {judgement.verdict for said in judged.values() for judgement in said}
     shown = [verdict for verdict in Verdict if verdict in found]
     rows = [
-        [verdict.value, *(str(_count(said, verdict)) for said in judged.values()), MEANINGS[verdict]]
+        [verdict.value, *(str(count_verdicts(said, verdict)) for said in judged.values()), MEANINGS[verdict]]
         for verdict in shown
     ]
     text = f"{PROCEDURE.strip()} {tested} claims are tested here. The criteria are {frozen}."
@@ -80,7 +96,9 @@ def claims_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
     """
     sections = []
     for paper, said in judged.items():
-        counted = ", ".join(f"{each.value} {_count(said, each)}" for each in Verdict if _count(said, each))
+        counted = ", ".join(
+            f"{each.value} {count_verdicts(said, each)}" for each in Verdict if count_verdicts(said, each)
+        )
         items = [claim_item(judgement) for judgement in said]
         sections.append(Section(paper, f"{len(items)} claims: {counted}.", items=items))
         measured = [judgement for judgement in said if any(criterion.n for criterion in judgement.criteria)]
@@ -114,7 +132,13 @@ def claim_item(judgement: Judgement) -> str:
     return f"**{judgement.verdict.value}**{own[judgement.printed]} · {claim.place}: {claim.says} — {evidence}."
 
 
-def _count(said: Sequence[Judgement], verdict: Verdict) -> int:
+def count_verdicts(said: Sequence[Judgement], verdict: Verdict) -> int:
+    """The number of claims that have a verdict.
+
+    Args:
+        said: the claims, judged.
+        verdict: one.
+    """
     return sum(judgement.verdict is verdict for judgement in said)
 
 

@@ -17,16 +17,18 @@ from bam_jax.render import page, style
 from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Estimated, Section, Table, Words
+from bam_jax.report.cell_words import describe_interval
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import length_curves, position_curves
 from bam_jax.report.run_priors import find_priors
-from bam_jax.report.tables_page import describe_interval
 from bam_jax.system import files
 
 SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals over n seeds; thin lines are the seeds, where there
 are no more than {FEW}."""
 GEOMETRIC = "Means of perplexities are geometric."
+COLUMNS = 12
+"""Lengths of a table that are shown one by one; the figure beside it has all."""
 
 
 def write(folder: Path) -> Path:
@@ -68,7 +70,8 @@ def page_sections(
     again = f"python -m bam_jax.report {shlex.quote(str(folder))}"
     main = [run for run in runs if run.label == runs[0].label]
     sections = [
-        _summary(description, runs, length_curves(runs, Passkey.name), context),
+        _summary(description, runs, main[0].label, context),
+        *_expected_sections(description["claims"], length_curves(runs, Passkey.name), context),
         *_passkey_sections(runs, main, context, again),
         *_perplexity_sections(runs, main, context, again),
     ]
@@ -122,19 +125,8 @@ def _perplexity_sections(runs: Sequence[Run], main: Sequence[Run], context: int,
     return sections
 
 
-def _summary(description: Mapping[str, Any], runs: Sequence[Run], passkey: Curves, context: int) -> Section:
-    """The results that were expected beside what was measured, and what is missing."""
-    rows = []
-    for bound in description["claims"]:
-        label, length = bound["label"], bound["length"]
-        curve = passkey[label] if label in passkey else Curve([], {})
-        values = curve.values(length)
-        met = "not measured"
-        if values:
-            met = "yes" if bound["least"] <= curve.middle(length) <= bound["most"] else "NO"
-        every = " ".join(f"{value:.2f}" for value in values)
-        what = f"{label} at {render.times(length, context)}"
-        rows.append([what, _bounds(bound["least"], bound["most"]), _estimate(curve, length), every, met])
+def _summary(description: Mapping[str, Any], runs: Sequence[Run], main: str, context: int) -> Section:
+    """The best rows where they look furthest, the time that all took, and the runs that are missing."""
     cells = [cell for run in runs for cell in run.cells]
     training = sum(run.metrics["seconds"] for run in runs if run.metrics)
     measuring = sum(cell["seconds"] for cell in cells if "seconds" in cell)
@@ -144,8 +136,52 @@ def _summary(description: Mapping[str, Any], runs: Sequence[Run], passkey: Curve
     missing = [run.name for run in runs if not run.cells and len(run.commands) > 1]
     if missing:
         text += f" NOT THERE YET: {', '.join(missing)}; see `{description['folder']}/logs` and run this again."
-    table = Table(["passkey accuracy", "should be", "mean", "every seed", "met"], rows) if rows else None
-    return Section("In short", text, table=table, commands=[description["command"]])
+    found = [
+        *_findings(length_curves(runs, Passkey.name), main, context, "finds most keys", largest=True),
+        *_findings(length_curves(runs, Perplexity.name), main, context, "has the lowest perplexity", largest=False),
+    ]
+    return Section("In short", text, items=found, commands=[description["command"]])
+
+
+def _findings(curves: Curves, main: str, context: int, does: str, *, largest: bool) -> list[str]:
+    """The best row and the next at the longest length that two rows have, and the main row where it alone goes further."""
+    found = []
+    said = lambda label, length: _in_words(curves[label], length)
+    shared = [
+        n for curve in curves.values() for n in curve.lengths if sum(bool(c.values(n)) for c in curves.values()) > 1
+    ]
+    if shared:
+        length = max(shared)
+        there = [label for label, curve in curves.items() if curve.values(length)]
+        best, second = sorted(there, key=lambda label: curves[label].middle(length), reverse=largest)[:2]
+        where = render.times(length, context)
+        found.append(f"At {where} {best} {does}: {said(best, length)}; next is {second}, {said(second, length)}.")
+    if main in curves and (not shared or curves[main].lengths[-1] > max(shared)):
+        far = curves[main].lengths[-1]
+        found.append(f"At {render.times(far, context)}, which it alone was asked for, {main} has {said(main, far)}.")
+    return found
+
+
+def _in_words(curve: Curve, length: int) -> str:
+    words = _estimate(curve, length)
+    return f"{words.text} {words.below}" if isinstance(words, Estimated) else str(words)
+
+
+def _expected_sections(claims: Sequence[Mapping[str, Any]], passkey: Curves, context: int) -> list[Section]:
+    """The results that were expected beside what was measured; no section where nothing was."""
+    rows: list[list[Words]] = []
+    for bound in claims:
+        label, length = bound["label"], bound["length"]
+        curve = passkey[label] if label in passkey else Curve([], {})
+        values = curve.values(length)
+        met = "not measured"
+        if values:
+            met = "yes" if bound["least"] <= curve.middle(length) <= bound["most"] else "NO"
+        every = " ".join(f"{value:.2f}" for value in values)
+        what = f"{label} at {render.times(length, context)}"
+        rows.append([what, met, _bounds(bound["least"], bound["most"]), _estimate(curve, length), every])
+    table = Table(["passkey accuracy", "met", "should be", "mean", "every seed"], rows)
+    return [Section("What was expected", table=table)] if rows else []
 
 
 def _bounds(least: float, most: float) -> str:
@@ -164,7 +200,7 @@ def _curves_sections(section: Section, curves: Curves, context: int) -> list[Sec
         curves: drawn there.
         context: tokens seen in training.
     """
-    lengths = sorted({length for curve in curves.values() for length in curve.lengths})
+    lengths = _spaced(sorted({length for curve in curves.values() for length in curve.lengths}))
     head = [render.times(length, context) for length in lengths]
     means = [[label, *(_estimate(curve, length) for length in lengths)] for label, curve in curves.items()]
     sections = [dataclasses.replace(section, table=Table(["", *head], means))]
@@ -177,6 +213,20 @@ def _curves_sections(section: Section, curves: Curves, context: int) -> list[Sec
         table = Table(["", "seed", *head], rows)
         sections.append(Section(f"{section.title}: every seed", table=table, folded=True))
     return sections
+
+
+def _spaced(lengths: Sequence[int]) -> list[int]:
+    """All lengths where they are few; else each at least twice the one before, and the last.
+
+    >>> _spaced(range(64, 64 * 33, 64))
+    [64, 128, 256, 512, 1024, 2048]
+    """
+    if len(lengths) <= COLUMNS:
+        return list(lengths)
+    kept = [lengths[0]]
+    for length in lengths:
+        kept += [length] if length >= 2 * kept[-1] else []
+    return kept if kept[-1] == lengths[-1] else [*kept, lengths[-1]]
 
 
 def _estimate(curve: Curve, length: int) -> Words:
@@ -203,12 +253,14 @@ def _depths_section(main: Sequence[Run], context: int, commands: list[str]) -> S
             if cell["eval"] == Passkey.name and run.curve(cell) == run.label:
                 cells[cell["length"], cell["depth"]].append(cell)
     means = {place: results.mean(cells[place]) for place in sorted(cells)}
-    lengths, depths = sorted({length for length, _ in means}), sorted({depth for _, depth in means})
-    rows = [[f"{d:.2f}", *(_number(means[n, d]) if (n, d) in means else "" for n in lengths)] for d in depths]
+    finest = max((tuple(depth for each, depth in means if each == length) for length, _ in means), key=len)
+    lengths = [length for length in sorted({n for n, _ in means}) if all((length, depth) in means for depth in finest)]
+    rows = [[f"{depth:.2f}", *(_number(means[length, depth]) for length in lengths)] for depth in finest]
     return Section(
         "Passkey accuracy by length and depth",
         f"""{main[0].label}, mean over {len(main)} seed{"s" if len(main) > 1 else ""}. At depth 0 the key stands at the
-        start, as far from the question as it can. Intervals stand above, where all depths count together.""",
+        start, as far from the question as it can. The table has the lengths with keys at {len(finest)} depths. Intervals stand
+        above, where all depths count together.""",
         figure=render.heat_map(means, context),
         name="depths",
         table=Table(["depth", *(render.times(length, context) for length in lengths)], rows),

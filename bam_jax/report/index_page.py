@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.config import Config
-from bam_jax.experiments.claims import TITLE
+from bam_jax.experiments.claims import TITLE, Judgement, Verdict
 from bam_jax.experiments.results import Run
 from bam_jax.render.page import Link, Section, Table, Words
+from bam_jax.report.claims_page import count_verdicts
+from bam_jax.report.paper_page import findings
 from bam_jax.report.progress import Progress, Status, describe_training
 
 INDEX = "index.html"
 CLAIMS = "claims.html"
+FEW = 12
+"""Runs that the index lists without being asked."""
 
 
 def run_file(name: str) -> str:
@@ -37,7 +41,7 @@ def page_sections(
     configs: Mapping[str, Config],
     folder: Path,
     *,
-    claims: bool,
+    claims: Mapping[str, Sequence[Judgement]] | None,
 ) -> list[Section]:
     """The page's sections, in their order.
 
@@ -47,29 +51,55 @@ def page_sections(
         runs: all runs by name.
         configs: theirs.
         folder: of the runs.
-        claims: whether the papers' claims have a page.
+        claims: the papers' claims, judged, by paper; None: they have no page.
     """
     sections = []
+    if claims is not None:
+        sections.append(_claims_section(claims))
     if papers:
-        sections.append(_papers_section(papers))
-    if claims:
-        sections.append(Section("The papers' claims", items=[Link(TITLE, CLAIMS)]))
+        sections += _papers_sections(papers)
     if descriptions:
         sections.append(_folders_section(descriptions, runs, folder))
     sections.append(_runs_section(runs, configs, folder))
     return sections
 
 
-def _papers_section(papers: Sequence[Progress]) -> Section:
+def _claims_section(judged: Mapping[str, Sequence[Judgement]]) -> Section:
+    """The number of the papers' claims with each verdict."""
+    shown = [verdict for verdict in Verdict if any(count_verdicts(said, verdict) for said in judged.values())]
+    rows: list[list[Words]] = [
+        [verdict.value, *(f"{count_verdicts(said, verdict)}" for said in judged.values())] for verdict in shown
+    ]
+    return Section(
+        "The papers' claims",
+        "Each with its criterion, interval and number of seeds:",
+        items=[Link(TITLE, CLAIMS)],
+        table=Table(["verdict", *judged], rows),
+    )
+
+
+def _papers_sections(papers: Sequence[Progress]) -> list[Section]:
+    """The findings, experiment by experiment; then, folded, the experiments of which nothing is measured."""
     counts = Counter(progress.status for progress in papers)
-    rows: list[list[Words]] = []
+    found: list[list[Words]] = []
+    waiting: list[Words] = []
     for progress in papers:
-        sign = progress.status.value[0]
-        asked = len(progress.asked)
         link = Link(progress.made.title, paper_file(progress.path))
-        rows.append([link, f"{sign} {len(progress.settled)} of {asked}" if asked else sign])
-    text = ", ".join(f"{counts[status]} {status.value}" for status in Status)
-    return Section("Tables and figures of the papers", text, table=Table(["", "cells measured"], rows))
+        if progress.status in (Status.DONE, Status.PART):
+            cells = f"{progress.status.value[0]} {len(progress.settled)} of {len(progress.asked)}"
+            found.append([link, " ".join(findings(progress)), cells])
+        else:
+            waiting.append(link)
+    sections = []
+    if found:
+        progressed = ", ".join(f"{counts[status]} {status.value}" for status in Status)
+        text = f"{progressed}. A finding compares means and is no verdict."
+        table = Table(["", "at the longest length", "cells measured"], found)
+        sections.append(Section("Tables and figures of the papers", text, table=table))
+    if waiting:
+        title = f"Experiments of which nothing is measured here: {len(waiting)}"
+        sections.append(Section(title, items=waiting, folded=bool(found)))
+    return sections
 
 
 def _folders_section(descriptions: Mapping[Path, Mapping[str, Any]], runs: Mapping[str, Run], folder: Path) -> Section:
@@ -90,4 +120,4 @@ def _runs_section(runs: Mapping[str, Run], configs: Mapping[str, Config], folder
         progress = [describe_training(run, folder / name), loss]
         rows.append([Link(name, run_file(name)), sizes, f"{config.context}", *progress, f"{len(run.cells)}"])
     head = ["", "layers×width", "context", "steps", "last loss", "measurements"]
-    return Section("Runs", f"{len(runs)} of them.", table=Table(head, rows))
+    return Section(f"All runs: {len(runs)}", table=Table(head, rows), folded=len(runs) > FEW)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax import render
-from bam_jax.experiments import results, tables
+from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.entries import Entry
-from bam_jax.experiments.experiment import Column, Table
+from bam_jax.experiments.experiment import Column, Experiment, Table
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.style import Figure
@@ -19,13 +19,13 @@ type Cells = Mapping[tuple[str, str], float]
 """Fractions by the names of their row and column."""
 
 
-def draw_curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figure | None:
+def draw_curves(made: Experiment, table: Table, entries: Sequence[Entry]) -> Figure | None:
     """A table over lengths or positions as curves; None where its columns are something else or nothing is measured.
 
     Args:
-        table: of an experiment.
-        entries: its cells.
-        context: tokens seen in training.
+        made: the experiment.
+        table: of it.
+        entries: the table's cells.
     """
     columns = [(column, column.evaluation) for column in table.columns if column.evaluation]
     kinds = {(evaluation.curve, column.position > 0, column.depth) for column, evaluation in columns}
@@ -36,8 +36,14 @@ def draw_curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figur
     curve, by_position, depth = kinds.pop()
     if depth is not None or not curve:
         return None
-    curves = {row: _curve([entry for entry in entries if entry.row == row]) for row in table.values}
-    curves = {row: made for row, made in curves.items() if made.seeds}
+    planned = jobs.row_jobs(made)
+    context = planned[0].config.context
+    encodings = {job.row.label: job.config.encoding for job in planned}
+    curves = {}
+    for row in table.values:
+        drawn = _curve([entry for entry in entries if entry.row == row], encodings[table.row(row)])
+        if drawn.seeds:
+            curves[row] = drawn
     if not curves:
         return None
     if curve == "accuracy":
@@ -45,11 +51,12 @@ def draw_curves(table: Table, entries: tuple[Entry, ...], context: int) -> Figur
     return render.positions(curves, context) if by_position else render.perplexity(curves, context)
 
 
-def _curve(entries: Sequence[Entry]) -> Curve:
+def _curve(entries: Sequence[Entry], encoding: str) -> Curve:
     """The curve of a row; a place where no seed is measured has no point.
 
     Args:
         entries: the row's cells.
+        encoding: of the row's model.
     """
     seeds: dict[int, dict[int, float]] = defaultdict(dict)
     intervals = {}
@@ -60,7 +67,7 @@ def _curve(entries: Sequence[Entry]) -> Curve:
                 seeds[seed][place] = value
             if entry.interval is not None:
                 intervals[place] = entry.interval
-    return Curve([Seed(seed, values) for seed, values in sorted(seeds.items())], intervals)
+    return Curve([Seed(seed, values) for seed, values in sorted(seeds.items())], intervals, encoding)
 
 
 def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:

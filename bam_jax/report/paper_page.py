@@ -11,9 +11,10 @@ from bam_jax import render
 from bam_jax.experiments.results import Run
 from bam_jax.render.fractions import Grid
 from bam_jax.render.page import Link, Section, Table, Words
+from bam_jax.report.findings import describe_finding
 from bam_jax.report.paper_figures import draw_curves, passkey_grids, ruler_grids
 from bam_jax.report.progress import Progress, describe_training
-from bam_jax.report.tables_page import notes_sections, table_sections
+from bam_jax.report.tables_page import notes_sections, reading_sections, table_sections
 
 
 def page_sections(
@@ -32,11 +33,10 @@ def page_sections(
         UserError: results that cannot be read.
     """
     made = progress.made
-    context = progress.planned[0].config.context
-    sections = [_summary(progress, runs, folder, given), *_runs_sections(progress, runs, page, folder)]
+    sections = [_summary(progress, runs, folder, given), *reading_sections(made, progress.entries)]
     for number, (table, entries) in enumerate(zip(made.tables, progress.entries, strict=True), start=1):
         grid, lines = table_sections(table, entries, comparable=made.comparable)
-        figure = draw_curves(table, entries, context)
+        figure = draw_curves(made, table, entries)
         sections += [dataclasses.replace(grid, figure=figure, name=f"table{number}"), lines]
     depths, tasks = passkey_grids(progress, folder), ruler_grids(progress)
     if depths:
@@ -60,11 +60,11 @@ def page_sections(
                 table=_grids_table(tasks, "task"),
             )
         )
-    return sections + notes_sections(made)
+    return [*sections, *_runs_sections(progress, runs, page, folder), *notes_sections(made)]
 
 
 def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: Sequence[str]) -> Section:
-    """The experiment's progress, and the commands that make it."""
+    """The findings of its tables, the experiment's progress, and the commands that make it."""
     trained = {job.name: job for job in progress.planned if job.row.train}
     begun = [runs[name] for name in trained if name in runs]
     done = sum(run.metrics["step"] == trained[run.name].config.steps for run in begun if run.metrics)
@@ -76,7 +76,18 @@ def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: S
         shlex.join(["python", "-m", module, str(progress.path), *given, f"--runs={folder}"])
         for module in ("bam_jax.sweep", "bam_jax.tables")
     ]
-    return Section("In short", text, commands=commands)
+    return Section("In short", text, items=findings(progress), commands=commands)
+
+
+def findings(progress: Progress) -> list[str]:
+    """The finding of each table that has one, after the table's name where there are several.
+
+    Args:
+        progress: of the experiment.
+    """
+    both = zip(progress.made.tables, progress.entries, strict=True)
+    found = {table.title: said for table, entries in both if (said := describe_finding(table, entries))}
+    return [f"{title}: {said}" for title, said in found.items()] if len(progress.made.tables) > 1 else [*found.values()]
 
 
 def _runs_sections(

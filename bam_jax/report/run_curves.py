@@ -21,10 +21,12 @@ def length_curves(runs: Iterable[Run], evaluation: str) -> Curves:
         evaluation: the name of one that makes a curve, such as "passkey".
     """
     groups: dict[str, dict[int, dict[int, list[Cell]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    encodings = {}
     for run in runs:
         for cell in run.cells:
             if cell["eval"] == evaluation:
                 groups[run.curve(cell)][run.seed][cell["length"]].append(cell)
+                encodings[run.curve(cell)] = _encoding(run)
     kind = Kind[kind_of(evaluation).curve.upper()]
     curves = {}
     for label, seeds in groups.items():
@@ -36,21 +38,27 @@ def length_curves(runs: Iterable[Run], evaluation: str) -> Curves:
             Seed(seed, {length: results.mean(lengths[length]) for length in sorted(lengths)})
             for seed, lengths in seeds.items()
         ]
-        curves[label] = make_curve(kind, means, prompts)
+        curves[label] = make_curve(kind, means, prompts, encodings[label])
     return curves
 
 
-def make_curve(kind: Kind, seeds: Sequence[Seed], prompts: Counter[int]) -> Curve:
+def _encoding(run: Run) -> str:
+    """The name of a run's encoding; "" where its configuration is not there."""
+    return run.config.encoding if run.config else ""
+
+
+def make_curve(kind: Kind, seeds: Sequence[Seed], prompts: Counter[int], encoding: str = "") -> Curve:
     """A curve with the interval over seeds wherever two or more have a value.
 
     Args:
         kind: of the values.
         seeds: one at least.
         prompts: of all seeds together, by length; only accuracies need them.
+        encoding: as of `Curve`.
     """
     alone = Curve(seeds, {})
     intervals = {length: statistics.interval(kind, alone.values(length), prompts[length]) for length in alone.lengths}
-    return Curve(seeds, {length: ends for length, ends in intervals.items() if ends is not None})
+    return Curve(seeds, {length: ends for length, ends in intervals.items() if ends is not None}, encoding)
 
 
 def position_curves(runs: Iterable[Run]) -> Curves:
@@ -60,6 +68,7 @@ def position_curves(runs: Iterable[Run]) -> Curves:
         runs: cells of a run with the same label count together.
     """
     curves: dict[str, list[Seed]] = defaultdict(list)
+    encodings = {}
     for run in runs:
         groups: dict[str, list[Cell]] = defaultdict(list)
         for cell in run.cells:
@@ -67,7 +76,8 @@ def position_curves(runs: Iterable[Run]) -> Curves:
                 groups[run.curve(cell)].append(cell)
         for label, cells in groups.items():
             curves[label].append(Seed(run.seed, window_perplexities(cells)))
-    return {label: make_curve(Kind.PERPLEXITY, seeds, Counter()) for label, seeds in curves.items()}
+            encodings[label] = _encoding(run)
+    return {label: make_curve(Kind.PERPLEXITY, seeds, Counter(), encodings[label]) for label, seeds in curves.items()}
 
 
 def window_perplexities(cells: Sequence[Cell]) -> dict[int, float]:

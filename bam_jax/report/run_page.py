@@ -140,7 +140,7 @@ def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name:
         grid = _grid([(short_task(cell["task"]), cell) for cell in cells])
         figure = render.grids({"": grid}, down="task", across="length in tokens")
     elif figure_of == "position" and any(len(cell["windows"]) > 1 for cell in cells):
-        curve = Curve([Seed(config.seed, window_perplexities(cells))], {})
+        curve = Curve([Seed(config.seed, window_perplexities(cells))], {}, config.encoding)
         figure = render.positions({"perplexity": curve}, config.context)
     else:
         return Section(title, table=table)

@@ -103,10 +103,12 @@ def write(
             save(paper_file(paper.path), paper.made.title, sections)
         for path, description in descriptions.items():
             save(folder_file(path), description["title"], _folder_page(path, description, runs, priors, folder))
+        judged = None
         if claims is not None:
-            save(CLAIMS, TITLE, claims_page.page_sections(claims, folder, scale or SCALES[0]))
-    index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=claims is not None)
-    write_atomically(out / INDEX, page.to_html(f"Experiments and runs in {folder}", index))
+            file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
+            save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
+    index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
+    write_atomically(out / INDEX, page.to_html(f"What the runs in {folder} found", index))
     return out / INDEX
 
 

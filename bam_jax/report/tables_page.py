@@ -4,16 +4,18 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bam_jax.experiments import experiment, results
 from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
-from bam_jax.experiments.experiment import DASH, Experiment, Table
+from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.statistics import Kind
 from bam_jax.experiments.tables import compare
-from bam_jax.render import page
+from bam_jax.render import page, style
 from bam_jax.render.page import Estimated, Section, Words
+from bam_jax.report.cell_words import cell_formatter, cell_value, describe_interval, end_formatter, format_value
+from bam_jax.report.paper_figures import draw_curves
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import write_atomically
 
@@ -22,6 +24,9 @@ CSV_HEAD = ("table", "row", "column", "ours", "low", "high", "paper", "differenc
 GIVEN_UP = "0 (stopped)"
 MEANS = """Several training seeds: their mean (of perplexities the geometric one), its 95% t interval and their number n; the
 error of an accuracy is at least that of its prompts. Every seed's value stands cell by cell."""
+COMPARED = "In brackets the paper's value."
+NOT_COMPARED = "The paper's values, which models of this size cannot be held against, stand cell by cell."
+HERE = "A column has the paper's name, and below it the tokens here."
 LEGEND = f"{GIVEN_UP}: not measured, since no prompt was answered at the lengths before."
 WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: "not measurable"}
 """States that have words of their own; the remark says the others."""
@@ -57,7 +62,7 @@ def write(
 
 
 def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, records: str | None = None) -> Iterator[str]:
-    """The tables of experiments as Markdown to paste elsewhere: each a title and a grid "ours [interval] n (paper)".
+    """The tables of experiments as Markdown to paste elsewhere: each a title and a grid.
 
     Args:
         files, runs, scale, records: see `write`.
@@ -67,7 +72,29 @@ def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, recor
     """
     for _, made, compared in _compare_all(files, runs, scale, records):
         for table, entries in zip(made.tables, compared, strict=True):
-            yield f"{table.title}\n\n{page.table_to_markdown(_grid(table, entries))}\n"
+            grid = _grid(table, entries, comparable=made.comparable)
+            yield f"{table.title}\n\n{page.table_to_markdown(grid)}\n"
+
+
+def draw(files: Sequence[str], runs: Path, out: Path, scale: str | None, records: str | None = None) -> Iterator[Path]:
+    """Draws the tables of experiments whose columns are lengths or positions, each as NAME.svg or NAME-2.svg.
+
+    Args:
+        files, runs, out, scale, records: see `write`.
+
+    Yields:
+        the path of each figure.
+
+    Raises:
+        UserError: see `write`.
+    """
+    for path, made, compared in _compare_all(files, runs, scale, records):
+        figures = (draw_curves(made, *each) for each in zip(made.tables, compared, strict=True))
+        for number, figure in enumerate(filter(None, figures), start=1):
+            name = f"{Path(path).stem}-{scale or experiment.SCALES[0]}{f'-{number}' if number > 1 else ''}.svg"
+            out.mkdir(parents=True, exist_ok=True)
+            style.save_svg(figure, out / name)
+            yield out / name
 
 
 def _compare_all(
@@ -86,34 +113,49 @@ def _compare_all(
 
 
 def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> list[Section]:
-    """For each table a grid "ours (paper)", then the same cell by cell; at last the notes.
+    """The signs of the tables; for each table a grid, then the same cell by cell; at last the notes.
 
     Args:
         made: the experiment.
         entries: the cells of each of its tables.
     """
-    sections: list[Section] = []
+    sections = reading_sections(made, entries)
     for table, cells in zip(made.tables, entries, strict=True):
         sections += table_sections(table, cells, comparable=made.comparable)
     return sections + notes_sections(made)
 
 
 def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) -> tuple[Section, Section]:
-    """A grid "ours (paper)", and the same cell by cell.
+    """A grid of our values, with the paper's in brackets where they compare, and the same cell by cell.
 
     Args:
         table: of an experiment.
         entries: its cells.
         comparable: whether a difference from the paper means anything.
     """
-    text = f"{sum(bool(entry.ours) for entry in entries)} of {len(entries)} cells measured. Ours (paper)."
-    if any(entry.interval for entry in entries):
-        text = f"{text} {MEANS}"
-    if any(entry.stopped for entry in entries):
-        text = f"{text} {LEGEND}"
-    whole = Section(table.title, text, table=_grid(table, entries))
+    text = f"{sum(bool(entry.ours) for entry in entries)} of {len(entries)} cells measured."
+    whole = Section(table.title, text, table=_grid(table, entries, comparable=comparable))
     lines = [entry_line(entry, comparable=comparable) for entry in entries]
     return whole, Section(f"{table.title}: cell by cell", table=page.Table(HEAD, lines), folded=True)
+
+
+def reading_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> list[Section]:
+    """A folded section on the signs that the experiment's tables use; none where they need no words.
+
+    Args:
+        made: the experiment.
+        entries: the cells of each of its tables.
+    """
+    cells = [entry for table in entries for entry in table]
+    heads = [_head(column, comparable=made.comparable) for table in made.tables for column in table.columns]
+    used = {
+        COMPARED if made.comparable else NOT_COMPARED: any(entry.paper for entry in cells),
+        HERE: any(isinstance(head, Estimated) for head in heads),
+        MEANS: any(entry.interval for entry in cells),
+        LEGEND: any(entry.stopped for entry in cells),
+    }
+    items = [" ".join(words.split()) for words, is_used in used.items() if is_used]
+    return [Section("The signs in the tables", items=items, folded=True)] if items else []
 
 
 def notes_sections(made: Experiment) -> list[Section]:
@@ -121,56 +163,34 @@ def notes_sections(made: Experiment) -> list[Section]:
     return [Section("What these numbers say, and what they do not", items=made.notes)] if made.notes else []
 
 
-def _grid(table: Table, entries: Sequence[Entry]) -> page.Table:
+def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.Table:
     width = len(table.columns)
     rows = [
-        [label, *map(_in_grid, entries[start : start + width])]
+        [label, *(_in_grid(entry, comparable=comparable) for entry in entries[start : start + width])]
         for label, start in zip(table.values, range(0, len(entries), width), strict=True)
     ]
-    return page.Table(["", *(each.label for each in table.columns)], rows)
+    return page.Table(["", *(_head(each, comparable=comparable) for each in table.columns)], rows)
 
 
-def _in_grid(entry: Entry) -> Words:
-    paper = f" ({entry.paper})" if entry.paper else ""
-    value = _middle(entry)
+def _head(column: Column, *, comparable: bool) -> Words:
+    """A column's name; where that is a length of the paper's and not of these models, with theirs below."""
+    named = re.fullmatch(r"[<>~]?[\d.,]+[KM]?", column.label)
+    if comparable or named is None or column.evaluation is None:
+        return column.label
+    tokens = column.position or column.evaluation.lengths[0]
+    return Estimated(column.label, f"{tokens:,}")
+
+
+def _in_grid(entry: Entry, *, comparable: bool) -> Words:
+    paper = f" ({entry.paper})" if entry.paper and comparable else ""
+    value = cell_value(entry)
     if value is None:
-        ours = GIVEN_UP if entry.stopped else "" if entry.paper == DASH else "…"
-        return f"{ours}{paper}".strip()
-    shown = _formatter(entry)(value)
+        ours = GIVEN_UP if entry.stopped else entry.paper if entry.paper == DASH else "…"
+        return f"{ours}{paper if entry.paper != DASH else ''}"
+    shown = cell_formatter(entry)(value)
     if entry.kind in (Kind.SPEED, Kind.CONFIGURATION):
         return f"{shown}{paper}"
-    return Estimated(f"{shown}{paper}", describe_interval(entry.interval, len(entry.by_seed), _end_formatter(shown)))
-
-
-def _formatter(entry: Entry) -> Callable[[float], str]:
-    """A function that prints a number of a cell: as its paper does, or accuracies that it has none of with two decimals."""
-    if entry.kind is Kind.ACCURACY and not entry.paper:
-        return "{:.2f}".format
-    return lambda number: format_value(number, entry.paper)
-
-
-def _end_formatter(shown: str) -> Callable[[float], str]:
-    """A function that prints the ends of an interval with as many decimals as its middle is shown with."""
-    return f"{{:,.{len(shown.partition('.')[2])}f}}".format
-
-
-def _middle(entry: Entry) -> float | None:
-    """The value of a cell: the middle of its interval, or its one seed's; None where no seed is measured."""
-    return entry.interval.middle if entry.ours and entry.interval else entry.mean
-
-
-def describe_interval(interval: tuple[float, float, float] | None, n: int, show: Callable[[float], str]) -> str:
-    """The interval over seeds and their number in words.
-
-    >>> describe_interval((0.5, 0.75, 1.0), 3, "{:.2f}".format), describe_interval(None, 1, str)
-    ('[0.50, 1.00] n=3', '1 seed')
-
-    Args:
-        interval: its low end, middle and high end; None of one seed.
-        n: the number of seeds.
-        show: an end as it is printed.
-    """
-    return "1 seed" if interval is None else f"[{show(interval[0])}, {show(interval[2])}] n={n}"
+    return Estimated(f"{shown}{paper}", describe_interval(entry.interval, len(entry.by_seed), end_formatter(shown)))
 
 
 def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
@@ -180,17 +200,17 @@ def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
         entry: the cell.
         comparable: whether the difference means anything.
     """
-    row, column, value = entry.row, entry.column.label, _middle(entry)
+    row, column, value = entry.row, entry.column.label, cell_value(entry)
     if value is None:
         return [row, column, _remarks(entry, measured=False), "", entry.paper, "", ""]
-    show = _formatter(entry)
+    show = cell_formatter(entry)
     paper = parse_number(entry.paper)
     difference = ""
     if paper is not None and comparable:
         difference = format_value(value - float(paper), entry.paper, sign="+")
     interval = ""
     if entry.interval:
-        end = _end_formatter(show(value))
+        end = end_formatter(show(value))
         interval = f"{end(entry.interval.low)} to {end(entry.interval.high)}"
     seeds = f"{len(entry.by_seed)}"
     if len(entry.by_seed) > 1:
@@ -235,26 +255,6 @@ def _describe_speed(outcome: Outcome, entry: Entry) -> str:
     return f"{spread}{record['ratio']:.2f} times NoPE's; {place}"
 
 
-def format_value(value: float, printed: str, sign: str = "") -> str:
-    """A value with as many decimals as the paper prints, or two digits where those would all be 0.
-
-    >>> format_value(1.2345, "1.74"), format_value(0.00413, "1.74"), format_value(0.5, "1.74", sign="+")
-    ('1.23', '0.0041', '+0.50')
-
-    Args:
-        value: ours.
-        printed: the paper's; of nothing and of products a readable number of digits follows.
-        sign: "+" where a positive number shows its sign.
-    """
-    decimals = re.fullmatch(r"[~<>]?\d+(?:\.(\d+))?(?: ±.*)?", printed)
-    if decimals is not None:
-        text = f"{value:{sign}.{len(decimals[1] or '')}f}"
-        return text if float(text) or not value else f"{value:{sign}.2g}"
-    if not printed and abs(value) < 1000:
-        return f"{value:{sign}.2f}" if abs(value) >= 0.1 or not value else f"{value:{sign}.3g}"
-    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.4g}"
-
-
 def to_csv(made: Experiment, entries: Sequence[Sequence[Entry]]) -> str:
     """All tables of an experiment as one CSV file.
 
@@ -267,7 +267,7 @@ def to_csv(made: Experiment, entries: Sequence[Sequence[Entry]]) -> str:
     writer.writerow(CSV_HEAD)
     for table, cells in zip(made.tables, entries, strict=True):
         for entry in cells:
-            paper, value, seeds = parse_number(entry.paper), _middle(entry), entry.by_seed if entry.ours else {}
+            paper, value, seeds = parse_number(entry.paper), cell_value(entry), entry.by_seed if entry.ours else {}
             difference = "" if paper is None or value is None or not made.comparable else value - float(paper)
             ends = [entry.interval.low, entry.interval.high] if entry.ours and entry.interval else ["", ""]
             ours = ["" if value is None else value, *ends, entry.paper, difference]

@@ -12,16 +12,19 @@ from bam_jax.analysis import methods
 from bam_jax.encodings import ENCODINGS, Encoding, learned
 from bam_jax.system.errors import UserError
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "encodings.md"
 
 
 def cells(name):
     return dict(zip(methods.COLUMNS, methods.row(name), strict=True))
 
 
-def test_the_readme_has_the_table_of_the_code():
+def test_the_readme_and_the_page_have_the_table_of_the_code():
     methods_command.main([f"--check={README}"])
+    methods_command.main([f"--check={PAGE}"])
     assert len(methods.table().splitlines()) == len(ENCODINGS) + 2
+    assert methods.table() in PAGE.read_text() and methods.table(methods.SHORT) in README.read_text()
 
 
 def test_another_table_is_an_error(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.text import Text
 
-from bam_jax import render
+from bam_jax import encodings, render
 from bam_jax.render import maps, style
 from bam_jax.render.curves import FEW, Curve, Seed
 from bam_jax.render.learned import Heads
@@ -41,7 +41,9 @@ def test_the_band_is_the_interval_and_has_a_gap_where_one_seed_is_left():
 @pytest.mark.parametrize("seeds", [1, 2, FEW, FEW + 1])
 def test_few_seeds_have_a_thin_line_each(seeds):
     curve = Curve([Seed(n, {64: 0.5, 128: n / 10}) for n in range(seeds)], {64: (0.4, 0.5, 0.6)} if seeds > 1 else {})
-    lines = render.passkey({"BAM": curve}, 64).axes[0].lines[1:]
+    lines = (
+        render.passkey({"BAM": curve}, 64).axes[0].lines[1:-1]
+    )  # without the mean, and the piece of line beside its name
     assert [line.get_ydata()[1] for line in lines] == [n / 10 for n in range(seeds) if 1 < seeds <= FEW]
 
 
@@ -51,11 +53,35 @@ def test_names_stand_apart_and_inside_the_figure(draw):
     drawn = {text.get_text(): text for text in figure.axes[0].texts}
     assert drawn.keys() == CURVES.keys()
     figure.draw_without_rendering()
-    boxes = [super(type(text), text).get_window_extent() for text in drawn.values()]
+    boxes = [text.get_window_extent() for text in drawn.values()]
     for box in boxes:
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
     for n, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[n + 1 :])
+
+
+def test_names_stand_in_the_order_of_their_ends_and_no_line_leads_to_them():
+    axes = render.passkey(CURVES, 64).axes[0]
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert heights["BAM SSMax"] > max(heights["RoPE"], heights["NoPE"])
+    for line in axes.lines[len(CURVES) + 2 :]:  # after the curves and the two seeds of one
+        across, heights_of_line = line.get_xdata(), line.get_ydata()
+        assert min(across) > 1 and len({*heights_of_line}) == 1, "a name's line leads into the curves"
+
+
+def test_a_method_has_one_colour_whoever_stands_beside_it():
+    alone = render.passkey({"mine": Curve([Seed(0, {64: 1.0, 128: 1.0})], {}, "cable")}, 64).axes[0].lines[0]
+    others = {
+        f"{n}": Curve([Seed(0, {64: 1.0, 128: 1.0})], {}, name) for n, name in enumerate(["bam", "rope", "cable"])
+    }
+    assert render.passkey(others, 64).axes[0].lines[2].get_color() == alone.get_color() == style.METHOD_COLOURS["cable"]
+
+
+def test_every_encoding_has_a_colour_and_families_share_none():
+    assert {*style.METHOD_COLOURS} == {*encodings.ENCODINGS}
+    looks = style.method_styles({"a": "bam", "b SSMax": "bam", "c": "mine:Mine", "d": "other:Other"})
+    assert looks["b SSMax"]["linestyle"] == "solid" != looks["a"]["linestyle"]
+    assert looks["c"]["color"] != looks["d"]["color"]
 
 
 def test_large_perplexities_leave_room_for_the_axis_name():

@@ -95,13 +95,17 @@ def test_curves_are_means_by_label_and_seed(folder):
     _, runs = results.read_sweep(folder)
     assert length_curves(runs, "passkey") == {
         "BAM SSMax": Curve(
-            [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})], {64: (0.0, 0.75, 1.0), 128: (0.0, 0.75, 1.0)}
+            [Seed(0, {64: 1.0, 128: 1.0}), Seed(1, {64: 0.5, 128: 0.5})],
+            {64: (0.0, 0.75, 1.0), 128: (0.0, 0.75, 1.0)},
+            "bam",
         ),
-        "RoPE": Curve([Seed(0, {128: 0.0})], {}),
-        "Local RoPE": Curve([Seed(0, {128: 1.0})], {}),
-        "RoPE, encoding_options.base_scale=50": Curve([Seed(0, {128: 0.5})], {}),
+        "RoPE": Curve([Seed(0, {128: 0.0})], {}, "rope"),
+        "Local RoPE": Curve([Seed(0, {128: 1.0})], {}, "rope"),
+        "RoPE, encoding_options.base_scale=50": Curve([Seed(0, {128: 0.5})], {}, "rope"),
     }
-    assert length_curves(runs, "perplexity") == {"RoPE": Curve([Seed(0, pytest.approx({64: 9.0, 128: 4.0}))], {})}
+    assert length_curves(runs, "perplexity") == {
+        "RoPE": Curve([Seed(0, pytest.approx({64: 9.0, 128: 4.0}))], {}, "rope")
+    }
 
 
 def test_positions_are_the_windows_of_the_longest_sequences(folder):
@@ -155,10 +159,11 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     assert parser.loads and all(value.startswith(("#", "data:")) for value in parser.loads)  # nothing from a network
     said = " ".join(" ".join(parser.said).split())
     assert "An <invented> experiment" in said
-    assert "BAM SSMax at 2× at least 0.9 0.75 [0.00, 1.00] n=2 1.00 0.50 NO".replace(" ", "") in said.replace(" ", "")
-    assert "RoPE at 2× at most 0.1 0.00 1 seed 0.00 yes".replace(" ", "") in said.replace(" ", "")
-    assert "RoPE at 4× at most 0.1 – not measured".replace(" ", "") in said.replace(" ", "")
-    assert "RoPE at 2× at least 0.3, at most 0.5 0.00 1 seed 0.00 NO".replace(" ", "") in said.replace(" ", "")
+    assert "BAM SSMax at 2× NO at least 0.9 0.75 [0.00, 1.00] n=2 1.00 0.50".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 2× yes at most 0.1 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 4× not measured at most 0.1 –".replace(" ", "") in said.replace(" ", "")
+    assert "RoPE at 2× NO at least 0.3, at most 0.5 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")
+    assert "At 2× Local RoPE finds most keys: 1.00 1 seed; next is BAM SSMax, 0.75 [0.00, 1.00] n=2." in said
     assert "NOT THERE YET: cable-seed0" in said
     assert "<code>this</code>" in html
     markdown = (folder / "report.md").read_text()

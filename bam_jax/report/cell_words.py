@@ -1,0 +1,70 @@
+"""The value of a table's cell and its uncertainty, as they are printed."""
+
+import re
+from collections.abc import Callable
+
+from bam_jax.experiments.entries import Entry
+from bam_jax.experiments.statistics import Kind
+
+
+def cell_value(entry: Entry) -> float | None:
+    """The value of a cell: the middle of its interval, or its one seed's; None where no seed is measured.
+
+    Args:
+        entry: the cell.
+    """
+    return entry.interval.middle if entry.ours and entry.interval else entry.mean
+
+
+def cell_formatter(entry: Entry) -> Callable[[float], str]:
+    """A function that prints a number of a cell: as its paper does, or accuracies that it has none of with two decimals.
+
+    Args:
+        entry: the cell.
+    """
+    if entry.kind is Kind.ACCURACY and not entry.paper:
+        return "{:.2f}".format
+    return lambda number: format_value(number, entry.paper)
+
+
+def end_formatter(shown: str) -> Callable[[float], str]:
+    """A function that prints the ends of an interval with as many decimals as its middle is shown with.
+
+    Args:
+        shown: the middle.
+    """
+    return f"{{:,.{len(shown.partition('.')[2])}f}}".format
+
+
+def describe_interval(interval: tuple[float, float, float] | None, n: int, show: Callable[[float], str]) -> str:
+    """The interval over seeds and their number in words.
+
+    >>> describe_interval((0.5, 0.75, 1.0), 3, "{:.2f}".format), describe_interval(None, 1, str)
+    ('[0.50, 1.00] n=3', '1 seed')
+
+    Args:
+        interval: its low end, middle and high end; None of one seed.
+        n: the number of seeds.
+        show: an end as it is printed.
+    """
+    return "1 seed" if interval is None else f"[{show(interval[0])}, {show(interval[2])}] n={n}"
+
+
+def format_value(value: float, printed: str, sign: str = "") -> str:
+    """A value with as many decimals as the paper prints, or two digits where those would all be 0.
+
+    >>> format_value(1.2345, "1.74"), format_value(0.00413, "1.74"), format_value(0.5, "1.74", sign="+")
+    ('1.23', '0.0041', '+0.50')
+
+    Args:
+        value: ours.
+        printed: the paper's; of nothing and of products a readable number of digits follows.
+        sign: "+" where a positive number shows its sign.
+    """
+    decimals = re.fullmatch(r"[~<>]?\d+(?:\.(\d+))?(?: ±.*)?", printed)
+    if decimals is not None:
+        text = f"{value:{sign}.{len(decimals[1] or '')}f}"
+        return text if float(text) or not value else f"{value:{sign}.2g}"
+    if not printed and abs(value) < 1000:
+        return f"{value:{sign}.2f}" if abs(value) >= 0.1 or not value else f"{value:{sign}.3g}"
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.4g}"

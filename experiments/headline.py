@@ -1,0 +1,37 @@
+"""The table and the figure of the README: how far beyond its training context each encoding finds keys.
+
+Command:  python -m bam_jax.sweep experiments/headline.py --scale=small
+Then:     python -m bam_jax.tables experiments/headline.py --scale=small --format=markdown
+          python -m bam_jax.tables experiments/headline.py --scale=small --format=figures --out=docs/figures
+Hardware: a CPU; the models are those of bam_figure2_passkey.py, and a sweep of both trains them once.
+"""
+
+import dataclasses
+
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.paper_columns import passkey
+from bam_jax.experiments.papers import FINEWEB, bam, paper
+
+METHODS = {
+    "BAM SSMax": "BAM SSMax",
+    "BAM": "BAM",
+    "ALiBi SSMax": "ALiBi SSMax",
+    "NoPE SSMax": "NoPE SSMax",
+    "RoPE SSMax": "RoPE SSMax x1",
+    "Local RoPE": "RoPE Local",
+    "Sinusoidal SSMax": "Sinusoidal SSMax",
+}
+"""Names in `bam_jax.experiments.papers.BAM_METHODS` by label."""
+CONTEXT = 512
+"""Tokens of training, the paper's; an eighth of them at the small scale."""
+NEAR, FAR = (1, 4, 16, 64), (100, 500)
+"""Lengths in training contexts; all have keys at 20 depths, so that as many of them stand beside the question."""
+
+
+def get_experiment(scale: str) -> Experiment:
+    """A row for each method, a column for each length in training contexts."""
+    near = [Column(f"{times}×", passkey(times * CONTEXT, scale)) for times in NEAR]
+    far = [Column(f"{times}×", dataclasses.replace(passkey(times * CONTEXT, scale), trials=1)) for times in FAR]
+    rows = [bam(method, scale, label=label) for label, method in METHODS.items()]
+    table = Table("Keys found", (*near, *far), dict.fromkeys(METHODS, ()))
+    return paper("Keys beyond the training context", scale, rows, [table], corpora=(FINEWEB,))
