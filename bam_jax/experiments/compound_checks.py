@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bam_jax.experiments import criteria
+from bam_jax.experiments import criteria, statistics
 from bam_jax.experiments.cells import Cells, Measured, Series, read
 from bam_jax.experiments.checks import Check, Finding, bounds_of, growth
 from bam_jax.experiments.criteria import number
@@ -109,6 +109,30 @@ def count_cells(places: Sequence[Cells], row: str, *, equal: float, least: int =
         counts = np.sum(values == equal, axis=0)
         votes = [bool(least <= count <= most) for count in counts] if values.size else []
         return Finding([criteria.voted(f"{row} {says}", votes)], row, says)
+
+    return check
+
+
+def reliable(places: Sequence[Place], *, least: float, share: float) -> Check:
+    """A check that more than a share of all models reach a value, where each row of several has models of its own.
+
+    A model is a seed of a row. The rows' shares are taken for one: it is that of a model whose row is drawn as well.
+
+    Args:
+        places: the column and the row of each, such as one for each depth.
+        least: the value.
+        share: from 0 to 1.
+    """
+    names = ", ".join(dict.fromkeys(row for _, row in places))
+    says = f"≥ {number(least)} at {places[0][0].span} in more than {number(share)} of all models"
+
+    def check(measured: Measured) -> Finding:
+        rows = [read(measured, [place])[0].mean() for place in places]
+        values = np.concatenate([row.values for row in rows])
+        # A row that lacks seeds would leave its part to the others.
+        whole = min(row.n for row in rows) >= statistics.SEEDS
+        votes = [bool(value >= least) for value in values] if whole else []
+        return Finding([criteria.voted(f"{names} {says}", votes, share)], names, says)
 
     return check
 

@@ -84,27 +84,31 @@ class MeanCriterion(Criterion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteCriterion(Criterion):
-    """A criterion that each seed meets or not, and that is met where most seeds would meet it.
+    """A criterion that each seed meets or not, and that is met where more than a share of all seeds would meet it.
 
     Args:
         against: how many seeds do not meet it for certain; where a value is censored a seed may count on neither side.
+        share: the half, if most seeds are asked for.
     """
 
     against: int
+    share: float = 0.5
 
     @property
     def p_met(self) -> float:
         """See `Criterion`; seeds that count on neither side count against it."""
-        return statistics.p_most(self.agree, self.n)
+        return statistics.p_share(self.agree, self.n, self.share)
 
     @property
     def p_unmet(self) -> float:
         """See `Criterion`; seeds that count on neither side count for it."""
-        return statistics.p_most(self.against, self.n)
+        return statistics.p_share(self.against, self.n, 1 - self.share)
 
     def seeds_to_tell(self, alpha: float, *, met: bool) -> float:
         """See `Criterion`."""
-        return statistics.seeds_for_most((self.agree if met else self.against) / self.n, alpha)
+        if met:
+            return statistics.seeds_for_share(self.agree / self.n, alpha, self.share)
+        return statistics.seeds_for_share(self.against / self.n, alpha, 1 - self.share)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -252,12 +256,13 @@ def compared(name: str, over: Series, under: Series, bound: float, *, lower: boo
     return _decide(says, shown, margins, over, strict=strict, floor=floor)
 
 
-def voted(says: str, votes: Sequence[bool | None]) -> Criterion:
-    """The criterion that most seeds do something.
+def voted(says: str, votes: Sequence[bool | None], share: float = 0.5) -> Criterion:
+    """The criterion that more than a share of all seeds do something.
 
     Args:
         says: what they do.
         votes: one for each seed; None: it cannot be said.
+        share: the half, if most seeds are asked for.
     """
     agree = sum(vote is True for vote in votes)
     if not votes:
@@ -266,7 +271,7 @@ def voted(says: str, votes: Sequence[bool | None]) -> Criterion:
     if len(votes) < 2:
         return Criterion(says, shown._replace(low=math.nan, high=math.nan), 1, bool(agree), agree)
     against = sum(vote is False for vote in votes)
-    return VoteCriterion(says, shown, len(votes), 2 * agree > len(votes), agree, against=against)
+    return VoteCriterion(says, shown, len(votes), agree > share * len(votes), agree, against=against, share=share)
 
 
 SIGNS = {(False, False): "≥", (False, True): ">", (True, False): "≤", (True, True): "<"}

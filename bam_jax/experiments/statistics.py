@@ -250,26 +250,30 @@ def share_interval(k: int, n: int) -> Interval:
     return Interval(low, k / n, high)
 
 
-def p_most(k: int, n: int) -> float:
-    """The p-value of the sign test that speaks for most seeds doing something: P(Binomial(n, 1/2) >= k).
+def p_share(k: int, n: int, share: float = 0.5) -> float:
+    """The p-value that speaks for more than a share of all seeds doing something: P(Binomial(n, share) >= k).
+
+    Half of them, "most seeds", makes it the sign test.
 
     Args:
         k: seeds that do.
         n: all seeds.
+        share: of all seeds that could be drawn.
     """
-    return float(stats.binom.sf(k - 1, n, 0.5))
+    return float(stats.binom.sf(k - 1, n, share))
 
 
-def seeds_for_most(share: float, alpha: float) -> float:
-    """The least number of seeds whose sign test rejects with the chance `POWER`; infinite: above `MOST_SEEDS`.
+def seeds_for_share(seen: float, alpha: float, share: float = 0.5) -> float:
+    """The least number of seeds whose test of a share rejects with the chance `POWER`; infinite: above `MOST_SEEDS`.
 
     Args:
-        share: of seeds that do something, as it was seen, taken for the true one.
+        seen: the share of seeds that do something, taken for the true one.
         alpha: the level of the test.
+        share: see `p_share`.
     """
     n = np.arange(2, MOST_SEEDS + 1)
-    critical = stats.binom.isf(alpha, n, 0.5) + 1
-    enough = stats.binom.sf(critical - 1, n, share) >= POWER
+    critical = stats.binom.isf(alpha, n, share) + 1
+    enough = stats.binom.sf(critical - 1, n, seen) >= POWER
     # The power of a discrete test goes up and down with n; the first n that is enough is named.
     return int(n[enough.argmax()]) if enough.any() else math.inf
 

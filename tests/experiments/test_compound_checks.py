@@ -12,6 +12,7 @@ from bam_jax.experiments.compound_checks import (
     most_of,
     reaches_times,
     relative_growth,
+    reliable,
 )
 from bam_jax.experiments.criteria import Criterion, quorum
 from bam_jax.experiments.statistics import Kind
@@ -120,6 +121,17 @@ def test_cells_are_counted_seed_by_seed(given):
     measured = given({("d", "x"): [0.0] * 6 + [1.0] * 2, ("d", "y"): [1.0] * 8})
     (criterion,) = count_cells([X, Y], "d", equal=1.0, least=2)(measured).criteria
     assert (criterion.agree, criterion.against, criterion.n) == (2, 6, 8) and not criterion.met
+
+
+@pytest.mark.parametrize(("failing", "p_met"), [(0, 0.9**40), (1, 0.9**40 + 40 * 0.9**39 * 0.1)])
+def test_a_share_of_all_models_is_tested_over_rows_of_their_own(given, failing, p_met):
+    good, bad = [0.95] * 20, [0.95] * (20 - failing) + [0.89] * failing
+    measured = given({("d", "x"): good, ("e", "x"): bad, ("f", "x"): [0.95] * 7})
+    (criterion,) = reliable([(X, "d"), (X, "e")], least=0.9, share=0.9)(measured).criteria
+    assert (criterion.agree, criterion.against, criterion.n) == (40 - failing, failing, 40)
+    assert criterion.met and criterion.p_met == pytest.approx(p_met)
+    assert criterion.p_unmet == pytest.approx(1 - 0.9**40 if failing else 1.0)
+    assert reliable([(X, "d"), (X, "f")], least=0.9, share=0.9)(measured).criteria[0].n == 0  # a row lacks seeds
 
 
 def test_a_quorum_is_between_all_and_one(given):

@@ -137,7 +137,7 @@ def test_shares_of_seeds_have_exact_bounds(k, n):
     low, middle, high = statistics.share_interval(k, n)
     exact = stats.binomtest(k, n).proportion_ci(0.95)
     assert (low, middle, high) == pytest.approx((exact.low, k / n, exact.high))
-    assert statistics.p_most(k, n) == pytest.approx(stats.binomtest(k, n, alternative="greater").pvalue)
+    assert statistics.p_share(k, n) == pytest.approx(stats.binomtest(k, n, alternative="greater").pvalue)
 
 
 @pytest.mark.parametrize("size", [0.3, 0.8, 2.0])
@@ -150,9 +150,9 @@ def test_as_many_seeds_as_are_said_tell(size):
 def test_no_number_of_seeds_tells_nothing():
     assert Estimate(0.0, 1.0, SEEDS).seeds_to_tell(0.0, 0.025) == math.inf
     assert Estimate(0.01, 1.0, SEEDS).seeds_to_tell(0.0, 0.025) == math.inf
-    assert statistics.seeds_for_most(0.5, 0.025) == math.inf
-    assert statistics.seeds_for_most(1.0, 0.025) == 6
-    assert stats.binom.sf(stats.binom.isf(0.025, (n := statistics.seeds_for_most(0.8, 0.025)), 0.5), n, 0.8) >= 0.8
+    assert statistics.seeds_for_share(0.5, 0.025) == math.inf
+    assert statistics.seeds_for_share(1.0, 0.025) == 6
+    assert stats.binom.sf(stats.binom.isf(0.025, (n := statistics.seeds_for_share(0.8, 0.025)), 0.5), n, 0.8) >= 0.8
 
 
 def test_the_step_up_procedure_is_that_of_benjamini_and_hochberg():
