@@ -1,16 +1,19 @@
 """Measure what the heads of a trained model do.
 
     python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]
+    python -m bam_jax.heads --run=runs/x --passkey=64,1024,4096 [--prompts=5]
 
-Prints a line for each head, and writes `heads.jsonl` into the run's folder, unless that is quickstart, which comes with the
-code: how far each head's prior reaches, what BAM's shapes make of it, and what content and position add along a held-out text.
+The first prints a line for each head: how far its prior reaches, what BAM's shapes make of it, and what content and position
+add along a held-out text. The second asks for passkeys, and prints the heads that find them: the weight of the digit that comes
+next, and its lead over the other keys, which must grow as the logarithm of their number. Records go into the run's folder,
+`heads.jsonl` and `retrieval_heads.jsonl`, unless that is quickstart, which comes with the code.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
-from bam_jax.analysis.heads import measure, to_text, write
+from bam_jax.analysis import heads, retrieval_heads
 from bam_jax.system import console, errors
 
 
@@ -21,23 +24,34 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: see `measure`.
+        UserError: see `heads.measure` and `retrieval_heads.measure`.
     """
     parser = errors.Parser(prog="python -m bam_jax.heads", description=__doc__)
     parser.add_argument("--run", required=True, help="the folder of a trained run, or quickstart")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
+    parser.add_argument("--passkey", metavar="LENGTHS", default="", help="of prompts whose key the heads are to find")
+    parser.add_argument("--prompts", type=int, default=5, help="of --passkey, at each length (5)")
     configs.allow_option(parser)
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
-    keys = configs.lengths_of(given.keys, "--keys") if given.keys else ()
     allow = configs.allowed(given.allow)
-    records = measure(
-        given.run, keys=keys, tokens=given.tokens, overrides=overrides, allow=allow, progress=given.progress
-    )
-    print(to_text(records))
+    if given.passkey:
+        asked = configs.lengths_of(given.passkey, "--passkey")
+        records = retrieval_heads.measure(
+            given.run, asked, prompts=given.prompts, overrides=overrides, allow=allow, progress=given.progress
+        )
+        print(retrieval_heads.to_text(records))
+        name = retrieval_heads.FILE
+    else:
+        keys = configs.lengths_of(given.keys, "--keys") if given.keys else ()
+        records = heads.measure(
+            given.run, keys=keys, tokens=given.tokens, overrides=overrides, allow=allow, progress=given.progress
+        )
+        print(heads.to_text(records))
+        name = heads.FILE
     if Path(given.run).exists():  # else it is a model that comes with the package
-        print(f"wrote {write(Path(given.run), records)}")
+        print(f"wrote {heads.write(Path(given.run), records, name)}")
 
 
 if __name__ == "__main__":

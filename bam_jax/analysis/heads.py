@@ -230,18 +230,19 @@ def _put(records: list[dict[str, Any]], name: str, values: Any) -> None:
         record[name] = value.tolist()
 
 
-def write(run: Path, records: Sequence[dict[str, Any]]) -> Path:
+def write(run: Path, records: Sequence[dict[str, Any]], name: str = FILE) -> Path:
     """Writes records into the run's folder, in place of those of before.
 
     Args:
         run: the folder.
         records: of `measure`.
+        name: of the file.
 
     Returns:
         the path of the file.
     """
-    files.write_atomically(run / FILE, "".join(json.dumps(record) + "\n" for record in records))
-    return run / FILE
+    files.write_atomically(run / name, "".join(json.dumps(record) + "\n" for record in records))
+    return run / name
 
 
 def to_text(records: Sequence[dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 import jax
@@ -91,6 +91,21 @@ def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
     return make
 
 
+def make_prompts(name: str, tokenizer: Tokenizer, seed: int, held_out: Callable[[], np.ndarray]) -> Prompts:
+    """The prompts of a name.
+
+    Args:
+        name: of `PROMPTS`.
+        tokenizer: that of the model.
+        seed: of the evaluation.
+        held_out: reads the text of "toy".
+
+    Raises:
+        UserError: see `toy` and `paper`.
+    """
+    return toy(held_out(), tokenizer, seed) if name == "toy" else paper(tokenizer, seed, given=GIVEN[name])
+
+
 def paper(tokenizer: Tokenizer, seed: int, *, given: int = 0) -> Prompts:
     """The paper's prompts; arguments and errors as in `toy`, for a tokenizer that keeps each digit as a token.
 
@@ -158,10 +173,7 @@ class Passkey(Evaluation):
         """
         tokenizer = trained.tokenizer
         prompt, seed = self.prompt or passkey.usual(tokenizer.name), prompt_seed(self.seed, trained.config)
-        if prompt == "toy":
-            prompts = toy(trained.held_out(), tokenizer, seed)
-        else:
-            prompts = paper(tokenizer, seed, given=GIVEN[prompt])
+        prompts = make_prompts(prompt, tokenizer, seed, trained.held_out)
         wanted: dict[tuple[int, float | None], int] = {
             (length, depth): self.trials for length in self.lengths for depth in passkey.depths(self.depths)
         }

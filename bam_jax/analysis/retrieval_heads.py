@@ -1,0 +1,178 @@
+"""Heads that find a passkey: the weight that each gives the digit that comes next, and that digit's lead over all other keys.
+
+With the scores s_j of n keys, of which the m in M hold the digit, a head's weight on it and its lead are
+
+    w = sum_{j in M} exp(s_j) / sum_j exp(s_j) = 1 / (1 + (n - m) exp(-lead)),
+    lead = ln sum_{j in M} exp(s_j) - ln mean_{j not in M} exp(s_j)
+
+so that half of the weight needs a lead of ln(n - m): it must grow with the logarithm of the length.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from bam_jax import config as configs
+from bam_jax.analysis.heads import logits, score_text, take_queries
+from bam_jax.attention import Scoring
+from bam_jax.data import loader
+from bam_jax.evals.passkey import FORCED, Passkey, make_prompts
+from bam_jax.system import console, git
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, run_folder
+
+FILE = "retrieval_heads.jsonl"
+LEAST = 0.2
+"""The weight from which on a head is listed for itself."""
+
+
+class Found(NamedTuple):
+    """A head's view of the next digit, each [..., H, Q].
+
+    Args:
+        weight: of the digit's keys.
+        lead: nats; see the module's docstring.
+    """
+
+    weight: Array | np.ndarray
+    lead: Array | np.ndarray
+
+
+def find(scores: Float[Array, "H Q S"], seen: Bool[Array, "#H Q S"], holds: Bool[Array, "Q S"]) -> Found:
+    """Weight and lead of the keys that hold what a query looks for.
+
+    Args:
+        scores: logits of attention, nats.
+        seen: the keys that a query sees.
+        holds: the keys that hold it, one at least and not all of those that are seen.
+    """
+    among = jax.nn.logsumexp(scores, axis=-1, where=seen & holds)
+    others = jax.nn.logsumexp(scores, axis=-1, where=seen & ~holds)
+    return Found(jax.nn.sigmoid(among - others), among - others + jnp.log((seen & ~holds).sum(-1)))
+
+
+@jax.jit
+def _find(q: Array, k: Array, scoring: Scoring, holds: Array) -> Found:
+    content, position, seen = logits(q, k, scoring)
+    return find(content + position, seen, holds)
+
+
+def holders(tokens: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """The keys of a prompt that hold each digit of the answer, [5, T] bool: wherever the whole answer stands in it.
+
+    Args:
+        tokens: [T] of a prompt, with all digits of the answer but the last behind it.
+        answer: [5] tokens.
+    """
+    prompt = len(tokens) - FORCED
+    windows = np.lib.stride_tricks.sliding_window_view(tokens[:prompt], len(answer))
+    starts = np.flatnonzero((windows == answer).all(axis=1))
+    held = np.zeros((len(answer), len(tokens)), bool)
+    for digit in range(len(answer)):
+        held[digit, starts + digit] = True
+    return held
+
+
+def measure(
+    run: str | os.PathLike,
+    lengths: Sequence[int],
+    *,
+    prompts: int = 5,
+    overrides: Mapping[str, Any] = {},
+    allow: Collection[str] = (),
+    progress: bool | None = None,
+) -> list[dict[str, Any]]:
+    """Measures what the heads of a run's newest checkpoint see of a passkey, teacher-forced, over depths of the key.
+
+    A record holds `layer`, `head`, `length`, `keys` that the first of the queries sees, `prompts`, and over digits and prompts
+    the mean of `weight` and the median of `lead`, of which a head that looks near has some far below all others. A sink's
+    share of the weights is left out.
+
+    Args:
+        run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
+        lengths: tokens of the prompts.
+        prompts: of each length, at as many equally spaced depths.
+        overrides: changes at evaluation time, values by dotted names.
+        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
+        progress: see `console.progress`.
+
+    Raises:
+        UserError: the run or the arguments will not do.
+    """
+    if prompts < 1:
+        raise UserError(f"--prompts={prompts} must be 1 or more")
+    run = run_folder.find(run)
+    own = run_folder.read_config(run)
+    step = run_folder.trained_step(run)
+    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
+    asked = Passkey(tuple(sorted({*lengths})), depths=prompts)
+    identity = asked.required({}, config)
+    text = functools.partial(loader.held_out, config, tokenizer, {*allow, *configs.mentioned(overrides)})
+    make = make_prompts(identity["prompt"], tokenizer, identity["seed"], text)
+    for length in lengths:
+        decoder.check_length(len(make(length, 0.0, 0)[0]) + FORCED)  # before anything is measured
+    common = {"step": step, "config": configs.digest(own), "commit": git.describe(), "prompts": prompts}
+    records: list[dict[str, Any]] = []
+    with console.progress(
+        len(asked.lengths) * prompts, unit="prompt", label=f"{run.name} passkeys", show=progress
+    ) as bar:
+        for length in asked.lengths:
+            looks: list[Found] = []
+            for depth, _ in asked.places():
+                tokens, answer = make(length, depth or 0.0, 0)
+                tokens = np.concatenate([tokens, answer[:FORCED]])
+                looks.append(_look(score_text(decoder, tokens), holders(tokens, answer)))
+                bar.update()
+            weights, leads = (np.concatenate(each, axis=2) for each in zip(*looks, strict=True))
+            for layer, head in np.ndindex(weights.shape[:2]):
+                weight, lead = float(weights[layer, head].mean()), float(np.median(leads[layer, head]))
+                seen = {
+                    "length": length,
+                    "keys": len(tokens) - FORCED,
+                    "weight": round(weight, 6),
+                    "lead": round(lead, 6),
+                }
+                records.append({"layer": layer, "head": head, **seen, **common})
+    return records
+
+
+def _look(scored: Sequence[tuple[Array, Array, Scoring]], holds: np.ndarray) -> Found:
+    """The view of all layers, [layers, H, 5]."""
+    found = []
+    digits, length = holds.shape
+    for q, k, scoring in scored:
+        found.append(_find(q[:, -digits:], k, take_queries(scoring, length - digits, length), jnp.asarray(holds)))
+    return Found(*(np.stack(each) for each in zip(*found, strict=True)))
+
+
+def to_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """The table of the heads that find keys, for a terminal.
+
+    Args:
+        records: of `measure`.
+    """
+    lengths = list(dict.fromkeys(record["length"] for record in records))
+    by_head: dict[tuple[int, int], dict[int, Mapping[str, Any]]] = {}
+    for record in records:
+        by_head.setdefault((record["layer"], record["head"]), {})[record["length"]] = record
+    needed = {record["length"]: math.log(record["keys"] - 1) for record in records}
+    finders = [name for name, each in by_head.items() if max(record["weight"] for record in each.values()) >= LEAST]
+    rows = [["layer, head", *(f"{length:,} tokens" for length in lengths)]]
+    for layer, head in finders:
+        found = [by_head[layer, head][length] for length in lengths]
+        rows.append([f"{layer}, {head}", *(f"{record['weight']:.2f}, {record['lead']:.1f}" for record in found)])
+    rows.append(["half needs", *(f"{needed[length]:.1f}" for length in lengths)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    rest = [record["weight"] for name, each in by_head.items() if name not in finders for record in each.values()]
+    if rest:
+        lines.append(f"every other head gives the digit a weight of {max(rest):.2f} or less")
+    lines.append("weight of the digit that comes next, and its lead over the mean of the other keys in nats")
+    return "\n".join(lines)
