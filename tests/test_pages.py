@@ -1,0 +1,66 @@
+"""Commands of the README and the pages: each is one that its module's arguments read."""
+
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bam_jax import config as configs
+from bam_jax.system import errors
+from bam_jax.system.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^    (?:\S+=\S+ )*python -m (bam_jax[\w.]*)(.*)$", re.MULTILINE)
+
+
+class Read(Exception):
+    """The arguments were read, and the command goes no further."""
+
+
+def commands(text):
+    """The module and the arguments of each indented command, without what the shell fills in."""
+    for module, rest in COMMAND.findall(text.replace("\\\n", " ")):
+        words = shlex.split(rest, comments=True)
+        for end in (">", "|", "&&"):
+            words = words[: words.index(end)] if end in words else words
+        yield module, [word for word in words if not word.startswith("$")]
+
+
+FOUND = [(page.stem, *command) for page in PAGES for command in commands(page.read_text())]
+
+
+def read_arguments(monkeypatch, module, arguments):
+    """Calls a command until its arguments are read."""
+
+    def stopping(function):
+        def read(*given):
+            function(*given)
+            raise Read
+
+        return read
+
+    monkeypatch.setattr(configs, "parse", stopping(configs.parse))
+    monkeypatch.setattr(errors.Parser, "parse_args", stopping(errors.Parser.parse_args))
+    name = f"{module}.__main__" if importlib.util.find_spec(module).submodule_search_locations else module
+    with pytest.raises(Read):
+        importlib.import_module(name).main(arguments)
+
+
+@pytest.mark.parametrize(("page", "module", "arguments"), FOUND, ids=[f"{page}-{module}" for page, module, _ in FOUND])
+def test_a_pages_command_is_one_that_can_be_typed(page, module, arguments, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    read_arguments(monkeypatch, module, arguments)
+
+
+def test_most_commands_of_the_pages_are_among_them():
+    assert len(FOUND) > 60 and {"bam_jax.train", "bam_jax.evaluate", "bam_jax.sweep"} <= {name for _, name, _ in FOUND}
+
+
+@pytest.mark.parametrize("wrong", ["--cofnig=x", "--config.model.layer=2"])
+def test_an_option_that_is_none_would_be_seen(wrong, monkeypatch):
+    with pytest.raises(UserError, match="unknown argument|unknown config key"):
+        read_arguments(monkeypatch, "bam_jax.train", ["--config=x", "--workdir=y", wrong])
