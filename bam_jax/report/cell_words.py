@@ -36,7 +36,7 @@ def end_formatter(shown: str) -> Callable[[float], str]:
     return f"{{:,.{len(shown.partition('.')[2])}f}}".format
 
 
-def describe_interval(interval: tuple[float, float, float] | None, n: int, show: Callable[[float], str]) -> str:
+def describe_interval(interval: tuple[float, float, float] | None, n: int | None, show: Callable[[float], str]) -> str:
     """The interval over seeds and their number in words.
 
     >>> describe_interval((0.5, 0.75, 1.0), 3, "{:.2f}".format), describe_interval(None, 1, str)
@@ -44,10 +44,13 @@ def describe_interval(interval: tuple[float, float, float] | None, n: int, show:
 
     Args:
         interval: its low end, middle and high end; None of one seed.
-        n: the number of seeds.
+        n: the number of seeds; None: it is said elsewhere.
         show: an end as it is printed.
     """
-    return "1 seed" if interval is None else f"[{show(interval[0])}, {show(interval[2])}] n={n}"
+    if interval is None:
+        return "1 seed"
+    ends = f"[{show(interval[0])}, {show(interval[2])}]"
+    return ends if n is None else f"{ends} n={n}"
 
 
 def format_value(value: float, printed: str, sign: str = "") -> str:

@@ -22,12 +22,14 @@ from bam_jax.system.files import write_atomically
 HEAD = ("row", "column", "ours", "95% interval", "paper", "difference", "seeds")
 CSV_HEAD = ("table", "row", "column", "ours", "low", "high", "paper", "difference", "seeds", "values", "note")
 GIVEN_UP = "0 (stopped)"
-MEANS = """Several training seeds: their mean (of perplexities the geometric one), its 95% t interval and their number n; the
-error of an accuracy is at least that of its prompts. Every seed's value stands cell by cell."""
+MEANS = """Several training seeds: their mean (of perplexities the geometric one), its 95% t interval and their number n, in the
+corner where all cells have the same; the error of an accuracy is at least that of its prompts. Every seed's value stands cell
+by cell."""
 COMPARED = "In brackets the paper's value."
 NOT_COMPARED = "The paper's values, which models of this size cannot be held against, stand cell by cell."
 HERE = "A column has the paper's name, and below it the tokens here."
 LEGEND = f"{GIVEN_UP}: not measured, since no prompt was answered at the lengths before."
+SEEDLESS = (Kind.SPEED, Kind.CONFIGURATION)
 WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: "not measurable"}
 """States that have words of their own; the remark says the others."""
 
@@ -165,11 +167,17 @@ def notes_sections(made: Experiment) -> list[Section]:
 
 def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.Table:
     width = len(table.columns)
+    counts = {len(entry.by_seed) for entry in entries if cell_value(entry) is not None and entry.kind not in SEEDLESS}
+    common = len(counts) == 1 and max(counts) > 1  # then their number stands once, in the corner
     rows = [
-        [label, *(_in_grid(entry, comparable=comparable) for entry in entries[start : start + width])]
+        [
+            label,
+            *(_in_grid(entry, comparable=comparable, counted=not common) for entry in entries[start : start + width]),
+        ]
         for label, start in zip(table.values, range(0, len(entries), width), strict=True)
     ]
-    return page.Table(["", *(_head(each, comparable=comparable) for each in table.columns)], rows)
+    corner = f"n={max(counts)}" if common else ""
+    return page.Table([corner, *(_head(each, comparable=comparable) for each in table.columns)], rows)
 
 
 def _head(column: Column, *, comparable: bool) -> Words:
@@ -181,16 +189,17 @@ def _head(column: Column, *, comparable: bool) -> Words:
     return Estimated(column.label, f"{tokens:,}")
 
 
-def _in_grid(entry: Entry, *, comparable: bool) -> Words:
+def _in_grid(entry: Entry, *, comparable: bool, counted: bool) -> Words:
     paper = f" ({entry.paper})" if entry.paper and comparable else ""
     value = cell_value(entry)
     if value is None:
         ours = GIVEN_UP if entry.stopped else entry.paper if entry.paper == DASH else "…"
         return f"{ours}{paper if entry.paper != DASH else ''}"
     shown = cell_formatter(entry)(value)
-    if entry.kind in (Kind.SPEED, Kind.CONFIGURATION):
+    if entry.kind in SEEDLESS:
         return f"{shown}{paper}"
-    return Estimated(f"{shown}{paper}", describe_interval(entry.interval, len(entry.by_seed), end_formatter(shown)))
+    n = len(entry.by_seed) if counted else None
+    return Estimated(f"{shown}{paper}", describe_interval(entry.interval, n, end_formatter(shown)))
 
 
 def entry_line(entry: Entry, *, comparable: bool) -> list[str]:

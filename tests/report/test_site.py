@@ -214,7 +214,7 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     assert re.search(r"verdict Invented [a-z ]+ 1 ", index)
     assert "◐ in part : 8 of 10 cells measured; 2 of 3 models trained." in table
     assert "RoPE 1.00 (1.00) [0.00, 1.00] n=2 0.75 (0.50) [0.00, 1.00] n=2 Local 1.00 1 seed 0.00 1 seed" in table
-    assert "RoPE 3.5 (3.0) [0.6, 21.5] n=2 3.5 (4.0) [0.6, 21.5] n=2 Late … …" in table
+    assert re.search(r"n=2 [^[]* RoPE 3.5 \(3.0\) \[0.6, 21.5\] 3.5 \(4.0\) \[0.6, 21.5\] Late … …", table)
     assert "RoPE 128 <tokens> 0.75 0.00 to 1.00 0.50 +0.25 2 (0: 0.50, 1: 1.00)" in table
     assert "RoPE 0.00 1.00 0.50 RoPE 1.00 1.00 1.00 Local 0.00 1.00 0.00" in table  # by depth and length
     assert "Look at this ." in table
