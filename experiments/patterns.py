@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments import small
 from bam_jax.experiments.experiment import Column, Experiment, Row, Table, tabled
-from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 CONTEXT, WINDOW = 64, 16
@@ -41,7 +41,6 @@ METHODS = {
 """Changes of the configuration by label; the last four have one encoding in all layers."""
 METHODS["local RoPE, BAM SSMax"]["optimizer.prior_rate"] = PRIOR["optimizer.prior_rate"]
 
-SEEDS = {"toy": (0,), "small": tuple(range(8))}
 NOTES = (
     f"""Local layers see {WINDOW} tokens, a quarter of the training context. All methods have the rate of
     configs/quickstart.py, which was chosen for none of them: a difference of methods may be one of rates.""",
@@ -59,12 +58,8 @@ def get_experiment(scale: str) -> Experiment:
     Raises:
         UserError: another scale.
     """
-    if scale not in SEEDS:
-        raise UserError(f"--scale={scale}: these patterns are no paper's; give --scale={' or --scale='.join(SEEDS)}")
-    rows = [
-        Row(label, CONFIG, {**changes, "model.layers": 4}, SEEDS[scale], changes={})
-        for label, changes in METHODS.items()
-    ]
+    seeds = small.seeds_of_ours(scale, "these patterns")
+    rows = [Row(label, CONFIG, {**changes, "model.layers": 4}, seeds, changes={}) for label, changes in METHODS.items()]
     keys = tuple(Column(f"{times}×", Passkey((times * CONTEXT,), depths=10)) for times in TIMES)
     text = tuple(Column(f"{times}×", Perplexity((times * CONTEXT,))) for times in TIMES)
     none: dict[str, tuple[str, ...]] = dict.fromkeys(METHODS, ())

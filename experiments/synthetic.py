@@ -10,8 +10,8 @@ from pathlib import Path
 from bam_jax.config.sections import SYNTHETIC
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.synthetic import Synthetic
+from bam_jax.experiments import small
 from bam_jax.experiments.experiment import Column, Experiment, Row, Table, tabled
-from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 CONTEXT = 64
@@ -38,7 +38,6 @@ TRAINED = {
 }
 """The two models of a method: one learns all tasks, from as many rows each."""
 
-SEEDS = {"toy": (0,), "small": tuple(range(8))}
 NOTES = (
     "A method that does not do a task at 1× has not learned it: what it does beyond says nothing of its reach.",
     "Who finds a key's pairs and does not know which came last is right about a third of the time in recall_last.",
@@ -54,12 +53,11 @@ def get_experiment(scale: str) -> Experiment:
     Raises:
         UserError: another scale.
     """
-    if scale not in SEEDS:
-        raise UserError(f"--scale={scale}: these tasks are no paper's; give --scale={' or --scale='.join(SEEDS)}")
+    seeds = small.seeds_of_ours(scale, "these tasks")
     rows = []
     for (method, overrides), (name, data) in itertools.product(METHODS.items(), TRAINED.items()):
         changes = LOCAL if method == "RoPE Local" else {}
-        rows.append(Row(f"{method}, {name}", CONFIG, overrides | data, SEEDS[scale], changes=changes))
+        rows.append(Row(f"{method}, {name}", CONFIG, overrides | data, seeds, changes=changes))
     tables = [
         Table(f"{task}: accuracy", tuple(_asked(task)), dict.fromkeys(METHODS, ()), group="symbols")
         for task in SYNTHETIC

@@ -19,8 +19,9 @@ from bam_jax.attention import EMPTY
 from bam_jax.config import Config
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models import generate
+from bam_jax.models.counts import parameter_count
 from bam_jax.models.sampling import Sampling
-from bam_jax.models.transformer import Decoder, parameter_count
+from bam_jax.models.transformer import Decoder
 from bam_jax.system.errors import UserError, shown
 from bam_jax.training import checkpoint, run_folder
 

@@ -31,6 +31,7 @@ from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, Place, option, prompt_seed
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import generate, transformer
+from bam_jax.models.counts import parameter_count
 from bam_jax.system import resources
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Natural, Share
@@ -288,7 +289,7 @@ def measure(
     for samples in todo:
         counts[lengths[samples.length]] += samples.n
     short = {length: n for length, n in counts.items() if length <= CHUNK}
-    padded = {length: length for length in counts} | padding(short, transformer.parameter_count(decoder))
+    padded = {length: length for length in counts} | padding(short, parameter_count(decoder))
     most = {slots: max(n for length, n in counts.items() if padded[length] == slots) for slots in padded.values()}
     for length, group in itertools.groupby(sorted(todo), key=lambda samples: samples.length):
         slots = padded[lengths[length]]

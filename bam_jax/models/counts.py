@@ -1,10 +1,11 @@
-"""The parameters of a model and the floating-point operations of its training, counted before it is made."""
+"""The parameters of a model, and, before it is made, those by kind and the floating-point operations of its training."""
 
 import dataclasses
 import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from bam_jax.config import Config
@@ -31,6 +32,11 @@ class ParameterCounts:
     transformer: int
     prior: int
     trained_prior: int
+
+
+def parameter_count(model: nnx.Module) -> int:
+    """The number of a model's parameters, frozen ones included."""
+    return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Variable)) if jnp.issubdtype(x.dtype, jnp.floating))
 
 
 def parameters(config: Config) -> ParameterCounts:

@@ -7,7 +7,7 @@ rates, its window and its temperature from a table, by its place.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,30 @@ def position_embedding(pattern: Sequence[Spec], dims: Dims, rngs: nnx.Rngs) -> n
 def runs(pattern: Sequence[Spec]) -> tuple[int, ...]:
     """For each place the number of its run: equal places beside each other are one."""
     return 0, *itertools.accumulate(int(a != b) for a, b in itertools.pairwise(pattern))
+
+
+def scan_periods(
+    x: Array, steps: Sequence[Callable], states: Sequence[nnx.State], stack_of: Sequence[int]
+) -> Float[Array, "B T E"]:
+    """The rows after all layers of all periods; in a period a run of equal places is one scan.
+
+    Args:
+        x: the rows before them.
+        steps: (rows, state of a layer) -> (rows, None), for each place.
+        states: of the layers of each place's run in all periods, stacked.
+        stack_of: the number of each place's run.
+    """
+    lengths = [(stack_of.index(run), stack_of.count(run)) for run in sorted({*stack_of})]
+    by_period = [
+        jax.tree.map(lambda s, size=size: s.reshape(-1, size, *s.shape[1:]), states[first]) for first, size in lengths
+    ]
+
+    def period(x: Array, states: list[nnx.State]) -> tuple[Array, None]:
+        for (first, _), state in zip(lengths, states, strict=True):
+            x, _ = jax.lax.scan(steps[first], x, state)
+        return x, None
+
+    return jax.lax.scan(period, x, by_period)[0]
 
 
 class Alternative(nnx.Module):

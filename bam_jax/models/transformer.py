@@ -16,7 +16,7 @@ from bam_jax.encodings import Dims, Encoding, Spec, spec
 from bam_jax.models import per_device
 from bam_jax.models.blocks import Attention, Block, PostNormBlock, TokenInfo
 from bam_jax.models.layers import FAMILIES, MaskedHead, head_logits, product_dtype, rngs_of
-from bam_jax.models.pattern import alternatives, position_embedding, runs, table
+from bam_jax.models.pattern import alternatives, position_embedding, runs, scan_periods, table
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
@@ -33,11 +33,6 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
     """
     pattern = [spec(**place) for place in config.places()]
     return Decoder(config.model, pattern, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
-
-
-def parameter_count(model: nnx.Module) -> int:
-    """The number of a model's parameters, frozen ones included."""
-    return sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Variable)) if jnp.issubdtype(x.dtype, jnp.floating))
 
 
 class Decoder(nnx.Module):
@@ -193,18 +188,7 @@ class Decoder(nnx.Module):
         ]
         if len(self.stacks()) == 1:
             return jax.lax.scan(steps[0], x, places[0][1])[0]
-        lengths = [(self.stack_of.index(stack), self.stack_of.count(stack)) for stack in sorted({*self.stack_of})]
-        states = [
-            jax.tree.map(lambda s, size=size: s.reshape(-1, size, *s.shape[1:]), places[first][1])
-            for first, size in lengths
-        ]
-
-        def period(x: Array, states: list[nnx.State]) -> tuple[Array, None]:
-            for (first, _), state in zip(lengths, states, strict=True):
-                x, _ = jax.lax.scan(steps[first], x, state)
-            return x, None
-
-        return jax.lax.scan(period, x, states)[0]
+        return scan_periods(x, steps, [state for _, state in places], self.stack_of)
 
     def _unroll(
         self, x: Array, infos: list[TokenInfo], tokens: Array, caches: Caches | None, read: int | None

@@ -19,8 +19,8 @@ from bam_jax.analysis.language_model import until
 from bam_jax.data import tokenizers
 from bam_jax.evals.passkey import FORCED, toy
 from bam_jax.models import transformer
+from bam_jax.models.counts import parameter_count
 from bam_jax.models.sampling import GREEDY, Sampling
-from bam_jax.models.transformer import parameter_count
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder, weights

@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import config as configs
-from bam_jax.attention import BACKENDS, EMPTY
+from bam_jax.attention import BACKENDS
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import transformer as models
 from bam_jax.system.errors import UserError
@@ -183,18 +183,11 @@ def test_a_pattern_of_equal_places_is_a_single_encoding(tokens):
     "pattern",
     [full(TURNING), full(FORMULAS), full("nope/rope:window=3"), full("cable/rope:window=3"), full("nope/fox/alibi")],
 )
-def test_the_cache_continues_where_the_row_stopped(pattern, tokens):
+def test_the_cache_continues_where_the_row_stopped(pattern, tokens, by_pieces):
     """A first piece with empty slots in front, a second piece, then one token at a time: the logits of one pass."""
     model = build(pattern, layers=2 if pattern.count("/") == 1 else 6, **ALL)
     whole = model(tokens)[0]
-    padded = jnp.pad(tokens, ((0, 0), (2, 0)))
-    position = jnp.pad(jnp.arange(T), (2, 0), constant_values=EMPTY)[None]
-    caches, logits = model.caches(2, T + 3), []
-    for start, stop in ((0, 6), (6, 12), (12, 13), (13, 14)):
-        piece = slice(start, stop)
-        out, caches = model(padded[:, piece], position=position[:, piece], caches=caches)
-        logits.append(out)
-    np.testing.assert_allclose(jnp.concatenate(logits, 1)[:, 2:], whole, atol=2e-4 * np.abs(whole).max())
+    np.testing.assert_allclose(by_pieces(model, tokens), whole, atol=2e-4 * np.abs(whole).max())
     np.testing.assert_allclose(model(tokens, read=3)[0], whole[:, -3:], atol=2e-4 * np.abs(whole).max())
 
 
