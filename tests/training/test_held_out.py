@@ -15,7 +15,7 @@ from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop
 from bam_jax.training.held_out import HeldOutLoss
-from bam_jax.training.step import define_training, initial_state
+from bam_jax.training.step import define_training, initial_state, make_gradient
 
 SIZES = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}
 
@@ -93,3 +93,18 @@ def test_nothing_held_out_is_said_before_a_folder_is_made(text, tmp_path):
     with pytest.raises(UserError, match="config.eval_every=2 measures on held-out text, and the text has 0 tokens"):
         loop.fit(config, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_the_compiler_leaves_the_gradient_out(text, accumulate):
+    """A forward pass is about a third of the operations, in each micro-batch as well."""
+    config, tokenizer = described(text, optimizer={"warmup": 1, "accumulate": accumulate}), tokenizers.tokenizer("char")
+    mesh = sharding.make_mesh(config.mesh)
+    with jax.set_mesh(mesh):
+        graph, initialise, _ = define_training(config, tokenizer.size)
+        model = jax.eval_shape(initialise)["model"]
+        loss = HeldOutLoss(config, tokenizer, graph, mesh, 0, 1)._loss
+        batch = sharding.shard_batch(batches(config, tokenizer)[0], mesh)
+        gradient = jax.jit(make_gradient(config, graph)).lower(model["params"], model["frozen"], batch)
+        operations = [lowered.compile().cost_analysis()["flops"] for lowered in (loss.lower(model, batch), gradient)]
+    assert 0 < operations[0] < 0.5 * operations[1]
