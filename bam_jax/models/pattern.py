@@ -132,6 +132,8 @@ class Table:
         """
         if self.rates is not None and self.magnitude is not None:
             attention.encoding = Turning(self.rates, self.magnitude)
+        else:  # one of this trace, which may be changed
+            attention.encoding = nnx.merge(*nnx.split(attention.encoding))
         attention.encoding.window = None  # which stands in the limits
         attention.log_temperature = nnx.data(None)
         if self.alpha is not None and self.start is not None:

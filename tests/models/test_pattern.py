@@ -136,6 +136,7 @@ def test_every_backend_has_the_references_gradients(backend, pattern, tokens):
     ("pattern", "changes"),
     [
         (TURNING, {"layers": 3}),
+        ("nope:window=3/nope", {"layers": 2}),
         full(FORMULAS, {}),
         full(TURNING, {"causal": False}),
         full(TURNING, {"remat": True}),
