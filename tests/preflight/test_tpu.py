@@ -45,11 +45,18 @@ def test_a_model_that_does_not_fit(config, capsys):
     assert not found["fits"] and "--config.optimizer.accumulate=" in found["proposals"][0]
 
 
-@pytest.mark.parametrize("mesh", [["--config.mesh.fsdp=4"], ["--config.mesh.tensor=2", "--config.mesh.context=2"]])
+@pytest.mark.parametrize(
+    ("chip", "mesh"),
+    [
+        ("v5e", ["--config.mesh.fsdp=4"]),
+        ("v5e", ["--config.mesh.tensor=2", "--config.mesh.context=2"]),
+        ("v6e", ["--config.mesh.fsdp=2", "--config.mesh.tensor=2"]),
+    ],
+)
 @pytest.mark.parametrize(
     "pattern", ["rope:window=128/rope:window=128/rope:window=128/nope", "rope:window=128/bam:ssmax=on"]
 )
-def test_a_pattern_and_all_that_goes_with_attention(config, pattern, mesh, capsys):
+def test_a_pattern_and_all_that_goes_with_attention(config, pattern, chip, mesh, capsys):
     """One body for places that differ in numbers, and one for each run of others; sinks, gates, norms and caps in both."""
     today = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
     today += [
@@ -58,7 +65,7 @@ def test_a_pattern_and_all_that_goes_with_attention(config, pattern, mesh, capsy
         "--config.ssmax=off",
         "--config.log_temperature=0.1",
     ]
-    assert main([config, "--topology=v5e:2x2", "--json", f"--config.encoding={pattern}", *today, *mesh]) == 0
+    assert main([config, f"--topology={chip}:2x2", "--json", f"--config.encoding={pattern}", *today, *mesh]) == 0
     found = json.loads(capsys.readouterr().out)
     for kind, size in found["compiled"]["arguments"].items():
         assert size == pytest.approx(found["bytes"][kind], rel=0.1)

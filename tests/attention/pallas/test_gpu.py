@@ -128,32 +128,48 @@ def test_decoding_compiles_for_an_h100(name):
     assert gpu_static.compile_for_h100(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
 
 
+def pattern_model(pattern, backend, **sizes):
+    """A decoder of a pattern with norms, gates, sinks and a cap."""
+    today = {"dtype": "bfloat16", "qk_norm": True, "gate": True, "sinks": True, "soft_cap": 30.0}
+    config = Config(encoding=pattern, context=512, model=ModelConfig(**sizes, **today))
+    model = transformer.build(config, vocab=64, rngs=nnx.Rngs(0))
+    for stack in model.stacks():
+        stack.attention.backend = backend
+    return model
+
+
+@pytest.mark.hopper
+@pytest.mark.parametrize(
+    "pattern",
+    ["rope:window=5/nope:log_temperature=0.5,log_temperature_start=4", "rope:window=5/bam:init=spread,ssmax=on"],
+)
+def test_layers_of_a_pattern_have_the_references_gradients(pattern):
+    """The kernels of a stack that reads a table, and of one stack for each formula; 20 tokens in two documents."""
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 64, (1, 20)), jnp.int32)
+    segment = 1 + (jnp.arange(20)[None] >= 13).astype(jnp.int32)
+
+    def slopes(backend):
+        graph, params, rest = nnx.split(
+            pattern_model(pattern, backend, layers=2, width=32, heads=2, kv_heads=1, hidden=32), nnx.Param, ...
+        )
+        loss = lambda params: (
+            nnx.merge(graph, params, rest)(tokens, segment=segment)[0] * jnp.cos(jnp.arange(64))
+        ).sum()
+        return jax.tree.leaves(jax.jit(jax.value_and_grad(loss))(params))
+
+    for made, expected in zip(slopes("pallas_gpu"), slopes("reference"), strict=True):
+        largest = np.abs(expected).max()
+        assert largest > 0
+        np.testing.assert_allclose(made, expected, rtol=0, atol=4e-2 * largest)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     "pattern", ["rope:window=128/rope:window=128/nope:log_temperature=0.5", "rope:window=64/bam:ssmax=on"]
 )
 def test_layers_of_a_pattern_compile_for_an_h100(pattern):
-    """With norms, gates, sinks and a cap, forward and backward, one program for all depths."""
-    sizes = ModelConfig(
-        layers=12,
-        width=256,
-        heads=4,
-        kv_heads=2,
-        hidden=256,
-        dtype="bfloat16",
-        qk_norm=True,
-        gate=True,
-        sinks=True,
-        soft_cap=30.0,
-    )
-    config = Config(encoding=pattern, context=512, model=sizes)
-
-    def build():
-        model = transformer.build(config, vocab=64, rngs=nnx.Rngs(0))
-        for stack in model.stacks():
-            stack.attention.backend = "pallas_gpu"
-        return model
-
+    """Forward and backward, one program for all depths."""
+    build = lambda: pattern_model(pattern, "pallas_gpu", layers=12, width=256, heads=4, kv_heads=2, hidden=256)
     graph, tree = transformer.split(nnx.eval_shape(build))
     loss = lambda params, frozen, tokens: nnx.merge(graph, params, frozen)(tokens)[0].sum()
     tokens = jax.ShapeDtypeStruct((2, 512), jnp.int32)
