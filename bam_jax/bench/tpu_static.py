@@ -75,15 +75,31 @@ def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
     Raises:
         UserError: no such chip.
     """
+    here = SingleDeviceSharding(_device(chip))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
+    with use_abstract_mesh(mesh_for(chip)):
+        return jax.jit(f).lower(*shapes).compile()
+
+
+def mesh_for(chip: str) -> AbstractMesh:
+    """The mesh under which `jax.sharding.use_abstract_mesh` traces for one TPU.
+
+    Args:
+        chip: a name in `CHIPS`.
+
+    Raises:
+        UserError: no such chip.
+    """
+    device = _device(chip)
+    described = AbstractDevice(device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu")
+    return AbstractMesh((), (), abstract_device=described)
+
+
+def _device(chip: str) -> Any:
     if chip not in CHIPS:
         raise errors.UserError(f"no chip {chip!r}: {errors.nearest(chip, CHIPS)}")
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    device: Any = topologies.get_topology_desc(platform="tpu", topology_name=CHIPS[chip]).devices[0]
-    here = SingleDeviceSharding(device)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
-    described = AbstractDevice(device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu")
-    with use_abstract_mesh(AbstractMesh((), (), abstract_device=described)):
-        return jax.jit(f).lower(*shapes).compile()
+    return topologies.get_topology_desc(platform="tpu", topology_name=CHIPS[chip]).devices[0]
 
 
 def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[Any, tuple]:
