@@ -19,19 +19,22 @@ def cross_entropy(
     weights: Float[Array, "*B"],
     *,
     chunk: int,
+    recompute: bool = False,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Weighted cross-entropy of a linear head, without the logits of the whole batch in memory.
 
     sum_n w_n (logsumexp_v(z_nv) - z_n(target_n)) with z_nv = h_n . K_v + b_v, in nats, and sum_n w_n.
 
-    Rows go through the head `chunk` at a time and are recomputed in the backward pass, so that at most
-    [chunk, V] logits exist. Matrices keep the dtype of `rows`; logits and the loss are float32 (float64 for float64 rows).
+    Rows go through the head `chunk` at a time, so that at most [chunk, V] logits exist. Where a gradient is wanted, it is
+    computed with the loss, chunk by chunk, and the backward pass only scales it. Matrices keep the dtype of `rows`; logits
+    and the loss are float32 (float64 for float64 rows).
 
     Args:
         rows, kernel, bias: [..., E], [E, V] and [V] or None, as `Decoder.unembedding` gives them.
         targets: [...] ids of the tokens to predict, from 0 to V - 1.
         weights: [...] weight of every target in the loss; 0 leaves it out.
         chunk: rows per chunk; `chunk_rows` suggests one.
+        recompute: whether the backward pass computes the logits of several chunks again instead, a product more.
 
     Returns:
         (sum, weight): scalars in nats and in tokens; their quotient is the mean loss. Add several
@@ -49,13 +52,8 @@ def cross_entropy(
         return _sum_of_losses(kernel, bias, *flat), flat[2].sum()
     pad = -count % chunk  # rows of weight 0
     blocks = [jnp.pad(x, ((0, pad),) + ((0, 0),) * (x.ndim - 1)).reshape(-1, chunk, *x.shape[1:]) for x in flat]
-
-    @jax.checkpoint  # without it the backward pass would keep the logits of all chunks
-    def add(total: Array, block: list[Array]) -> tuple[Array, None]:
-        return total + _sum_of_losses(kernel, bias, *block), None
-
-    total, _ = jax.lax.scan(add, jnp.zeros((), _wide(rows)), blocks)
-    return total, flat[2].sum()
+    one_by_one = _sum_recomputed if recompute else _sum_of_chunks
+    return one_by_one(kernel, bias, *blocks), flat[2].sum()
 
 
 def chunk_rows(vocab: int, elements: int = 2**25) -> int:
@@ -85,6 +83,50 @@ def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Arra
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - chosen))
 
 
+def _sum_recomputed(kernel: Array, bias: Array | None, *blocks: Array) -> Array:
+    """The weighted loss of chunks, whose logits the backward pass computes again."""
+
+    @jax.checkpoint  # without it the backward pass would keep the logits of all chunks
+    def add(total: Array, block: tuple[Array, ...]) -> tuple[Array, None]:
+        return total + _sum_of_losses(kernel, bias, *block), None
+
+    return jax.lax.scan(add, jnp.zeros((), _wide(kernel)), blocks)[0]
+
+
+@jax.custom_vjp
+def _sum_of_chunks(kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array) -> Array:
+    """The weighted loss of chunks, [N, chunk, ...] each."""
+    return _sum_recomputed(kernel, bias, rows, targets, weights)
+
+
+def _sum_and_gradient(
+    kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array
+) -> tuple[Array, tuple[Array, Array | None, Array, Array]]:
+    """The weighted loss of chunks and its gradient, with one product of the head less than in two passes."""
+
+    def add(sums: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
+        rows, targets, weights = block
+        of_chunk = lambda kernel, bias, rows, weights: _sum_of_losses(kernel, bias, rows, targets, weights)
+        loss, pull = jax.vjp(of_chunk, kernel, bias, rows, weights)
+        d_kernel, d_bias, d_rows, d_weights = pull(jnp.ones_like(loss))
+        return jax.tree.map(jnp.add, sums, (loss, d_kernel, d_bias)), (d_rows, d_weights)
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _wide(x)), (kernel, bias))
+    sums, (d_rows, d_weights) = jax.lax.scan(add, (jnp.zeros((), _wide(kernel)), *zeros), (rows, targets, weights))
+    loss, *of_head = sums
+    d_kernel, d_bias = jax.tree.map(lambda x, like: x.astype(like.dtype), tuple(of_head), (kernel, bias))
+    return loss, (d_kernel, d_bias, d_rows, d_weights)
+
+
+def _scale_gradient(gradient: tuple[Array, Array | None, Array, Array], d_loss: Array) -> tuple:
+    """The cotangents of the arguments of `_sum_of_chunks`; targets have none."""
+    d_kernel, d_bias, d_rows, d_weights = jax.tree.map(lambda x: x * d_loss.astype(x.dtype), gradient)
+    return d_kernel, d_bias, d_rows, None, d_weights
+
+
+_sum_of_chunks.defvjp(_sum_and_gradient, _scale_gradient)
+
+
 def sharded_cross_entropy(
     rows: Float[Array, "B T E"],
     kernel: Float[Array, "E V"],
@@ -110,7 +152,8 @@ def sharded_cross_entropy(
     def sum_over_devices(*arguments: Any) -> tuple[Array, Array]:
         # One sum over devices, after the last chunk, and one of the kernel's gradient. Were the chunks cut from rows of all
         # devices, the compiler would send both once for each chunk.
-        return jax.lax.psum(cross_entropy(*arguments, chunk=chunk), sharing)
+        # Preflight's sums of memory are fitted to the form that recomputes.
+        return jax.lax.psum(cross_entropy(*arguments, chunk=chunk, recompute=True), sharing)
 
     return jax.shard_map(
         sum_over_devices, in_specs=(TEXT, P(), P(), TEXT, TEXT), out_specs=P(), axis_names=set(sharing), check_vma=False
