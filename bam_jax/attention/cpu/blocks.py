@@ -39,10 +39,16 @@ class QueryBlock:
 
 @dataclasses.dataclass(frozen=True)
 class KeyBlock:
-    """One block of keys and their values, sealed."""
+    """One block of keys and their values, sealed, each as its product reads it, so that no loop transposes tiles.
 
-    k: Float[Array, "B s K D"]
-    v: Float[Array, "B s K D"]
+    Args:
+        k: [B, K, D, s]; of one head in a cache [B, s, 1, D], as it lies there.
+        v: [B, K, s, D], or the same.
+        tokens: theirs.
+    """
+
+    k: Float[Array, "B K D s"] | Float[Array, "B s 1 D"]
+    v: Float[Array, "B K s D"] | Float[Array, "B s 1 D"]
     tokens: Tokens
 
 
@@ -90,7 +96,6 @@ class Blocks:
             own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
             whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
             whole = skipping.padded(whole, block_q, block_k)
-        # Keys and values are sealed tile by tile, as they are read.
         walk = q, k, bare, tiling.skip, block_q, block_k
         counted = None
         if count and repeated.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
@@ -99,10 +104,12 @@ class Blocks:
         else:
             runs, _ = skipping.runs(*walk, v)
         of_heads = Runs(*(x.reshape(k.shape[2], -1, x.shape[1]) for x in runs)).union(1)
+        # Those of a cache are sealed as they are read.
+        k, v = (pad_rows(x, block_k) for x in ((k, v) if decode else sealed(k, v)))
         return cls(
             pad_rows(q, block_q),
-            pad_rows(k, block_k),
-            pad_rows(v, block_k),
+            k,
+            v,
             whole,
             of_heads.union(0),
             of_heads,
@@ -165,18 +172,36 @@ class Blocks:
             temperature = self.split_scalars(temperature)
         return QueryBlock(rows, tokens, temperature)
 
-    def key_block(self, m: Int[Array, ""]) -> KeyBlock:
-        """The m-th block of keys."""
-        keys = dataclasses.replace(self.scoring.keys, summary=None)
-        tokens = jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), keys)
-        if self.head is None:
-            k, v = (block_of(x, 1, m, self.block_k) for x in (self.k, self.v))
-            return KeyBlock(*sealed(k, v), tokens)
+    def by_rows(self, x: Float[Array, "B S K D"]) -> Float[Array, "M B K s D"]:
+        """Keys or values block by block, for products that sum over keys."""
+        x = x.reshape(x.shape[0], -1, self.block_k, *x.shape[2:])
+        return x.transpose(1, 0, 3, 2, 4)
+
+    def by_columns(self, x: Float[Array, "B S K D"]) -> Float[Array, "M B K D s"]:
+        """Keys or values block by block, for products that sum over the width."""
+        return self.by_rows(x).swapaxes(3, 4)
+
+    def from_columns(self, x: Float[Array, "M B K D s"]) -> Float[Array, "B S K D"]:
+        """Keys or values from their blocks."""
+        x = x.transpose(1, 0, 4, 2, 3)
+        return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+    def key_block(self, m: Int[Array, ""], k: Float[Array, "M B K D s"], v: Float[Array, "M B K _ _"]) -> KeyBlock:
+        """The m-th block of keys, from all blocks as products read them."""
+        return KeyBlock(k[m], v[m], self._key_tokens(m))
+
+    def cached_block(self, m: Int[Array, ""]) -> KeyBlock:
+        """The m-th block of the keys of the only head, where they lie."""
+        assert self.head is not None
         shape = (self.k.shape[0], self.block_k, 1, self.k.shape[3])
         k, v = (jax.lax.dynamic_slice(x, (0, m * self.block_k, self.head, 0), shape) for x in (self.k, self.v))
         # As `sealed`, by a product, which is much faster on a CPU than a reduction: 0 times what is not finite is NaN.
         finite = (jnp.einsum("bskd,d->bsk", v * 0, jnp.ones(v.shape[-1:], v.dtype)) == 0)[..., None]
-        return KeyBlock(jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), tokens)
+        return KeyBlock(jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), self._key_tokens(m))
+
+    def _key_tokens(self, m: Int[Array, ""]) -> Tokens:
+        keys = dataclasses.replace(self.scoring.keys, summary=None)
+        return jax.tree.map(lambda x: block_of(x, -1, m, self.block_k), keys)
 
     def logits(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]
@@ -236,17 +261,17 @@ class Blocks:
         """The same of a `Relative` bias and of positions that follow one another."""
         return varying(self.split_scalars(toeplitz.table(bias, i, j)), self.q)
 
-    def products(self, q: Float[Array, "B K G q D"], k: Float[Array, "B s K D"]) -> Float[Array, "B K G q s"]:
-        """The products of queries and keys."""
+    def products(self, q: Float[Array, "B K G q D"], k: Array) -> Float[Array, "B K G q s"]:
+        """The products of queries and keys, these as in `KeyBlock`."""
         if self.head is None:
-            return self.dot("bkgqd,bskd->bkgqs", q, k)
+            return self.dot("bkgqd,bkds->bkgqs", q, k)
         # Axes of length one that lie between others cost a transposed copy of the keys.
         return self.dot("bgd,bsd->bgs", q[:, 0, :, 0], k[:, :, 0])[:, None, :, None]
 
-    def weighted(self, weights: Float[Array, "B K G q s"], v: Float[Array, "B s K D"]) -> Float[Array, "B K G q D"]:
-        """The sums of values, weighted."""
+    def weighted(self, weights: Float[Array, "B K G q s"], v: Array) -> Float[Array, "B K G q D"]:
+        """The sums of values, weighted, these as in `KeyBlock`."""
         if self.head is None:
-            return self.dot("bkgqs,bskd->bkgqd", weights, v)
+            return self.dot("bkgqs,bksd->bkgqd", weights, v)
         return self.dot("bgs,bsd->bgd", weights[:, 0, :, 0], v[:, :, 0])[:, None, :, None]
 
     def dot(self, equation: str, a: Array, b: Array) -> Array:

@@ -53,6 +53,9 @@ def _many_tiles(q: Array, k: Array) -> bool:
 def _walk(blocks: Blocks) -> tuple[Array, Array]:
     """Attention and its log-normaliser, each block of queries over the key blocks that it needs."""
     rows = (blocks.q.shape[0], blocks.kv_heads, blocks.groups, blocks.block_q)
+    block_at = blocks.cached_block
+    if blocks.head is None:
+        block_at = functools.partial(blocks.key_block, k=blocks.by_columns(blocks.k), v=blocks.by_rows(blocks.v))
 
     def add(carry: tuple, logits: Array, v: Array) -> tuple:
         """One step of the running softmax: all sums stand relative to the largest logit so far."""
@@ -67,7 +70,7 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
         queries = blocks.query_block(n)
 
         def key_block(m: Array, carry: tuple) -> tuple:
-            keys = blocks.key_block(m)
+            keys = block_at(m)
             logits, _, _ = blocks.logits(queries, keys, (n, m))
             return add(carry, logits, keys.v)
 
@@ -75,7 +78,7 @@ def _walk(blocks: Blocks) -> tuple[Array, Array]:
         zero = jnp.zeros((*rows, blocks.q.shape[-1]), blocks.dtype)
         start = (zero, jnp.full(rows, FLOOR, blocks.dtype), jnp.zeros(rows, blocks.dtype))
         if blocks.counted is not None:
-            start = add(start, blocks.counted_logits(queries, n), blocks.counted.v)
+            start = add(start, blocks.counted_logits(queries, n), blocks.counted.v.swapaxes(1, 2))
         out, top, total = blocks.over_keys(n, key_block, varying(start, blocks.q))
         none = total == 0  # false for NaN, which stays
         whole = jnp.where(none, 1, total)
@@ -91,26 +94,31 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
     lse, delta = (skipping.pad(x, blocks.block_q) for x in residuals.row_terms(d_out))
     d_out = pad_rows(d_out, blocks.block_q)
     zeros = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)))
+    k_columns, v_columns, k_rows = blocks.by_columns(blocks.k), blocks.by_columns(blocks.v), blocks.by_rows(blocks.k)
 
     def query_block(carry: tuple, n: Array) -> tuple[tuple, tuple]:
         queries = blocks.query_block(n)
         d_rows = blocks.split_heads(block_of(d_out, 1, n, blocks.block_q))
         row_lse, row_delta = (blocks.split_scalars(block_of(x, -1, n, blocks.block_q)) for x in (lse, delta))
+        # Once for all key blocks: without the barrier XLA transposes them for each.
+        columns = jax.lax.optimization_barrier(tuple(x.transpose(0, 1, 4, 2, 3) for x in (queries.q, d_rows)))
 
         def key_block(m: Array, carry: tuple) -> tuple:
             (dk, dv, d_bias, d_j), (dq, d_temperature, d_i) = carry
-            keys = blocks.key_block(m)
+            keys = blocks.key_block(m, k_columns, v_columns)
             logits, raw, scores = blocks.logits(queries, keys, (n, m))
             weights = jnp.exp(logits - row_lse[..., None])
-            d_weights = blocks.dot("bkgqd,bskd->bkgqs", d_rows, keys.v)
+            d_weights = blocks.dot("bkgqd,bkds->bkgqs", d_rows, keys.v)
             d_logits = weights * (d_weights - row_delta[..., None])
             if queries.temperature is not None:
                 d_temperature = d_temperature + (d_logits * raw).sum(-1)
                 d_logits = d_logits * queries.temperature[..., None]
             d_scaled = blocks.content.d_scaled(d_logits, scores)
-            dq = dq + blocks.dot("bkgqs,bskd->bkgqd", d_scaled, keys.k)
-            dk = add_to_block(dk, blocks.dot("bkgqs,bkgqd->bskd", d_scaled, queries.q), 1, m)
-            dv = add_to_block(dv, blocks.dot("bkgqs,bkgqd->bskd", weights, d_rows), 1, m)
+            dq = dq + blocks.dot("bkgqs,bksd->bkgqd", d_scaled, k_rows[m])
+            dk, dv = (
+                add_to_block(total, blocks.dot("bkdgq,bkgqs->bkds", rows, of_tile)[None], 0, m)
+                for total, rows, of_tile in zip((dk, dv), columns, (d_scaled, weights), strict=True)
+            )
             of_bias, of_i, of_j = blocks.bias_cotangents(queries, keys, (n, m), d_logits)
             d_bias, d_i = jax.tree.map(jnp.add, (d_bias, d_i), (of_bias, of_i))
             d_j = jax.tree.map(lambda total, part: add_to_block(total, part, -1, m), d_j, of_j)
@@ -120,7 +128,7 @@ def _backward(tiling: Tiling, residuals: Residuals, d_out: Array) -> Gradients:
         carry, (dq, d_temperature, d_i) = blocks.over_keys(n, key_block, varying((carry, start), blocks.q))
         return carry, (dq, d_temperature, d_i)
 
-    start = (zeros(blocks.k), zeros(blocks.v), zeros(scoring.bias), zeros(blocks.scoring.keys.coordinate))
+    start = (zeros(k_columns), zeros(v_columns), zeros(scoring.bias), zeros(blocks.scoring.keys.coordinate))
     totals, of_queries = _scan(query_block, varying(start, blocks.q), blocks.query_blocks)
     return _gradients(blocks, residuals, totals, of_queries)
 
@@ -141,7 +149,7 @@ def _gradients(blocks: Blocks, residuals: Residuals, totals: tuple, of_queries: 
     if parts.key_coordinate is not None:
         whole = jax.tree.map(lambda x, like: narrow(x[..., : k.shape[1]], like), d_j, parts.key_coordinate)
         d_parts = d_parts._replace(key_coordinate=whole)
-    dk, dv = dk[:, : k.shape[1]], dv[:, : k.shape[1]]
+    dk, dv = (blocks.from_columns(x)[:, : k.shape[1]] for x in (dk, dv))
     d_scoring = d_parts.cotangent(residuals.scoring)
     return Gradients(narrow(blocks.join_rows(dq), q), narrow(dk, k), narrow(dv, v), d_scoring)
 
