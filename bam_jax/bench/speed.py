@@ -17,7 +17,8 @@ Cells, MEASURE:TOKENS; the default is the first three at the training context, a
 Parameters are random: nothing is trained. In each of the --rounds every contender has its turn, warms up and is timed
 --calls times, so that a machine that slows down slows all of them; a value is the median over all of that, with the
 quartiles. Ratios are to NoPE without SSMax, which always takes part: 1.1 is a tenth more time or memory. With --dense each
-model also runs with all logits of a layer in memory, as plain attention has them. Models run on one device. A record is
+model also runs with all logits of a layer in memory, as plain attention has them; with --torch as a plain dense decoder in
+PyTorch, where that is installed, which is trained and nothing else. Models run on one device. A record is
 written for each contender as soon as its cell is done; the same command again does what is missing.
 """
 
@@ -32,7 +33,7 @@ import jax
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax.bench import records, workloads
+from bam_jax.bench import records, torch_decoder, workloads
 from bam_jax.bench.machine import machine
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config
@@ -72,8 +73,8 @@ def label(config: Config, backend: str = "auto") -> str:
         backend: of its attention.
     """
     options = f" {config.encoding_options}" if config.encoding_options else ""
-    dense = ", dense" if backend == DENSE else ""
-    return f"{config.encoding}{options}{' SSMax' if config.ssmax != 'off' else ''}{dense}"
+    how = {DENSE: ", dense", torch_decoder.BACKEND: ", torch"}.get(backend, "")
+    return f"{config.encoding}{options}{' SSMax' if config.ssmax != 'off' else ''}{how}"
 
 
 def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[str, np.ndarray]:
@@ -139,7 +140,11 @@ def _measure_time(
         "latency": decoding,
         "embedding": workloads.embedding,
     }
-    work = {name: make[which](contender, length) for name, contender in entrants.items()}
+    in_torch = lambda contender: contender.backend == torch_decoder.BACKEND
+    work = {
+        name: torch_decoder.training(contender, length) if in_torch(contender) else make[which](contender, length)
+        for name, contender in entrants.items()
+    }
     values: dict[str, dict[str, Any]] = {}
     for name, seconds in race(work, rounds=rounds, calls=calls).items():
         samples = seconds / work[name].work if MEASURES[which] == "s" else work[name].work / seconds
@@ -221,16 +226,19 @@ def every_encoding() -> list[dict[str, Any]]:
     return [BASELINE | {"encoding": name, "ssmax": ssmax} for name in names for ssmax in ("off", "on")]
 
 
-def enter(file: str, entrants: Sequence[Mapping[str, Any]], *, dense: bool = False) -> dict[str, Contender]:
+def enter(
+    file: str, entrants: Sequence[Mapping[str, Any]], *, dense: bool = False, torch: bool = False
+) -> dict[str, Contender]:
     """The contenders by the digests of their configurations, first of them the baseline, NoPE without Scalable Softmax.
 
     Args:
         file: a config file.
         entrants: the changes of each; where none of them is the baseline, it is like the first one otherwise.
         dense: whether each takes part again with all logits in memory, under its digest and "-dense".
+        torch: whether each takes part again in PyTorch, under its digest and "-torch".
 
     Raises:
-        UserError: a bad configuration, or encoders beside decoders.
+        UserError: a bad configuration, encoders beside decoders, or see `torch_decoder.require`.
     """
     entered = [configs.load(file, changes) for changes in entrants]
     plain = [config for config in entered if config.encoding == "nope" and config.ssmax == "off"]
@@ -241,6 +249,10 @@ def enter(file: str, entrants: Sequence[Mapping[str, Any]], *, dense: bool = Fal
     contenders = {digest: Contender(config) for digest, config in everyone.items()}
     if dense:
         contenders |= {f"{digest}-dense": Contender(config, DENSE) for digest, config in everyone.items()}
+    if torch:
+        for digest, config in everyone.items():
+            torch_decoder.require(config)
+            contenders[f"{digest}-torch"] = Contender(config, torch_decoder.BACKEND)
     return contenders
 
 
@@ -280,6 +292,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--cells", help="MEASURE:TOKENS with commas; measures: " + ", ".join(MEASURES))
     parser.add_argument("--dense", action="store_true", help="let each run with all logits in memory as well")
+    parser.add_argument("--torch", action="store_true", help="let each train as a plain decoder in PyTorch as well")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of all contenders ({ROUNDS})")
     parser.add_argument("--out", type=Path, default=Path("runs/speed.jsonl"), help="the records (runs/speed.jsonl)")
     given, shared = configs.parse(argv, parser)
@@ -288,9 +301,11 @@ def main(argv: Sequence[str]) -> None:
     own = every_encoding()
     if given.contender is not None:
         own = [configs.from_arguments(shlex.split(contender)) for contender in given.contender]
-    contenders = enter(given.config, [shared | changes for changes in own], dense=given.dense)
+    contenders = enter(given.config, [shared | changes for changes in own], dense=given.dense, torch=given.torch)
     config = next(iter(contenders.values())).config
     cells = _cells(given.cells, config.context, encoder=not config.model.causal)
+    if given.torch and any(which != "training" for which, _ in cells):
+        raise UserError(f"--torch trains and does nothing else: give --cells=training:{config.context}")
     measure_cells(contenders, cells, given.out, rounds=given.rounds)
 
 

@@ -123,9 +123,7 @@ def training(contender: Contender, length: int) -> Workload:
         contender: the model.
         length: tokens of a row.
     """
-    config = contender.config
-    rows = max(1, config.batch * config.context // config.optimizer.accumulate // length)
-    config = dataclasses.replace(config, batch=rows, optimizer=dataclasses.replace(config.optimizer, accumulate=1))
+    config, rows = micro_batch(contender.config, length)
     tx = optimizer.make(config.optimizer, config.steps, contender.shapes["params"])
     step = make_step(config, contender.graph, tx)
     batch = contender.batch(rows, length)
@@ -138,6 +136,17 @@ def training(contender: Contender, length: int) -> Workload:
         return jax.block_until_ready(step(state, batch))[0]
 
     return Workload(start, call, work=rows * length)
+
+
+def micro_batch(config: Config, length: int) -> tuple[Config, int]:
+    """The configuration of steps on one micro-batch, and its rows: as many as the configuration's have tokens for.
+
+    Args:
+        config: of a run.
+        length: tokens of a row.
+    """
+    rows = max(1, config.batch * config.context // config.optimizer.accumulate // length)
+    return dataclasses.replace(config, batch=rows, optimizer=dataclasses.replace(config.optimizer, accumulate=1)), rows
 
 
 def decoding(contender: Contender, length: int, calls: int) -> Workload:

@@ -10,7 +10,7 @@ import pytest
 
 from bam_jax import config
 from bam_jax.attention import op
-from bam_jax.bench import speed, workloads
+from bam_jax.bench import speed, torch_decoder, workloads
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import ENCODINGS, context_aware
@@ -182,6 +182,43 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message):
         speed.main([f"--config={FILE}", "--config.model.vocab=11", *arguments, f"--out={out}"])
     assert not out.parent.exists()
+
+
+@pytest.mark.parametrize(("encoding", "ssmax"), [("bam", "on"), ("bam", "off"), ("alibi", "on"), ("nope", "off")])
+def test_the_decoder_in_torch_is_this_one(encoding, ssmax):
+    torch = pytest.importorskip("torch")
+    config = Config(encoding=encoding, ssmax=ssmax, model=MODEL, context=12, batch=4)
+    torch_decoder.require(config)
+    ours, contender = Contender(config), Contender(config, torch_decoder.BACKEND)
+    batch = contender.batch(4, 6)
+    logits, _ = ours.decoder(ours.parameters())(batch["tokens"])
+    chosen = np.take_along_axis(np.array(jax.nn.log_softmax(logits)), np.array(batch["targets"])[..., None], -1)
+    tokens, targets = (torch.tensor(np.array(batch[name])).long() for name in ("tokens", "targets"))
+    found = torch_decoder.loss(config, torch_decoder.parameters(contender), tokens, targets)
+    np.testing.assert_allclose(found.item(), -chosen.mean(), rtol=1e-5)
+
+    workload = torch_decoder.training(contender, 6)
+    assert workload.work == 4 * 12
+    state = workload.start()
+    before = {name: x.detach().clone() for name, x in state[0].items()}
+    after, _ = workload.call(state)
+    changed = {name for name, x in after.items() if not torch.equal(x, before[name])}
+    assert changed == {name for name, x in after.items() if x.requires_grad}
+
+
+def test_who_is_not_in_torch_is_told_so(monkeypatch):
+    asked = {"model.vocab": 11, "encoding": "rope"}
+    monkeypatch.setattr(torch_decoder.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="--torch needs PyTorch"):
+        speed.enter(FILE, [asked], torch=True)
+    monkeypatch.setattr(torch_decoder.importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(UserError, match="--torch has the encodings nope, alibi, bam"):
+        speed.enter(FILE, [asked], torch=True)
+    with pytest.raises(UserError, match="plain decoder of the family llama"):
+        speed.enter(FILE, [{**asked, "encoding": "alibi", "model.family": "gpt2"}], torch=True)
+    arguments = ["--contender=--config.encoding=alibi --config.ssmax=off", "--torch"]
+    with pytest.raises(UserError, match="give --cells=training:64"):
+        speed.main([f"--config={FILE}", "--config.model.vocab=11", *arguments])
 
 
 def test_random_parameters_are_the_same_at_every_start():
