@@ -27,7 +27,16 @@ def test_every_start_of_the_prior_study_is_a_config_of_its_own():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "no experiment file"), ("x = 1", "defines no get_experiment"), ("x =", "is not Python")],
+    [
+        (None, "no experiment file"),
+        ("x = 1", "defines no get_experiment"),
+        ("x =", "is not Python"),
+        (
+            "x = 1\nget_experiment = lambda: 1 / 0",
+            "experiment.py fails at line 2: ZeroDivisionError: division by zero; mend",
+        ),
+        ("get_experiment = lambda: 3", "returned int, not an Experiment"),
+    ],
 )
 def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
     path = tmp_path / "experiment.py"
