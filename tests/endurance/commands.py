@@ -23,6 +23,8 @@ LONGEST = 2000
 PROGRESS = re.compile(r"\d\d:\d\d elapsed, ")
 """In a line of progress, which comes each minute."""
 
+Main = Callable[[Sequence[str]], int | None]
+
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
@@ -39,7 +41,7 @@ class Ended:
     err: str
 
 
-def call(main: Callable[[Sequence[str]], int | None], argv: Sequence[str]) -> Ended:
+def call(main: Main, argv: Sequence[str]) -> Ended:
     """Runs a command's main as its module would, in this process.
 
     Args:

@@ -19,7 +19,7 @@ from bam_jax.system import git, jsonl
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "reliability"
-NAMES = ("configurations", "malformed_files", "kills")
+NAMES = ("configurations", "malformed_files", "malformed_runs", "flipped", "kills")
 """The figures, each of the module of its name."""
 
 

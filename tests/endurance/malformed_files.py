@@ -9,7 +9,7 @@ import gzip
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import zstandard
@@ -38,7 +38,6 @@ get_claims = lambda: {"Invented": []}
 """
 NO_RUN = "/none is not a run"
 """The end of a command that reads its files before it looks for the run, which the harness does not give it."""
-Main = Callable[[Sequence[str]], int | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +50,10 @@ class Format:
     """
 
     files: dict[str, bytes]
-    command: Callable[[Path, Path], tuple[Main, list[str]]]
+    command: Callable[[Path, Path], tuple[commands.Main, list[str]]]
 
 
-def _prepare(name: str = "", tokenizer: str = "byte") -> Callable[[Path, Path], tuple[Main, list[str]]]:
+def _prepare(name: str = "", tokenizer: str = "byte") -> Callable[[Path, Path], tuple[commands.Main, list[str]]]:
     return lambda given, out: (
         prepare.main,
         [
@@ -64,7 +63,7 @@ def _prepare(name: str = "", tokenizer: str = "byte") -> Callable[[Path, Path], 
     )
 
 
-def _retrieve(given: Path, out: Path) -> tuple[Main, list[str]]:
+def _retrieve(given: Path, out: Path) -> tuple[commands.Main, list[str]]:
     """Reads the problem, and ends at the run that is not there."""
     asked = [
         f"--corpus={given / 'corpus.jsonl'}",
@@ -74,7 +73,7 @@ def _retrieve(given: Path, out: Path) -> tuple[Main, list[str]]:
     return retrieve.main, [f"--run={out / 'none'}", *asked, "--lengths=16", f"--out={out / 'ranked'}"]
 
 
-def _inspect(given: Path, out: Path) -> tuple[Main, list[str]]:
+def _inspect(given: Path, out: Path) -> tuple[commands.Main, list[str]]:
     return inspect.main, [str(given), "--config.context=16", "--no-plot", "--rows=1"]
 
 
