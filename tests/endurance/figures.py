@@ -19,7 +19,19 @@ from bam_jax.system import git, jsonl
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "reliability"
-NAMES = ("configurations", "malformed_files", "malformed_runs", "flipped", "kills")
+NAMES = (
+    "configurations",
+    "malformed_files",
+    "malformed_runs",
+    "flipped",
+    "full_disk",
+    "bombs",
+    "out_of_memory",
+    "memory",
+    "strangers",
+    "kills",
+    "preemptions",
+)
 """The figures, each of the module of its name."""
 
 

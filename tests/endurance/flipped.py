@@ -100,11 +100,9 @@ def kinds(folder: Path) -> dict[str, Kind]:
     Args:
         folder: where the files are made.
     """
-    common = folder / "run's"
-    common.mkdir()
-    run = made.decoder(common)
-    exported = made.exported(run)
-    of_run, of_weights = made.contents(run), made.contents(exported)
+    common = made.common()
+    run = common / "run"
+    of_run, of_weights = made.contents(run), made.contents(common / "exported")
     last = max((name for name in of_run if name.startswith("checkpoints/")), key=lambda name: int(name.split("/")[1]))
     last = "/".join(last.split("/")[:2])
     within = lambda part: lambda name: name.startswith(f"{last}/{part}")
@@ -205,7 +203,7 @@ FIGURE = Figure(
     unit="bytes",
     wanted=3000,
     part=300,
-    short=45,
+    short=30,
     minutes=15,
     measure=measure,
 )

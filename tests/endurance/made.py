@@ -1,6 +1,10 @@
 """A small run that has been trained and evaluated, made once, as what faults befall."""
 
+import atexit
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,23 +30,20 @@ def configuration(folder: Path, **changes: object) -> str:
     return f"--config={path}"
 
 
-def decoder(folder: Path) -> Path:
-    """A decoder of 3 steps with checkpoints at 2 and 3, metrics and a record of an evaluation.
+@functools.cache
+def common() -> Path:
+    """A folder with a text, the file of a configuration, `run` and `exported`; a process makes it once.
 
-    Args:
-        folder: an empty one; the run is in it.
+    The run is a decoder of 3 steps with checkpoints at 2 and 3, metrics and a record of an evaluation; `exported` has its
+    weights.
     """
+    folder = Path(tempfile.mkdtemp(prefix="endurance-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     run = folder / "run"
     well(train.main, [configuration(folder), f"--workdir={run}", "--no-progress"])
     well(evaluate.main, [f"--run={run}", "--eval=perplexity", "--lengths=16", "--tokens=64", "--no-progress"])
-    return run
-
-
-def exported(run: Path) -> Path:
-    """The weights of a run, without its training."""
-    out = run.parent / "exported"
-    well(convert.main, [f"--run={run}", f"--export={out}"])
-    return out
+    well(convert.main, [f"--run={run}", f"--export={folder / 'exported'}"])
+    return folder
 
 
 def well(main: commands.Main, argv: Sequence[str]) -> commands.Ended:

@@ -74,10 +74,8 @@ def damage(run: Path, files: dict[str, bytes], chance: random.Random) -> str:
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Damages so many runs; see `figures.Figure`."""
-    common, failures, refused = folder / "common", [], 0
-    common.mkdir()
-    trained = made.decoder(common)
-    kinds = [made.contents(trained), made.contents(made.exported(trained))]
+    common, failures, refused = made.common(), [], 0
+    kinds = [made.contents(common / "run"), made.contents(common / "exported")]
     for number in range(count):
         chance = random.Random(f"{seed} {number}")
         run, out, kind = folder / "run", folder / "out", KINDS[number % len(KINDS)]
@@ -102,7 +100,7 @@ FIGURE = Figure(
     unit="runs",
     wanted=500,
     part=100,
-    short=12,
+    short=6,
     minutes=20,
     measure=measure,
 )
