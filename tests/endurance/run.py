@@ -15,7 +15,7 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path[0] = str(Path(__file__).parents[1])
 
-from endurance import figures  # noqa: E402
+from endurance import figures, page  # noqa: E402
 from endurance.figures import NAMES  # noqa: E402
 
 from bam_jax.system.errors import nearest  # noqa: E402
@@ -28,7 +28,13 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="few cases, no record")
     parser.add_argument("--parts", help="only these parts of a figure, as in 0,1: several processes share its work")
     parser.add_argument("--cases", type=int, help="of --short, so many cases instead")
+    parser.add_argument(
+        "--page", action="store_true", help="write the table of docs/reliability.md, and measure nothing"
+    )
     asked = parser.parse_args()
+    if asked.page:
+        page.write()
+        return
     for name in asked.names:
         if name not in NAMES:
             parser.error(f"unknown figure {name!r}; {nearest(name, NAMES)}")
