@@ -1,7 +1,8 @@
 """Small files that inflate to many times the memory that is left: compressed lines, texts and columns.
 
-A file is read by `prepare` in a process whose address space is limited. It ends well, or in one line with status 2, and holds no
-more memory at its peak than the limit; the record has the largest ratio of text to file that was read.
+A file is read by `prepare`, to its first three million tokens, in a process whose address space is limited. It ends well, or in one
+line with status 2, and holds no more memory at its peak than the limit. The record has the largest ratio of text to file. Empty lines,
+of which none is a token, are a 64th of the others' text: they are all read.
 """
 
 import gzip
@@ -64,7 +65,7 @@ BOMBS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
     "one endless line in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, [b'{"text": "', *_pieces(b"a", total)])),
     "one text in gzip": ("a.txt.gz", lambda path, total: _gz(path, _pieces(b"a", total))),
     "one text in zstd": ("a.txt.zst", lambda path, total: _zst(path, _pieces(b"a", total))),
-    "empty lines in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, _pieces(b"\n", total))),
+    "empty lines in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, _pieces(b"\n", total // 64))),
     "an article in gzip": (
         "a.tokens.gz",
         lambda path, total: _gz(path, _pieces(b" = T = \n" + b"word " * 9 + b"\n", total)),
@@ -117,7 +118,7 @@ def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
 
 
 FIGURE = Figure(
-    what=f"decompression bombs of {TEXT // 2**30} GiB of text: read or refused in one line, in less than {HELD // 2**20} MiB",
+    what=f"decompression bombs of {TEXT // 2**30} GiB of text: read to three million tokens, or refused in one line, in less than {HELD // 2**20} MiB",
     unit="files",
     wanted=len(BOMBS),
     part=len(BOMBS),

@@ -7,7 +7,7 @@ import pytest
 from endurance import commands, figures, page
 from endurance.figures import Figure, Outcome
 
-from bam_jax.system import jsonl
+from bam_jax.system import git, jsonl
 from bam_jax.system.errors import UserError
 
 
@@ -22,6 +22,10 @@ def test_every_record_is_of_a_figure_that_is_there():
         assert path.stem in figures.NAMES and {record["figure"] for record in records} == {path.stem}
         assert len({record["seed"] for record in records}) == len(records)
         assert all("dirty" not in record["commit"] for record in records)
+
+
+def test_records_make_no_code_dirty():
+    assert figures.RECORDS.relative_to(figures.ROOT).as_posix() in git.RECORDS
 
 
 def test_what_falls_short_is_bold(tmp_path, monkeypatch):
