@@ -1,8 +1,8 @@
 """Small files that inflate to many times the memory that is left: compressed lines, texts and columns.
 
-A file is read by `prepare`, to its first three million tokens, in a process whose address space is limited. It ends well, or in one
-line with status 2, and holds no more memory at its peak than the limit. The record has the largest ratio of text to file. Empty lines,
-of which none is a token, are a 64th of the others' text: they are all read.
+A file is read by `prepare`, to its first three million tokens, in a process whose address space is limited. It ends well, or
+in one line with status 2, and holds no more memory at its peak than the limit. The record has the largest ratio of text to
+file. Empty lines, of which none is a token, are a 64th of the others' text: they are all read.
 """
 
 import gzip
