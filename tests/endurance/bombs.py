@@ -118,7 +118,7 @@ def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
 
 
 FIGURE = Figure(
-    what=f"decompression bombs of {TEXT // 2**30} GiB of text: read to three million tokens, or refused in one line, in less than "
+    what=f"decompression bombs of {TEXT // 2**30} GiB of text: read to three million tokens or refused in one line, in less than "
     f"{HELD // 2**20} MiB",
     unit="files",
     wanted=len(BOMBS),
