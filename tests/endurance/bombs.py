@@ -8,9 +8,7 @@ file. Empty lines, of which none is a token, are a 64th of the others' text: the
 import gzip
 import json
 import os
-import resource
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,10 +104,9 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
     """How `prepare` ended with a limit on its address space, and its memory at the peak in bytes."""
     with subprocess.Popen(
-        [sys.executable, "-m", "bam_jax.data.prepare", *argv],
+        commands.limited("bam_jax.data.prepare", argv, LIMIT),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT)),
     ) as process:
         out, err = process.stdout.read(), process.stderr.read()  # both are short
         _, status, used = os.wait4(process.pid, 0)

@@ -60,15 +60,30 @@ def call(main: Main, argv: Sequence[str]) -> Ended:
     return Ended(status, out.getvalue(), err.getvalue())
 
 
-def start(module: str, argv: Sequence[str], **options: object) -> Ended:
+def limited(module: str, argv: Sequence[str], limit: int) -> list[str]:
+    """A command in a process that has so much address space at most.
+
+    The shell sets the limit: Python would have to do it between fork and exec, where threads of this process hold locks.
+
+    Args:
+        module: of the command.
+        argv: its arguments.
+        limit: bytes.
+    """
+    return ["sh", "-c", f'ulimit -v {limit // 1024} && exec "$@"', "sh", sys.executable, "-m", module, *argv]
+
+
+def start(module: str, argv: Sequence[str], limit: int | None = None, **options: object) -> Ended:
     """Runs a command as a process.
 
     Args:
         module: of the command.
         argv: its arguments.
+        limit: see `limited`; None: there is none.
         options: of `subprocess.run`.
     """
-    made = subprocess.run([sys.executable, "-m", module, *argv], capture_output=True, text=True, **options)
+    command = [sys.executable, "-m", module, *argv] if limit is None else limited(module, argv, limit)
+    made = subprocess.run(command, capture_output=True, text=True, **options)
     return Ended(made.returncode, made.stdout, made.stderr)
 
 
