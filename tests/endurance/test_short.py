@@ -3,8 +3,13 @@
 import pytest
 from endurance import figures
 
+LONG = ("preemptions",)
+"""Trainings in processes, one after another, even in the short form; tests/parallel has a signal in the default suite."""
 
-@pytest.mark.parametrize("name", figures.NAMES)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.endurance] * (name in LONG)) for name in figures.NAMES]
+)
 def test_no_case_fails(name, tmp_path):
     figure = figures.find(name)
     try:
