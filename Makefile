@@ -7,7 +7,7 @@ OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: install quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance lint docs wheel clean
+.PHONY: install quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance reliability lint docs wheel clean
 
 install: $(INSTALLED)  ## only that
 
@@ -42,6 +42,10 @@ test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread, one
 
 test-endurance: $(INSTALLED)  ## kills, saves and repeated faults, longer than continuous integration has time for
 	$(RUN) -m pytest -n auto -m endurance
+
+reliability: $(INSTALLED)  ## the figures of docs/reliability.md, hours; stopped, it goes on
+	$(RUN) tests/endurance/run.py
+	$(RUN) tests/endurance/run.py --page
 
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .

@@ -17,6 +17,7 @@ from bam_jax.config.section import ConfigSection, is_section, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, shown
+from bam_jax.system.own_code import named_where_it_fails
 
 
 def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
@@ -29,20 +30,18 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
         changes: values by dotted names, as in {"encoding": "alibi", "model.layers": 2}.
 
     Raises:
-        UserError: no such file, no `get_config` in it, an unknown key, wrong type or bad value, or a module that cannot be
-            imported.
+        UserError: no such file, no `get_config` in it, an error of its code, an unknown key, wrong type or bad value, or a module
+            that cannot be imported.
     """
     if not Path(path).is_file():
         raise UserError(f"no config file {path} in {Path.cwd()}; give the path of a Python file that has a get_config")
     if Path(path).suffix != ".py":
         raise UserError(f"config file {path} is not a Python file; name one whose name ends in .py")
-    try:
+    with named_where_it_fails(path, "config file"):
         names = runpy.run_path(str(path))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise UserError(f"config file {path} is not Python: {error}") from error
-    if "get_config" not in names:
-        raise UserError(f"config file {path} has no get_config(), which returns an ml_collections.ConfigDict")
-    made = names["get_config"]()
+        if "get_config" not in names:
+            raise UserError(f"config file {path} has no get_config(), which returns an ml_collections.ConfigDict")
+        made = names["get_config"]()
     if not isinstance(made, ml_collections.ConfigDict):
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
     config = override(made.to_dict(), changes)

@@ -15,6 +15,7 @@ from bam_jax.experiments.criteria import Criterion, quorum
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.statistics import SEEDS
 from bam_jax.system.errors import UserError
+from bam_jax.system.own_code import named_where_it_fails
 
 TITLE = "What the papers claim, and what came out here"
 FALSE_DISCOVERIES = 0.05
@@ -239,8 +240,9 @@ def load(path: Path) -> ClaimsFile:
     """
     if not path.is_file():
         raise UserError(f"no file {path}; give one with get_claims(), such as experiments/claims.py")
-    names = runpy.run_path(str(path))
-    if "get_claims" not in names:
-        raise UserError(f"{path} has no get_claims(), which returns the claims by paper")
-    own = {field: names[name] for field, name in (("frozen", "FROZEN"), ("title", "TITLE")) if name in names}
-    return ClaimsFile(names["get_claims"](), names["NOTES"], **own)
+    with named_where_it_fails(path, "claims file"):
+        names = runpy.run_path(str(path))
+        if "get_claims" not in names:
+            raise UserError(f"{path} has no get_claims(), which returns the claims by paper")
+        own = {field: names[name] for field, name in (("frozen", "FROZEN"), ("title", "TITLE")) if name in names}
+        return ClaimsFile(names["get_claims"](), names["NOTES"], **own)

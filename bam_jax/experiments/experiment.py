@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bam_jax.evals.base import Evaluation
 from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.own_code import named_where_it_fails
 
 SCALES = ("toy", "small", "paper")
 """The first is the default; verdicts come from the others."""
@@ -284,10 +285,8 @@ def load(
         raise UserError(f"no experiment file {path}; give the path of one such as experiments/quickstart.py")
     if scale is not None and scale not in SCALES:
         raise UserError(f"--scale={scale} is unknown; {nearest(scale, SCALES)}")
-    try:
+    with named_where_it_fails(path, "experiment file"):
         names = runpy.run_path(str(path))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise UserError(f"experiment file {path} is not Python: {error}") from error
     if "get_experiment" not in names:
         raise UserError(
             f"{path} defines no get_experiment(); it must return a bam_jax.experiments.experiment.Experiment"
@@ -300,7 +299,10 @@ def load(
     if scale is not None and "scale" not in wanted:
         raise UserError(f"--scale={scale}: {path} has one scale only; leave the option out")
     known = {"source": source, "runs": runs, "scale": scale or SCALES[0]}
-    made = names["get_experiment"](**{name: known[name] for name in wanted})
+    with named_where_it_fails(path, "experiment file"):
+        made = names["get_experiment"](**{name: known[name] for name in wanted})
+    if not isinstance(made, Experiment):
+        raise UserError(f"get_experiment() of {path} returned {type(made).__name__}, not an Experiment; mend that file")
     kept = (
         find_records(Path(path), scale, shared=made.shared) if records is None else Path(records) if records else None
     )

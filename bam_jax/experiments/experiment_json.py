@@ -9,7 +9,7 @@ from bam_jax import config
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.evals.schema import Setting
-from bam_jax.system import strict_json
+from bam_jax.system import jsonl, strict_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural
 from bam_jax.system.strict_json import Must
@@ -89,7 +89,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{folder} has no {DESCRIPTION}; run python -m bam_jax.sweep FILE.py --runs={folder}"
         ) from error
-    description = strict_json.check(strict_json.parse(text, str(path), REMEDY), Description, str(path), REMEDY)
+    description = strict_json.check(jsonl.parse(text, str(path), REMEDY), Description, str(path), REMEDY)
     for entry in description["runs"]:
         entry["labels"] = [(_read_overrides(overrides, path), label) for overrides, label in entry["labels"]]
         if "evaluations" in entry:  # the oldest have none

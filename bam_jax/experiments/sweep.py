@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 import shlex
 import sys
@@ -17,7 +16,7 @@ from bam_jax.experiments.jobs import Job, jobs
 from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import find_slots, share_slots
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
-from bam_jax.system import files
+from bam_jax.system import files, jsonl
 from bam_jax.system.errors import UserError, nearest
 
 
@@ -184,7 +183,7 @@ class Sweep:
         """
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         if not self.experiments[0].shared:  # a report is about a folder of its own
-            files.write_atomically(self.folder / DESCRIPTION, json.dumps(self.describe(), indent=2) + "\n")
+            files.write_atomically(self.folder / DESCRIPTION, jsonl.document(self.describe(), 2))
         queue.prepare(self.preparations)
         todo = self.find_unrecorded()
         slots = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import io
 import itertools
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from bam_jax.system.errors import UserError
 TOKENS = 2**13
 """Tokens of a batch: enough to keep a device busy, and few enough that the last batch of a piece wastes little."""
 SHORTEST = 16
+_CHECKSUM = 4  # bytes
 
 
 def average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
@@ -209,19 +211,29 @@ def embed_corpus(
             before, shorter = length, vectors
 
 
+def _checksum(contents: bytes) -> bytes:
+    """CRC-32, which stands at the end of a file: a number with a flipped bit is finite as well."""
+    return zlib.crc32(contents).to_bytes(_CHECKSUM, "little")
+
+
 def _write(path: Path, vectors: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     contents = io.BytesIO()
     np.save(contents, vectors)
-    files.write_atomically(path, contents.getvalue())
+    written = contents.getvalue()
+    files.write_atomically(path, written + _checksum(written))
 
 
 def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
     """The embeddings in a file; None where there is none."""
     if not path.exists():
         return None
+    written = path.read_bytes()
+    contents, checksum = written[:-_CHECKSUM], written[-_CHECKSUM:]
+    if checksum != _checksum(contents):
+        raise UserError(f"{path} does not hold what was written (its checksum is another); remove it")
     try:
-        vectors = np.load(path, allow_pickle=False)
+        vectors = np.load(io.BytesIO(contents), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UserError(f"{path} holds no embeddings ({' '.join(str(error).split())[:120]}); remove it") from error
     if vectors.shape != shape or vectors.dtype != np.float32 or not np.isfinite(vectors).all():

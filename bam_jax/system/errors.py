@@ -55,6 +55,9 @@ LESS = (
 )
 """The options that take less memory."""
 
+LONGEST = 1500
+"""Characters of a message, at most: a name that is given may be as long as a command line."""
+
 _FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory", re.IGNORECASE)
 """In what XLA says when a device has no memory left, as a jax.errors.JaxRuntimeError, which is a RuntimeError."""
 
@@ -86,6 +89,19 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):  # an int of more than 4,300 digits; lists within lists
         return f"a value of type {type(value).__name__} that is too large to be shown"
     return text if len(text) <= 200 else f"{text[:160]} ... ({len(text)} characters)"
+
+
+def one_line(text: str) -> str:
+    """A message as one line that can be printed, whatever a name in it holds; where it is long, its middle is left out.
+
+    >>> one_line("no run two\\nlines; train one")
+    'no run two\\\\nlines; train one'
+
+    Args:
+        text: the message; its remedy is at its end.
+    """
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 500]} ... {line[-400:]}"
 
 
 def ending(error: BaseException) -> tuple[int, str] | None:
@@ -139,6 +155,6 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         end = ending(error)
         if end is None:
             raise
-        status, line = end
+        status, line = end[0], one_line(end[1])
         print(f"error: {line}" if status == 2 else line, file=sys.stderr)
     sys.exit(status)

@@ -3,15 +3,16 @@
 import subprocess
 from pathlib import Path
 
-RECORDS = "experiments/records"
-"""Files of the repository that runs add lines to; code does not depend on them."""
+RECORDS = ("experiments/records", "docs/reliability")
+"""Folders of files of the repository that runs add lines to; code does not depend on them."""
 
 
 def describe() -> str | None:
     """The git commit of this code, with "-dirty" if files other than records differ from it; None outside a checkout."""
+    others = [f":(top,exclude){folder}" for folder in RECORDS]
     commands = (
         ["git", "describe", "--always", "--exclude=*"],
-        ["git", "status", "--porcelain", "--untracked-files=no", "--", ":(top)", f":(top,exclude){RECORDS}"],
+        ["git", "status", "--porcelain", "--untracked-files=no", "--", ":(top)", *others],
     )
     try:
         name, changes = (

@@ -16,6 +16,8 @@ from bam_jax.system.errors import UserError
 CRC = "crc32"
 """The name in a record's line under which its checksum stands."""
 
+_REMEDY = "put it back from a copy or remove that line"
+
 
 class Writer:
     """Appends records to a JSON-lines file, one flushed line each.
@@ -67,7 +69,7 @@ def line(record: Mapping[str, Any], *, compact: bool = False) -> str:
     return json.dumps({**record, CRC: _checksum(record)}, separators=(",", ":") if compact else None)
 
 
-def parse(text: bytes, where: str, remedy: str = "put it back from a copy or remove that line") -> dict[str, Any]:
+def parse(text: bytes, where: str, remedy: str = _REMEDY) -> dict[str, Any]:
     """The record that `line` was given; or one in any JSON, which has no CRC-32 to go by.
 
     Args:
@@ -80,8 +82,37 @@ def parse(text: bytes, where: str, remedy: str = "put it back from a copy or rem
     record = strict_json.parse(text, where, remedy)
     if not isinstance(record, dict):
         raise UserError(f"{where} is no record but {reprlib.repr(record)}; {remedy}")
+    return verified(record, where, remedy)
+
+
+def document(record: Mapping[str, Any], indent: int, *, sort: bool = False) -> str:
+    """A whole file of one record, indented for people, with the CRC-32 of what is in it, as `line` has it.
+
+    Args:
+        record: names to JSON values.
+        indent: spaces.
+        sort: whether its names stand in their order, at every depth.
+    """
+    text = json.dumps(record, sort_keys=sort)
+    return json.dumps({**json.loads(text), CRC: zlib.crc32(text.encode())}, indent=indent) + "\n"
+
+
+def verified(record: dict[str, Any], where: str, remedy: str) -> dict[str, Any]:
+    """A record without its CRC-32, which it must have been written with; one that has none is taken as it is.
+
+    Args:
+        record: as it was parsed; the CRC-32 is taken out of it.
+        where, remedy: as `strict_json.parse` takes them.
+
+    Raises:
+        UserError: it is not what was written.
+    """
+    name = (
+        CRC if CRC in record else next(reversed(record), CRC)
+    )  # a checksum whose own name was changed is the last field
+    rest = {each: value for each, value in record.items() if each != name}
     crc = record.pop(CRC, None)
-    if crc not in (None, _checksum(record)):
+    if crc not in (None, _checksum(record)) or (name != CRC and record[name] == _checksum(rest)):
         raise UserError(f"{where} was changed after it was written (its {CRC} is that of another); {remedy}")
     return record
 
@@ -106,8 +137,19 @@ def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Each whole line as it stands, and its record."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    for number, text in enumerate(lines[:-1], start=1):  # what follows the last newline was never finished
+    for number, text in enumerate(lines[:-1], start=1):
         yield text, parse(text, f"{path}, line {number}")
+    # What follows the last newline was never finished; but one that has all of a record and more has lost its newline since.
+    if lines[-1][-2:-1] == b"}" and _is_record(lines[-1][:-1]):
+        raise UserError(f"{path}, line {len(lines)} ends with {lines[-1][-1:]!r}, not a newline; {_REMEDY}")
+
+
+def _is_record(text: bytes) -> bool:
+    """True of what `line` gives."""
+    try:
+        return CRC in json.loads(text)
+    except (ValueError, RecursionError, TypeError):
+        return False
 
 
 def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:

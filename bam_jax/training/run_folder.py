@@ -21,7 +21,7 @@ from bam_jax.config.sections import COUNT
 from bam_jax.data import tokenizers
 from bam_jax.data.sources import corpus
 from bam_jax.data.tokenizers.copies import save_tokenizer
-from bam_jax.system import files, lock
+from bam_jax.system import files, jsonl, lock
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.extras import import_extra
 
@@ -31,6 +31,8 @@ WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 LOCK = ".lock"
+
+_EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
 
 TRAINED = Path(__file__).parents[1] / "trained"
 """The folder of the models that come with the package, each a run without checkpoints."""
@@ -82,7 +84,7 @@ def claim(
     with lock.hold(run / LOCK, f"workdir {run} is in use by another training; give another folder"):
         # Only now: another process that makes the same run at this moment may have written it meanwhile.
         if not (run / CONFIG).exists():
-            files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
+            write_config(run, config)
         before = check_configuration(run, config, longer)
         if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
             raise UserError(
@@ -91,7 +93,7 @@ def claim(
             )
         save_tokenizer(tokenizer, run)
         if before < config.steps:
-            files.write_atomically(run / CONFIG, configs.to_json(config) + "\n")
+            write_config(run, config)
         yield before
 
 
@@ -149,6 +151,16 @@ def trained_step(run: str | os.PathLike) -> int:
     return step
 
 
+def write_config(run: Path, config: Config) -> None:
+    """Write the configuration of a run, with a checksum.
+
+    Args:
+        run: the run's folder.
+        config: of the run.
+    """
+    files.write_atomically(run / CONFIG, jsonl.document(configs.to_dict(config), 2, sort=True))
+
+
 def read_config(run: str | os.PathLike) -> Config:
     """The configuration of a run.
 
@@ -160,7 +172,7 @@ def read_config(run: str | os.PathLike) -> Config:
     """
     path = Path(run) / CONFIG
     try:
-        return configs.from_json(path.read_text(encoding="utf-8"))
+        return configs.from_dict(jsonl.parse(path.read_bytes(), "the configuration", _EDITED))
     except FileNotFoundError as error:
         remedy = f"train one with python -m bam_jax.train --config=FILE --workdir={run}"
         if (Path(run) / WEIGHTS).exists():
@@ -171,7 +183,7 @@ def read_config(run: str | os.PathLike) -> Config:
         elif (TRAINED / run / CONFIG).exists():
             remedy = f"this command takes the model of that name that comes with bam_jax by its folder, {TRAINED / run}"
         raise UserError(f"{run} is not a run: it has no {CONFIG}; {remedy}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
     except UserError as error:
         raise UserError(f"{path}: {error}; mend it or train into another folder") from error

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import save_tokenizer
@@ -40,7 +39,7 @@ def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, An
     """
     library = import_extra("safetensors.numpy", "model.safetensors", "train")
     run_folder.make_empty(folder)
-    files.write_atomically(folder / run_folder.CONFIG, configs.to_json(config) + "\n")
+    run_folder.write_config(folder, config)
     save_tokenizer(tokenizer, folder)
     arrays = {_name(path): np.asarray(value) for path, value in jax.tree_util.tree_leaves_with_path(tree)}
     contents = library.save(arrays, metadata={"step": str(step), "crc32": str(_checksum(arrays))})

@@ -320,6 +320,12 @@ def test_parts_of_a_mixture_are_whole_configurations():
         ("x = 1", "has no get_config"),
         ("def get_config(): return {}", "returned dict"),
         ("def get_config(:", "is not Python"),
+        ("\nx = nothing", "bad.py fails at line 2: NameError: name 'nothing' is not defined; mend that file"),
+        ("def get_config():\n    raise OSError('a\\nb')", "fails at line 2: OSError: a b; mend"),
+        (
+            "import ml_collections\ndef get_config(): return ml_collections.ConfigDict({'model.layers': 2})",
+            "fails at line 2: ValueError: .* but the key model.layers contains one.; mend",
+        ),
     ],
 )
 def test_bad_files(tmp_path, content, says):

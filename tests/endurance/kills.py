@@ -1,14 +1,10 @@
 """Commands killed at random moments, and whether what they leave is what an undisturbed run leaves.
 
-Command:  python tests/endurance/kills.py --kills=50 --out=docs/reliability/kills.jsonl    # some 40 minutes; goes on if stopped
-          python tests/endurance/kills.py --out=docs/reliability/kills.jsonl --markdown    # the table of docs/reliability.md
-
 A command runs once to its end. Then it starts again and again in another folder, each time killed (SIGKILL, with all of its
 processes) after a time drawn between 0 and what the undisturbed run took. Where it ends before that, its folder is compared, and
 the next one begins; after the last kill it runs to its end. What is compared leaves out seconds, commits and paths.
 """
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -23,7 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from endurance.figures import ROOT, Figure, Outcome
+
 PYTHON = [sys.executable, "-m"]
 CONFIG = [
     f"--config={ROOT / 'configs' / 'quickstart.py'}",
@@ -39,8 +36,19 @@ ENCODER = [
     "--config.ssmax=off",
 ]
 SHORT = ["--config.steps=300", "--config.checkpoint_every=25", "--config.log_every=5", "--config.optimizer.warmup=10"]
-VARYING = {"seconds", "tokens_per_second", "time", "peak_bytes", "started", "ended", "command", "commit", "machine"}
-"""Fields of records that another run may have otherwise."""
+VARYING = {
+    "seconds",
+    "tokens_per_second",
+    "time",
+    "peak_bytes",
+    "started",
+    "ended",
+    "command",
+    "commit",
+    "machine",
+    "crc32",
+}
+"""Fields of records that another run may have otherwise; the checksum is that of the others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,16 +95,16 @@ def trained(folder: Path, said: str) -> dict[str, str]:
 
 
 COMMANDS = {
-    "train": Command(
-        lambda out, given: ["bam_jax.train", *CONFIG, *SHORT, f"--workdir={out / 'run'}"],
-        lambda out, said: trained(out / "run", said),
-    ),
     "prepare": Command(
         lambda out, given: [
             *("bam_jax.data.prepare", f"--source={given / 'text'}", f"--out={out / 'data'}"),
             *("--tokenizer=byte", "--shard-tokens=200000"),
         ],
         lambda out, said: whole_files(out / "data", said),
+    ),
+    "train": Command(
+        lambda out, given: ["bam_jax.train", *CONFIG, *SHORT, f"--workdir={out / 'run'}"],
+        lambda out, said: trained(out / "run", said),
     ),
     "evaluate": Command(
         lambda out, given: [
@@ -138,8 +146,8 @@ def get_experiment():
 """
 
 
-def prepare_inputs(given: Path) -> None:
-    """What the commands read: text, documents with queries, two runs, an experiment."""
+def prepare_inputs(given: Path, name: str) -> None:
+    """Text, documents with queries, an experiment; and the run that a command reads, a decoder or an encoder."""
     draw = random.Random(0)
     words = [f"{a}{b}" for a in ("ba", "lo", "mi", "re", "sta", "un") for b in ("", "der", "kin", "ta", "son", "ver")]
     text = lambda n: " ".join(draw.choices(words, k=n))
@@ -154,7 +162,9 @@ def prepare_inputs(given: Path) -> None:
     ]
     (given / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
     (given / "two.py").write_text(TWO)
-    for name, more in (("decoder", []), ("encoder", ENCODER)):
+    needed = {"retrieve": ("encoder", ENCODER)} | dict.fromkeys(COPIED, ("decoder", []))
+    if name in needed:
+        kind, more = needed[name]
         run(
             [
                 *PYTHON,
@@ -163,7 +173,7 @@ def prepare_inputs(given: Path) -> None:
                 *more,
                 "--config.steps=20",
                 "--config.optimizer.warmup=5",
-                f"--workdir={given / name}",
+                f"--workdir={given / kind}",
             ]
         )
 
@@ -186,98 +196,54 @@ def run(command: list[str], seconds: float | None = None) -> tuple[int | None, s
         return 0, said.read()
 
 
-def kill(name: str, kills: int, given: Path, work: Path) -> dict[str, object]:
-    """Kills a command so often, and compares what it leaves.
+def measure(seed: int, count: int, folder: Path) -> Outcome:
+    """Kills a command so often, and compares what it leaves; see `figures.Figure`.
 
     Args:
-        name: of `COMMANDS`.
-        kills: how often it dies.
-        given: what it reads.
-        work: a folder to work in.
-
-    Returns:
-        the record: kills, starts, ends, differences and torn records.
+        seed: the number of the command, and of the draws of its moments.
     """
-    asked, draw = COMMANDS[name], random.Random(name)
+    name = list(COMMANDS)[seed]
+    asked, draw, given = COMMANDS[name], random.Random(name), folder / "given"
+    prepare_inputs(given, name)
 
-    def begin(folder: Path) -> list[str]:
-        folder.mkdir()
+    def begin(place: Path) -> list[str]:
+        place.mkdir()
         if name in COPIED:
-            shutil.copytree(given / "decoder", folder / "decoder")
-        return [*PYTHON, *asked.arguments(folder, given)]
+            shutil.copytree(given / "decoder", place / "decoder")
+        return [*PYTHON, *asked.arguments(place, given)]
 
     start = time.monotonic()
-    _, said = run(begin(work / "whole"))
+    _, said = run(begin(folder / "whole"))
     usual = time.monotonic() - start
-    expected = asked.compared(work / "whole", said)
-    died = ended = started = differences = torn = 0
-    while died < kills or not ended:
-        command = begin(work / f"{ended}")
+    expected = asked.compared(folder / "whole", said)
+    died = ended = started = torn = 0
+    failures = []
+    while died < count or not ended:
+        place = folder / f"{ended}"
+        command = begin(place)
         status = None
         while status is None:
             started += 1
-            status, said = run(command, draw.uniform(0, usual) if died < kills else None)
+            status, said = run(command, draw.uniform(0, usual) if died < count else None)
             died += status is None
-        found = asked.compared(work / f"{ended}", said)
-        differences += found != expected
+        found = asked.compared(place, said)
+        differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+        if differing:
+            failures.append(f"{name}, end {ended}: {len(differing)} differ, such as {differing[0]}")
         torn += sum("torn" in value for value in found.values())
-        if found != expected:
-            shutil.copytree(work / f"{ended}", ROOT / "runs" / f"killed-{name}-{ended}", dirs_exist_ok=True)
         ended += 1
-    compared = len(expected)
-    counts = {
-        "kills": died,
-        "starts": started,
-        "ends": ended,
-        "compared": compared,
-        "differences": differences,
-        "torn": torn,
-    }
-    return {"command": name, **counts, "seconds": round(usual, 1)}
+    if torn:
+        failures.append(f"{name}: {torn} torn records")
+    more = {"command": name, "starts": started, "ends": ended, "compared": len(expected), "torn": torn}
+    return Outcome(died, failures, {**more, "undisturbed_seconds": round(usual, 1)})
 
 
-def to_markdown(path: Path) -> str:
-    """The table of the records."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    head = ("command", "kills", "ends", "compared", "differences", "torn", "seconds")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    lines += [f"| {' | '.join(str(row[name]) for name in head)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Kills each command that the file of records has not yet."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--commands", default=",".join(COMMANDS))
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--markdown", action="store_true")
-    asked = parser.parse_args()
-    if asked.markdown:
-        print(to_markdown(asked.out))
-        return
-    sys.path.insert(0, str(ROOT))
-    from bam_jax.bench.machine import machine
-    from bam_jax.system import git
-
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    known = [json.loads(line)["command"] for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
-    with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "given"
-        names = [name for name in asked.commands.split(",") if name not in known]
-        print(f"{len(names)} commands to kill {asked.kills} times each: {', '.join(names)}", flush=True)
-        prepare_inputs(given)
-        for name in names:
-            (work := Path(folder) / name).mkdir()
-            record = kill(name, asked.kills, given, work) | {
-                "commit": git.describe(),
-                "machine": machine()["processor"],
-            }
-            with asked.out.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print(f"{name}: {record}", flush=True)
-            shutil.rmtree(work)
-
-
-if __name__ == "__main__":
-    main()
+FIGURE = Figure(
+    what="kill -9 at random moments, 50 of each of six commands: what is left at the end is what an undisturbed run leaves",
+    unit="kills",
+    wanted=50 * len(COMMANDS),
+    part=50,
+    short=1,
+    minutes=60,
+    measure=measure,
+)

@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import json
 import os
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -332,7 +333,11 @@ def test_no_run_no_checkpoint_bad_results(run, tmp_path, capsys):
 def test_an_encoder_is_not_asked_for_the_next_token(tmp_path):
     run = untrained(tmp_path, "char")
     text = (run / "config.json").read_text()
-    (run / "config.json").write_text(text.replace('"causal": true', '"causal": false'))
+    changed = text.replace('"causal": true', '"causal": false')
+    (run / "config.json").write_text(changed)
+    with pytest.raises(UserError, match="config.json: the configuration was changed after it was written"):
+        run_folder.read_config(run)
+    (run / "config.json").write_text(re.sub(r',\s*"crc32": \d+', "", changed))
     for kind in EVALUATIONS.values():
         if not kind.encoder:
             with pytest.raises(

@@ -22,12 +22,21 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 def test_every_start_of_the_prior_study_is_a_config_of_its_own():
     made = experiment.load(EXPERIMENTS / "prior_study.py")
     digests = {config.digest(dataclasses.replace(job.config, seed=0)) for job in jobs(made)}
-    assert len(digests) == len(made.rows) == 36
+    assert len(digests) == len(made.rows) == 40
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "no experiment file"), ("x = 1", "defines no get_experiment"), ("x =", "is not Python")],
+    [
+        (None, "no experiment file"),
+        ("x = 1", "defines no get_experiment"),
+        ("x =", "is not Python"),
+        (
+            "x = 1\nget_experiment = lambda: 1 / 0",
+            "experiment.py fails at line 2: ZeroDivisionError: division by zero; mend",
+        ),
+        ("get_experiment = lambda: 3", "returned int, not an Experiment"),
+    ],
 )
 def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
     path = tmp_path / "experiment.py"

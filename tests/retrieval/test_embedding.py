@@ -109,10 +109,19 @@ def test_a_file_that_was_changed_is_refused(pieces, tmp_path):
     made = reader()
     embed(made, pieces[:1], (5,), tmp_path)
     (path,) = tmp_path.rglob("*.npy")
-    np.save(path, np.full((4, 8), np.nan, np.float32))
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(UserError, match="does not hold what was written .*; remove it"):
+            embedding._read(path, (4, 8))
+    for contents in (b"", b"nothing", whole[:-1]):
+        path.write_bytes(contents)
+        with pytest.raises(UserError, match="does not hold what was written"):
+            embed(made, pieces[:1], (5,), tmp_path)
+    embedding._write(path, np.full((4, 8), np.nan, np.float32))
     with pytest.raises(UserError, match="holds other numbers than embeddings of 4 documents; remove it"):
         embed(made, pieces[:1], (5,), tmp_path)
-    path.write_text("nothing")
+    path.write_bytes(b"nothing" + embedding._checksum(b"nothing"))
     with pytest.raises(UserError, match="holds no embeddings"):
         embed(made, pieces[:1], (5,), tmp_path)
 

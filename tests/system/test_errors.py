@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from bam_jax.config import Config
-from bam_jax.system.errors import LESS, ending
+from bam_jax.system.errors import LESS, LONGEST, UserError, ending, run
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word():
@@ -34,3 +34,15 @@ def test_a_lack_of_memory_is_the_users_to_mend():
     assert ending(RuntimeError("INTERNAL: something else")) is None
     for name in re.findall(r"--config\.(\S+?)[=,; ]", LESS):
         operator.attrgetter(name)(Config())
+
+
+def test_a_message_is_one_line_whatever_it_names(capsys):
+    def main(argv):
+        raise UserError(f"no run {argv[0]}; train one")
+
+    for name in ("two\nlines\x1b[2J", "x" * 10**5):
+        with pytest.raises(SystemExit) as ended:
+            run(main, [name])
+        said = capsys.readouterr().err
+        assert ended.value.code == 2 and said[:-1].isprintable() and said.endswith("; train one\n")
+        assert said.startswith(f"error: no run {name[:3]}") and len(said) <= LONGEST + 10

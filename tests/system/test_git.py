@@ -14,15 +14,16 @@ def test_records_make_no_code_dirty(tmp_path, monkeypatch):
     run = lambda *words: subprocess.run(
         ["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=tmp_path, check=True
     )
-    code, kept = tmp_path / "code.py", tmp_path / git.RECORDS / "x.jsonl"
-    kept.parent.mkdir(parents=True)
-    for path in (code, kept):
+    code, *kept = tmp_path / "code.py", *(tmp_path / folder / "x.jsonl" for folder in git.RECORDS)
+    for path in (code, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         run(*words)
     monkeypatch.setattr(git, "__file__", str(code))
     clean = git.describe()
-    kept.write_text("a line\n")
+    for path in kept:
+        path.write_text("a line\n")
     assert git.describe() == clean and "dirty" not in clean
     code.write_text("pass\n")
     assert git.describe() == f"{clean}-dirty"

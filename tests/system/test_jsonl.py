@@ -86,3 +86,30 @@ def test_appending_to_a_whole_file_does_not_read_it(tmp_path, monkeypatch):
         patched.setattr(type(path), "read_bytes", None)
         jsonl.append(path, {"step": 2})
     assert [record["step"] for record in jsonl.read(path)] == [1, 2]
+
+
+def test_no_changed_byte_changes_a_record(tmp_path):
+    """The name of the checksum and the last newline are no exception."""
+    path = tmp_path / "x.jsonl"
+    records = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.5}]
+    whole = "".join(jsonl.line(record) + "\n" for record in records).encode()
+    for place in range(len(whole)):
+        for change in (1, 2, 16, 32, 255):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
+            try:
+                assert list(jsonl.read(path)) == records, (place, change)
+            except UserError as error:
+                assert f"{path}, line " in str(error)
+
+
+def test_no_changed_byte_changes_a_document(tmp_path):
+    record = {"b": {"d": 1, "c": [2.5, None]}, "a": "x"}
+    whole = jsonl.document(record, 1, sort=True).encode()
+    assert list(jsonl.parse(whole, "x")) == ["a", "b"] and jsonl.parse(whole, "x") == record
+    for place in range(len(whole)):
+        for change in (1, 2, 16, 32, 255):
+            try:
+                found = jsonl.parse(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :], "x")
+                assert found == record, (place, change)
+            except UserError as error:
+                assert str(error).startswith("x ")

@@ -4,13 +4,12 @@ What a manifest says may be anyone's: every field is held against its type befor
 """
 
 import dataclasses
-import json
 import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from bam_jax.system import files, strict_json
+from bam_jax.system import files, jsonl, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import read_json, shortened
 from bam_jax.system.strict_json import Must
@@ -79,7 +78,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write it into the folder, all at once or not at all."""
         record = {"format": FORMAT, "version": VERSION} | dataclasses.asdict(self)
-        files.write_atomically(folder / MANIFEST, json.dumps(record, indent=1) + "\n")
+        files.write_atomically(folder / MANIFEST, jsonl.document(record, 1))
 
 
 _Count = Annotated[int, Must(lambda n: 0 <= n < 2**63, f"from 0 to {2**63 - 1}")]
@@ -149,7 +148,7 @@ def read_manifest(folder: str | os.PathLike) -> Manifest:
             f"{path} is of version {record['version']} of the format and this bam_jax reads version {VERSION}; "
             f"install the bam_jax that wrote it, or {_REMEDY} anew"
         )
-    strict_json.check(record, _Record, str(path), f"{_REMEDY} anew")
+    strict_json.check(jsonl.verified(record, str(path), f"{_REMEDY} anew"), _Record, str(path), f"{_REMEDY} anew")
     _refuse_others(record, _Record, str(path))
     _refuse_others(record["tokenizer"], _Tokenizer, f"{path}: tokenizer")
     _refuse_others(record["shards"], _Shards, f"{path}: shards")

@@ -1,0 +1,126 @@
+"""Small files that inflate to many times the memory that is left: compressed lines, texts and columns.
+
+A file is read by `prepare`, to its first three million tokens, in a process whose address space is limited. It ends well, or
+in one line with status 2, and holds no more memory at its peak than the limit. The record has the largest ratio of text to
+file. Empty lines, of which none is a token, are a 64th of the others' text: they are all read.
+"""
+
+import gzip
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+from endurance import commands
+from endurance.figures import Figure, Outcome
+
+TEXT = 2**30
+"""Bytes of text in a bomb."""
+LIMIT = 3 * 2**30
+"""Bytes of address space, of which libraries take a part before anything is read."""
+HELD = 2**30
+"""Bytes of memory at the peak, at most: with records of `--max-record-bytes=2**24`."""
+BLOCK = 2**22
+
+
+def _pieces(line: bytes, total: int) -> list[bytes]:
+    """One line again and again, as blocks that are the same object."""
+    block = line * max(1, BLOCK // len(line))
+    return [block] * (total // len(block))
+
+
+def _gz(path: Path, pieces: list[bytes]) -> None:
+    with gzip.open(path, "wb", compresslevel=6) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def _zst(path: Path, pieces: list[bytes]) -> None:
+    with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as writer:
+        for piece in pieces:
+            writer.write(piece)
+
+
+LINE = json.dumps({"text": "all work and no play " * 50}).encode() + b"\n"
+
+
+def _row_groups(path: Path, total: int, row: int) -> None:
+    """A column in which a dictionary holds one long text once, and every row is that text."""
+    table = pa.table({"text": pa.array(["x" * row] * (2**25 // row)).dictionary_encode()})
+    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        for _ in range(total // 2**25):
+            writer.write_table(table)
+
+
+BOMBS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
+    "lines in gzip": ("a.jsonl.gz", lambda path, total: _gz(path, _pieces(LINE, total))),
+    "lines in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, _pieces(LINE, total))),
+    "one endless line in gzip": ("a.jsonl.gz", lambda path, total: _gz(path, [b'{"text": "', *_pieces(b"a", total)])),
+    "one endless line in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, [b'{"text": "', *_pieces(b"a", total)])),
+    "one text in gzip": ("a.txt.gz", lambda path, total: _gz(path, _pieces(b"a", total))),
+    "one text in zstd": ("a.txt.zst", lambda path, total: _zst(path, _pieces(b"a", total))),
+    "empty lines in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, _pieces(b"\n", total // 64))),
+    "an article in gzip": (
+        "a.tokens.gz",
+        lambda path, total: _gz(path, _pieces(b" = T = \n" + b"word " * 9 + b"\n", total)),
+    ),
+    "parquet, rows of 1 MiB": ("a.parquet", lambda path, total: _row_groups(path, total, 2**20)),
+    "parquet, rows of 32 MiB": ("a.parquet", lambda path, total: _row_groups(path, total, 2**25)),
+}
+
+
+def measure(seed: int, count: int, folder: Path) -> Outcome:
+    """Reads so many bombs; see `figures.Figure`. Fewer than all are small ones."""
+    total = TEXT if count == len(BOMBS) else TEXT // 16
+    failures, peaks, ratio, refused = [], {}, 0, 0
+    for name in list(BOMBS)[seed * count :][:count]:
+        file, write = BOMBS[name]
+        source = folder / name / file
+        source.parent.mkdir()
+        write(source, total)
+        ended, peak = _limited(
+            [
+                *(f"--source={source}", "--tokenizer=byte", f"--out={folder / name / 'out'}", "--workers=0"),
+                *(f"--max-record-bytes={2**24}", "--max-tokens=3000000"),
+            ]
+        )
+        wrong = commands.complaint(ended)
+        if not wrong and peak > HELD:
+            wrong = f"it held {peak / 2**20:,.0f} MiB"
+        if wrong:
+            failures.append(f"{name}: {wrong}")
+        peaks[name], refused = round(peak / 2**20), refused + (ended.status == 2)
+        ratio = max(ratio, round(total / source.stat().st_size))
+        source.unlink()
+    return Outcome(
+        len(peaks), failures, {"peak_mib": peaks, "refused": refused, "text_bytes": total, "largest_ratio": ratio}
+    )
+
+
+def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
+    """How `prepare` ended with a limit on its address space, and its memory at the peak in bytes."""
+    with subprocess.Popen(
+        commands.limited("bam_jax.data.prepare", argv, LIMIT),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        out, err = process.stdout.read(), process.stderr.read()  # both are short
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return commands.Ended(process.returncode, out.decode(), err.decode()), used.ru_maxrss * 1024
+
+
+FIGURE = Figure(
+    what=f"decompression bombs of {TEXT // 2**30} GiB of text: read to three million tokens or refused in one line, in less than "
+    f"{HELD // 2**20} MiB",
+    unit="files",
+    wanted=len(BOMBS),
+    part=len(BOMBS),
+    short=1,
+    minutes=5,
+    measure=measure,
+)
