@@ -48,7 +48,7 @@ def scan_periods(
     """The rows after all layers of all periods; in a period a run of equal places is one scan.
 
     Args:
-        x: the rows before them.
+        x: the rows before them, [B, T, E].
         steps: (rows, state of a layer) -> (rows, None), for each place.
         states: of the layers of each place's run in all periods, stacked.
         stack_of: the number of each place's run.

@@ -7,8 +7,8 @@ file. Empty lines, of which none is a token, are a 64th of the others' text: the
 
 import gzip
 import json
-import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,15 +103,19 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 
 def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
     """How `prepare` ended with a limit on its address space, and its memory at the peak in bytes."""
-    with subprocess.Popen(
-        commands.limited("bam_jax.data.prepare", argv, LIMIT),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        out, err = process.stdout.read(), process.stderr.read()  # both are short
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return commands.Ended(process.returncode, out.decode(), err.decode()), used.ru_maxrss * 1024
+    # Linux counts what a process holds when it starts another to that one's peak: a small process stands between.
+    command = [sys.executable, "-S", "-c", _BETWEEN, *commands.limited("bam_jax.data.prepare", argv, LIMIT)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    err, _, peak = ended.stderr.rstrip("\n").rpartition("\n")
+    return commands.Ended(ended.returncode, ended.stdout, f"{err}\n" if err else ""), int(peak) * 1024
+
+
+_BETWEEN = """
+import resource, subprocess, sys
+status = subprocess.run(sys.argv[1:]).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(status if status >= 0 else 128 - status)
+"""
 
 
 FIGURE = Figure(

@@ -3,12 +3,16 @@
 import pytest
 from endurance import figures
 
-LONG = ("preemptions",)
-"""Trainings in processes, one after another, even in the short form; tests/parallel has a signal in the default suite."""
+MARKS = {
+    "preemptions": [pytest.mark.endurance],  # tests/parallel has a signal in the default suite
+    "memory": [pytest.mark.full],
+    "out_of_memory": [pytest.mark.full],
+}
+"""Figures whose short form is long, too."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.endurance] * (name in LONG)) for name in figures.NAMES]
+    "name", [pytest.param(name, marks=MARKS[name] if name in MARKS else []) for name in figures.NAMES]
 )
 def test_no_case_fails(name, tmp_path):
     figure = figures.find(name)
