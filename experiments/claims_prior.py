@@ -12,7 +12,7 @@ from bam_jax.experiments.claims import Claim
 from bam_jax.experiments.compound_checks import reliable
 
 CONFIRMATION = runpy.run_path(str(Path(__file__).with_name("prior_confirmation.py")))
-OURS, DEPTHS = CONFIRMATION["OURS"], tuple(CONFIRMATION["RATES"])
+OURS, DEPTHS = CONFIRMATION["OURS"], CONFIRMATION["DEPTHS"]
 OTHERS = tuple(method for method in CONFIRMATION["METHODS"] if method != OURS)
 
 TITLE = "A prior that needs no luck: claims of our own, and what came out"
