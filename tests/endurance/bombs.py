@@ -102,7 +102,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 
 
 def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
-    """How `prepare` ended with a limit on its address space, and its memory at the peak in bytes."""
+    """The end of `prepare` with a limit on its address space, and its memory at the peak in bytes."""
     # Linux counts what a process holds when it starts another to that one's peak: a small process stands between.
     command = [sys.executable, "-S", "-c", _BETWEEN, *commands.limited("bam_jax.data.prepare", argv, LIMIT)]
     ended = subprocess.run(command, capture_output=True, text=True)

@@ -155,7 +155,7 @@ def mounted(place: Path) -> Iterator[Callable[[str], None]]:
 
 
 def _inputs(folder: Path, name: str) -> None:
-    """What a command reads, and what was there before."""
+    """A command's inputs, and the files that were there before."""
     option = made.configuration(folder, steps=4, checkpoint_every=2)
     if name == "train":
         half = made.configuration(folder, steps=2)

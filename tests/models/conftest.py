@@ -1,4 +1,4 @@
-"""What the tests of models share: a row read piece by piece."""
+"""A row read piece by piece, for the tests of models."""
 
 import jax.numpy as jnp
 import pytest
