@@ -3,13 +3,17 @@
 ROOT := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 RUN := cd $(ROOT) && .venv/bin/python
 INSTALLED := $(ROOT).venv/installed
+SYNC := cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --python .venv/bin/python --quiet --locked
 OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: install quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance reliability lint docs wheel clean
+.PHONY: install cuda tpu quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance reliability lint docs wheel clean
 
 install: $(INSTALLED)  ## only that
+
+cuda tpu: $(INSTALLED)  ## JAX for NVIDIA GPUs, or for TPUs, as well
+	$(SYNC) --inexact --extra dev --extra $@
 
 quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
@@ -64,7 +68,7 @@ clean:
 $(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
 	cd $(ROOT) && python3 -c 'import sys; assert sys.version_info >= (3, 12), f"bam_jax needs Python 3.12, python3 is {sys.version}"'
 	cd $(ROOT) && python3 -m venv .venv && .venv/bin/python -m pip install --quiet uv==$(UV)
-	cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --quiet --locked --inexact --extra dev
+	$(SYNC) --inexact --extra dev
 	touch $@
 
 $(OLDEST): $(INSTALLED)
@@ -74,5 +78,5 @@ $(OLDEST): $(INSTALLED)
 
 $(COMPILERS): $(INSTALLED)
 	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-compilers
-	cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv-compilers .venv/bin/uv sync --quiet --locked --extra dev --extra compilers
+	cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv-compilers .venv/bin/uv sync --python .venv-compilers/bin/python --quiet --locked --extra dev --extra compilers
 	touch $@

@@ -15,9 +15,11 @@ FROZEN = "4ccdd40015"
 """The commit in which the criteria were frozen, before the first run that they judge; "": they are not yet."""
 
 NOTES = (
-    "Command: `python -m bam_jax.claims experiments/claims.py --scale=SCALE --out=docs/claims.md`, after a sweep of "
-    "the experiments at that scale. Columns are named as in the papers, with their tokens; "
-    "`docs/claims_protocol.md` has the scales.",
+    "Command: `python -m bam_jax.claims experiments/claims.py --scale=small --out=docs/claims.md`, from the committed records, "
+    "which a sweep of the experiments at that scale has made.",
+    "**Lengths and sizes have the papers' names.** At the small scale a length is an eighth of its name (BAM) or a sixteenth "
+    'of it (CABLE): "256K" is 32,000 tokens and "context 512" is 64. "120M", "432M" and "1.1B" are models of 0.09, 0.4 and '
+    "1.5 million parameters (`docs/claims_protocol.md`).",
     'A claim states its criterion. What is in brackets after "here:" is ours, where the paper gives no number; a '
     "bound without it is the paper's. Every length that a table asks for is "
     "measured.",

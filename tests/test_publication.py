@@ -66,6 +66,17 @@ def test_the_metadata_names_the_project(unpacked):
         assert links["Repository"] in (ROOT / page).read_text()
 
 
+def test_the_links_of_its_page_lead_to_the_repository(unpacked):
+    (folder,) = unpacked.glob("*.dist-info")
+    page = importlib.metadata.PathDistribution(folder).metadata.get_payload()
+    readme = (ROOT / "README.md").read_text()
+    links, ours = (re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", text) for text in (page, readme))
+    assert len(links) == len(ours) > 10
+    for (image, link), (_, own) in zip(links, ours, strict=True):
+        place = "raw.githubusercontent.com/bam-jax/bam_jax/main" if image else "github.com/bam-jax/bam_jax/blob/main"
+        assert link == (own if own.startswith("https://") else f"https://{place}/{own}")
+
+
 def test_workflows_run_targets_that_there_are():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     said = "".join(path.read_text() for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")))

@@ -65,6 +65,16 @@ def test_its_table_and_figure_are_what_the_records_give(tmp_path, capsys):
     assert drawn.read_bytes() == (ROOT / "docs" / "figures" / drawn.name).read_bytes(), "draw it again"
 
 
+def test_its_verdicts_are_those_of_the_page():
+    page = (ROOT / "docs" / "claims.md").read_text()
+    rows = re.findall(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \|", page, re.MULTILINE)
+    counts = {verdict: int(bam) + int(cable) for verdict, bam, cable in rows}
+    holds, contradicted, untold = (counts.pop(name) for name in ("holds", "contradicted", "not told apart"))
+    rest = sum(counts.values())
+    said = f"judges {holds + contradicted + untold + rest} claims .* {holds} hold, {contradicted} are contradicted, "
+    assert re.search(said + f"{untold} are not told apart, {rest} cannot", " ".join(README.split()))
+
+
 def test_it_is_short():
     assert len(README.splitlines()) <= 150
 

@@ -40,7 +40,7 @@ MEANINGS: Mapping[Verdict, str] = {
     Verdict.HOLDS: "every criterion is met, by tests against each of them not being met.",
     Verdict.CONTRADICTED: "some criterion is not met, by a test against all of them being met.",
     Verdict.UNTOLD: "the seeds decide neither; the number is said that would, if difference and spread are as they were seen.",
-    Verdict.UNTESTABLE: "no model does the task here, or the claim says why the scale does not ask it.",
+    Verdict.UNTESTABLE: "its condition is not met here (no model does the task), or it says why the scale does not ask it.",
     Verdict.UNASKED: "its experiment would repeat another's at this scale.",
     Verdict.ACCELERATOR: "speeds are compared where the papers compare them, and some runs are too long for a CPU.",
     Verdict.UNMEASURED: f"fewer than {SEEDS} seeds, or cells that are missing.",
@@ -172,7 +172,7 @@ def _weigh(claim: Claim, measured: Measured, printed: Measured) -> Judgement:
             return dataclasses.replace(made, verdict=Verdict.UNMEASURED, remark=remark)
         if able.p_met > FALSE_DISCOVERIES:
             # It stays a member of the page's family, since it was left out for what was measured.
-            remark = f"no model is shown to do the task, {able.says}: p = {able.p_met:.2g}"
+            remark = f"its condition is not shown to be met, {able.says}: p = {able.p_met:.2g}"
             return dataclasses.replace(made, verdict=Verdict.UNTESTABLE, remark=remark, p=1.0)
     return dataclasses.replace(made, p=min(1.0, 2 * min(made.whole.p_met, made.whole.p_unmet)))
 

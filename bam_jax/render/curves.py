@@ -11,6 +11,10 @@ FOOT = (1.03, 1.1)
 """Where the heat map's row of means lies; depths go from 0 to 1."""
 FEW = 5
 """Seeds of a curve that are drawn each by itself; more would hide the band."""
+MANY = 12
+"""Curves that a figure over lengths has room for."""
+NAME = 26
+"""Characters of a curve's name."""
 
 
 class Seed(NamedTuple):
@@ -60,9 +64,10 @@ def passkey(curves: Curves, context: int) -> Figure:
 
     Source: BAM, figure 2.
     """
-    figure, axes = _lines(curves, context)
+    shown = _best(curves, largest=True)
+    figure, axes = _lines(shown, context)
     axes.set(ylim=(-0.03, 1.03), ylabel="accuracy")
-    _name(axes, curves)
+    _name(axes, shown, len(curves) - len(shown))
     return figure
 
 
@@ -76,7 +81,8 @@ def perplexity(curves: Curves, context: int) -> Figure:
 
     Source: BAM, figure 6.
     """
-    figure, axes = _lines(curves, context)
+    shown = _best(curves, largest=False)
+    figure, axes = _lines(shown, context)
     axes.set_yscale("log")
     axes.set_ylabel("perplexity (per character or token)")
     figure.subplots_adjust(left=0.14)  # numbers of three digits and more
@@ -87,7 +93,7 @@ def perplexity(curves: Curves, context: int) -> Figure:
     if len(ticks) < 3:  # within a factor of four evenly spaced ones do
         ticks = [t for t in library().ticker.MaxNLocator(5).tick_values(low, high) if low <= t <= high]
     axes.set_yticks(ticks)
-    _name(axes, curves)
+    _name(axes, shown, len(curves) - len(shown))
     return figure
 
 
@@ -102,7 +108,7 @@ def positions(curves: Curves, context: int) -> Figure:
     Source: BAM, perplexity by position.
     """
     figure = perplexity(curves, context)
-    figure.axes[0].set_xlabel(f"position in training contexts of {context} tokens, and in tokens")
+    figure.axes[0].set_xlabel(f"position in training contexts of {context} tokens, and in tokens", loc="left")
     return figure
 
 
@@ -205,17 +211,25 @@ def times(length: int, context: int) -> str:
     return f"{ratio:.0f}×" if ratio >= 100 or ratio == int(ratio) else f"{ratio:.2g}×"
 
 
+def _best(curves: Curves, *, largest: bool) -> Curves:
+    """At most `MANY` curves, in their order: those that look furthest, and of these the best at their longest length."""
+    sign = 1 if largest else -1
+    rank = lambda label: (curves[label].lengths[-1], sign * curves[label].middle(curves[label].lengths[-1]))
+    kept = sorted(curves, key=rank, reverse=True)[:MANY]
+    return {label: curve for label, curve in curves.items() if label in kept}
+
+
 def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     """Curves over lengths on a logarithmic axis, with room for their names at the right."""
     figure = sheet(3.3, layout=None)
     axes = figure.add_subplot()
-    names = max((len(plain(label)) for label in curves), default=0)
+    names = max((len(plain(label, NAME)) for label in curves), default=0)
     figure.subplots_adjust(left=0.1, right=1 - (0.5 + 0.062 * names) / SIZE, bottom=0.19, top=0.97)
     looks = _looks(curves)
     for label, curve in curves.items():
         look = looks[label]
         middles = [curve.middle(length) for length in curve.lengths]
-        axes.plot(curve.lengths, middles, marker="o", zorder=3 if curve.intervals else 2, **look)
+        axes.plot(curve.lengths, middles, zorder=3 if curve.intervals else 2, **look)
         _draw_seeds(axes, curve, look["color"])
     lengths = sorted({length for curve in curves.values() for length in curve.lengths})
     least = (lengths[-1] / lengths[0]) ** (1 / 9)  # at most ten ticks
@@ -225,7 +239,7 @@ def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{times(tick, context)}\n{_short(tick)}" for tick in ticks], fontsize=7.5)
     axes.minorticks_off()
-    axes.set_xlabel(f"length in training contexts of {context} tokens, and in tokens")
+    axes.set_xlabel(f"length in training contexts of {context} tokens, and in tokens", loc="left")
     return figure, axes
 
 
@@ -248,8 +262,8 @@ def _draw_seeds(axes: Axes, curve: Curve, colour: str) -> None:
             axes.plot([*seed.values], [*seed.values.values()], color=colour, linewidth=0.6, alpha=0.7)
 
 
-def _name(axes: Axes, curves: Curves) -> None:
-    """Writes the curves' names at the right in the order of their ends, each with a piece of its line.
+def _name(axes: Axes, curves: Curves, left_out: int) -> None:
+    """Writes the curves' names at the right in the order of their ends, each with a piece of its line, and how many are left out.
 
     A name stands at the height of its curve's end where there is room. No line leads to it: that would look like a curve.
     """
@@ -271,8 +285,11 @@ def _name(axes: Axes, curves: Curves) -> None:
         limit -= gap
     looks = _looks(curves)
     for height, (_, label) in zip(heights, ends, strict=True):
-        axes.plot((1.02, 1.065), (height, height), transform=axes.transAxes, clip_on=False, **looks[label])
-        axes.text(1.08, height, plain(label), transform=axes.transAxes, va="center")
+        piece = {"transform": axes.transAxes, "clip_on": False, "markevery": [1], **looks[label]}
+        axes.plot((1.02, 1.0425, 1.065), [height] * 3, **piece)
+        axes.text(1.08, height, plain(label, NAME), transform=axes.transAxes, va="center")
+    if left_out:
+        axes.text(1.08, -0.08, f"{left_out} more in the table", transform=axes.transAxes, va="center", style="italic")
 
 
 def _looks(curves: Curves) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.render.style import GRID, INK, Figure, plain, sheet, style, styled
+from bam_jax.render.style import GRID, INK, MARKERS, Figure, plain, sheet, style, styled
 
 
 class Heads(NamedTuple):
@@ -64,9 +64,10 @@ def scatter(groups: Mapping[str, Heads]) -> Figure:
 
     Source: BAM, figure 17.
     """
-    figure = sheet(3.4)
+    columns = 2 if max(map(len, groups), default=0) <= 22 else 1
+    figure = sheet(3.1 + 0.17 * -(-len(groups) // columns))
     axes = figure.add_subplot()
-    for (label, heads), marker in zip(groups.items(), "osD^vP*X" * len(groups), strict=False):
+    for (label, heads), marker in zip(groups.items(), MARKERS * len(groups), strict=False):
         colour = style(list(groups), label)["color"]
         axes.scatter(
             heads.shape.ravel(),
@@ -85,7 +86,7 @@ def scatter(groups: Mapping[str, Heads]) -> Figure:
     for at, side, text in ((0.99, "right", "looks near"), (0.01, "left", "looks far")):
         axes.text(at, 0.98, text, transform=axes.transAxes, ha=side, va="top", style="italic")
     axes.set(xlabel=r"shape $\theta_\beta$", ylabel=r"log scale $\theta_\alpha$")
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, handletextpad=0.2)
+    figure.legend(loc="outside upper center", ncols=columns, frameon=False, handletextpad=0.2)
     return figure
 
 

@@ -36,6 +36,7 @@ ul { padding-left: 1.2rem; }
 }
 figure { margin: 0; }
 svg { width: 100%; max-width: 40rem; height: auto; display: block; }
+@media (max-width: 40rem) { figure { overflow-x: auto; } figure svg { min-width: 30rem; } }
 .scroll { overflow-x: auto;  /* a shadow at the edge behind which a table goes on */
   background: linear-gradient(to right, var(--page), var(--page)) left / 1rem 100%,
     linear-gradient(to left, var(--page), var(--page)) right / 1rem 100%,
@@ -66,7 +67,7 @@ pre { background: var(--tint); padding: .6rem .8rem; margin: .5rem 0 0; overflow
   table { font-size: 7.5pt; }
 }
 """
-SCRIPT = """
+SCRIPT = r"""
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0], first = [...body.rows];
   table.querySelectorAll("th").forEach((head, column) => {
@@ -75,10 +76,13 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const order = { none: "descending", descending: "ascending", ascending: "none" }[head.ariaSort ?? "none"];
       table.querySelectorAll("th").forEach(each => each.ariaSort = "none");
       head.ariaSort = order;
-      const words = row => row.cells[column].innerText, number = row => parseFloat(words(row).replaceAll(",", ""));
-      const compare = (a, b) => isNaN(number(a)) || isNaN(number(b))
-        ? isNaN(number(a)) - isNaN(number(b)) || words(b).localeCompare(words(a)) : number(a) - number(b);
-      const rows = order === "none" ? first : first.toSorted((a, b) => (order === "ascending" ? 1 : -1) * compare(a, b));
+      const up = order === "ascending" ? 1 : -1;
+      const words = row => row.cells[column].innerText.trim();
+      const isNumber = /^[-+]?[\d.,]+(e[-+]?\d+)?(?![\w.,])/;
+      const number = row => isNumber.test(words(row)) ? parseFloat(words(row).replaceAll(",", "")) : NaN;
+      const compare = (a, b) => isNaN(number(a)) - isNaN(number(b)) ||  // what is no number comes last, either way
+        (isNaN(number(a)) ? up * words(a).localeCompare(words(b)) : up * (number(a) - number(b)));
+      const rows = order === "none" ? first : first.toSorted(compare);
       body.append(...rows);
     };
     head.onclick = sort;
@@ -177,9 +181,15 @@ def to_markdown(title: str, sections: Sequence[Section]) -> str:
 
 def table_to_markdown(table: Table) -> str:
     """A table alone as Markdown, with numbers at the right."""
-    rule = ["---", *["---:"] * (len(table.head) - 1)]
+    rule = ["---", *("---" if wide else "---:" for wide in _wide(table)[1:])]
     rows = [map(_marked, row) for row in (table.head, *table.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+
+def _wide(table: Table) -> list[bool]:
+    """Whether each column holds words. A column has one alignment, so that its short cells stand below its long ones."""
+    columns = zip(*table.rows, strict=True)
+    return [any(len(_said(cell)) > WIDE for cell in column) for column in columns] or [False] * len(table.head)
 
 
 def _section(section: Section) -> str:
@@ -202,16 +212,14 @@ def _section(section: Section) -> str:
 
 
 def _table(table: Table) -> str:
-    # A column has one alignment, so that its short cells stand below its long ones.
-    wide = [any(len(_said(cell)) > WIDE for cell in column) for column in zip(*table.rows, strict=True)]
-    looks = [" class=wide" if each else "" for each in wide] or [""] * len(table.head)
+    looks = [" class=wide" if each else "" for each in _wide(table)]
     head = "".join(f'<th scope="col"{look}>{_inline(cell)}</th>' for look, cell in zip(looks, table.head, strict=True))
     rows = []
     for row in table.rows:
         cells = "".join(f"<td{look}>{_inline(cell)}</td>" for look, cell in zip(looks, row, strict=True))
         rows.append(f"<tr{' class=part' if _said(row[0]).startswith(' ') else ''}>{cells}</tr>")
-    # Parts belong to the row above them, which a change of order would part them from.
-    sortable = len(table.rows) > 2 and not any("class=part" in row for row in rows)
+    # Parts belong to the row above them, which a change of order would part them from; facts without heads have an order.
+    sortable = len(table.rows) > 2 and any(map(_said, table.head)) and not any("class=part" in row for row in rows)
     return f"<table{' class=sortable' if sortable else ''}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 

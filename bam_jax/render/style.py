@@ -1,5 +1,6 @@
 """The look of every figure, and its way into a file or a page."""
 
+import collections
 import functools
 import html
 import io
@@ -21,25 +22,28 @@ type Axes = matplotlib.axes.Axes
 INK = "#1b1f24"
 """The colour of text and axes; inside a page it becomes the page's own."""
 GRID = "#8a919966"
-COLOURS = ("#3d7fc4", "#d9822b", "#2f9e77", "#b565a7", "#d0505a", "#7d8590", "#a58a1a")
-"""Told apart with every common colour blindness, legible on white and on black."""
+COLOURS = ("#3d7fc4", "#d27e2a", "#2f9e77", "#b565a7", "#d0505a", "#7d8590", "#a58a1a")
+"""Legible on white and on black: at least 3:1 to both."""
 METHOD_COLOURS = {
     **{"sinusoidal": "#7d8590", "learned": "#4d8f9e", "nope": "#8c6d4f"},
-    **{"rope": "#d9822b", "p_rope": "#c2651a", "rope_pi": "#e0a050", "rope_ntk": "#b8860b", "rope_yarn": "#c98f5a"},
-    **{"alibi": "#2f9e77", "alibi_learned": "#1f7a5c", "kerple_log": "#7ba428", "kerple_power": "#8fb556"},
+    **{"rope": "#d27e2a", "p_rope": "#c2651a", "rope_pi": "#bc8643", "rope_ntk": "#b8860b", "rope_yarn": "#bd8655"},
+    **{"alibi": "#2f9e77", "alibi_learned": "#1f7a5c", "kerple_log": "#779f27", "kerple_power": "#7b9c4a"},
     **{
         "t5_distance": "#a58a1a",
         "t5": "#a58a1a",
         "fire": "#5f8f3a",
-        "additive_decay": "#6aa08a",
-        "sandwich": "#93a13f",
+        "additive_decay": "#689d87",
+        "sandwich": "#8c993c",
     },
-    **{"bam": "#3d7fc4", "bam_contextual": "#6f63c9", "gaussian": "#6fa3d8", "student_t": "#2b5f9a"},
-    **{"cable": "#d0505a", "cable_nw": "#e0838b", "k_cable": "#a83a55", "fox": "#b565a7"},
+    **{"bam": "#3d7fc4", "bam_contextual": "#6f63c9", "gaussian": "#6696c7", "student_t": "#2f68a8"},
+    **{"cable": "#d0505a", "cable_nw": "#ce7980", "k_cable": "#b03d59", "fox": "#b565a7"},
     **{"dape_kerple": "#93579f", "dape_cable": "#c2477f", "cope": "#9b6bb3"},
 }
 """The colour of an encoding, the same in every figure: absolute ones grey and teal, none brown, rotary orange, decaying priors
-green, learned priors blue, and red to purple where the text decides."""
+green, learned priors blue, and red to purple where the text decides. Some are alike to a colour-blind eye: `MARKERS` tell
+those apart."""
+MARKERS = "osD^vP*X"
+"""The shapes of points; an encoding has the same in every figure."""
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (7, 3)))
 SIZE = 4.9
 """Inches; narrow, so that text stays legible on a telephone."""
@@ -105,7 +109,7 @@ def styled[**P, T](draw: Callable[P, T]) -> Callable[P, T]:
     return styled
 
 
-def plain(text: str) -> str:
+def plain(text: str, longest: int = LONGEST) -> str:
     """A text that is not ours, such as a run's label, as matplotlib draws it as it stands: without mathematics, and not too long.
 
     >>> plain("costs $5 or $6")
@@ -113,10 +117,12 @@ def plain(text: str) -> str:
 
     Args:
         text: any; what cannot be seen becomes a space.
+        longest: characters.
     """
     line = re.sub(r"[\x00-\x1f\x7f]", " ", text)
-    short = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-    return short.replace("$", r"\$")
+    if len(line) > longest:  # names that begin alike often differ at their ends
+        line = f"{line[: longest // 2]}…{line[len(line) + longest // 2 + 1 - longest :]}"
+    return line.replace("$", r"\$")
 
 
 def style[T](labels: Sequence[T], label: T) -> dict[str, Any]:
@@ -126,24 +132,33 @@ def style[T](labels: Sequence[T], label: T) -> dict[str, Any]:
 
 
 def method_styles(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Colour and dashes of each curve of a figure: a colour for its encoding, dashes where several share one.
+    """Colour, marker and dashes of each curve of a figure: two for its encoding, dashes where several share them.
 
     >>> looks = method_styles({"BAM": "bam", "BAM SSMax": "bam", "mine": "cauchy:CauchyPrior"})
     >>> looks["BAM"]["color"] == looks["BAM SSMax"]["color"], looks["BAM"]["linestyle"] == looks["BAM SSMax"]["linestyle"]
     (True, False)
 
     Args:
-        encodings: the name of each curve's encoding by the curve's label; others than the project's own share `COLOURS`.
+        encodings: the name of each curve's encoding by the curve's label; others than the project's own share `COLOURS`, and
+            so do the curves of an encoding that has more of them than there are dashes.
     """
-    others = [name for name in dict.fromkeys(encodings.values()) if name not in METHOD_COLOURS]
+    crowds = {name for name, count in collections.Counter(encodings.values()).items() if count > len(DASHES)}
+    names = {label: label if name in crowds else name for label, name in encodings.items()}
+    own = list(METHOD_COLOURS)
+    others = [name for name in dict.fromkeys(names.values()) if name not in own]
     shared: dict[str, int] = {}
     looks = {}
     # Scalable Softmax is drawn solid, if it is there, and what differs from it in dashes.
-    for label in sorted(encodings, key=lambda label: "SSMax" not in label):
-        name = encodings[label]
-        colour = METHOD_COLOURS[name] if name in METHOD_COLOURS else COLOURS[others.index(name) % len(COLOURS)]
+    for label in sorted(names, key=lambda label: "SSMax" not in label):
+        name = names[label]
+        colour = METHOD_COLOURS[name] if name in own else COLOURS[others.index(name) % len(COLOURS)]
+        place = (own if name in own else others).index(name)
         turn = shared[colour] = shared[colour] + 1 if colour in shared else 0
-        looks[label] = {"color": colour, "linestyle": DASHES[turn % len(DASHES)]}
+        looks[label] = {
+            "color": colour,
+            "marker": MARKERS[place % len(MARKERS)],
+            "linestyle": DASHES[turn % len(DASHES)],
+        }
     return looks
 
 

@@ -13,7 +13,7 @@ from bam_jax.render import page
 from bam_jax.render.page import Section
 from bam_jax.report.prior_checks import check_shapes
 
-HEAD = ("criterion", "estimate [95%]", "seeds", "meet it alone [95%]", "p, for it", "p, against it")
+HEAD = ("criterion", "verdict, or estimate [95%]", "seeds", "meet it alone [95%]", "p, for it", "p, against it")
 PROCEDURE = f"""
 Training seeds are the sample; prompts and text estimate each seed's value. An interval is that of Student's t over seeds, of
 logarithms where the values are perplexities, of differences seed by seed where rows are compared; seeds that agree on an accuracy
@@ -126,9 +126,9 @@ def claim_item(judgement: Judgement) -> str:
         said.append(f"{decisive.says}: {_estimate(decisive)}{_seeds(decisive)}{least}")
     said += [f"Criterion: {_words(judgement.findings)}"] if judgement.findings else []
     said += [f"Condition: {judgement.condition.says}"] if judgement.condition else []
-    said.append(judgement.claim.why)
     claim = judgement.claim
-    evidence = ". ".join(filter(None, said))
+    said.append(claim.why[:1].upper() + claim.why[1:] if any(said) else claim.why)
+    evidence = ". ".join(part.removesuffix(".") for part in said if part)
     return f"**{judgement.verdict.value}**{own[judgement.printed]} · {claim.place}: {claim.says} — {evidence}."
 
 
@@ -197,7 +197,8 @@ def _seeds(criterion: Criterion) -> str:
         return f" on {criterion.device}" if criterion.device else ""
     if criterion.n < 2 or criterion.several:
         return f", {criterion.n} seed{'s' * (criterion.n != 1)}"
-    return f", {criterion.n} seeds, of which {criterion.agree} meet it by themselves"
+    alone = "meets it by itself" if criterion.agree == 1 else "meet it by themselves"
+    return f", {criterion.n} seeds, of which {criterion.agree} {alone}"
 
 
 def clusters(name: str, row: str, bounds: tuple[float, float]) -> Check:

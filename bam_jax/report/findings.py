@@ -26,7 +26,10 @@ def describe_finding(table: Table, entries: Sequence[Entry]) -> str:
         if len(column) > 1:
             kind = column[0].kind
             best, second = sorted(column, key=lambda entry: cell_value(entry) or 0.0, reverse=kind is Kind.ACCURACY)[:2]
-            return f"At {column[0].column.label} {best.row} {KINDS[kind]}: {_words(best)}; next is {_words(second, second.row)}."
+            where = f"At {column[0].column.label}"
+            if _words(best) == _words(second):
+                return f"{where} {best.row} and {second.row} are equal, {_words(best)}, and no other is better."
+            return f"{where} {best.row} {KINDS[kind]}: {_words(best)}; next is {_words(second, second.row)}."
     return ""
 
 

@@ -155,7 +155,10 @@ def _findings(curves: Curves, main: str, context: int, does: str, *, largest: bo
         there = [label for label, curve in curves.items() if curve.values(length)]
         best, second = sorted(there, key=lambda label: curves[label].middle(length), reverse=largest)[:2]
         where = render.times(length, context)
-        found.append(f"At {where} {best} {does}: {said(best, length)}; next is {second}, {said(second, length)}.")
+        if said(best, length) == said(second, length):
+            found.append(f"At {where} {best} and {second} are equal, {said(best, length)}, and no other is better.")
+        else:
+            found.append(f"At {where} {best} {does}: {said(best, length)}; next is {second}, {said(second, length)}.")
     if main in curves and (not shared or curves[main].lengths[-1] > max(shared)):
         far = curves[main].lengths[-1]
         found.append(f"At {render.times(far, context)}, which it alone was asked for, {main} has {said(main, far)}.")
@@ -276,5 +279,5 @@ def _runs_section(runs: Sequence[Run], folder: Path) -> Section:
         what = [made.encoding, made.ssmax] if made else ["", ""]
         last = [f"{metrics['loss']:.3f}", f"{metrics['seconds']:.0f}"] if metrics else ["", ""]
         rows.append([run.label, f"{run.seed}", *what, *rates, describe_training(run, folder / run.name), *last])
-    head = ["", "seed", "encoding", "SSMax", "peak rate", "prior's", "steps", "last loss", "seconds"]
+    head = ["", "seed", "encoding", "SSMax", "peak rate", "prior's rate", "steps", "last loss, nats", "training, s"]
     return Section("The runs", table=Table(head, rows), commands=[run.commands[0] for run in runs])

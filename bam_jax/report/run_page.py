@@ -82,7 +82,7 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
         ["encoding", f"{config.encoding}{'' if config.ssmax == 'off' else f', SSMax {config.ssmax}'}"],
         ["model", f"{model.family}, {model.layers} layers of width {model.width}, {model.heads} heads"],
         ["data", f"{config.data.source}, {config.data.tokenizer}, {config.data.task}"],
-        ["context and batch", f"{config.context:,} tokens, {config.batch}"],
+        ["context and batch", f"{config.context:,} tokens, {config.batch:,} rows"],
         ["seed", f"{config.seed}"],
         ["steps", describe_training(run, path)],
     ]
@@ -130,7 +130,8 @@ def _losses(run: Run) -> list[Section]:
 
 def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
     """An evaluation with a figure where it has one of its own, and a table in any case."""
-    title, table = ", ".join(key).capitalize(), _records_table(cells)
+    said = ", ".join(key)  # names of folders and classes keep their letters
+    title, table = said[:1].upper() + said[1:], _records_table(cells)
     figure_of = kind_of(key[0]).figure
     if figure_of == "depth":
         table = _lengths_table(cells, config.context)

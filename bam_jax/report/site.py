@@ -108,7 +108,7 @@ def write(
             file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
             save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
-    write_atomically(out / INDEX, page.to_html(f"What the runs in {folder} found", index))
+    write_atomically(out / INDEX, page.to_html(f"What the runs in {folder} found, {scale or SCALES[0]} scale", index))
     return out / INDEX
 
 

@@ -19,7 +19,7 @@ from bam_jax.report.paper_figures import draw_curves
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import write_atomically
 
-HEAD = ("row", "column", "ours", "95% interval", "paper", "difference", "seeds")
+HEAD = ("row", "column", "ours", "95% interval", "paper", "ours - paper", "seeds")
 CSV_HEAD = ("table", "row", "column", "ours", "low", "high", "paper", "difference", "seeds", "values", "note")
 GIVEN_UP = "0 (stopped)"
 MEANS = """Several training seeds: their mean (of perplexities the geometric one), its 95% t interval and their number n, in the

@@ -90,7 +90,7 @@ def test_where_no_model_can_do_the_task_nothing_is_tested():
     assert verdict(SURE, HIGH, needs=above_chance([X], ("a", "b"), 0.7)) is Verdict.HOLDS
     unable = judge(Claim("1", "x", (HIGH,), needs=above_chance([X], ("b",), 0.49)))
     assert unable.verdict is Verdict.UNTESTABLE and unable.p == 1.0
-    assert unable.remark == "no model is shown to do the task, the best mean of b at x > 0.49: p = 0.1"
+    assert unable.remark == "its condition is not shown to be met, the best mean of b at x > 0.49: p = 0.1"
     assert verdict(SURE, HIGH, needs=above_chance([X], ("a", "few"), 0.7)) is Verdict.UNMEASURED
 
 
@@ -186,7 +186,7 @@ def test_the_page_says_what_was_found_and_by_which_criterion():
     assert listed.text == "3 claims: holds 1, not told apart 1, not checked 1."
     assert listed.items == [
         "**holds** (by the paper's own numbers: holds) · 1: all keys — a at x ≥ 0.8: 0.9 [0.883, 0.917], 8 seeds, of which 8 "
-        "meet it by themselves. Criterion: a ≥ 0.8 at x. a remark.",
+        "meet it by themselves. Criterion: a ≥ 0.8 at x. A remark.",
         "**not told apart** · 2: the best — more than 1,000 seeds would tell. a minus same at x > 0: 0 [-0.02, 0.02], 8 "
         "seeds, of which 4 meet it by themselves, the least certain of 2 criteria. Criterion: a above each of b, same at x.",
         "**not checked** · 3: proven — mathematics.",

@@ -84,6 +84,28 @@ def test_every_encoding_has_a_colour_and_families_share_none():
     assert looks["c"]["color"] != looks["d"]["color"]
 
 
+def test_more_curves_than_there_is_room_for_are_the_best_and_say_so():
+    curves = {f"a start of many, {n} layers": Curve([Seed(0, {64: 1.0, 128: n / 20})], {}, "bam") for n in range(20)}
+    figure = render.passkey(curves, 64)
+    figure.draw_without_rendering()
+    names = [text for text in figure.axes[0].texts if text.get_text()]
+    assert {text.get_text()[-9:] for text in names} == {*(f"{n:2d} layers" for n in range(8, 20)), "the table"}
+    assert names[-1].get_text() == "8 more in the table"
+    boxes = [text.get_window_extent() for text in names]
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1 and not any(
+        a.overlaps(b) for a, b in itertools.pairwise(boxes)
+    )
+    lines = figure.axes[0].lines[: len(names) - 1]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines)
+    assert figure.axes[0].xaxis.label.get_window_extent().x0 >= figure.bbox.x0
+
+
+def test_the_best_perplexities_are_the_lowest():
+    curves = {f"{n}": Curve([Seed(0, {64: 1.0 + n})], {}, "bam") for n in range(20)}
+    names = [text.get_text() for text in render.perplexity(curves, 64).axes[0].texts]
+    assert {*names} == {*(f"{n}" for n in range(12)), "8 more in the table"}
+
+
 def test_large_perplexities_leave_room_for_the_axis_name():
     figure = render.positions({"BAM": Curve([Seed(0, {128: 150.0, 256: 1200.0})], {})}, 128)
     figure.draw_without_rendering()
