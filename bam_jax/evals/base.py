@@ -105,6 +105,11 @@ class Evaluation:
         """The name and all fields, as experiment.json has them."""
         return {"name": self.name} | dataclasses.asdict(self)
 
+    @property
+    def quantity(self) -> Literal["accuracy", "perplexity", "loss"]:
+        """The kind of its values, by which seeds are summed up: a share of samples, a perplexity, or a loss in nats."""
+        return "perplexity" if self.curve == "perplexity" else "accuracy"
+
     def plans(self, trained: Trained) -> list[Plan]:
         """The measurements that are asked for, those that belong together in one plan.
 

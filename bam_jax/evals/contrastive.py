@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NotRequired
+from typing import Any, Literal, NotRequired
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,11 @@ class Contrastive(Evaluation):
 
     batch: Count = option(128, "triplets of a batch")
     batches: Count = option(64, "of held-out triplets at each length, at most")
+
+    @property
+    def quantity(self) -> Literal["loss"]:
+        """See `Evaluation`."""
+        return "loss"
 
     def plans(self, trained: Trained) -> list[Plan]:
         """See `Evaluation`.

@@ -9,7 +9,7 @@ import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NotRequired
+from typing import Any, Literal, NotRequired
 
 import numpy as np
 
@@ -68,6 +68,11 @@ class Harness(TaskEvaluation):
         super().__post_init__()
         if self.longer not in LONGER:
             raise UserError(f"unknown --longer={self.longer!r}; {nearest(self.longer, LONGER)}")
+
+    @property
+    def quantity(self) -> Literal["accuracy", "perplexity"]:
+        """See `Evaluation`; of WikiText alone the perplexity of a word."""
+        return "perplexity" if {*self.tasks} == {"wikitext"} else "accuracy"
 
     def plans(self, trained: Trained) -> list[Plan]:
         """See `Evaluation`; each task of the harness is a plan: MMLU has 57, LongBench v2 twenty.

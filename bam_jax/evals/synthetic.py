@@ -17,7 +17,7 @@ from bam_jax.config import Config
 from bam_jax.data.tasks.registry import SYNTHETIC
 from bam_jax.data.tasks.synthetic import ASKED, SyntheticTask
 from bam_jax.evals import schema
-from bam_jax.evals.base import TaskEvaluation, option
+from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.models import transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
@@ -43,7 +43,7 @@ class Synthetic(TaskEvaluation):
     Args:
         tasks: names in `bam_jax.data.tasks.registry.SYNTHETIC`.
         samples: rows of each task and length.
-        seed: of the rows; they are never those of a training.
+        seed: of the rows, which are never those of a training; None: the run's training seed.
     """
 
     name = "synthetic"
@@ -55,7 +55,7 @@ class Synthetic(TaskEvaluation):
 
     tasks: tuple[Line, ...] = option(tuple(SYNTHETIC), f"with commas, of {', '.join(SYNTHETIC)} (all)")
     samples: Count = option(100, "rows of each task and length")
-    seed: Natural = option(0, "of the rows")
+    seed: Natural | None = option(None, "of the rows (the run's training seed)")
 
     def plans(self, trained: Trained) -> list[Plan]:
         """See `Evaluation`; each task is a plan.
@@ -64,14 +64,14 @@ class Synthetic(TaskEvaluation):
             UserError: a length that a task or the model cannot have.
         """
         wanted: dict[tuple[int, float | None], int] = {(length, None): self.samples for length in self.lengths}
-        plans = []
+        plans, seed = [], prompt_seed(self.seed, trained.config)
         for name in dict.fromkeys(self.tasks):
             task = SYNTHETIC[name](trained.tokenizer.size, trained.config.context)
             for length in self.lengths:
                 task.check(length)
                 trained.decoder.check_length(length)
-            measured = functools.partial(measure, trained.decoder, task=task, seed=self.seed, memory=trained.memory)
-            plans.append(Plan({"task": name, "seed": self.seed}, wanted, measured))
+            measured = functools.partial(measure, trained.decoder, task=task, seed=seed, memory=trained.memory)
+            plans.append(Plan({"task": name, "seed": seed}, wanted, measured))
         return plans
 
     def texts(self, length: int) -> float:
@@ -84,7 +84,7 @@ class Synthetic(TaskEvaluation):
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
         """See `Evaluation`."""
-        return {"seed": self.seed}
+        return {"seed": prompt_seed(self.seed, config)}
 
     @staticmethod
     def seconds(length: int) -> float:

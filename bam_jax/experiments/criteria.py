@@ -188,7 +188,7 @@ def has_seeds(series: Series) -> bool:
     Args:
         series: some values.
     """
-    return series.kind in (Kind.ACCURACY, Kind.PERPLEXITY)
+    return series.kind in (Kind.ACCURACY, Kind.PERPLEXITY, Kind.LOSS)
 
 
 def bounded(name: str, series: Series, bound: float, *, lower: bool, strict: bool = False) -> Criterion:
@@ -226,7 +226,7 @@ def ahead(name: str, mine: Series, theirs: Series, margin: float, *, lower: bool
         return compared(name.replace(" minus ", " / "), mine, theirs, 1.0, lower=lower, strict=True)
     differences = mine.values - theirs.values
     floor = math.hypot(mine.floor, theirs.floor)
-    says = f"{name} {SIGNS[lower, True]} {number(sign * margin)}"
+    says = f"{name} {SIGNS[lower, True]} {number(sign * margin or 0.0)}"
     return _decide(says, summarise(differences, floor), sign * differences - margin, mine, strict=True, floor=floor)
 
 

@@ -88,8 +88,7 @@ class Entry:
             return Kind.SPEED
         if self.column.evaluation is None:
             return Kind.CONFIGURATION
-        # Shares of samples have no curve of perplexity: keys, needles and questions.
-        return Kind.PERPLEXITY if self.column.evaluation.curve == "perplexity" else Kind.ACCURACY
+        return Kind[self.column.evaluation.quantity.upper()]
 
     @property
     def interval(self) -> Interval | None:

@@ -35,6 +35,7 @@ class Kind(enum.Enum):
 
     ACCURACY = "a share of samples, whose error is at least the binomial one"
     PERPLEXITY = "a positive number, whose logarithm is averaged"
+    LOSS = "a number of nats, which is averaged as it is"
     SPEED = "a time or a memory, which has repetitions and no seeds"
     CONFIGURATION = "told by a configuration or a paper, and not measured"
 
@@ -157,7 +158,7 @@ def binomial_floor(accuracy: float, prompts: int) -> float:
 
     Source: Agresti and Coull 1998.
     """
-    # What exceeds 1 is no share: a perplexity of words, which is asked as questions are.
+    # What exceeds 1 is no share: a mean of accuracies and of a perplexity of words.
     adjusted = (prompts * min(max(accuracy, 0.0), 1.0) + 2) / (prompts + 4)
     return math.sqrt(adjusted * (1 - adjusted) / (prompts + 4))
 
@@ -194,6 +195,8 @@ def interval(kind: Kind, values: Sequence[float], prompts: int, unit: float = 1.
         return None
     if kind is Kind.PERPLEXITY:
         return positive_interval(values)
+    if kind is Kind.LOSS:
+        return estimate(values).interval()
     return Interval(*(end / unit for end in accuracy_interval(np.multiply(values, unit), prompts)))
 
 

@@ -7,7 +7,7 @@ from bam_jax.experiments.experiment import Table
 from bam_jax.experiments.statistics import Kind
 from bam_jax.report.cell_words import cell_formatter, cell_value, describe_interval, end_formatter
 
-KINDS = {Kind.ACCURACY: "finds most", Kind.PERPLEXITY: "has the lowest perplexity"}
+KINDS = {Kind.ACCURACY: "finds most", Kind.PERPLEXITY: "has the lowest perplexity", Kind.LOSS: "has the lowest loss"}
 """Kinds of values of which one row is best, and what it then does."""
 
 

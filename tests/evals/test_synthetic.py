@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bam_jax import evaluate, train
-from bam_jax.config import ModelConfig
+from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tasks.registry import SYNTHETIC
 from bam_jax.data.tokenizers import CharTokenizer
 from bam_jax.evals import records, synthetic
@@ -66,6 +66,12 @@ def command(main, *arguments):
     with pytest.raises(SystemExit) as exit:
         errors.run(main, arguments)
     return exit.value.code
+
+
+def test_each_training_seed_has_rows_of_its_own():
+    asked = [synthetic.Synthetic((48,)).required({}, Config(seed=seed)) for seed in (3, 4)]
+    assert asked == [{"seed": 3}, {"seed": 4}]
+    assert synthetic.Synthetic((48,), seed=7).required({}, Config(seed=3)) == {"seed": 7}
 
 
 @pytest.mark.full

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from bam_jax.experiments import statistics
 from bam_jax.experiments.cells import Cells
 from bam_jax.experiments.checks import above_chance, better, ratio, steadier, within
 from bam_jax.experiments.criteria import voted
@@ -109,6 +110,16 @@ def test_rows_are_compared_seed_by_seed(given):
     # With a margin, perplexities are compared by their differences.
     (criterion,) = better(X, "b", ("a",), lower=True, margin=-0.1)(measured).criteria
     assert criterion.says == "b minus a at x < 0.1" and criterion.p_met < 0.025
+
+
+def test_losses_are_compared_as_they_are(given):
+    """A loss is no share of samples: no number of prompts bounds its error, and it may be above 1."""
+    paired = given(rows(a=1.9 + NOISE, b=1.9256 + NOISE * 1.01), Kind.LOSS, prompts=15)
+    (criterion,) = better(X, "a", ("b",), lower=True)(paired).criteria
+    assert criterion.says == "a minus b at x < 0" and criterion.p_met < 1e-6
+    (criterion,) = within(X, "a", most=2.0)(paired).criteria
+    assert criterion.shown.high > criterion.shown.middle == pytest.approx(1.9, abs=0.02)
+    assert statistics.interval(Kind.LOSS, [1.8, 2.0], 15).high > 2.0
 
 
 def test_equal_rows_are_not_told_apart(given):

@@ -22,6 +22,7 @@ def test_every_method_is_asked_as_it_was_trained(scale):
         (evaluation,) = job.row.evaluations
         assert isinstance(evaluation, Contrastive)
         assert (evaluation.lengths, evaluation.batch) == ((job.config.context,), job.config.batch)
+        assert evaluation.quantity == "loss"
         warmup = job.config.optimizer.warmup / job.config.steps
         assert warmup == pytest.approx(0.05, rel=0.01)
 
