@@ -1,6 +1,6 @@
 """The search for learning rates: every learner is trained with equally many tries, of which the best is kept.
 
-A learner is a method with the data that it learns from. Seeds of the search are used nowhere else.
+A learner is a method with the data that it learns from. The seeds of a search are none that verdicts use.
 """
 
 import json
