@@ -34,9 +34,9 @@ NOTES = (
     them at its training length has learned nothing that a verdict could stand on. BM25 sees the same cut texts, whatever the
     model, and so stands in one row.""",
     """At the toy and small scales lengths are an eighth of the paper's, and tokens are pieces of words. Documents are Python's
-    documentation: those to test with are at least 8,400 characters long, and their queries are sentences that stood in them
-    (docs/retrieval.md). At the toy scale all methods have one rate; at the small scale each has the
-    best of three (experiments/encoder_rates.py).""",
+    documentation: those to test with have more than 2,048 tokens, and their queries are sentences that stood in them
+    (docs/retrieval.md). At the toy scale all methods have one rate; at the small scale each has that of
+    experiments/encoder_rates.json.""",
 )
 
 

@@ -26,10 +26,10 @@ NOTES = (
     "Contextual BAM is BAM's prior over CABLE's distance, with one head of a layer that starts by looking far and Scalable "
     "Softmax over the keys that a head's prior leaves in play (docs/prior_study.md). All numbers are of ten training seeds. "
     "The three changes of the method are confirmed together.",
-    "A claim of accuracy at one depth is of the mean over ten seeds, and does not say that each model does it: ten of ten seeds "
-    "leave .69 to 1 of all. Models of one seed share texts and prompts at all depths, and the claim over all depths counts them as "
-    "40 independent ones, which it calls seeds. If two models of a seed agreed with a correlation of .3, 40 of 40 would have the "
-    "one-sided p-value .06, not .015. It tells only if 20 claims or more of this page do.",
+    "A claim of accuracy at one depth is of the mean over ten seeds, and does not say that each model does it: ten of ten "
+    "seeds leave .69 to 1 of all. Models of one seed share texts and prompts at all depths, and the claim over all depths counts "
+    "them as 40 independent ones, which it calls seeds. If two models of a seed agreed with a correlation of .3, 40 of 40 would "
+    "have the one-sided p-value .06, not .015. It tells only if 20 claims or more of this page do.",
     "Perplexity is of 32,768 characters, on which the method and the rates were chosen as well; that text leaves .2 to .3% of a "
     "ratio in doubt. ALiBi was 8 to 12% higher in the screening, so that the claims against it are no test.",
 )

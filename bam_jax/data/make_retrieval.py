@@ -23,8 +23,8 @@ from bam_jax.system.errors import UserError
 
 LAST = "queries.jsonl"
 SHARD_TOKENS = 2**26
-HELD_OUT = 500
-"""Triplets to hold out, a tenth of all at most."""
+HELD_OUT = 1500
+"""Triplets to hold out, a fifth of all at most."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ def _prepare(out: Path, made: InverseCloze, vocab: int) -> None:
         tokenizer=BPETokenizer(str(path)),
         seed=0,
         holdout_tokens=0,
-        holdout_records=min(HELD_OUT, len(made.triplets) // 10),
+        holdout_records=min(HELD_OUT, len(made.triplets) // 5),
         max_tokens=None,
         max_records=None,
         sample_records=None,

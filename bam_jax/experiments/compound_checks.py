@@ -166,6 +166,21 @@ def most_of(checks: Sequence[Check], *, least: int) -> Check:
     return check
 
 
+def all_of(checks: Sequence[Check], says: str) -> Check:
+    """A check of one criterion: that all criteria of several checks are met.
+
+    Args:
+        checks: the several.
+        says: the criterion in words.
+    """
+
+    def check(measured: Measured) -> Finding:
+        several = [criterion for each in checks for criterion in each(measured).criteria]
+        return Finding([criteria.quorum(says, several, len(several))], says, "")
+
+    return check
+
+
 def reaches_times(
     places: Sequence[Cells],
     tokens: Mapping[str, int],

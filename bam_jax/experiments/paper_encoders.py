@@ -21,6 +21,9 @@ from bam_jax.experiments.papers import CABLE_METHODS, config_file
 SHRINK = 8
 """Tokens of the paper to one of the toy and small scales."""
 
+SEEDS = tuple(range(300, 312))
+"""The training seeds of the small scale: twelve, since rankings differ by little."""
+
 ENCODER_METHODS = ("CABLE", "ALiBi", "RoPE", "Learnable", "Sinusoidal")
 """The methods of Table 3 and Figures 6 and 7, names in `CABLE_METHODS`."""
 
@@ -46,24 +49,25 @@ _SIZES: Mapping[str, Any] = {
 }
 _MASKED: Mapping[str, Mapping[str, Any]] = {
     "toy": {"batch": 16, "steps": 200, "optimizer.rate": 3e-3, "optimizer.warmup": 20},
-    "small": {"batch": 16, "steps": 2000, "optimizer.warmup": 100},
+    "small": {"batch": 16, "steps": 6000, "optimizer.warmup": 300},
 }
 _CONTRASTIVE: Mapping[str, Mapping[str, Any]] = {
     "toy": {"batch": 16, "steps": 40, "optimizer.rate": 3e-3, "optimizer.warmup": 2},
-    "small": {"batch": 32, "steps": 300, "optimizer.warmup": 15},
+    "small": {"batch": 32, "steps": 1200, "optimizer.warmup": 60},
 }
 
 
-def masked_row(method: str, scale: str) -> Row:
+def masked_row(method: str, scale: str, rates: Mapping[str, float] | None = None) -> Row:
     """An encoder that learns masked tokens.
 
     Args:
         method: a name in `CABLE_METHODS`.
         scale: "toy", "small" or "paper".
+        rates: overrides at the small scale; None: those that the search has chosen.
     """
     changes: dict[str, Any] = {"data.source": FINEWEB_EDU, "model.vocab": 30_522, "steps": MASKED_STEPS}
     if scale != "paper":
-        changes = {**_SIZES, **_MASKED[scale], **_rates(method, small.MASKED, scale)}
+        changes = {**_SIZES, **_MASKED[scale], **_rates(method, small.MASKED, scale, rates)}
         changes |= {"data.source": TEXTS, "data.holdout": 0.1}
     return _row(f"{method}, masked", MASKED_CONFIG, method, scale, changes)
 
@@ -79,40 +83,42 @@ def early_row(method: str, scale: str) -> Row:
     return dataclasses.replace(whole, label=f"{method}, early", overrides={**whole.overrides, **steps})
 
 
-def contrastive_row(method: str, scale: str) -> Row:
+def contrastive_row(method: str, scale: str, rates: Mapping[str, float] | None = None) -> Row:
     """The same encoder, which goes on from its `masked_row` with triplets.
 
     Args:
-        method, scale: as in `masked_row`.
+        method, scale, rates: as in `masked_row`.
     """
     changes: dict[str, Any] = {"data.source": MS_MARCO, "model.vocab": 30_522}
     if scale != "paper":
-        changes = {**_SIZES, **_CONTRASTIVE[scale], **_rates(method, small.TRIPLETS, scale), "data.source": TRIPLETS}
+        changes = {**_SIZES, **_CONTRASTIVE[scale], **_rates(method, small.TRIPLETS, scale, rates)}
+        changes |= {"data.source": TRIPLETS}
     made = _row(method, CONTRASTIVE_CONFIG, method, scale, changes)
     return dataclasses.replace(made, start=f"{method}, masked")
 
 
-def _rates(method: str, kind: str, scale: str) -> Mapping[str, float]:
-    """The rates that the small scale's search has chosen; the toy scale has one for all."""
-    if scale != "small":
-        return {}
+def _rates(method: str, kind: str, scale: str, rates: Mapping[str, float] | None) -> Mapping[str, float]:
+    """The rates that are given, or else those that the small scale's search has chosen; the toy scale has one for all."""
+    if scale != "small" or rates is not None:
+        return rates or {}
     return small.chosen_rates(small.learner(method, kind), small.ENCODER_RATES)
 
 
 def _row(label: str, config: str, method: str, scale: str, changes: Mapping[str, Any]) -> Row:
     every = {"encoding": CABLE_METHODS[method], "context": tokens(CONTEXT, scale, SHRINK), **changes}
-    return Row(label, config_file(config), every, small.SEEDS if scale == "small" else (0,))
+    return Row(label, config_file(config), every, SEEDS if scale == "small" else (0,))
 
 
 def masked_perplexity(length: int, scale: str) -> MaskedPerplexity:
-    """Perplexity of masked tokens at a length of the paper.
+    """Perplexity of masked tokens at a length of the paper; at the small scale of the texts that are tested with.
 
     Args:
         length: tokens, the paper's.
         scale: "toy", "small" or "paper".
     """
     measured = {"toy": 2**15, "small": 2**18, "paper": 2**24}[scale]
-    return MaskedPerplexity((tokens(length, scale, SHRINK),), tokens=measured)
+    text = {"data.held_out_source": f"{PROBLEM}/corpus.jsonl"} if scale == "small" else {}
+    return MaskedPerplexity((tokens(length, scale, SHRINK),), tokens=measured, overrides=text)
 
 
 def retrieval(length: int, scale: str, scorer: str = "encoder") -> Retrieval:
@@ -138,7 +144,7 @@ def retrieval(length: int, scale: str, scorer: str = "encoder") -> Retrieval:
         corpus=f"{PROBLEM}/corpus.jsonl",
         queries=f"{PROBLEM}/queries.jsonl",
         scorer=scorer,
-        samples=600,
+        samples=2000,
         documents=200,
     )
 

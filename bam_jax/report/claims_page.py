@@ -79,7 +79,9 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
     )
     tested = [judgement for said in judged.values() for judgement in said if judgement.p is not None]
     told = sum(judgement.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED) for judgement in tested)
-    level = f", and told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}" if told else ""
+    level = (
+        f", and told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}" if told else ""
+    )
     found = {judgement.verdict for said in judged.values() for judgement in said}
     shown = [verdict for verdict in Verdict if verdict in found]
     rows = [

@@ -33,7 +33,7 @@ def test_the_values_are_those_of_the_paper(scale):
 def test_a_row_goes_on_from_masked_training_and_is_asked_up_to_32_times_its_length(scale):
     made = load(scale)
     planned = jobs.jobs(made)
-    assert len(planned) == 5 * (8 if scale == "small" else 1)
+    assert len(planned) == 5 * (12 if scale == "small" else 1)
     for root in planned:
         (job,) = root.then
         assert (

@@ -33,7 +33,7 @@ class Sizes:
 
     Args:
         passage: characters of a text in a triplet, about.
-        document: characters of a document to be found, at least.
+        document: characters of a document to be found, at least, the sentences that are taken out of it included.
         questions: sentences taken out of each such document, beside its title.
         test: share of the characters that is tested with, above 0 and below 1.
 
@@ -42,8 +42,8 @@ class Sizes:
     """
 
     passage: int = 200
-    document: int = 8400
-    questions: int = 4
+    document: int = 10_000
+    questions: int = 12
     test: float = 0.5
 
     def __post_init__(self) -> None:

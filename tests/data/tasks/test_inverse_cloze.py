@@ -105,7 +105,13 @@ def test_the_command_writes_files(tmp_path, capsys):
     (tmp_path / "source").mkdir()
     for n, each in enumerate(TEXTS):
         (tmp_path / "source" / f"{n:02}.txt").write_text(each)
-    asked = [f"--source={tmp_path}/source", f"--out={tmp_path}/out", "--passage=120", "--document=1500"]
+    asked = [
+        f"--source={tmp_path}/source",
+        f"--out={tmp_path}/out",
+        "--passage=120",
+        "--document=1500",
+        "--questions=4",
+    ]
     assert not command(*asked) and "triplets of" in capsys.readouterr().out
     expected = make(TEXTS, SIZES, seed=0)
     for name in ("texts", "triplets", "corpus", "queries"):
