@@ -1,10 +1,12 @@
 """Recall, recall with forgetting and copying far beyond the training context, and text by position: what tells encodings apart.
 
 Command:  python -m bam_jax.sweep experiments/synthetic.py && python -m bam_jax.tables experiments/synthetic.py
-Hardware: a CPU; 16 models, each about a minute of one core, and as long to ask.
+Hardware: a CPU; 18 models, each about a minute of one core, and as long to ask; 144 at the small scale.
+Claims:   experiments/claims_synthetic.py, of the small scale, whose rates experiments/synthetic_rates.py finds.
 """
 
 import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bam_jax.config.sections import SYNTHETIC
@@ -19,6 +21,7 @@ TIMES = (1, 2, 4, 16, 64)
 """Lengths in training contexts."""
 
 METHODS = {
+    "contextual BAM": {},
     "NoPE": {"encoding": "nope", "ssmax": "off"},
     "RoPE": {"encoding": "rope", "ssmax": "off"},
     "RoPE Local": {"encoding": "rope", "ssmax": "off"},
@@ -29,8 +32,13 @@ METHODS = {
     "CABLE": {"encoding": "cable", "ssmax": "off"},
     "FoX": {"encoding": "fox", "ssmax": "off"},
 }
+"""Changes of the configuration, which is of BAM over contextual distance."""
 LOCAL = {"encoding_options.window": CONTEXT}
 """The change at evaluation that makes RoPE local."""
+TRAINED_METHODS = tuple(method for method in METHODS if method != "RoPE Local")
+"""The methods that are trained; Local RoPE is a model of RoPE."""
+SEEDS = tuple(range(300, 308))
+"""The training seeds of the small scale."""
 
 TRAINED = {
     "symbols": {"data.mixture": {task: {"weight": 1.0, "task": task} for task in SYNTHETIC}},
@@ -53,19 +61,35 @@ def get_experiment(scale: str) -> Experiment:
     Raises:
         UserError: another scale.
     """
-    seeds = small.seeds_of_ours(scale, "these tasks")
+    seeds = (0,) if len(small.seeds_of_ours(scale, "these tasks")) == 1 else SEEDS
     rows = []
-    for (method, overrides), (name, data) in itertools.product(METHODS.items(), TRAINED.items()):
-        changes = LOCAL if method == "RoPE Local" else {}
-        rows.append(Row(f"{method}, {name}", CONFIG, overrides | data, seeds, changes=changes))
+    for method, kind in itertools.product(METHODS, TRAINED):
+        learner = small.learner("RoPE" if method == "RoPE Local" else method, kind)
+        rates = small.chosen_rates(learner, small.SYNTHETIC_RATES) if seeds == SEEDS else {}
+        rows.append(make_row(method, kind, seeds, rates))
     tables = [
         Table(f"{task}: accuracy", tuple(_asked(task)), dict.fromkeys(METHODS, ()), group="symbols")
         for task in SYNTHETIC
     ]
-    far = Perplexity((TIMES[-1] * CONTEXT,))
+    far = Perplexity((TIMES[-1] * CONTEXT,), tokens=2**17)
     positions = tuple(Column(f"{times}×", far, position=times * CONTEXT) for times in TIMES)
     tables.append(Table("text: perplexity by position", positions, dict.fromkeys(METHODS, ()), group="text"))
     return tabled("Synthetic tasks far beyond the training context", rows, tables, notes=NOTES, comparable=False)
+
+
+def make_row(method: str, kind: str, seeds: Sequence[int], rates: Mapping[str, float]) -> Row:
+    """A model of a method.
+
+    Args:
+        method: of `METHODS`.
+        kind: of `TRAINED`: what it learns.
+        seeds: of the training.
+        rates: overrides.
+    """
+    changes = LOCAL if method == "RoPE Local" else {}
+    return Row(
+        f"{method}, {kind}", CONFIG, {**METHODS[method], **TRAINED[kind], **rates}, tuple(seeds), changes=changes
+    )
 
 
 def _asked(task: str) -> list[Column]:

@@ -16,11 +16,12 @@ from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 
 RULE = (
-    "the highest accuracy at the training context if keys are planted, then the lowest perplexity or contrastive loss there; "
-    "the worst seed counts"
+    "the highest accuracy at the training context if keys are planted or symbols asked, then the lowest perplexity "
+    "or contrastive loss there; the worst seed counts"
 )
 SCORES = {
     "passkey": ("accuracy", min),
+    "synthetic": ("accuracy", min),
     "perplexity": ("perplexity", max),
     "masked_perplexity": ("perplexity", max),
     "contrastive": ("loss", max),
@@ -47,11 +48,12 @@ def best(scores: Sequence[Mapping[str, float]]) -> int:
     1
 
     Args:
-        scores: of each try, its perplexity or loss and, where keys are planted, its accuracy.
+        scores: of each try, its accuracy, its perplexity or loss, or one of each.
     """
 
-    def rank(score: Mapping[str, float]) -> tuple[float, float]:
-        return (-score["accuracy"] if "accuracy" in score else 0.0, score["loss" if "loss" in score else "perplexity"])
+    def rank(score: Mapping[str, float]) -> tuple[float, ...]:
+        losses = [score[name] for name in ("perplexity", "loss") if name in score]
+        return (-score["accuracy"] if "accuracy" in score else 0.0, *losses)
 
     return min(range(len(scores)), key=lambda number: rank(scores[number]))
 
