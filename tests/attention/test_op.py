@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import itertools
+import re
 
 import jax
 import jax.export
@@ -216,6 +218,19 @@ def test_coordinates_that_a_bias_cannot_compare_are_said(qkv):
             attention(*qkv, Scoring(bias, *tokens))
 
 
+def test_a_fault_of_the_formula_itself_is_said(qkv):
+    @biases.bias
+    class Mine(biases.Bias):
+        slope: jax.Array
+
+        def __call__(self, i, j):
+            return -self.slope * jnp.zeros(7) + i - j
+
+    with pytest.raises(ValueError, match="cannot compare their positions .*; it raised .*: .*incompatible shapes") as error:
+        attention(*qkv, scoring(Mine(jnp.ones(H))))
+    assert error.value.__cause__ is not None
+
+
 def test_a_sink_takes_its_share_of_a_row_by_the_normaliser(qkv):
     """A key of no content that every row sees: what a learned logit in the denominator is."""
     q, k, v = qkv
@@ -279,10 +294,16 @@ def test_shapes_that_do_not_fit_are_said(qkv):
         attention(q, k, v[:, :-1], scoring())
     with pytest.raises(ValueError, match=r"scoring.keys holds an array \(1, 12\)"):
         attention(q, k[:, :-1], v[:, :-1], scoring())
-    with pytest.raises(ValueError, match=r"scoring.queries holds an array \(1, 3, 11\)"):
-        wrong = Tokens(jnp.arange(T)[None], coordinate=jnp.zeros((1, 3, 11)))
-        attention(q, k, v, dataclasses.replace(scoring(), queries=wrong))
-    with pytest.raises(ValueError, match="floating-point numbers, got int32"):
+    for shape in ((1, H, T - 1), (B, T), (1, H - 1, T)):
+        with pytest.raises(ValueError, match=rf"scoring.queries holds an array {re.escape(str(shape))}, not \[#B, #H, T\]"):
+            wrong = Tokens(jnp.arange(T)[None], coordinate=jnp.zeros(shape))
+            attention(q, k, v, dataclasses.replace(scoring(), queries=wrong))
+    with pytest.raises(ValueError, match=r"scoring.keys holds an array \(2,\), not \[#B, T\] of 2 tokens in q \(2, 12"):
+        attention(q, k[:, :B], v[:, :B], dataclasses.replace(scoring(), keys=Tokens(jnp.arange(B))))
+    for name, x in (("temperature", jnp.ones((B, H, T), int)), ("sink_logits", jnp.ones(H, int))):
+        with pytest.raises(ValueError, match=f"scoring.{name} holds floating-point numbers, got int32"):
+            attention(q, k, v, dataclasses.replace(scoring(), **{name: x}))
+    with pytest.raises(ValueError, match="scoring.bias holds floating-point numbers, got int32"):
         attention(q, k, v, scoring(biases.ALiBi(jnp.ones(H, jnp.int32))))
     with pytest.raises(ValueError, match=r"bias.*\(2,\).*3 heads"):
         attention(q, k, v, scoring(biases.ALiBi(jnp.ones(2))))
@@ -311,6 +332,13 @@ def test_dtypes_without_attention_are_said(dtype, qkv):
         said = rf"bfloat16, float16, float32, float64, got.*{name} {jnp.dtype(dtype)}.*\(2, 12, 3, 4\)"
         with pytest.raises(ValueError, match=said):
             attention(*arguments, scoring())
+
+
+def test_numbers_of_tokens_that_would_wrap_are_said(qkv):
+    for name, dtype in itertools.product(("position", "segment", "sees_from", "sees_to"), (np.uint8, np.uint32, np.int16)):
+        numbers = {"position": np.arange(T)[None], name: np.arange(T, dtype=dtype)[None]}
+        with pytest.raises(ValueError, match=f"{name} holds int32 or int64, got {np.dtype(dtype)}"):
+            attention(*qkv, dataclasses.replace(scoring(), queries=Tokens(**numbers)))
 
 
 def test_float16_is_an_input_but_on_a_tpu(qkv):
