@@ -83,6 +83,17 @@ def test_a_window_with_sinks_of_tokens_and_of_logits(backend, width, rng):
     np.testing.assert_array_equal(document_count(tokens, Mask(window=WINDOW, sink_tokens=SINKS)), seen.sum(2))
 
 
+@pytest.mark.parametrize("backend", ["rows", "chunked"])
+def test_normalisers_alone_have_gradients_whatever_the_width_of_values(backend, rng):
+    q, k, v, slopes, _ = draw(rng, E)
+
+    def normalisers(q, k, backend):
+        return (attend(q, k, v, biases.ALiBi(slopes), backend=backend, return_lse=True)[1] ** 2).sum()
+
+    slope = jax.grad(normalisers, (0, 1))
+    agree(slope(q, k, backend), slope(q, k, "reference"))
+
+
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
 def test_a_row_that_sees_nothing_leaves_all_to_its_sink(backend, rng):
     q, k, v, slopes, sinks = draw(rng, D)

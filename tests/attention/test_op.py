@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tokens, Unsupported, attention, op, rows
+from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op, rows
 from bam_jax.attention.cpu import blocks, chunked
 from bam_jax.attention.pallas import gpu, tpu_grid
 
@@ -282,6 +282,12 @@ def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
     monkeypatch.setitem(BACKENDS, "shy", shy)
     with pytest.raises(Unsupported, match="'shy' cannot do this: head width 4"):
         attention(*qkv, scoring(), backend="shy")
+    with pytest.raises(Unsupported, match="the attention backend given cannot do this: head width 4"):
+        attention(*qkv, scoring(), backend=shy)
+    with pytest.raises(Unsupported, match="no attention backend None: there are auto"):
+        attention(*qkv, scoring(), backend=None)
+    with pytest.raises(ValueError, match=r"a tile has at least one query and key, got 2\.0 x None"):
+        Tiling(block_q=2.0)
 
 
 def test_shapes_that_do_not_fit_are_said(qkv):
@@ -348,6 +354,12 @@ def test_float16_is_an_input_but_on_a_tpu(qkv):
         out = attention(*half, scoring(), backend=backend)
         assert out.dtype == jnp.float16
         np.testing.assert_allclose(out.astype(jnp.float32), expected, atol=4e-3)
+    # Gradients stay within its range where those of queries times a part of the scale would not.
+    q, k, v = (jnp.tile(jnp.array(x, jnp.float16), 16)[None, :, None] for x in ([[0]], [[300], [-300]], [[30], [-30]]))
+    bare = Scoring(biases.Uniform(), Tokens(jnp.ones((1, 1), int)), Tokens(jnp.arange(2)[None]))
+    for backend in ("reference", "rows", "chunked"):
+        slope = jax.grad(lambda q, backend=backend: attention(q, k, v, bare, backend=backend).astype(jnp.float32).sum())
+        np.testing.assert_array_equal(slope(q), 36_000)
     for n in range(3):
         with pytest.raises(Unsupported, match="a TPU has no float16"):
             attention(*(half[n] if n == m else x for m, x in enumerate(qkv)), scoring(), backend="pallas_tpu")
