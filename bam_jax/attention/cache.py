@@ -65,7 +65,7 @@ class Cache:
             ValueError: tokens of several documents, or keys or values of other heads or another width.
         """
         if tokens.segment is not None:
-            raise ValueError("a cache holds one document a row: its tokens have no segment, and a pad's position is EMPTY")
+            raise ValueError("a cache holds one document a row: tokens have no segment, and a pad's position is EMPTY")
         if not k.shape[2:] == v.shape[2:] == self.k.shape[2:]:
             raise ValueError(f"a cache {self.k.shape} holds neither keys {k.shape} nor values {v.shape}")
         write = lambda room, x, axis: jax.lax.dynamic_update_slice_in_dim(

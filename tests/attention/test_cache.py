@@ -52,7 +52,7 @@ def test_pieces_lie_one_behind_another(row, monkeypatch):
 def test_what_a_cache_does_not_hold_is_refused(row):
     k, v, tokens = piece(row, slice(0, 3))
     cache = Cache.empty(k, tokens, 9)
-    with pytest.raises(ValueError, match="one document a row: its tokens have no segment"):
+    with pytest.raises(ValueError, match="one document a row: tokens have no segment"):
         cache.append(k, v, dataclasses.replace(tokens, segment=jnp.array([[1, 2, 2]])))
     for keys, values in ((k, v[..., :2]), (k[:, :, :1], v), (k[..., :2], v[..., :2])):
         with pytest.raises(ValueError, match=r"a cache \(2, 9, 2, 4\) holds neither keys .* nor values"):

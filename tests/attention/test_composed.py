@@ -134,7 +134,8 @@ def test_the_count_of_keys_is_that_of_the_table(mask, packed):
     position = np.r_[0:8, 0:6] if packed else np.arange(T)
     segment = np.r_[[1] * 8, [2] * 6] if packed else np.ones(T, int)
     first, last = position // 3 * 3 - 1, position + 2
-    sights = [{"sees_to": x} for x in (last, position - 6, np.full(T, np.iinfo(np.int32).max))]  # some behind the window
+    behind, no_limit = position - 6, np.full(T, np.iinfo(np.int32).max)
+    sights = [{"sees_to": x} for x in (last, behind, no_limit)]
     for sight in ({}, {"sees_from": first}, {"sees_from": first, "sees_to": last}, *sights):
         tokens = Tokens(jnp.asarray(position)[None], jnp.asarray(segment)[None] if packed else None)
         tokens = Tokens(tokens.position, tokens.segment, **{name: jnp.asarray(x)[None] for name, x in sight.items()})

@@ -226,7 +226,7 @@ def test_a_fault_of_the_formula_itself_is_said(qkv):
         def __call__(self, i, j):
             return -self.slope * jnp.zeros(7) + i - j
 
-    with pytest.raises(ValueError, match="cannot compare their positions .*; it raised .*: .*incompatible shapes") as error:
+    with pytest.raises(ValueError, match="cannot compare their positions .*; it raised .*incompatible") as error:
         attention(*qkv, scoring(Mine(jnp.ones(H))))
     assert error.value.__cause__ is not None
 
@@ -301,7 +301,8 @@ def test_shapes_that_do_not_fit_are_said(qkv):
     with pytest.raises(ValueError, match=r"scoring.keys holds an array \(1, 12\)"):
         attention(q, k[:, :-1], v[:, :-1], scoring())
     for shape in ((1, H, T - 1), (B, T), (1, H - 1, T)):
-        with pytest.raises(ValueError, match=rf"scoring.queries holds an array {re.escape(str(shape))}, not \[#B, #H, T\]"):
+        said = rf"scoring.queries holds an array {re.escape(str(shape))}, not \[#B, #H, T\]"
+        with pytest.raises(ValueError, match=said):
             wrong = Tokens(jnp.arange(T)[None], coordinate=jnp.zeros(shape))
             attention(q, k, v, dataclasses.replace(scoring(), queries=wrong))
     with pytest.raises(ValueError, match=r"scoring.keys holds an array \(2,\), not \[#B, T\] of 2 tokens in q \(2, 12"):
@@ -341,7 +342,8 @@ def test_dtypes_without_attention_are_said(dtype, qkv):
 
 
 def test_numbers_of_tokens_that_would_wrap_are_said(qkv):
-    for name, dtype in itertools.product(("position", "segment", "sees_from", "sees_to"), (np.uint8, np.uint32, np.int16)):
+    names, dtypes = ("position", "segment", "sees_from", "sees_to"), (np.uint8, np.uint32, np.int16)
+    for name, dtype in itertools.product(names, dtypes):
         numbers = {"position": np.arange(T)[None], name: np.arange(T, dtype=dtype)[None]}
         with pytest.raises(ValueError, match=f"{name} holds int32 or int64, got {np.dtype(dtype)}"):
             attention(*qkv, dataclasses.replace(scoring(), queries=Tokens(**numbers)))

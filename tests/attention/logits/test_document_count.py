@@ -20,7 +20,9 @@ def by_counting(position, segment, mask):
             there != EMPTY
             and (document is None or segment[row, j] == document)
             and not (mask.causal and there > here)
-            and not (mask.window is not None and abs(int(there) - int(here)) >= mask.window and there >= mask.sink_tokens)
+            and not (
+                mask.window is not None and abs(int(there) - int(here)) >= mask.window and there >= mask.sink_tokens
+            )
             for j, there in enumerate(position[row])
         )
     return table
