@@ -32,8 +32,8 @@ def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scor
 
     Args:
         q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
-            the factor is part of the prior (the gamma of appendix K.1). Its `sink_logits`, which are no key's, are left out:
-            a sink takes the same share of all weights of a row.
+            the factor is part of the prior (the gamma of appendix K.1). The scoring's `sink_logits`, which are no key's, are
+            left out: a sink takes the same share of all weights of a row.
     """
     keys = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
