@@ -55,7 +55,19 @@ class Cache:
 
     @_compiled
     def append(self, k: Array, v: Array, tokens: Tokens) -> "Cache":
-        """The cache with the next tokens written behind those it holds; there must be room for them."""
+        """The cache with the next tokens written behind those it holds; there must be room for them.
+
+        Args:
+            k, v: [B, T, K, D], of the cache's own heads and width.
+            tokens: without documents; a pad's position is `EMPTY`. The limits of what they see are asked of queries alone.
+
+        Raises:
+            ValueError: tokens of several documents, or keys or values of other heads or another width.
+        """
+        if tokens.segment is not None:
+            raise ValueError("a cache holds one document a row: tokens have no segment, and a pad's position is EMPTY")
+        if not k.shape[2:] == v.shape[2:] == self.k.shape[2:]:
+            raise ValueError(f"a cache {self.k.shape} holds neither keys {k.shape} nor values {v.shape}")
         write = lambda room, x, axis: jax.lax.dynamic_update_slice_in_dim(
             room, jnp.broadcast_to(x, (room.shape[0], *x.shape[1:])).astype(room.dtype), self.length, axis
         )

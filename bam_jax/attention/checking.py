@@ -46,23 +46,27 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
 
 
 def _check_tokens(q: Array, k: Array, scoring: Scoring, shapes: str) -> None:
+    batch, _, heads, _ = q.shape
     for side, tokens, length in (("queries", scoring.queries, q.shape[1]), ("keys", scoring.keys, k.shape[1])):
         named = {name: getattr(tokens, name) for name in ("position", "segment", "sees_from", "sees_to")}
         arrays = {name: x for name, x in named.items() if x is not None}
         for name, x in arrays.items():
-            if not jnp.issubdtype(x.dtype, jnp.integer):
-                raise ValueError(f"scoring.{side} counts tokens: {name} holds integers, got {x.dtype}")
-        for x in [*arrays.values(), *jax.tree.leaves(tokens.coordinate)]:
-            if x.shape[0] not in (1, q.shape[0]) or x.shape[-1] != length:
-                raise ValueError(f"scoring.{side} holds an array {x.shape}, which does not fit {shapes}")
+            # Others wrap where they are compared with -1 or with an empty slot's position.
+            if not (jnp.issubdtype(x.dtype, jnp.signedinteger) and x.dtype.itemsize >= 4):
+                raise ValueError(f"scoring.{side} counts tokens: {name} holds int32 or int64, got {x.dtype}")
+        numbers = [(x, (batch, length), "[#B, T]") for x in arrays.values()]
+        coordinates = [(x, (batch, heads, length), "[#B, #H, T]") for x in jax.tree.leaves(tokens.coordinate)]
+        for x, sizes, axes in numbers + coordinates:
+            alike = len(x.shape) == len(sizes) and all(n in (1, size) for n, size in zip(x.shape, sizes, strict=True))
+            if not alike or x.shape[-1] != length:
+                raise ValueError(f"scoring.{side} holds an array {x.shape}, not {axes} of {length} tokens in {shapes}")
 
 
 def _check_numbers(scoring: Scoring) -> None:
-    for leaf in jax.tree.leaves((scoring.bias, scoring.temperature, scoring.rowwise, scoring.sink_logits)):
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise ValueError(
-                f"a bias's parameters are floating-point numbers, got {jnp.result_type(leaf)} in {type(scoring.bias).__name__}"
-            )
+    for name in ("bias", "temperature", "rowwise", "sink_logits"):
+        for leaf in jax.tree.leaves(getattr(scoring, name)):
+            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                raise ValueError(f"scoring.{name} holds floating-point numbers, got {jnp.result_type(leaf)}")
     finite = lambda x: isinstance(x, (int, float)) and math.isfinite(x)
     if scoring.scale is not None and not finite(scoring.scale):
         raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
@@ -102,13 +106,17 @@ def _check_coordinates(scoring: Scoring) -> None:
 
     i, j = few(of_queries, 2), few(of_keys, 3)
     parameters = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), scoring.bias)
+    shape: tuple = ()
+    failure: Exception | None = None
     try:
         shape = jax.eval_shape(lambda bias: table(bias, i, j), parameters).shape
-    except (TypeError, ValueError, IndexError):
-        shape = ()
+    except (TypeError, ValueError, IndexError) as error:
+        failure = error
     if len(shape) != 4 or shape[2] not in (1, 2) or shape[3] not in (1, 3):
         name, shapes = type(scoring.bias).__name__, lambda tree: jax.tree.map(jnp.shape, tree) or "their positions"
+        # The formula itself may be at fault.
+        raised = "" if failure is None else f"; it raised {type(failure).__name__}: {str(failure).partition('\n')[0]}"
         raise ValueError(
             f"the bias {name} cannot compare {shapes(of_queries)} of queries with {shapes(of_keys)} of keys: see the "
-            f"coordinates of biases.{name}"
-        )
+            f"coordinates of biases.{name}{raised}"
+        ) from failure

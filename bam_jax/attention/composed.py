@@ -26,7 +26,7 @@ def attend(
 
     Args:
         run: the same of scorings without sinks; unless `whole_rows`, of values as wide as keys.
-        q, k, v, scoring: the operands.
+        q, k, v, scoring: the operands; unless `whole_rows`, with a scale of its own, since q may be widened.
         whole_rows: whether `run` has whole rows of logits, where sink tokens are part of the mask, and values of any width.
     """
     plain = dataclasses.replace(scoring, sink_logits=None)
@@ -37,7 +37,6 @@ def attend(
         # What zeros add to a product is nothing, and the columns that they make of values are cut off again.
         if widths[0] != widths[2]:
             q, k, v = (jnp.pad(x, ((0, 0),) * 3 + ((0, max(widths) - x.shape[-1]),)) for x in (q, k, v))
-        plain = dataclasses.replace(plain, scale=scoring.content(widths[0]).scale)
         out, lse = _with_sink_tokens(run, q, k, v, plain)
         out = out[..., : widths[2]]
     if scoring.sink_logits is None:

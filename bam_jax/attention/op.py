@@ -231,12 +231,13 @@ def attention(
     check(q, k, v, scoring)
     if backend == "auto":
         backend = choose(q, k, v, scoring)
-    if isinstance(backend, str) and backend not in BACKENDS:
+    if not isinstance(backend, Backend) and backend not in BACKENDS:
         raise Unsupported(f"no attention backend {backend!r}: there are auto, {', '.join(BACKENDS)}")
-    chosen = BACKENDS[backend] if isinstance(backend, str) else backend
+    chosen = backend if isinstance(backend, Backend) else BACKENDS[backend]
     reason = chosen.reason(q, k, v, scoring)
     if reason is not None:
-        raise Unsupported(f"the attention backend {backend!r} cannot do this: {reason}")
+        name = "given" if isinstance(backend, Backend) else repr(backend)
+        raise Unsupported(f"the attention backend {name} cannot do this: {reason}")
     q, scoring = _fold_scale(q, scoring)
     nothing = not (q.size and k.size)  # no rows, or rows that see nothing
     compute = _blind if nothing else functools.partial(_plain if chosen.plain else _compiled, chosen, tiling)
@@ -266,12 +267,14 @@ def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:
     """The queries times the power of two in the scale, and the scoring with what is left of it, from 1 to 2.
 
     A power of two rounds nothing, and multiplies each query once. The rest multiplies each logit, in float32. Heads that are
-    16, 64 or 256 wide leave no rest.
+    16, 64 or 256 wide leave no rest. Float16 has not the range: small queries would lose digits, and the gradient of those
+    that are multiplied, which is larger than that of q, would overflow. There all is left.
     """
     if scoring.rowwise is not None:  # which may read the queries
         return q, scoring
-    half, exponent = math.frexp(scoring.content(q.shape[-1]).scale)
-    return q * 2.0 ** (exponent - 1), dataclasses.replace(scoring, scale=2 * half)
+    scale = scoring.content(q.shape[-1]).scale
+    power = 1.0 if q.dtype == jnp.float16 else 2.0 ** (math.frexp(scale)[1] - 1)
+    return q * power, dataclasses.replace(scoring, scale=scale / power)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -290,7 +293,7 @@ def _forward(backend: Backend, tiling: Tiling, *arguments: Any) -> tuple[tuple[A
 
 def _backward(backend: Backend, tiling: Tiling, residuals: Residuals, cotangents: Any) -> tuple:
     d_out, d_lse = (None if isinstance(x, jax.custom_derivatives.SymbolicZero) else x for x in cotangents)
-    d_out = jnp.zeros_like(residuals.q) if d_out is None else d_out
+    d_out = jnp.zeros_like(residuals.out, residuals.q.dtype) if d_out is None else d_out
     residuals = dataclasses.replace(residuals, d_lse=d_lse)
     return tuple(varying(backend.backward(residuals, d_out, tiling), residuals.q))
 

@@ -79,7 +79,8 @@ def attend(
         As `attention`, in q's shape.
 
     Raises:
-        ValueError: as in `attention`, or more queries than keys where nothing says at which positions they stand.
+        ValueError: as in `attention`, or more queries than keys where nothing says at which positions or in which documents
+            they stand, or queries' documents without those of the keys.
         TypeError: an unknown argument.
 
     >>> import jax.numpy as jnp
@@ -143,8 +144,12 @@ def _sides(
     length: int, slots: int, position: Any, segment: Any, query_position: Any, query_segment: Any
 ) -> tuple[Tokens, Tokens]:
     """The tokens of `length` queries and of `slots` keys; see `attend`."""
-    if length > slots and query_position is None:
-        raise ValueError(f"{length} queries are not the last of {slots} keys; give query_positions=")
+    if segment is None and query_segment is not None:
+        raise ValueError("attend: query_segments= are compared with those of the keys; give segments= as well")
+    unsaid = {"positions": query_position is None, "segments": segment is not None and query_segment is None}
+    for name, missing in unsaid.items():
+        if length > slots and missing:
+            raise ValueError(f"{length} queries are not the last of {slots} keys; give query_{name}=")
     for name, numbers in (("positions", position), ("segments", segment)):
         if numbers is not None and jnp.shape(numbers)[-1] != slots:
             raise ValueError(

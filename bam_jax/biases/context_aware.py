@@ -29,9 +29,9 @@ def _distance_range(low: Array, high: Array) -> tuple[Array, Array]:
 
 def _weighted_range(i: Range, j: Range) -> tuple[Array, Array]:
     """Smallest and largest weight times distance, for query coordinates (weight, sum)."""
-    low, high = _difference_range((i[0][1], i[1][1]), j)
-    near, far = _distance_range(low, high)
-    return jnp.maximum(i[0][0], 0) * near, jnp.maximum(jnp.abs(i[0][0]), jnp.abs(i[1][0])) * far
+    (least, first), (most, last) = i
+    near, far = _distance_range(*_difference_range((first, last), j))
+    return jnp.minimum(least * near, least * far), jnp.maximum(most * near, most * far)
 
 
 @bias
@@ -80,7 +80,7 @@ class CABLE(Bias):
         return -weight * jnp.abs(_difference(total, j))
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
-        """See `Bias.bounds`; for weights that are not negative, as softplus makes them."""
+        """See `Bias.bounds`."""
         low, high = _weighted_range(i, j)
         return -high, -low
 
@@ -103,8 +103,8 @@ class KCABLE(Bias):
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
         """See `Bias.bounds`."""
-        low, high = _weighted_range(i, j)
-        return -jnp.log(high * high + 1), -jnp.log(low * low + 1)
+        near, far = _distance_range(*_weighted_range(i, j))
+        return -jnp.log(far * far + 1), -jnp.log(near * near + 1)
 
 
 @bias

@@ -123,14 +123,24 @@ def learned(formula: type[Bias], **initial: Any) -> type[Encoding]:
 
     Args:
         formula: a class made by `biases.bias`.
-        initial: for each of its parameters a number, the initial value in every head, or a vector [n] for a parameter [H, n].
+        initial: for each of its parameters a number, the initial value in every head, or a vector [n] for a parameter [H, n];
+            for one that is `shared()` the initial value itself.
+
+    Raises:
+        TypeError: the names are not those of the parameters.
     """
+    fields = dataclasses.fields(formula)  # type: ignore[arg-type]  # every bias is one
+    parameters = {field.name: field for field in fields if not field.metadata.get("static")}
+    if initial.keys() != parameters.keys():
+        wanted, given = (", ".join(names) or "none" for names in (parameters, initial))
+        raise TypeError(f"learned({formula.__name__}) takes an initial value for each parameter, {wanted}: got {given}")
 
     class Learned(Encoding):
         def __init__(self, dims: Dims, *, rngs: nnx.Rngs):
             for name, value in initial.items():
                 value = jnp.asarray(value, jnp.float32)
-                setattr(self, name, nnx.Param(jnp.broadcast_to(value, (dims.heads, *value.shape))))
+                heads = () if parameters[name].metadata.get("shared") else (dims.heads,)
+                setattr(self, name, nnx.Param(jnp.broadcast_to(value, (*heads, *value.shape))))
 
         def bias(self) -> Bias:
             return formula(**{name: getattr(self, name)[...] for name in initial})

@@ -16,6 +16,8 @@ def turned(
 ) -> Float[Array, "B T N D"]:
     """Vectors whose pairs (x_n, x_{n + D/2}) are turned by position * rates[n] and multiplied by the magnitude.
 
+    Angles are float32: those of fast pairs are off by up to .002 rad at 32k tokens and .03 rad at 500k.
+
     Args:
         x: queries or keys.
         position: in tokens.

@@ -32,7 +32,8 @@ def logits(q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], scoring: Scor
 
     Args:
         q, k, scoring: as `bam_jax.attention.attention` takes them. Under Scalable Softmax with the prior inside its factor,
-            the factor is part of the prior (the gamma of appendix K.1).
+            the factor is part of the prior (the gamma of appendix K.1). The scoring's `sink_logits`, which are no key's, are
+            left out: a sink takes the same share of all weights of a row.
     """
     keys = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
@@ -54,7 +55,7 @@ class Factors(NamedTuple):
         joint: p_ij, [*N S].
         content: softmax of the content alone, [*N S].
         position: the prior, [*N S].
-        z: the normaliser, [*N], in (0, 1].
+        z: the normaliser, [*N], in (0, 1]; 0 where it underflows: `free_energy` has its logarithm.
     """
 
     joint: Array
@@ -90,6 +91,8 @@ def overlap(content: Float[Array, "*N S"], position: Float[Array, "*N S"], seen:
     """Z as geometry: the inner product of both distributions, in (0, 1].
 
         Z = <p_cont, p_pos>
+
+    It is 0 where it underflows: `free_energy` has its logarithm.
 
     1 only if both are the same point mass, and 1 / n under a uniform prior over n keys: it does not measure independence.
 

@@ -72,8 +72,9 @@ def crossover(
         B_ij / A_ij = e^theta_alpha d^(beta - 1) / m < 1  for  d = |j - i| > (e^theta_alpha / m)^(1 / (1 - beta))
 
     Hypotheses: beta < 1, m > 0, mu = 0, eps -> 0. With the paper's scale, e^theta_alpha = m, the distance is 1: the paper
-    leaves out that |j - i| > 1 is needed (at 1 the ratio is 1, at 0 it is 0/0). With eps it is still below 1 from 2 tokens
-    on where 1 - beta > eps. Then, for every text length, the prior's effective length is at least ALiBi's at any share.
+    leaves out that |j - i| > 1 is needed (at 1 the ratio is 1, at 0 it is 0/0, or infinite for beta <= 0). With eps it is
+    still below 1 from 2 tokens on where 1 - beta > eps. Then, for every text length, the prior's effective length is at least
+    ALiBi's at any share.
 
     Args:
         shape, log_scale: theta_beta and theta_alpha.
@@ -115,7 +116,7 @@ def blind_eps(
     Source: BAM theorem 3.
     """
     drop = (swing - jax.scipy.special.logit(tolerance)) * jnp.exp(-log_scale)
-    return jnp.where(drop > -1, jnp.maximum(1 + drop, 0) ** (1 / shape), jnp.inf)
+    return jnp.where(drop > 0, (1 + jnp.maximum(drop, 0)) ** (1 / shape), jnp.inf)
 
 
 def seen_beyond(

@@ -21,7 +21,7 @@ def prior(scoring: Scoring) -> Float[Array, "#B #H T S"]:
         p(g_pos(i, j)) = softmax_j(tau_i b(u_i, u_j)),   j visible from i;   a row that sees nothing is 0
 
     Args:
-        scoring: bias, tokens, mask and temperature.
+        scoring: bias, tokens, mask and temperature; `sink_logits` are left out.
 
     Raises:
         ValueError: what it adds to the scores depends on them; `logits` has it.

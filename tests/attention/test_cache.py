@@ -49,6 +49,16 @@ def test_pieces_lie_one_behind_another(row, monkeypatch):
     assert_bounds(cache, exact=True)
 
 
+def test_what_a_cache_does_not_hold_is_refused(row):
+    k, v, tokens = piece(row, slice(0, 3))
+    cache = Cache.empty(k, tokens, 9)
+    with pytest.raises(ValueError, match="one document a row: tokens have no segment"):
+        cache.append(k, v, dataclasses.replace(tokens, segment=jnp.array([[1, 2, 2]])))
+    for keys, values in ((k, v[..., :2]), (k[:, :, :1], v), (k[..., :2], v[..., :2])):
+        with pytest.raises(ValueError, match=r"a cache \(2, 9, 2, 4\) holds neither keys .* nor values"):
+            cache.append(keys, values, tokens)
+
+
 @pytest.mark.parametrize("mask", [Mask(), Mask(window=3)])
 @pytest.mark.parametrize("backend", ["reference", "chunked", pytest.param("pallas_tpu", marks=pytest.mark.full)])
 def test_decoding_is_the_full_pass(backend, mask, row):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import itertools
+import re
 
 import jax
 import jax.export
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax import biases
-from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tokens, Unsupported, attention, op, rows
+from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op, rows
 from bam_jax.attention.cpu import blocks, chunked
 from bam_jax.attention.pallas import gpu, tpu_grid
 
@@ -216,6 +218,19 @@ def test_coordinates_that_a_bias_cannot_compare_are_said(qkv):
             attention(*qkv, Scoring(bias, *tokens))
 
 
+def test_a_fault_of_the_formula_itself_is_said(qkv):
+    @biases.bias
+    class Mine(biases.Bias):
+        slope: jax.Array
+
+        def __call__(self, i, j):
+            return -self.slope * jnp.zeros(7) + i - j
+
+    with pytest.raises(ValueError, match="cannot compare their positions .*; it raised .*incompatible") as error:
+        attention(*qkv, scoring(Mine(jnp.ones(H))))
+    assert error.value.__cause__ is not None
+
+
 def test_a_sink_takes_its_share_of_a_row_by_the_normaliser(qkv):
     """A key of no content that every row sees: what a learned logit in the denominator is."""
     q, k, v = qkv
@@ -267,6 +282,12 @@ def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
     monkeypatch.setitem(BACKENDS, "shy", shy)
     with pytest.raises(Unsupported, match="'shy' cannot do this: head width 4"):
         attention(*qkv, scoring(), backend="shy")
+    with pytest.raises(Unsupported, match="the attention backend given cannot do this: head width 4"):
+        attention(*qkv, scoring(), backend=shy)
+    with pytest.raises(Unsupported, match="no attention backend None: there are auto"):
+        attention(*qkv, scoring(), backend=None)
+    with pytest.raises(ValueError, match=r"a tile has at least one query and key, got 2\.0 x None"):
+        Tiling(block_q=2.0)
 
 
 def test_shapes_that_do_not_fit_are_said(qkv):
@@ -279,10 +300,17 @@ def test_shapes_that_do_not_fit_are_said(qkv):
         attention(q, k, v[:, :-1], scoring())
     with pytest.raises(ValueError, match=r"scoring.keys holds an array \(1, 12\)"):
         attention(q, k[:, :-1], v[:, :-1], scoring())
-    with pytest.raises(ValueError, match=r"scoring.queries holds an array \(1, 3, 11\)"):
-        wrong = Tokens(jnp.arange(T)[None], coordinate=jnp.zeros((1, 3, 11)))
-        attention(q, k, v, dataclasses.replace(scoring(), queries=wrong))
-    with pytest.raises(ValueError, match="floating-point numbers, got int32"):
+    for shape in ((1, H, T - 1), (B, T), (1, H - 1, T)):
+        said = rf"scoring.queries holds an array {re.escape(str(shape))}, not \[#B, #H, T\]"
+        with pytest.raises(ValueError, match=said):
+            wrong = Tokens(jnp.arange(T)[None], coordinate=jnp.zeros(shape))
+            attention(q, k, v, dataclasses.replace(scoring(), queries=wrong))
+    with pytest.raises(ValueError, match=r"scoring.keys holds an array \(2,\), not \[#B, T\] of 2 tokens in q \(2, 12"):
+        attention(q, k[:, :B], v[:, :B], dataclasses.replace(scoring(), keys=Tokens(jnp.arange(B))))
+    for name, x in (("temperature", jnp.ones((B, H, T), int)), ("sink_logits", jnp.ones(H, int))):
+        with pytest.raises(ValueError, match=f"scoring.{name} holds floating-point numbers, got int32"):
+            attention(q, k, v, dataclasses.replace(scoring(), **{name: x}))
+    with pytest.raises(ValueError, match="scoring.bias holds floating-point numbers, got int32"):
         attention(q, k, v, scoring(biases.ALiBi(jnp.ones(H, jnp.int32))))
     with pytest.raises(ValueError, match=r"bias.*\(2,\).*3 heads"):
         attention(q, k, v, scoring(biases.ALiBi(jnp.ones(2))))
@@ -313,6 +341,14 @@ def test_dtypes_without_attention_are_said(dtype, qkv):
             attention(*arguments, scoring())
 
 
+def test_numbers_of_tokens_that_would_wrap_are_said(qkv):
+    names, dtypes = ("position", "segment", "sees_from", "sees_to"), (np.uint8, np.uint32, np.int16)
+    for name, dtype in itertools.product(names, dtypes):
+        numbers = {"position": np.arange(T)[None], name: np.arange(T, dtype=dtype)[None]}
+        with pytest.raises(ValueError, match=f"{name} holds int32 or int64, got {np.dtype(dtype)}"):
+            attention(*qkv, dataclasses.replace(scoring(), queries=Tokens(**numbers)))
+
+
 def test_float16_is_an_input_but_on_a_tpu(qkv):
     half = [x.astype(jnp.float16) for x in qkv]
     expected = attention(*(x.astype(jnp.float32) for x in half), scoring(), backend="reference")
@@ -320,6 +356,12 @@ def test_float16_is_an_input_but_on_a_tpu(qkv):
         out = attention(*half, scoring(), backend=backend)
         assert out.dtype == jnp.float16
         np.testing.assert_allclose(out.astype(jnp.float32), expected, atol=4e-3)
+    # Gradients stay within its range where those of queries times a part of the scale would not.
+    q, k, v = (jnp.tile(jnp.array(x, jnp.float16), 16)[None, :, None] for x in ([[0]], [[300], [-300]], [[30], [-30]]))
+    bare = Scoring(biases.Uniform(), Tokens(jnp.ones((1, 1), int)), Tokens(jnp.arange(2)[None]))
+    for backend in ("reference", "rows", "chunked"):
+        slope = jax.grad(lambda q, backend=backend: attention(q, k, v, bare, backend=backend).astype(jnp.float32).sum())
+        np.testing.assert_array_equal(slope(q), 36_000)
     for n in range(3):
         with pytest.raises(Unsupported, match="a TPU has no float16"):
             attention(*(half[n] if n == m else x for m, x in enumerate(qkv)), scoring(), backend="pallas_tpu")

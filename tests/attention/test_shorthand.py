@@ -82,6 +82,8 @@ def test_what_it_does_not_take_is_named_with_what_stands_for_it(qkv):
         attend(q, k, v, slopes=1)
     with pytest.raises(ValueError, match="12 queries are not the last of 5 keys; give query_positions="):
         attend(q, k[:, :5], v[:, :5])
+    with pytest.raises(ValueError, match="12 queries are not the last of 5 keys; give query_segments="):
+        attend(q, k[:, :5], v[:, :5], query_positions=jnp.arange(T), segments=jnp.ones(5, int))
     with pytest.raises(AttributeError, match="no attribute 'atend'"):
         bam_jax.atend  # noqa: B018
 
@@ -106,8 +108,9 @@ def test_the_examples_of_the_page_run():
         ),
         ({"bias": biases.ALiBi}, r"that is the class; give one with its parameters, ALiBi\(...\)"),
         ({"bias": jnp.ones((8, 8))}, r"a table of all pairs takes O\(T S\) memory"),
-        ({"segments": jnp.ones(8)}, "segment holds integers, got float32"),
-        ({"positions": jnp.ones(8), "query_positions": jnp.arange(3)}, "position holds integers, got float32"),
+        ({"query_segments": jnp.ones(3, int)}, "query_segments= are compared with those of the keys; give segments="),
+        ({"segments": jnp.ones(8)}, "segment holds int32 or int64, got float32"),
+        ({"positions": jnp.ones(8), "query_positions": jnp.arange(3)}, "position holds int32 or int64, got float32"),
     ],
 )
 def test_what_newcomers_give_is_named(changes, says):

@@ -205,18 +205,23 @@ def test_learned_trains_every_parameter_of_a_formula():
     class Mixture(biases.Bias):
         slope: jax.Array
         knots: jax.Array
+        common: jax.Array = biases.shared()
+        unit: float = biases.static(1.0)
 
         def __call__(self, i, j):
-            return -self.slope * jnp.abs(i - j) + self.knots[0] - self.knots[1]
+            return -self.slope * jnp.abs(i - j) / self.unit + self.knots[0] - self.knots[1] + self.common[2]
 
-    encoding = learned(Mixture, slope=0.5, knots=[1.0, 2.0])
+    encoding = learned(Mixture, slope=0.5, knots=[1.0, 2.0], common=[0.0, 0.0, 0.0])
     made = encoding(DIMS, rngs=nnx.Rngs(0))
     assert encoding.__name__ == "Mixture"
-    assert variables(made, nnx.Param) == {"slope", "knots"}
+    assert variables(made, nnx.Param) == {"slope", "knots", "common"}
+    assert made.bias().common.shape == (3,)
     np.testing.assert_array_equal(made.bias().slope, [0.5] * 4)
     np.testing.assert_array_equal(made.bias().knots, [[1, 2]] * 4)
     at = jnp.arange(3.0)[None, None]
     np.testing.assert_allclose(biases.table(made.bias(), at, at)[0, 1, 2], [-2, -1.5, -1])
+    with pytest.raises(TypeError, match=r"learned\(Mixture\) .* each parameter, slope, knots, common: got slope, unit"):
+        learned(Mixture, slope=0.5, unit=1.0)
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,8 @@ def test_theorem_3_the_limit_is_0_and_needs_eps_and_a_second_key():
     assert own[0] > 0.5 and own[-1] < 1e-300 and np.all(np.diff(own) <= 0)
     assert weights(at(ggd(-3.0), np.zeros(1))) == 1
     np.testing.assert_allclose(at(ggd(-0.05), 0.0), -1.78, atol=0.005)
+    eps = theory.blind_eps(-1.0, 0.0, 0.0, np.array([0.4, 0.5, 0.6, 0.9]))  # of two keys each gets a half
+    np.testing.assert_array_equal(np.isinf(eps), [False, True, True, True])
     elsewhere = weights(at(ggd(-1.0, loc=-1.0), np.arange(6)))  # mu = -2.35 is no distance of a key
     assert elsewhere.argmin() == 2 and elsewhere[0] > 0.1
 

@@ -79,7 +79,8 @@ class Mask:
         highest = position if self.causal else jnp.minimum(position, farthest - reach) + reach
         lowest = None if self.window is None else position - reach
         if queries.sees_to is not None:
-            highest = queries.sees_to if self.causal else jnp.minimum(highest, queries.sees_to)
+            sees_to = jnp.minimum(queries.sees_to, farthest)  # no number shows empty slots
+            highest = sees_to if self.causal else jnp.minimum(highest, sees_to)
         if queries.sees_from is not None:
             lowest = queries.sees_from if lowest is None else jnp.maximum(lowest, queries.sees_from)
         return Limits(lowest, highest)
@@ -105,28 +106,31 @@ def document_count(tokens: Tokens, mask: Mask) -> Int[Array, "#B T"]:
         causal: n_i = number of its document's tokens up to it;   else the document's length;
         at most the window's and its sinks. Empty slots and padding count 1.
 
+    Positions follow one another within a document. Without segments they count from 0, and keys before the first of
+    `tokens`, a cache's, count.
+
     Source: BAM section 2.5 (the input vector's size), and the authors' code, which counts the mask's row.
     """
-    position, shown = tokens.position, tokens
+    position = tokens.position
     filled = position < EMPTY
     if tokens.segment is None:
         first = jnp.zeros_like(position)
         last = jnp.max(jnp.where(filled, position, 0), axis=1, keepdims=True)
     else:
-        # Slots take the place of positions, which may begin anew in each document: only slots order the whole row.
-        position = jnp.arange(filled.shape[1], dtype=position.dtype)[None]
-        to_slot = lambda x: None if x is None else x + position - tokens.position
-        shown = Tokens(position, sees_from=to_slot(tokens.sees_from), sees_to=to_slot(tokens.sees_to))
+        # Positions may begin anew in each document: only slots order the whole row, and tell where a document begins and ends.
+        slot = jnp.arange(filled.shape[1], dtype=position.dtype)[None]
         segment = jnp.where(filled, tokens.segment, 0)
         filled = segment > 0
         change = segment[:, 1:] != segment[:, :-1]
         edge = jnp.ones_like(filled[:, :1])
         starts = jnp.concatenate([edge, change], axis=1)
         ends = jnp.concatenate([change, edge], axis=1)
-        first = jax.lax.cummax(jnp.where(starts, position, 0), axis=1)
-        last = jax.lax.cummin(jnp.where(ends, position, EMPTY), axis=1, reverse=True)
-    limits = mask.limits(shown)
-    last = jnp.minimum(last, limits.highest)
-    hidden = 0 if limits.lowest is None else jnp.maximum(limits.lowest - first, 0)
-    seen = last - first + 1 - jnp.maximum(hidden - mask.sink_tokens, 0)
+        first = position - (slot - jax.lax.cummax(jnp.where(starts, slot, 0), axis=1))
+        last = position + (jax.lax.cummin(jnp.where(ends, slot, EMPTY), axis=1, reverse=True) - slot)
+    limits = mask.limits(tokens)
+    seen = jnp.minimum(last, limits.highest) - first + 1
+    if limits.lowest is not None:
+        hidden = jnp.clip(limits.lowest - first, 0, seen)
+        sinks = jnp.maximum(mask.sink_tokens - first, 0)
+        seen = seen - jnp.maximum(hidden - sinks, 0)
     return jnp.where(filled, jnp.maximum(seen, 1), 1)

@@ -40,8 +40,8 @@ class Tiling:
         if not (self.skip in ("exact", "off") or (isinstance(self.skip, float) and 0 < self.skip < 1)):
             raise ValueError(f'what is skipped is "exact", "off" or a share between 0 and 1, got skip={self.skip!r}')
         for block in (self.block_q, self.block_k):
-            if block is not None and block < 1:
-                raise ValueError(f"a tile has at least one query and key, got {self.block_q} x {self.block_k}")
+            if block is not None and (type(block) is not int or block < 1):
+                raise ValueError(f"a tile has at least one query and key, got {self.block_q!r} x {self.block_k!r}")
 
     def blocks(self, block_q: int, block_k: int) -> tuple[int, int]:
         """Queries and keys of a tile: its own numbers, or these where it has none."""

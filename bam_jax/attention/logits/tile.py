@@ -55,7 +55,7 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     if segment_i is None or segment_j is None:
         segment_i = segment_j = None
     else:  # a pad sees nothing: no key's document has the number -1
-        segment_i, segment_j = vector(jnp.where(segment_i > 0, segment_i, -1)), vector(segment_j)
+        segment_i, segment_j = vector(jnp.where(segment_i > 0, segment_i, -1)), vector(jnp.maximum(segment_j, 0))
     numbers = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32)[:, :, None, :], tree)
     own = queries.coordinate
     filled = queries.position < EMPTY

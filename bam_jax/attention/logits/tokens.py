@@ -56,7 +56,8 @@ class Tokens:
         position: [#B, T], index of the token in its row or document, from 0, ascending within a document; `EMPTY`: no token.
         segment: [#B, T] or None, number of the token's document from 1, ascending; 0 pads. None: one document a row.
         coordinate: what the bias compares, [#B, #H, T] or a tuple of such; None: the position itself.
-        sees_from: [#B, T] or None, the lowest position that each query sees, also where a window would show more.
+        sees_from: [#B, T] or None, the lowest position that each query sees, also where a window would show more; sinks are
+            seen in any case.
         sees_to: [#B, T] or None, the highest position that each query sees, in the place of its own where the mask is causal:
             max(position, prefix - 1) lets all see a prefix. Both are asked of queries alone.
         kinds: kinds of the keys that repeat, which backends may make use of; None: each has a key and a value of its own.

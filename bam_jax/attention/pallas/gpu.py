@@ -37,7 +37,8 @@ _DTYPES = (
 
 
 _MISCOMPILING = range(12080, 12091)
-"""The versions of CUDA whose assembler miscompiles causal masks, as the attention in jax's own examples says."""
+"""The versions of CUDA whose assembler miscompiles causal masks, as the attention in jax's own examples says. 12.9.1, which does
+not, calls itself 12090 as 12.9.0 does."""
 
 # The other side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
 _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
@@ -59,7 +60,7 @@ def refuses(
         cuda = re.search(r"\bcuda (\d+)", _platform_version())
         if cuda is not None and int(cuda.group(1)) in _MISCOMPILING:
             version = int(cuda.group(1))
-            return f"the assembler of CUDA {version // 1000}.{version % 1000 // 10} miscompiles masks; take 12.9.1 or later"
+            return f"the assembler of CUDA {version // 1000}.{version % 1000 // 10} miscompiles masks; take CUDA 13"
     return tile.unsupported(scoring, LOWERED)
 
 

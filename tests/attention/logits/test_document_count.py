@@ -20,13 +20,16 @@ def by_counting(position, segment, mask):
             there != EMPTY
             and (document is None or segment[row, j] == document)
             and not (mask.causal and there > here)
-            and not (mask.window is not None and abs(int(there) - int(here)) >= mask.window)
+            and not (
+                mask.window is not None and abs(int(there) - int(here)) >= mask.window and there >= mask.sink_tokens
+            )
             for j, there in enumerate(position[row])
         )
     return table
 
 
-MASKS = st.builds(Mask, st.booleans(), st.none() | st.integers(1, T + 2))
+WINDOWS = st.integers(1, T + 2)
+MASKS = st.builds(Mask, st.booleans(), st.none() | WINDOWS) | st.builds(Mask, st.just(True), WINDOWS, st.integers(0, T))
 POSITIONS = ("shared", "of each row", "restarting")
 CUTS = st.lists(st.integers(1, T), min_size=2, max_size=2)
 

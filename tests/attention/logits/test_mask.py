@@ -1,5 +1,7 @@
 """A mask's limits against the definition of who sees whom, for pairs, for tiles of kernels, and for blocks."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,16 +18,18 @@ MASKS = [Mask(causal, window) for causal in (True, False) for window in (None, 1
 
 
 def sides(rng, packed):
-    """Queries and keys at places of their own, with empty slots, and pads in packed rows."""
+    """Queries and keys at places of their own, with empty slots, pads in packed rows, and some queries without a highest key."""
 
     def side():
         place = np.sort(rng.choice(2 * T, (B, T)))
         position = np.where(rng.random((B, T)) < 0.15, EMPTY, place).astype(np.int32)
         position[:, :BLOCK] = EMPTY if rng.random() < 0.3 else position[:, :BLOCK]
-        segment = np.sort(rng.integers(0, 3, (B, T))).astype(np.int32) if packed else None
+        segment = np.sort(rng.integers(-1, 3, (B, T))).astype(np.int32) if packed else None
         return Tokens(jnp.asarray(position), None if segment is None else jnp.asarray(segment))
 
-    return side(), side()
+    queries = side()
+    sees_to = jnp.where(rng.random((B, T)) < 0.3, np.iinfo(np.int32).max, queries.position + rng.integers(0, 3))
+    return dataclasses.replace(queries, sees_to=sees_to if rng.random() < 0.5 else None), side()
 
 
 def extents(scoring):
@@ -37,10 +41,12 @@ def by_definition(queries, keys, mask):
     i, j = (np.asarray(x.position, np.int64) for x in (queries, keys))
     i, j = i[:, :, None], j[:, None]
     seen = (i != EMPTY) & (j != EMPTY)
-    if mask.causal:
+    if queries.sees_to is not None:
+        seen &= j <= np.asarray(queries.sees_to)[:, :, None]
+    elif mask.causal:
         seen &= j <= i
     if mask.window is not None:
-        seen &= abs(i - j) < mask.window
+        seen &= (i - j if mask.causal else abs(i - j)) < mask.window
     if queries.segment is not None:
         own, other = np.asarray(queries.segment)[:, :, None], np.asarray(keys.segment)[:, None]
         seen &= (own == other) & (own > 0)
