@@ -175,17 +175,15 @@ def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
 def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
     """The records that have the samples of a plan, as far as they were measured.
 
-    Records that do not say the text's hash are older. They count where they have all samples, and never beside others.
+    Records that lack a field, such as the text's hash, are older. They count where they have all samples, and never beside
+    others.
     """
     found: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
     older: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
     for record in records.read_results(run)[0]:
         at = record["length"], record["depth"] if "depth" in record else None
-        unlike = {name for name, value in identity.items() if name not in record or record[name] != value}
-        if at in found and not unlike:
-            found[at].append(record)
-        elif at in found and unlike <= {*records.HASHES} - record.keys():
-            older[at].append(record)
+        if at in found and all(name not in record or record[name] == value for name, value in identity.items()):
+            (found if identity.keys() <= record.keys() else older)[at].append(record)
     cells = {}
     for at, wanted in plan.wanted.items():
         cells[at] = records.cover(found[at], wanted)
