@@ -103,7 +103,7 @@ class Harness(TaskEvaluation):
             adapter = _adapter(trained, length)
             task.build_all_requests()
             for request in task.instances:
-                fit[request.doc_id] &= sum(map(len, map(adapter.tok_encode, request.args))) <= length + 1
+                fit[request.doc_id] = fit[request.doc_id] and adapter.fits(*request.args)
         return [number for number, fits in enumerate(fit) if fits]
 
     def texts(self, length: int) -> float:
