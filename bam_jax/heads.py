@@ -15,6 +15,7 @@ from pathlib import Path
 from bam_jax import config as configs
 from bam_jax.analysis import heads, retrieval_heads
 from bam_jax.system import console, errors
+from bam_jax.system.errors import UserError
 
 
 def main(argv: Sequence[str]) -> None:
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: see `heads.measure` and `retrieval_heads.measure`.
+        UserError: arguments of both measurements; see `heads.measure` and `retrieval_heads.measure`.
     """
     parser = errors.Parser(prog="python -m bam_jax.heads", description=__doc__)
     parser.add_argument("--run", required=True, help="the folder of a trained run, or quickstart")
@@ -37,6 +38,10 @@ def main(argv: Sequence[str]) -> None:
     given, overrides = configs.parse(argv, parser)
     allow = configs.allowed(given.allow)
     if given.passkey:
+        if given.keys or given.tokens:
+            raise UserError(
+                "--keys and --tokens are of the priors, --passkey of the heads that find a key; give one of the two"
+            )
         asked = configs.lengths_of(given.passkey, "--passkey")
         records = retrieval_heads.measure(
             given.run, asked, prompts=given.prompts, overrides=overrides, allow=allow, progress=given.progress

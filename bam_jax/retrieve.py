@@ -10,8 +10,9 @@ import argparse
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bam_jax import config as configs
 from bam_jax.evals.plan import rows_within
@@ -21,9 +22,11 @@ from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranking import SCORERS, rank
 from bam_jax.retrieval.results import Setting
-from bam_jax.system import console, errors, files, lock, resources
-from bam_jax.system.errors import UserError, nearest
-from bam_jax.training import checkpoint
+from bam_jax.system import console, errors, files, git, lock, resources, strict_json
+from bam_jax.system.errors import UserError, nearest, shown
+from bam_jax.training import checkpoint, run_folder
+
+METRICS = "metrics.json"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -42,7 +45,16 @@ def main(argv: Sequence[str]) -> None:
     resources.keep_freed_memory()
     problem = load(given.corpus, given.queries, given.qrels)
     _note(problem)
-    config, tokenizer, model = checkpoint.restore_model(given.run, overrides=overrides)
+    own, step = run_folder.read_config(given.run), run_folder.trained_step(given.run)
+    config, tokenizer, model = checkpoint.restore_model(given.run, overrides=overrides, step=step)
+    ranked = {
+        "config": configs.digest(own),
+        "step": step,
+        "overrides": configs.typed(overrides),
+        "tokenizer": tokenizer.hash,
+        "data_hash": problem.hash,
+    }
+    _refuse_other(given.out / METRICS, ranked)
     model.config = dataclasses.replace(config.model, scan=True)  # one layer is compiled instead of each
     rows = functools.partial(rows_within, given.memory * 2**30, config=config.model)
     reader = Reader(model, tokenizer, rows, configs.to_json(config))
@@ -58,8 +70,9 @@ def main(argv: Sequence[str]) -> None:
                 results.write_run(out / f"{scorer}-{length}.run", problem, best[length], f"bam_jax-{scorer}-{length}")
                 found[Setting(scorer, length)] = results.summarise(results.measure_rankings(problem, best[length]))
         listed = [{**setting._asdict(), **summary} for setting, summary in found.items()]
-        counts = {"queries": len(problem.queries), "documents": len(problem.ids), "data_hash": problem.hash}
-        files.write_atomically(out / "metrics.json", json.dumps({**counts, "results": listed}, indent=1) + "\n")
+        counts = {"queries": len(problem.queries), "documents": len(problem.ids), "corpus": given.corpus}
+        about = {"run": str(given.run), **ranked, "commit": git.describe(), **counts, "results": listed}
+        files.write_atomically(out / METRICS, json.dumps(about, indent=1) + "\n")
     print("\n".join(results.table(found)))
 
 
@@ -95,6 +108,18 @@ def _check(given: argparse.Namespace, lengths: Sequence[int], scorers: Sequence[
         raise UserError(f"--top={given.top} must be {DEPTH} or more, which recall@{DEPTH} looks at")
     if not given.memory > 0:  # NaN is not either
         raise UserError(f"--memory={given.memory} must be more than 0")
+
+
+def _refuse_other(path: Path, ranked: Mapping[str, Any]) -> None:
+    """Raise UserError where a folder has the metrics of another ranking; older ones say less of it."""
+    if not path.exists():
+        return
+    found = strict_json.parse(path.read_bytes(), str(path), "remove it")
+    for name, value in ranked.items():
+        if isinstance(found, dict) and name in found and found[name] != value:
+            raise UserError(
+                f"{path} is of another ranking: its {name} is {shown(found[name])}, not {shown(value)}; give another --out"
+            )
 
 
 def _note(problem: Problem) -> None:

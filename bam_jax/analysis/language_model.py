@@ -219,7 +219,7 @@ def load(
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
-    """The text of pieces up to the first of some strings, which is left out.
+    """The text of pieces up to the place where the first of some strings begins, however the pieces divide it.
 
     What may be the beginning of one is held back until it is known.
 
@@ -233,24 +233,27 @@ def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
     ['one, ']
     """
     held = ""
+    first = lambda: min((held.index(word) for word in stop if word in held), default=len(held))
     for piece in pieces:
         held += piece
-        found = [held.index(word) for word in stop if word in held]
         begun = max((n for word in stop for n in range(1, len(word)) if held.endswith(word[:n])), default=0)
-        end = min(found, default=len(held) - begun)
-        if end:
+        found, unknown = first(), len(held) - begun
+        if end := min(found, unknown):
             yield held[:end]
-        if found:
+        if found < len(held) and found <= unknown:
             return
         held = held[end:]
-    if held:
-        yield held
+    if end := first():
+        yield held[:end]
 
 
 def _decoded(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """The text of tokens up to the one that ends a document, a piece as soon as its letters are whole."""
-    ids: list[int] = []
-    start = said = 0  # A token's text may depend on those before it: the last piece is decoded again with the next.
+    """The text of tokens behind others, up to the one that ends a document, a piece as soon as its letters are whole."""
+    ids = tokenizer.encode("a").tolist()  # A text's first space may belong to its beginning, and this one goes on.
+    start, said = (
+        0,
+        len(ids),
+    )  # A token's text may depend on those before it: the last piece is decoded again with the next.
     text = lambda stop: tokenizer.decode(np.array(ids[start:stop], np.int32))
     for token in tokens:
         if token == tokenizer.eos:

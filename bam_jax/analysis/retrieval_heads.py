@@ -91,9 +91,9 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Measures what the heads of a run's newest checkpoint see of a passkey, teacher-forced, over depths of the key.
 
-    A record holds `layer`, `head`, `length`, `keys` that the first of the queries sees, `prompts`, and over digits and prompts
-    the mean of `weight` and the median of `lead`, of which a head that looks near has some far below all others. A sink's
-    share of the weights is left out.
+    A record holds `layer`, `head`, `length`, `keys` that the first of the queries sees, `prompts`, their kind, `prompt`, and
+    `seed`, and over digits and prompts the mean of `weight` and the median of `lead`, of which a head that looks near has some
+    far below all others; None where a window ends before the key. A sink's share of the weights is left out.
 
     Args:
         run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
@@ -104,7 +104,7 @@ def measure(
         progress: see `console.progress`.
 
     Raises:
-        UserError: the run or the arguments will not do.
+        UserError: the run, which must be a decoder's, or the arguments will not do.
     """
     if prompts < 1:
         raise UserError(f"--prompts={prompts} must be 1 or more")
@@ -112,13 +112,23 @@ def measure(
     own = run_folder.read_config(run)
     step = run_folder.trained_step(run)
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
+    if not config.model.causal:
+        raise UserError(f"{run} is an encoder, which goes on from no key; give the run of a decoder")
     asked = Passkey(tuple(sorted({*lengths})), depths=prompts)
     identity = asked.required({}, config)
     text = functools.partial(loader.held_out, config, tokenizer, {*allow, *configs.mentioned(overrides)})
     make = make_prompts(identity["prompt"], tokenizer, identity["seed"], text)
     for length in lengths:
         decoder.check_length(len(make(length, 0.0, 0)[0]) + FORCED)  # before anything is measured
-    common = {"step": step, "config": configs.digest(own), "commit": git.describe(), "prompts": prompts}
+    common = {
+        "step": step,
+        "config": configs.digest(own),
+        "commit": git.describe(),
+        "overrides": configs.typed(overrides),
+        "tokenizer": tokenizer.hash,
+        "prompts": prompts,
+        **identity,
+    }
     records: list[dict[str, Any]] = []
     with console.progress(
         len(asked.lengths) * prompts, unit="prompt", label=f"{run.name} passkeys", show=progress
@@ -130,17 +140,22 @@ def measure(
                 tokens = np.concatenate([tokens, answer[:FORCED]])
                 looks.append(_look(score_text(decoder, tokens), holders(tokens, answer)))
                 bar.update()
-            weights, leads = (np.concatenate(each, axis=2) for each in zip(*looks, strict=True))
-            for layer, head in np.ndindex(weights.shape[:2]):
-                weight, lead = float(weights[layer, head].mean()), float(np.median(leads[layer, head]))
-                seen = {
-                    "length": length,
-                    "keys": len(tokens) - FORCED,
-                    "weight": round(weight, 6),
-                    "lead": round(lead, 6),
-                }
+            found = Found(*(np.concatenate(each, axis=2) for each in zip(*looks, strict=True)))
+            for layer, head in np.ndindex(found.weight.shape[:2]):
+                view = summarise(Found(found.weight[layer, head], found.lead[layer, head]))
+                seen = {"length": length, "keys": len(tokens) - FORCED, **view}
                 records.append({"layer": layer, "head": head, **seen, **common})
     return records
+
+
+def summarise(found: Found) -> dict[str, float | None]:
+    """The mean of a head's weights and the median of its leads, as JSON has them: a lead that is not finite is None.
+
+    Args:
+        found: over digits and prompts, each [N].
+    """
+    lead = float(np.median(found.lead))
+    return {"weight": round(float(found.weight.mean()), 6), "lead": round(lead, 6) if math.isfinite(lead) else None}
 
 
 def _look(scored: Sequence[tuple[Array, Array, Scoring]], holds: np.ndarray) -> Found:
@@ -167,7 +182,9 @@ def to_text(records: Sequence[Mapping[str, Any]]) -> str:
     rows = [["layer, head", *(f"{length:,} tokens" for length in lengths)]]
     for layer, head in finders:
         found = [by_head[layer, head][length] for length in lengths]
-        rows.append([f"{layer}, {head}", *(f"{record['weight']:.2f}, {record['lead']:.1f}" for record in found)])
+        leads = ["unseen" if record["lead"] is None else f"{record['lead']:.1f}" for record in found]
+        cells = [f"{record['weight']:.2f}, {lead}" for record, lead in zip(found, leads, strict=True)]
+        rows.append([f"{layer}, {head}", *cells])
     rows.append(["half needs", *(f"{needed[length]:.1f}" for length in lengths)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

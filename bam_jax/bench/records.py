@@ -28,13 +28,14 @@ class SpeedFields(TypedDict):
 
     measure: Line
     length: Count
-    unit: Literal["s", "bytes", "tokens/s"]
+    unit: Literal["s", "bytes", "tokens/s", "texts/s"]
     contender: Line
     config: Line
     value: Finite
     ratio: Finite
     n: Count
     machine: Machine
+    commit: NotRequired[Line | None]
     low: NotRequired[Finite]
     high: NotRequired[Finite]
     device_peak_bytes: NotRequired[Seconds | None]

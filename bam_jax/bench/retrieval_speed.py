@@ -3,7 +3,7 @@
     python -m bam_jax.bench.retrieval_speed --run=runs/encoder --documents=20000 --length=512 --out=runs/speed
 
 Documents have 3,308 words on average, log-normal. They, the queries and the embeddings stay in --out, so that a killed command
-goes on; the time is that of what was left to do.
+goes on; it then says no rates, which only a command from the beginning can.
 """
 
 import json
@@ -18,7 +18,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.counts import CHIPS, UTILISATION, parameters
-from bam_jax.retrieval.embedding import Reader, tokenise
+from bam_jax.retrieval.embedding import Embedder, Reader, tokenise
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranking import rank
@@ -108,12 +108,24 @@ def main(argv: Sequence[str]) -> None:
     with lock.hold(given.out, f"another process writes into {given.out}; wait for it, or give another --out"):
         make_up(given.out, given.documents, given.queries)
         problem = load(str(given.out / "corpus.jsonl"), str(given.out / "queries.jsonl"))
+        if (len(problem.ids), len(problem.queries)) != (given.documents, given.queries):
+            raise UserError(
+                f"{given.out} has {len(problem.ids)} documents and {len(problem.queries)} queries, not {given.documents} and "
+                f"{given.queries}; give another --out"
+            )
         # Batches have few tokens, so that any number of rows that they ask for fits.
         reader = Reader(model, tokenizer, lambda length: given.documents, configs.to_json(config))
+        embeddings = given.out / "embeddings"
+        begun = Embedder(reader).folder(embeddings, given.length).exists()
         start = time.perf_counter()
         with console.progress(len(problem.ids), unit="document", label="embedded", show=given.progress) as bar:
-            rank(problem, reader, "encoder", [given.length], bar, folder=given.out / "embeddings", k=DEPTH)
+            rank(problem, reader, "encoder", [given.length], bar, folder=embeddings, k=DEPTH)
         seconds = time.perf_counter() - start
+    if begun:
+        print(
+            f"embeddings were in {embeddings} already, so that {seconds:.0f} s say no rate; remove it, or give another --out"
+        )
+        return
     counts = token_counts(problem, tokenizer)
     done = work(config, counts, given.length, len(problem.ids))
     rate = done.operations / seconds

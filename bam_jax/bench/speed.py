@@ -156,7 +156,7 @@ def _measure_time(
 def compare(
     contenders: Mapping[str, Contender], cells: Sequence[tuple[str, int]], path: Path, *, rounds: int
 ) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
-    """Measure what a file of records lacks, cell by cell.
+    """Measure what a file of records lacks, cell by cell; those of another machine or other versions do not count.
 
     Args:
         contenders: by the digests of their configurations; the first is the baseline.
@@ -172,7 +172,7 @@ def compare(
         by_config = {
             record["config"]: record
             for record in records.read_speeds(path)
-            if (record["measure"], record["length"]) == (which, length)
+            if (record["measure"], record["length"], record["machine"]) == (which, length, about["machine"])
         }
         # Contenders of a cell are measured together or not at all: times of different hours do not compare.
         if not contenders.keys() <= by_config.keys():
@@ -274,6 +274,9 @@ def measure_cells(
         print(f"{which} at {length} tokens: median, ratio to NoPE, quartiles", flush=True)
         for record in cell:
             print(_line(record), flush=True)
+        commits = {str(record["commit"] if "commit" in record else None) for record in cell} - {str(git.describe())}
+        if commits:
+            print(f"  measured before, with the code of commit {', '.join(sorted(commits))}", flush=True)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ _EPSILON = 1e-5  # of norms
 
 
 def require(config: Config) -> None:
-    """Check that PyTorch is installed, and that the decoder is written for a configuration.
+    """Check that PyTorch is installed, that JAX computes on the CPU as it does, and that the decoder is written.
 
     Args:
         config: the contender's.
@@ -36,6 +36,9 @@ def require(config: Config) -> None:
     """
     if importlib.util.find_spec("torch") is None:
         raise UserError("--torch needs PyTorch, which no extra installs: pip install torch")
+    backend = jax.default_backend()
+    if backend != "cpu":
+        raise UserError(f"--torch times PyTorch on the CPU, and JAX has a {backend} here; set JAX_PLATFORMS=cpu")
     model = config.model
     plain = model.family == "llama" and model.causal and model.kv_heads in (0, model.heads)
     if not plain or model.qk_norm or model.gate or model.sinks or model.soft_cap:

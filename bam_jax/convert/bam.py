@@ -6,7 +6,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from bam_jax.config import Config
 from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, ArrayMapping, Arrays, Layout
 from bam_jax.system import strict_json
-from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.errors import UserError, nearest, shown
 from bam_jax.system.strict_json import Must
 
 _SHARED = "prior.shape"  # where one prior serves all layers
@@ -118,7 +118,12 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
         raise UserError(
             "config.ssmax='effective' has no place in the layout 'bam'; their code knows inside and outside"
         )
-    theirs = {ours: name for name, ours in _ENCODINGS.items()}[config.encoding]
+    theirs = {ours: name for name, ours in _ENCODINGS.items()}
+    if config.encoding not in theirs:
+        raise UserError(
+            f"the layout 'bam' has no place for the encoding {shown(config.encoding)}; it holds {', '.join(theirs)}: export "
+            "without --layout"
+        )
     size, options = config.model, config.encoding_options
     ratio = size.hidden / size.width
     model: dict[str, Any] = {
@@ -140,7 +145,7 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
     if config.encoding == "rope":
         model["rope_theta"] = options["base"] if "base" in options else 10_000.0
     return {
-        "args": {"position_encoding": theirs + ("" if config.ssmax == "off" else "_ssmax")},
+        "args": {"position_encoding": theirs[config.encoding] + ("" if config.ssmax == "off" else "_ssmax")},
         "model_args": model,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bam_jax.config import Config
-from bam_jax.system.errors import UserError, nearest, shown
+from bam_jax.system.errors import UserError, nearest
 
 Arrays = dict[str, np.ndarray]
 ENCODING = "layers/attention/encoding/"
@@ -214,12 +214,6 @@ def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
     Raises:
         UserError: an array that theirs cannot hold.
     """
-    unwritten = config.model.soft_cap or config.log_temperature
-    if unwritten or config.encoding != config.places()[0]["name"]:  # which leave no parameter behind
-        raise UserError(
-            f"this layout has no place for layers of the encoding {shown(config.encoding)}, a soft cap or a log-length "
-            f"temperature; it holds {layout.holds}"
-        )
     entries = layout.entries(config, config.shared_encoding)
     known = {entry.ours for entry in entries}
     for name in arrays:

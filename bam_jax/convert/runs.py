@@ -1,6 +1,5 @@
 """Runs made from an author's weights, and weights in an author's layout made from a run."""
 
-import importlib
 import json
 import pickle
 from collections.abc import Mapping
@@ -17,7 +16,8 @@ from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
 from bam_jax.data import tokenizers
 from bam_jax.models import transformer
 from bam_jax.system import strict_json
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, shown
+from bam_jax.system.extras import import_extra
 from bam_jax.training import checkpoint, run_folder, weights
 
 FILES = ("model.safetensors", "model.pt", "pytorch_model.bin")
@@ -85,8 +85,7 @@ def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
         UserError: names or shapes do not fit the configuration, or the folder is not empty.
     """
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
-    vocab = run_folder.vocabulary_size(config, tokenizer)
-    _, tree = transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0))))
+    _, tree = transformer.split(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
     kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
     shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
     made = to_ours(layout, weights, config, shapes)
@@ -119,13 +118,49 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
     for leaves in tree.values():
         flat = traverse_util.flatten_dict(leaves, sep="/")
         arrays |= {name: np.asarray(value, np.float32) for name, value in flat.items()}
-    theirs = to_theirs(layout, arrays, config)
-    write = _import("safetensors.numpy").save_file
+    theirs, described = lay_out(layout, arrays, config, decoder.embed.num_embeddings)
+    write = import_extra("safetensors.numpy", "model.safetensors", "train").save_file
     folder.mkdir(parents=True, exist_ok=True)
-    if layout.args is not None:
-        described = layout.args(config, decoder.embed.num_embeddings)
+    if described:
         (folder / layout.file).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     write(theirs, folder / FILES[0])
+
+
+def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple[Arrays, dict[str, Any]]:
+    """A model as the authors lay it out: its arrays by their names, and what describes them ({} if nothing does).
+
+    Args:
+        layout: theirs.
+        arrays: float32, by our paths, layers stacked.
+        config: of the model.
+        vocab: size of its vocabulary.
+
+    Raises:
+        UserError: theirs has no place for an array, or is read back as another model, since settings leave no array.
+    """
+    theirs = to_theirs(layout, arrays, config)
+    described = layout.args(config, vocab) if layout.args is not None else {}
+    same: dict[str, Any] = {"data.tokenizer": config.data.tokenizer, "model.dtype": config.model.dtype}
+    same["shared_encoding"] = config.shared_encoding  # an array for each layer, if theirs has no other place
+    again = describe(layout, theirs, described, same, Path())
+    if _attention(again, vocab) != _attention(config, vocab):
+        raise UserError(
+            f"this layout cannot say all of encoding={shown(config.encoding)}, its options, ssmax={config.ssmax!r} and how the "
+            f"model attends otherwise; it holds {layout.holds}, as their authors have them: export without --layout"
+        )
+    return theirs, described
+
+
+def _abstract(config: Config, vocab: int) -> transformer.Decoder:
+    """The model without its numbers."""
+    return nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0)))
+
+
+def _attention(config: Config, vocab: int) -> list[Any]:
+    """All that decides how a model attends but for its numbers."""
+    model = _abstract(config, vocab)
+    parts = [model.position, model.alternatives, *(stack.attention for stack in model.stacks())]
+    return [None if part is None else nnx.graphdef(part) for part in parts]
 
 
 def export_own(run: Path, folder: Path) -> None:
@@ -145,16 +180,19 @@ def export_own(run: Path, folder: Path) -> None:
 
 
 def _safetensors(path: Path) -> Arrays:
-    flax = _import("safetensors.flax")  # numpy has no bfloat16
+    flax = import_extra("safetensors.flax", path.name, "train")  # numpy has no bfloat16
     try:
         loaded = flax.load_file(path)
-    except (OSError, _import("safetensors").SafetensorError) as error:
+    except (OSError, import_extra("safetensors", path.name, "train").SafetensorError) as error:
         raise UserError(f"{path} is not a whole safetensors file ({error}); fetch it again") from error
     return {name: np.asarray(value, np.float32) for name, value in loaded.items()}
 
 
 def _torch(path: Path) -> Arrays:
-    torch = _import("torch")
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise UserError("a PyTorch file needs PyTorch: pip install torch, or give a .safetensors file") from error
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
@@ -163,12 +201,3 @@ def _torch(path: Path) -> Arrays:
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise UserError(f"{path} holds something other than weights by name; save model.state_dict()")
     return {name: value.float().numpy() for name, value in loaded.items()}
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if name == "torch":
-            raise UserError("a PyTorch file needs PyTorch: pip install torch, or give a .safetensors file") from error
-        raise UserError(f"converting weights needs {error.name}: pip install 'bam_jax[train]'") from error

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
@@ -120,6 +121,17 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
             "--config.data.task=triplets --config.data.source=FOLDER, and of a mixture --config.data.mixture={}"
         )
     return _triplets(config.data, dataclasses.replace(config, context=length, seed=0), tokenizer, "held_out")
+
+
+def held_out_hash(config: Config) -> str:
+    """Sixteen hex digits of the shards that `held_out_triplets` reads: other triplets have others.
+
+    Args:
+        config: of a run that has such triplets.
+    """
+    shards = read_manifest(source_of(config.data, "held_out")).shards
+    digests = [shard.sha256 for shard in shards["held_out"] or shards["train"]]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
 
 def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Tokenizer) -> Batch:

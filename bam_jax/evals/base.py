@@ -200,12 +200,21 @@ class Evaluation:
         return "where there is nothing to measure"
 
     @staticmethod
+    def weight(record: Mapping[str, Any]) -> float:
+        """The weight of a record in the mean of several: its samples, unless its own value is a mean over something else.
+
+        Args:
+            record: of this evaluation.
+        """
+        return record["n"]
+
+    @staticmethod
     def mean(values: Sequence[float], weights: Sequence[float]) -> float:
         """The mean of records' values.
 
         Args:
             values: one at least.
-            weights: of the values, such as their numbers of samples.
+            weights: of the values, see `weight`.
         """
         return float(np.average(values, weights=weights))
 

@@ -19,17 +19,21 @@ from bam_jax.evals.base import Evaluation, option
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
 from bam_jax.retrieval.embedding import Embedder, Reader
 from bam_jax.system.errors import UserError
-from bam_jax.system.fields import Count, Loss, Share
+from bam_jax.system.fields import Count, Line, Loss, Share
 from bam_jax.training import contrastive
 
 
 class ContrastiveRecord(schema.CellRecord):
-    """Batches of `batch` held-out triplets, of which there are `of`: the mean loss in nats a query, and the accuracy."""
+    """Batches of `batch` held-out triplets, of which there are `of`: the mean loss in nats a query, and the accuracy.
+
+    `data_hash` is that of the triplets, which older records lack.
+    """
 
     value: Loss
     accuracy: Share
     depth: NotRequired[None]
     batch: Count
+    data_hash: NotRequired[Line]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ class Contrastive(Evaluation):
     encoder = True
     sample_noun = "batches"
     record = ContrastiveRecord
-    identity = ("batch",)
+    identity = ("batch", "data_hash")
 
     batch: Count = option(128, "triplets of a batch")
     batches: Count = option(64, "of held-out triplets at each length, at most")
@@ -75,7 +79,8 @@ class Contrastive(Evaluation):
         of = min(map(len, rows.values())) // self.batch
         wanted: dict[tuple[int, float | None], int] = {(length, None): min(self.batches, of) for length in self.lengths}
         measured = functools.partial(measure, trained, rows=rows, batch=self.batch)
-        return [Plan({"batch": self.batch}, wanted, measured)]
+        identity = {"batch": self.batch, "data_hash": loader.held_out_hash(trained.config)}
+        return [Plan(identity, wanted, measured)]
 
     def texts(self, length: int) -> float:
         """See `Evaluation`."""

@@ -19,6 +19,7 @@ from bam_jax.evals import schema
 from bam_jax.evals.base import Place, TaskEvaluation, option
 from bam_jax.evals.plan import Plan, SampleRange, Trained
 from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.extras import import_extra
 from bam_jax.system.fields import Count, Line, Natural, Seconds
 
 LONGER = ("cut", "skip")
@@ -107,7 +108,7 @@ class Harness(TaskEvaluation):
             adapter = _adapter(trained, length)
             task.build_all_requests()
             for request in task.instances:
-                fit[request.doc_id] &= sum(map(len, map(adapter.tok_encode, request.args))) <= length + 1
+                fit[request.doc_id] = fit[request.doc_id] and adapter.fits(*request.args)
         return [number for number, fits in enumerate(fit) if fits]
 
     def texts(self, length: int) -> float:
@@ -184,11 +185,7 @@ def measure(
 
 
 def _import_adapter() -> ModuleType:
-    try:
-        from bam_jax.evals import lm_eval_adapter
-    except ModuleNotFoundError as error:
-        raise UserError(f"--eval=harness needs the package {error.name}: pip install 'bam_jax[harness]'") from error
-    return lm_eval_adapter
+    return import_extra("bam_jax.evals.lm_eval_adapter", "--eval=harness", "harness")
 
 
 def _adapter(trained: Trained, length: int) -> Any:

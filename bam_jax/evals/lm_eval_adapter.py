@@ -70,9 +70,16 @@ class Adapter(TemplateLM):
         """For requests of (context, continuation): the log-likelihood in nats, and whether greedy decoding writes it."""
         return super().loglikelihood(requests, disable_tqdm=True)
 
+    def fits(self, context: str, continuation: str) -> bool:
+        """True if a request, divided into tokens as it is when it is asked, is not cut."""
+        return self._fits(*self._encode_pair(context, continuation))
+
+    def _fits(self, context: Sequence[int], continuation: Sequence[int]) -> bool:
+        return len(context) + len(continuation) - 1 <= self._budget
+
     def _loglikelihood_tokens(self, requests: Sequence[Any], **others: Any) -> list[tuple[float, bool]]:
         asked = [Request(np.array(context), np.array(continuation)) for _, context, continuation in requests]
-        self.cut += sum(len(each.context) + len(each.continuation) - 1 > self._budget for each in asked)
+        self.cut += sum(not self._fits(context, continuation) for _, context, continuation in requests)
         return score(self._decoder, asked, budget=self._budget, memory=self._memory)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:

@@ -5,14 +5,14 @@ Source: Devlin et al. 2019, section 3.1; CABLE, figure 6, which shows its logari
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NotRequired
 
 import numpy as np
 
 from bam_jax.data import loader
 from bam_jax.evals import schema
-from bam_jax.evals.perplexity import HeldOutText, fit_rows, hash_tokens, sequences, token_losses
+from bam_jax.evals.perplexity import HeldOutText, fit_rows, sequences, token_losses
 from bam_jax.evals.plan import SampleRange, Trained
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Line, Positive
@@ -37,6 +37,12 @@ class MaskedPerplexity(HeldOutText):
     name = "masked_perplexity"
     encoder = True
     record = MaskedPerplexityRecord
+    identity = ("data_hash",)
+
+    @staticmethod
+    def weight(record: Mapping[str, Any]) -> float:
+        """See `Evaluation`; the value is a mean over masked tokens."""
+        return record["masked"]
 
     @staticmethod
     def measure(
@@ -48,7 +54,6 @@ class MaskedPerplexity(HeldOutText):
             UserError: see `HeldOutText`; or samples without a masked token.
         """
         row, rows = fit_rows(trained, todo)
-        data_hash = hash_tokens(stream)
         for samples in sorted(todo, key=lambda samples: samples.length):
             start = time.perf_counter()
             texts = sequences(stream, samples)
@@ -64,5 +69,4 @@ class MaskedPerplexity(HeldOutText):
             with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
                 value = float(np.exp(mean))
             result = {"value": value, "unit": "perplexity per masked token", "of": (len(stream) - 1) // samples.length}
-            counted = {"masked": masked, "data_hash": data_hash}
-            yield samples, result | counted | {"seconds": round(time.perf_counter() - start, 3)}
+            yield samples, result | {"masked": masked} | {"seconds": round(time.perf_counter() - start, 3)}

@@ -173,13 +173,24 @@ def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
 
 
 def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
-    """The records that have the samples of a plan, as far as they were measured."""
+    """The records that have the samples of a plan, as far as they were measured.
+
+    Records that lack a field, such as the text's hash, are older. They count where they have all samples, and never beside
+    others.
+    """
     found: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
+    older: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
     for record in records.read_results(run)[0]:
         at = record["length"], record["depth"] if "depth" in record else None
-        if at in found and all(name in record and record[name] == value for name, value in identity.items()):
-            found[at].append(record)
-    return Started(plan, identity, {at: records.cover(cells, plan.wanted[at]) for at, cells in found.items()})
+        if at in found and all(name not in record or record[name] == value for name, value in identity.items()):
+            (found if identity.keys() <= record.keys() else older)[at].append(record)
+    cells = {}
+    for at, wanted in plan.wanted.items():
+        cells[at] = records.cover(found[at], wanted)
+        whole = records.cover(older[at], wanted)
+        if sum(cell["n"] for cell in cells[at]) < wanted <= sum(cell["n"] for cell in whole):
+            cells[at] = whole
+    return Started(plan, identity, cells)
 
 
 def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: tqdm) -> None:

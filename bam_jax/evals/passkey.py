@@ -14,7 +14,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NotRequired, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, Place, option, prompt_seed
-from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
+from bam_jax.evals.plan import Plan, SampleRange, Trained, hash_tokens, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.models.counts import parameter_count
 from bam_jax.system import resources
@@ -123,12 +123,13 @@ def paper(tokenizer: Tokenizer, seed: int, *, given: int = 0) -> Prompts:
 
 
 class PasskeyRecord(schema.CellRecord):
-    """Prompts at one depth."""
+    """Prompts at one depth; `data_hash` is that of the text from which the toy prompts are drawn, which older records lack."""
 
     value: Share
     depth: Share
     prompt: Line
     seed: Natural
+    data_hash: NotRequired[Line]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ class Passkey(Evaluation):
     name = "passkey"
     sample_noun = "prompts"
     record = PasskeyRecord
-    identity = ("prompt", "seed", "depth")
+    identity = ("prompt", "seed", "depth", "data_hash")
     curve = "accuracy"
     figure = "depth"
 
@@ -179,6 +180,8 @@ class Passkey(Evaluation):
             (length, depth): self.trials for length in self.lengths for depth in passkey.depths(self.depths)
         }
         identity = {"prompt": prompt, "seed": seed}
+        if prompt == "toy":
+            identity["data_hash"] = hash_tokens(trained.held_out())
         measured = lambda todo: measure(trained.decoder, todo, prompts, memory=trained.memory)
         return [Plan(identity, wanted, measured, self.patience)]
 

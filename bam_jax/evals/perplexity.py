@@ -5,7 +5,6 @@ Source: BAM, perplexity by position; CABLE, non-overlapping sequences of the tes
 
 import dataclasses
 import functools
-import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from jaxtyping import Array
 from bam_jax.attention import EMPTY
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
+from bam_jax.evals.plan import Plan, SampleRange, Trained, hash_tokens, rows_within
 from bam_jax.models import transformer
 from bam_jax.models.layers import head_logits
 from bam_jax.system.errors import UserError
@@ -55,7 +54,7 @@ class HeldOutText(Evaluation):
     tokens: Count = option(2**15, "of text for each perplexity")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; all lengths are one plan.
+        """See `Evaluation`; all lengths are one plan, whose identity is the text's `data_hash`.
 
         Raises:
             UserError: there is too little held-out text for a length.
@@ -64,7 +63,8 @@ class HeldOutText(Evaluation):
         wanted: dict[tuple[int, float | None], int] = {
             (length, None): available(stream, length, self.tokens) for length in self.lengths
         }
-        return [Plan({}, wanted, lambda todo: self.measure(trained, todo, stream))]
+        identity = {"data_hash": hash_tokens(stream)}
+        return [Plan(identity, wanted, lambda todo: self.measure(trained, todo, stream))]
 
     @staticmethod
     def measure(
@@ -78,8 +78,8 @@ class HeldOutText(Evaluation):
             stream: [tokens] held-out token ids, long enough for them.
 
         Yields:
-            Samples with their results: `value`, exp of the mean loss; `of`, how many sequences there are; `data_hash`, of the
-            stream; `seconds`, compilation included; and those of the evaluation's own.
+            Samples with their results: `value`, exp of the mean loss; `of`, how many sequences there are; `seconds`,
+            compilation included; and those of the evaluation's own.
 
         Raises:
             UserError: before anything is measured, a length that the model cannot have.
@@ -111,7 +111,7 @@ class Perplexity(HeldOutText):
         PerplexityRecord,
         Must(lambda cell: len(cell["windows"]) == -(-cell["length"] // cell["window"]), "a loss for each window"),
     ]
-    identity = ("window",)
+    identity = ("window", "data_hash")
     figure = "position"
 
     @staticmethod
@@ -121,7 +121,6 @@ class Perplexity(HeldOutText):
         """See `HeldOutText`; besides, `windows` are the mean losses of windows as long as a training context, in nats."""
         row, rows = fit_rows(trained, todo)
         window = trained.config.context
-        data_hash = hash_tokens(stream)
         for samples in sorted(todo, key=lambda samples: samples.length):
             start = time.perf_counter()
             inputs, targets = (sequences(stream, samples, shift=shift) for shift in (0, 1))
@@ -129,7 +128,7 @@ class Perplexity(HeldOutText):
             with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
                 value = float(np.exp(nll.mean(dtype=np.float64)))
             result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // samples.length}
-            windows = {"window": window, "windows": by_window(nll, window), "data_hash": data_hash}
+            windows = {"window": window, "windows": by_window(nll, window)}
             yield samples, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
 
 
@@ -216,15 +215,6 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
     """
     starts = range(0, nll.shape[1], window)
     return [round(float(nll[:, start : start + window].mean(dtype=np.float64)), 6) for start in starts]
-
-
-def hash_tokens(stream: np.ndarray) -> str:
-    """Sixteen hex digits of token ids: another text, or the same in another tokenizer, has others.
-
-    Args:
-        stream: [tokens] ids.
-    """
-    return hashlib.sha256(stream.astype("<i4").tobytes()).hexdigest()[:16]
 
 
 def fit_rows(trained: Trained, todo: Sequence[SampleRange]) -> tuple[int, int]:

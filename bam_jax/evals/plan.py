@@ -1,6 +1,7 @@
 """The measurements of an evaluation: the run they are given, the samples they are about, and the rows that fit into memory."""
 
 import dataclasses
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -99,6 +100,15 @@ class Plan:
                 longer = [other for other in lengths if other > length and measured[other] < wanted[other]]
                 return longer, empty
         return [], []
+
+
+def hash_tokens(stream: np.ndarray) -> str:
+    """Sixteen hex digits of token ids: another text, or the same in another tokenizer, has others.
+
+    Args:
+        stream: [tokens] ids.
+    """
+    return hashlib.sha256(stream.astype("<i4").tobytes()).hexdigest()[:16]
 
 
 def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool = False) -> int:

@@ -19,6 +19,9 @@ STOPPED = "stopped"
 """The `eval` of a record in results.jsonl that says which `lengths` of an evaluation (`of`) were left out, `after` which ones."""
 
 
+HASHES = ("data_hash", "essays_hash")
+"""The fields that tell a text from another of its name. Records from before an evaluation had one lack it."""
+
 Cell = dict[str, Any]
 """A line of results.jsonl that says what was measured, with its `first`."""
 
@@ -114,15 +117,18 @@ def cover(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
 
 
 def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells without those whose samples others of them have.
+    """Cells without those whose samples others of them have, and without those of a text in whose place is a newer one.
 
     Args:
-        cells: of any identities.
+        cells: of any identities, newer ones behind older ones.
     """
     groups: dict[str, list[Cell]] = {}
+    newest: dict[str, str] = {}
     for cell in cells:
-        groups.setdefault(identity(cell), []).append(cell)
-    return [cell for group in groups.values() for cell in cover(group)]
+        key = identity(cell)
+        groups.setdefault(key, []).append(cell)
+        newest[identity({name: value for name, value in cell.items() if name not in HASHES})] = key
+    return [cell for key in newest.values() for cell in cover(groups[key])]
 
 
 def merge(older: Sequence[Cell], newer: Sequence[Cell]) -> list[Cell]:

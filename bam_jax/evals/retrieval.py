@@ -3,11 +3,13 @@
 Source: CABLE, section 5.5: texts are cut at each length, documents are ordered by the cosine of their embeddings and a query's.
 """
 
+import contextlib
 import dataclasses
 import functools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NotRequired
 
 from bam_jax import config as configs
@@ -15,7 +17,7 @@ from bam_jax.config import Config
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
-from bam_jax.retrieval.embedding import Reader
+from bam_jax.retrieval.embedding import POOLS, Embedder, Reader
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranking import SCORERS, rank
@@ -25,7 +27,7 @@ from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Share
 
 EMBEDDINGS = "embeddings"
-"""The folder in a run's where embeddings lie until the records that need them are written."""
+"""The folder in a run's where embeddings lie, by the problem's hash, until the records that need them are written."""
 
 
 class RetrievalRecord(schema.CellRecord):
@@ -39,6 +41,7 @@ class RetrievalRecord(schema.CellRecord):
     corpus: Line
     queries: Line
     data_hash: Line
+    qrels: NotRequired[str]
     depth: NotRequired[None]
 
 
@@ -62,7 +65,7 @@ class Retrieval(Evaluation):
     encoder = True
     sample_noun = "queries"
     record = RetrievalRecord
-    identity = ("scorer", "corpus", "queries", "data_hash")
+    identity = ("scorer", "corpus", "queries", "qrels", "data_hash")
 
     corpus: Line | None = option(
         None, "the documents: .jsonl, .jsonl.gz or .parquet, with MLDR's, BEIR's or mteb's columns"
@@ -94,7 +97,8 @@ class Retrieval(Evaluation):
         if self.scorer == "encoder":
             for length in self.lengths:
                 trained.decoder.check_length(length)
-        identity = {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries, "data_hash": problem.hash}
+        identity = {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries, "qrels": self.qrels}
+        identity["data_hash"] = problem.hash
         samples = min(self.samples, len(problem.queries))
         wanted: dict[tuple[int, float | None], int] = {(length, None): samples for length in self.lengths}
         measured = functools.partial(measure, trained, problem=problem, scorer=self.scorer)
@@ -113,8 +117,9 @@ class Retrieval(Evaluation):
         return [record["scorer"]]
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """See `Evaluation`."""
-        return {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries}
+        """See `Evaluation`; older records do not say the judgements."""
+        judged = {"qrels": self.qrels} if "qrels" in record else {}
+        return {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries} | judged
 
     @staticmethod
     def seconds(length: int) -> float:
@@ -147,7 +152,7 @@ def measure(
     asked = dataclasses.replace(problem, queries=problem.queries[: max(samples.stop for samples in todo)])
     rows = functools.partial(rows_within, trained.memory, config=trained.config.model)
     reader = Reader(trained.decoder, trained.tokenizer, rows, configs.to_json(trained.config))
-    folder = None if trained.folder is None else trained.folder / EMBEDDINGS
+    folder = None if trained.folder is None else trained.folder / EMBEDDINGS / problem.hash
     total = len(problem.ids) * len(lengths)
     with console.progress(total, unit="document", label=f"ranked by {scorer}", show=trained.progress) as bar:
         best = rank(asked, reader, scorer, lengths, bar, folder=folder, k=DEPTH)
@@ -166,5 +171,14 @@ def measure(
                 "seconds": seconds,
             },
         )
-    if folder is not None and folder.exists():
-        shutil.rmtree(folder)
+    if folder is not None and folder.exists() and scorer in POOLS:
+        _discard(Embedder(reader, scorer), lengths, folder)
+
+
+def _discard(embedder: Embedder, lengths: Sequence[int], folder: Path) -> None:
+    """Remove a model's embeddings of a problem, and the folders that nothing else is in."""
+    for length in lengths:
+        shutil.rmtree(embedder.folder(folder, length), ignore_errors=True)
+    for each in (folder, folder.parent):
+        with contextlib.suppress(OSError):  # other embeddings are there
+            each.rmdir()

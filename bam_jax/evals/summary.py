@@ -21,10 +21,10 @@ def lines(run: str | os.PathLike, evaluation: Evaluation, records: Sequence[Cell
         for heading in evaluation.headings(record):
             cells[heading, record["length"]].append(record)
     for (heading, length), measured in sorted(cells.items()):
-        n = [record["n"] for record in measured]
-        value = evaluation.mean([record["value"] for record in measured], n)
+        n = sum(record["n"] for record in measured)
+        value = evaluation.mean([record["value"] for record in measured], [*map(evaluation.weight, measured)])
         name = f"{heading} {measured[0]['unit']}".strip()
-        yield f"{run}: {name} at {length} tokens: {value:.3f} ({sum(n)} {evaluation.sample_noun})"
+        yield f"{run}: {name} at {length} tokens: {value:.3f} ({n} {evaluation.sample_noun})"
     left_out = sorted({*evaluation.lengths} - {length for _, length in cells})
     if left_out:
         lengths = ", ".join(map(str, left_out))

@@ -227,5 +227,6 @@ def find_parts(
 
 
 def mean(cells: Sequence[Cell]) -> float:
-    """The mean value of cells of one evaluation, every sample weighing the same."""
-    return kind_of(cells[0]["eval"]).mean([cell["value"] for cell in cells], [cell["n"] for cell in cells])
+    """The mean value of cells of one evaluation, each with its `Evaluation.weight`."""
+    kind = kind_of(cells[0]["eval"])
+    return kind.mean([cell["value"] for cell in cells], [*map(kind.weight, cells)])

@@ -70,7 +70,8 @@ class Sampling:
         if self.top_p < 1:
             falling = jnp.sort(logits, axis=-1, descending=True)
             p = jax.nn.softmax(falling, axis=-1)
-            kept = jnp.cumsum(p, axis=-1) - p < self.top_p  # what stands before a token does not yet make up the share
+            share = max(self.top_p, float(jnp.finfo(jnp.float32).tiny))  # a smaller one is 0 there, and keeps no token
+            kept = jnp.cumsum(p, axis=-1) - p < share  # what stands before a token does not yet make up the share
             least = jnp.where(kept, falling, jnp.inf).min(-1, keepdims=True)
             logits = jnp.where(logits < least, -jnp.inf, logits)
         return logits

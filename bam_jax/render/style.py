@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -73,12 +73,9 @@ def library() -> ModuleType:
     Raises:
         UserError: it is not installed.
     """
-    try:
-        import matplotlib.figure
-        import matplotlib.ticker
-    except ModuleNotFoundError as error:
-        raise UserError("figures are drawn by matplotlib; install it with pip install 'bam_jax[figures]'") from error
-    return matplotlib
+    for part in ("matplotlib.figure", "matplotlib.ticker"):
+        import_extra(part, "a figure", "figures")
+    return import_extra("matplotlib", "a figure", "figures")
 
 
 def sheet(height: float, *, layout: str | None = "constrained") -> Figure:

@@ -90,6 +90,15 @@ class Embedder:
         self.tokenizer, self.width = reader.tokenizer, reader.model.config.width
         self.digest = _digest_model(self._state, f"{reader.identity} {reader.tokenizer.hash} {pool}")
 
+    def folder(self, root: Path, length: int) -> Path:
+        """The folder of the embeddings of texts cut at a length; another model has another.
+
+        Args:
+            root: of all embeddings.
+            length: tokens.
+        """
+        return root / f"{self.digest}-{length}"
+
     def check_length(self, length: int) -> None:
         """See that the model can read so many tokens.
 
@@ -197,9 +206,7 @@ def embed_corpus(
         ids: list[np.ndarray] | None = None
         before, shorter = 0, np.zeros((len(piece.documents), embedder.width), np.float32)
         for length in lengths:
-            path = (
-                None if folder is None else folder / f"{embedder.digest}-{length}" / f"{piece.first}-{piece.hash}.npy"
-            )
+            path = None if folder is None else embedder.folder(folder, length) / f"{piece.first}-{piece.hash}.npy"
             vectors = None if path is None else _read(path, shorter.shape)
             if vectors is None:
                 if ids is None:

@@ -66,10 +66,12 @@ def rank_by_embeddings(
     queries, vectors = dict[int, np.ndarray](), np.zeros((len(asked), embedder.width), np.float32)
     for before, length in itertools.pairwise([0, *lengths]):
         vectors = embedder.embed_further(asked, vectors, before, length)
-        queries[length] = normalised(vectors)
+        queries[length] = normalised(vectors).astype(np.float64)
     best = {length: Best(len(asked), problem.ids, k) for length in lengths}
     for length, piece, vectors in embed_corpus(embedder, problem.pieces(size), lengths, folder):
-        best[length].add(piece.first, queries[length] @ normalised(vectors).T)
+        # In float64 and then rounded: a sum in float32 depends on the place, and documents that are the same would not tie.
+        scores = (queries[length] @ normalised(vectors).astype(np.float64).T).astype(np.float32)
+        best[length].add(piece.first, scores)
         bar.update(len(vectors))
     return best
 
@@ -77,22 +79,26 @@ def rank_by_embeddings(
 def rank_by_words(
     problem: Problem, tokenizer: Tokenizer, lengths: Sequence[int], bar: tqdm, *, k: int, size: int = PIECE
 ) -> dict[int, Best]:
-    """Ranks documents by BM25, of which words count that stand within each length.
+    """Ranks documents by BM25, of which those words count, as of queries, that stand within each length as it is decoded.
 
     Args:
         problem, lengths, bar, k, size: as in `rank_by_embeddings`.
         tokenizer: says where a length ends.
     """
-    queries = [words(query.text) for query in problem.queries]
-    counts = {length: BM25(queries) for length in lengths}
+
+    def cut(texts: Sequence[np.ndarray], length: int) -> list[list[str]]:
+        return [words(tokenizer.decode(text[:length])) for text in texts]
+
+    queries = tokenizer.encode_batch([query.text for query in problem.queries])
+    counts = {length: BM25(cut(queries, length)) for length in lengths}
     for piece in problem.pieces(size):
         ids = tokenizer.encode_batch([document.text for document in piece.documents])
         for length in lengths:
-            counts[length].add([words(tokenizer.decode(text[:length])) for text in ids])
+            counts[length].add(cut(ids, length))
             bar.update(len(ids))
     best = {length: Best(len(queries), problem.ids, k) for length in lengths}
     for length in lengths:
         for first in range(0, len(problem.ids), size):
-            scores: np.ndarray = counts[length].scores(first, min(first + size, len(problem.ids)))
+            scores = counts[length].scores(first, min(first + size, len(problem.ids)))
             best[length].add(first, scores)
     return best

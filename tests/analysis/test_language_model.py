@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bam_jax import config as configs
 from bam_jax import generate as command
@@ -102,6 +104,28 @@ def test_what_is_held_back_is_said_at_last(stop):
         pieces = ("".join(piece) for piece in itertools.batched(text, size))
         found = list(until(pieces, stop))
         assert "".join(found) == text[:cut] and "" not in found
+
+
+TEXTS = st.text("abc ", max_size=12)
+
+
+@given(TEXTS, st.lists(st.text("abc ", min_size=1, max_size=5), max_size=3), st.lists(st.integers(0, 12), max_size=6))
+@example("xabcd x", ["abcd", "c"], [6]).via("a stop within another one")
+@example("xabcd x", ["abcd", "c"], [4])
+@example("xabc", ["abcd", "c"], [2])
+def test_where_a_text_ends_does_not_depend_on_its_pieces(text, stop, places):
+    cut = min((text.index(word) for word in stop if word in text), default=len(text))
+    edges = [0, *sorted(min(place, len(text)) for place in places), len(text)]
+    found = list(until((text[first:last] for first, last in itertools.pairwise(edges)), stop))
+    assert "".join(found) == text[:cut] and "" not in found
+
+
+def test_the_space_before_the_first_word_is_written(model):
+    pytest.importorskip("mistral_common")
+    mistral = dataclasses.replace(model, tokenizer=tokenizers.tokenizer("mistral"))
+    prompt, whole = (mistral.tokenizer.encode(text).tolist() for text in ("Once upon", "Once upon a time"))
+    assert whole[: len(prompt)] == prompt
+    assert "".join(mistral.text(whole[len(prompt) :])) == " a time"
 
 
 def ended(capsys, *argv):

@@ -9,7 +9,8 @@ import pytest
 
 from bam_jax import heads as heads_command
 from bam_jax.analysis import retrieval_heads
-from bam_jax.system import errors
+from bam_jax.system import errors, strict_json
+from bam_jax.system.errors import UserError
 
 
 def test_weight_and_lead_are_those_of_the_definition():
@@ -30,6 +31,21 @@ def test_weight_and_lead_are_those_of_the_definition():
         )
 
 
+def test_a_key_beyond_the_window_is_unseen():
+    """A record has no infinite number, which no reader of ours takes."""
+    scores, holds = np.ones((1, 5, 9), np.float32), np.zeros((5, 9), bool)
+    holds[:, 1] = True
+    seen = np.broadcast_to(np.arange(9) >= 4, (1, 5, 9))
+    found = retrieval_heads.find(scores, seen, holds)
+    assert np.isneginf(found.lead).all()
+    view = retrieval_heads.summarise(retrieval_heads.Found(np.asarray(found.weight), np.asarray(found.lead)))
+    assert view == {"weight": 0.0, "lead": None}
+    strict_json.parse(json.dumps(view), "a record")
+    near = {"layer": 0, "head": 0, "length": 8, "keys": 9, "weight": 0.5, "lead": 2.0}
+    text = retrieval_heads.to_text([near, near | {"length": 64, "keys": 65} | view])
+    assert text.splitlines()[1].split() == ["0,", "0", "0.50,", "2.0", "0.00,", "unseen"]
+
+
 def test_holders_are_wherever_the_whole_answer_stands():
     answer = np.array([4, 8, 2, 1, 3])
     tokens = np.concatenate([[9, *answer, 4, 8, 2, 9], answer, [4, 9], answer[:4]])  # the last four are the model's own
@@ -39,6 +55,8 @@ def test_holders_are_wherever_the_whole_answer_stands():
 
 def test_the_model_in_the_box_has_one_head_that_finds_keys_at_every_length(capsys):
     records = retrieval_heads.measure("quickstart", [64, 512], prompts=2, progress=False)
+    told = {"prompt": "toy", "seed": 1, "overrides": {}, "step": 3000, "prompts": 2}
+    assert all(record | told == record and len(record["tokenizer"]) == 16 for record in records)
     by_head = {}
     for record in records:
         by_head.setdefault((record["layer"], record["head"]), []).append(record)
@@ -57,6 +75,8 @@ def test_the_model_in_the_box_has_one_head_that_finds_keys_at_every_length(capsy
         (["--passkey=64", "--prompts=0"], "--prompts=0 must be 1 or more"),
         (["--passkey=5"], "length 5 is shorter than the passkey prompt; give 8 or more"),
         (["--passkey=x"], "--passkey"),
+        (["--passkey=64", "--keys=64"], "give one of the two"),
+        (["--passkey=64", "--tokens=64"], "give one of the two"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, said, capsys):
@@ -65,6 +85,11 @@ def test_bad_arguments_are_one_line(arguments, said, capsys):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_an_encoder_is_refused(encoder_run):
+    with pytest.raises(UserError, match="is an encoder, which goes on from no key; give the run of a decoder"):
+        retrieval_heads.measure(encoder_run, [64], progress=False)
 
 
 def test_the_records_go_into_the_folder_of_a_run(tmp_path, monkeypatch):

@@ -106,14 +106,20 @@ def test_ratios_are_to_the_first_and_what_has_no_positions_is_left_out():
     assert set(speed.measure("memory", 13, contenders, rounds=1)) == {"first"}  # a table of 12 positions
 
 
-def test_cells_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """The cells that are measured, in no time: the value is their number so far."""
+    done = []
 
     def fake(which, length, contenders, *, rounds):
-        asked.append((which, length))
-        return {name: {"value": float(len(asked)), "ratio": 1.0, "n": 1} for name in contenders}
+        done.append((which, length))
+        return {name: {"value": float(len(done)), "ratio": 1.0, "n": 1} for name in contenders}
 
     monkeypatch.setattr(speed, "measure", fake)
+    return done
+
+
+def test_cells_that_are_there_are_not_measured_again(tmp_path, asked):
     path, contenders = tmp_path / "results.jsonl", {"d1": made("nope"), "d2": made("alibi")}
     cells = [("inference", 8), ("memory", 8)]
     list(speed.compare(contenders, cells, path, rounds=1))
@@ -128,6 +134,26 @@ def test_cells_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
         (each["measure"], each["config"]): each["value"] for each in map(json.loads, path.read_text().splitlines())
     }
     assert newest == {("inference", "d1"): 1.0, ("inference", "d2"): 1.0, ("memory", "d1"): 3.0, ("memory", "d2"): 3.0}
+
+
+@pytest.mark.parametrize("which", speed.MEASURES)
+def test_records_of_every_measure_are_read_again(tmp_path, asked, which):
+    for _ in range(2):
+        ((_, _, (record,)),) = speed.compare({"d": made("nope")}, [(which, 8)], tmp_path / "x", rounds=1)
+        assert record["unit"] == speed.MEASURES[which] and asked == [(which, 8)]
+
+
+def test_times_of_another_machine_do_not_count_and_another_commit_is_named(tmp_path, asked, monkeypatch, capsys):
+    path, contenders = tmp_path / "x", {"d": made("nope")}
+    speed.measure_cells(contenders, [("memory", 8)], path)
+    assert "commit" not in capsys.readouterr().out
+    monkeypatch.setattr(speed.git, "describe", lambda: "abc1234")
+    speed.measure_cells(contenders, [("memory", 8)], path)
+    assert len(asked) == 1 and "measured before, with the code of commit" in capsys.readouterr().out
+    monkeypatch.setattr(speed, "machine", lambda here=speed.machine: here() | {"cores": 1234})
+    speed.measure_cells(contenders, [("memory", 8)], path)
+    said = capsys.readouterr().out
+    assert len(asked) == 2 and "1234 cores" in said and "commit" not in said
 
 
 @pytest.mark.full
@@ -216,6 +242,10 @@ def test_who_is_not_in_torch_is_told_so(monkeypatch):
         speed.enter(FILE, [asked], torch=True)
     with pytest.raises(UserError, match="plain decoder of the family llama"):
         speed.enter(FILE, [{**asked, "encoding": "alibi", "model.family": "gpt2"}], torch=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(jax, "default_backend", lambda: "gpu")
+        with pytest.raises(UserError, match="JAX has a gpu here; set JAX_PLATFORMS=cpu"):
+            speed.enter(FILE, [{**asked, "encoding": "alibi"}], torch=True)
     arguments = ["--contender=--config.encoding=alibi --config.ssmax=off", "--torch"]
     with pytest.raises(UserError, match="give --cells=training:64"):
         speed.main([f"--config={FILE}", "--config.model.vocab=11", *arguments])

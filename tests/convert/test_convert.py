@@ -7,11 +7,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx, traverse_util
 
 from bam_jax.config import override
 from bam_jax.convert import LAYOUTS, runs
 from bam_jax.convert import __main__ as convert
 from bam_jax.convert.base import to_ours, to_theirs
+from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
@@ -360,6 +362,62 @@ def test_a_finished_run_is_not_overwritten(rng, tmp_path):
     assert (tmp_path / "run" / "config.json").read_bytes() == before
     with pytest.raises(UserError, match="not empty"):
         convert.main(["--layout=bam", f"--run={tmp_path / 'run'}", f"--export={source}"])
+
+
+def laid_out(name, changes):
+    """What `export` would write of a model of zeros."""
+    sizes = {"data.tokenizer": "byte", "context": 32, "model.layers": 2, "model.width": 8, "model.heads": 2}
+    config = override({}, sizes | {"model.hidden": 8, "model.family": "gpt2" if name == "cable" else "llama"} | changes)
+    _, tree = transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=257, rngs=nnx.Rngs(0))))
+    flat = [traverse_util.flatten_dict(leaves, sep="/") for leaves in tree.values()]
+    arrays = {name: np.zeros(x.shape, np.float32) for leaves in flat for name, x in leaves.items()}
+    return runs.lay_out(LAYOUTS[name], arrays, config, 257)
+
+
+CABLES = {"encoding": "cable_nw", "encoding_options": {"gate": "softplus", "step_bias": True}}
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [
+        ("cable", {"encoding_options": {"gate": "relu", "step_bias": True}}),
+        ("cable", {"encoding_options.window": 3}),
+        ("cable", {"shared_encoding": True, "model.soft_cap": 2.0}),
+        ("bam", {"encoding": "sinusoidal"}),
+        ("bam", {"encoding": "sinusoidal", "encoding_options": {"odd_cosines": True, "base": 50.0}}),
+        ("bam", {"encoding": "rope", "encoding_options": {"base_scale": 2.0}}),
+        ("bam", {"encoding": "rope", "encoding_options.window": 3}),
+        ("bam", {"encoding": "alibi", "encoding_options.factor": 2.0}),
+        ("bam", {"encoding": "alibi", "ssmax": "inside"}),
+        ("bam", {"encoding": "bam", "encoding_options.window": 3}),
+        ("bam", {"encoding": "nope", "model.causal": False, "data.task": "masked"}),
+        ("bam", {"encoding": "nope", "log_temperature": 0.5}),
+    ],
+)
+def test_what_leaves_no_array_is_not_dropped(layout, changes):
+    with pytest.raises(UserError, match="cannot say all of encoding=.* export without --layout"):
+        laid_out(layout, (CABLES if layout == "cable" else {}) | changes)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [
+        ("cable", CABLES | {"shared_encoding": True}),
+        ("bam", {"encoding": "sinusoidal", "encoding_options.odd_cosines": True, "model.dtype": "float32"}),
+        ("bam", {"encoding": "bam", "ssmax": "on", "shared_encoding": True}),
+        ("bam", {"encoding": "alibi", "ssmax": "outside"}),
+    ],
+)
+def test_what_their_layout_says_is_written(layout, changes):
+    theirs, described = laid_out(layout, changes)
+    assert theirs and bool(described) == (layout == "bam")
+
+
+@pytest.mark.parametrize("encoding", ["rope_pi", "p_rope", "sandwich", "rope_ntk", "rope_yarn"])
+def test_an_encoding_without_arrays_is_named_too(encoding):
+    options = {"factor": 2.0} if encoding.startswith("rope") else {}
+    with pytest.raises(UserError, match=f"no place for the encoding '{encoding}'; it holds bam, alibi, nope"):
+        laid_out("bam", {"encoding": encoding, "encoding_options": options})
 
 
 def test_an_encoding_without_a_place_in_their_layout_is_named(tmp_path):

@@ -10,9 +10,11 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax.config.sections import TRIPLET
 from bam_jax.data import loader, tokenizers
+from bam_jax.data.prepared.manifest import read_manifest
 from bam_jax.evals import measuring, records
 from bam_jax.evals.contrastive import Contrastive
 from bam_jax.evals.perplexity import Perplexity
+from bam_jax.evals.plan import Trained
 from bam_jax.models import transformer
 from bam_jax.models.embedding import embed_texts
 from bam_jax.system.errors import UserError
@@ -73,6 +75,19 @@ def test_every_seed_is_asked_the_same_batches(run):
         for seed in (0, 1)
     ]
     np.testing.assert_array_equal(*rows)
+
+
+def test_other_triplets_are_another_cell(run, triplets, monkeypatch):
+    config, tokenizer, model = checkpoint.restore_model(run)
+    trained = Trained(model, tokenizer, config, lambda: np.zeros(0, np.int32), 2.0**30)
+    (before,) = Contrastive((10,), batch=4).plans(trained)
+    manifest = read_manifest(triplets)
+    shards = tuple(dataclasses.replace(shard, sha256="0" * 64) for shard in manifest.shards["held_out"])
+    other = dataclasses.replace(manifest, shards=manifest.shards | {"held_out": shards})
+    monkeypatch.setattr(loader, "read_manifest", lambda folder: other)
+    (after,) = Contrastive((10,), batch=4).plans(trained)
+    assert before.identity.keys() == {*Contrastive.identity}
+    assert before.identity | {"data_hash": after.identity["data_hash"]} == after.identity != before.identity
 
 
 @pytest.mark.full

@@ -18,6 +18,7 @@ from bam_jax.evals import harness, measuring, passkey, perplexity
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.registry import EVALUATIONS
+from bam_jax.experiments import results
 from bam_jax.models import transformer
 from bam_jax.system import errors, jsonl, lock
 from bam_jax.system.errors import UserError
@@ -104,6 +105,41 @@ def test_more_trials_add_those_that_are_missing(run):
     measuring.evaluate(run, Perplexity((16,), tokens=32))
     records = measuring.evaluate(run, Perplexity((16,), tokens=64))
     assert [record["n"] for record in records] == [2, 2]
+
+
+@pytest.fixture
+def of_text(monkeypatch):
+    """Measures the run, whose held-out text is as it was (1) or read backwards (-1)."""
+    inner = loader.held_out
+
+    def measure(run, evaluation, direction=1):
+        measuring._held_out.cache_clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(loader, "held_out", lambda *arguments: inner(*arguments)[::direction])
+            return measuring.evaluate(run, evaluation, progress=False)
+
+    yield measure
+    measuring._held_out.cache_clear()
+
+
+OF_TEXT = [lambda n: Perplexity((16,), tokens=16 * n), lambda n: Passkey((16,), depths=1, trials=n)]
+
+
+@pytest.mark.parametrize("asked", OF_TEXT)
+def test_two_texts_of_one_name_are_not_one_number(run, of_text, asked):
+    of_text(run, asked(2))
+    other = of_text(run, asked(4), -1)
+    assert [(record["first"], record["n"]) for record in other] == [(0, 4)]
+    assert of_text(run, asked(2))[0]["data_hash"] != other[0]["data_hash"] and len(lines(run)) == 2
+    assert results.read_run(run).cells == other, "the newer text's"
+
+
+@pytest.mark.parametrize("asked", OF_TEXT)
+def test_records_from_before_they_named_their_text_count_alone(run, of_text, asked):
+    record = {name: value for name, value in of_text(run, asked(2))[0].items() if name != "data_hash"}
+    (run / "results.jsonl").write_text(json.dumps(record) + "\n")
+    assert of_text(run, asked(2)) == [record] and len(lines(run)) == 1
+    assert [(each["first"], each["n"]) for each in of_text(run, asked(4))] == [(0, 4)]
 
 
 def test_two_at_once_give_the_records_of_one(run, capsys):

@@ -240,6 +240,31 @@ def test_questions_that_are_too_long_can_be_left_out(tasks, monkeypatch):
     assert [(result["cut"], result["of"]) for result in found.values()] == [(0, fit[1])]
 
 
+class Marked(ByteTokenizer):
+    """A tokenizer that begins each text with a space, as Mistral's does: two texts apart have one token more than together."""
+
+    def encode(self, text):
+        return super().encode(f" {text}")
+
+
+def test_a_question_that_fits_to_the_token_is_not_left_out(tasks, monkeypatch):
+    monkeypatch.setattr(likelihood, "_logprobs", says(at_random))
+    stub = Stub()
+    trained = Trained(stub, Marked(), Config(model=stub.config), lambda: np.zeros(0, np.int32), 2.0**28)
+    task = tasks["longbench2_code"]
+    read = [
+        len(Marked().encode(f"{task.doc_to_text(doc)} A")) - 1 for doc in task.eval_docs
+    ]  # the last token is not read
+    budget = sorted(read)[3]
+    asked = Harness((budget - 1, budget), tasks=("longbench2_code",), data="invented", longer="skip")
+    (plan,) = asked.plans(trained)
+    assert [plan.wanted[n, None] for n in (budget - 1, budget)] == [
+        sum(n <= most for n in read) for most in (budget - 1, budget)
+    ]
+    (result,) = dict(plan.measure([SampleRange(budget, None, 0, plan.wanted[budget, None])])).values()
+    assert result["cut"] == 0
+
+
 def test_examples_come_from_the_split_that_is_meant_for_them():
     one = lm_eval_adapter.load(["mmlu_anatomy"], "invented", 2)["mmlu_anatomy"]
     one.build_all_requests(limit=1)

@@ -9,10 +9,11 @@ from flax import nnx
 from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data import loader
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.evals import measuring
+from bam_jax.evals import measuring, summary
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.plan import SampleRange, Trained
+from bam_jax.experiments import results
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.training import loop
@@ -29,6 +30,10 @@ def trained():
     return Trained(decoder, BYTE, config, lambda: TEXT, memory=2**20)
 
 
+def measured(trained, cells):
+    return dict(MaskedPerplexity.measure(trained, cells, TEXT))
+
+
 def direct(trained, length, count):
     """The mean of -log softmax(logits)[token] over the masked tokens, of sequences that are a row each."""
     texts = TEXT[: length * count].reshape(count, length)
@@ -43,7 +48,7 @@ def direct(trained, length, count):
 
 def test_value_is_exp_of_the_mean_loss_of_masked_tokens(trained):
     cells = [SampleRange(30, None, 0, 7), SampleRange(9, None, 0, 11)]
-    found = dict(MaskedPerplexity.measure(trained, cells, TEXT))
+    found = measured(trained, cells)
     assert [cell.length for cell in found] == [9, 30]
     for cell, result in found.items():
         loss, masked = direct(trained, cell.length, cell.n)
@@ -56,6 +61,17 @@ def test_what_is_masked_does_not_depend_on_the_cell(trained):
     for name, values in late.items():
         np.testing.assert_array_equal(values, whole[name][4:])
     assert (whole["tokens"] == BYTE.mask).any()
+
+
+def test_two_records_are_together_what_one_is(trained):
+    parts = [SampleRange(30, None, 0, 1), SampleRange(30, None, 1, 7)]
+    cells = [{"eval": "masked_perplexity", "n": each.n, **result} for each, result in measured(trained, parts).items()]
+    ((_, whole),) = measured(trained, [SampleRange(30, None, 0, 7)]).items()
+    assert cells[0]["masked"] * cells[1]["n"] != cells[1]["masked"] * cells[0]["n"]
+    assert results.mean(cells) == pytest.approx(whole["value"], rel=1e-5)
+    asked = MaskedPerplexity((30,))
+    (line,) = summary.lines("run", asked, [{"length": 30, **cell} for cell in cells])
+    assert line.endswith(f"at 30 tokens: {whole['value']:.3f} (7 sequences)")
 
 
 def test_samples_without_a_masked_token_are_refused(trained):

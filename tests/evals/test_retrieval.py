@@ -1,6 +1,7 @@
 """Retrieval as an evaluation: its records, what is not measured again, and a column of a table."""
 
 import json
+import shutil
 
 import pytest
 
@@ -9,6 +10,7 @@ from bam_jax.evals import measuring, records
 from bam_jax.evals import retrieval as evaluation
 from bam_jax.evals.retrieval import Retrieval
 from bam_jax.experiments import costs
+from bam_jax.retrieval.problem import load
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
@@ -62,6 +64,30 @@ def test_embeddings_stay_until_the_records_are_written(encoder_run, retrieval_fi
     assert list((encoder_run / evaluation.EMBEDDINGS).rglob("*.npy"))
     assert measuring.evaluate(encoder_run, asked(retrieval_files, 16), progress=False)
     assert not (encoder_run / evaluation.EMBEDDINGS).exists()
+
+
+def test_embeddings_of_others_stay(encoder_run, retrieval_files, tmp_path):
+    root, problem = encoder_run / evaluation.EMBEDDINGS, load(*map(str, retrieval_files))
+    others = [root / "another problem" / "a-16", root / problem.hash / "b-16"]
+    for folder in others:
+        folder.mkdir(parents=True)
+    assert measuring.evaluate(encoder_run, asked(retrieval_files, 16), progress=False)
+    assert sorted(path for path in root.rglob("*") if path.name.endswith("-16")) == sorted(others)
+    shutil.rmtree(root)
+
+
+def test_other_judgements_are_another_cell(encoder_run, retrieval_files, tmp_path):
+    judged = tmp_path / "judged.tsv"
+    judged.write_text("query-id\tcorpus-id\tscore\nq0\td3\t1\n")
+    config = run_folder.read_config(encoder_run)
+    plain, other = (asked(retrieval_files, 16, scorer="bm25", **each) for each in ({}, {"qrels": str(judged)}))
+    found = [measuring.evaluate(encoder_run, each, progress=False)[0] for each in (plain, other)]
+    counts = [[each.asks(record, config, {}) for record in found] for each in (plain, other)]
+    assert counts == [[True, False], [False, True]]
+    older = {name: value for name, value in found[0].items() if name != "qrels"}
+    assert plain.asks(older, config, {})
+    (encoder_run / records.RESULTS).write_text(json.dumps(older) + "\n")
+    assert measuring.evaluate(encoder_run, plain, progress=False) == [older]
 
 
 def test_the_command_has_its_options(encoder_run, retrieval_files, capsys):

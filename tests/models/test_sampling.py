@@ -41,7 +41,10 @@ def test_draws_have_their_distribution():
     np.testing.assert_allclose(shares, defined(np.asarray(logits[0]), 0.7, 3, 1.0), atol=0.015)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1e-300), Sampling(top_k=1), Sampling(top_p=1e-9)])
+LIMITS = [GREEDY, Sampling(temperature=1e-300), Sampling(top_k=1), *(Sampling(top_p=p) for p in (1e-9, 1e-40, 1e-46))]
+
+
+@pytest.mark.parametrize("sampling", LIMITS)
 def test_the_most_likely_token_is_a_limit_of_all_three(sampling):
     logits = jnp.array([[0.0, 3.0, 2.9], [5.0, -1e30, 4.0]])
     np.testing.assert_array_equal(sampling(logits, jax.random.key(1)), [1, 0])

@@ -54,6 +54,24 @@ def test_a_table_and_run_files_come_of_a_run(encoder_run, retrieval_files, tmp_p
     assert {path: path.read_bytes() for path in out.rglob("*.run")} == before
 
 
+def test_metrics_say_what_was_ranked_and_another_ranking_has_a_folder_of_its_own(
+    encoder_run, retrieval_files, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    asked = options(encoder_run, retrieval_files, out, scorers="bm25", lengths=16)
+    assert not command(*asked)
+    found = json.loads((out / "metrics.json").read_text())
+    assert (found["run"], found["step"], found["overrides"]) == (str(encoder_run), 1, {})
+    assert found["corpus"] == str(retrieval_files[0]) and len(found["config"]) == 12 and "commit" in found
+    before = (out / "metrics.json").read_bytes()
+    assert command(*asked, "--config.encoding_options.factor=2") == 2
+    assert "is of another ranking: its overrides is {}" in capsys.readouterr().err
+    with retrieval_files[0].open("a") as file:
+        file.write(json.dumps({"docid": "more", "text": "more"}) + "\n")
+    assert command(*asked) == 2 and "its data_hash is" in capsys.readouterr().err
+    assert (out / "metrics.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

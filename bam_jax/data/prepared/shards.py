@@ -9,7 +9,6 @@ held_out-00000.array_record, held_out.lengths
 import array
 import functools
 import hashlib
-import importlib
 import os
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ import numpy as np
 from bam_jax.data.prepared.manifest import SPLITS, Manifest, Shard, read_manifest, shard_name
 from bam_jax.system import console
 from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.extras import import_extra
 
 # A record is a chunk of its own, so that reading a document reads nothing else; ids hardly compress.
 _WRITER = "group_size:1,uncompressed"
@@ -290,7 +290,4 @@ def _damaged(path: Path, reason: str) -> UserError:
 
 
 def _array_record() -> ModuleType:
-    try:
-        return importlib.import_module("array_record.python.array_record_module")
-    except ModuleNotFoundError as error:
-        raise UserError("prepared folders need array_record: pip install 'bam_jax[data]'") from error
+    return import_extra("array_record.python.array_record_module", "a prepared folder", "data")

@@ -30,6 +30,7 @@ from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tasks.passkey import FILLER
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
 
 NEEDLE = "One of the special magic {values} for {key} is: {value}."
 PROMPT = (
@@ -271,13 +272,10 @@ _DRAW: dict[str, Callable[[random.Random], str]] = {"numbers": _number, "words":
 
 @functools.cache
 def _words() -> tuple[list[str], list[str]]:
-    try:
-        from wonderwords import Defaults
-    except ModuleNotFoundError as error:
-        raise UserError("RULER's keys are words of the package wonderwords: pip install 'bam_jax[ruler]'") from error
+    defaults = import_extra("wonderwords", "a key of RULER", "ruler").Defaults
     folder = importlib.resources.files("wonderwords") / "assets"
     adjectives, nouns = (
         sorted({line.rstrip() for line in (folder / each.value).read_text(encoding="utf-8").splitlines()})
-        for each in (Defaults.ADJECTIVES, Defaults.NOUNS)
+        for each in (defaults.ADJECTIVES, defaults.NOUNS)
     )
     return adjectives, nouns

@@ -270,5 +270,7 @@ def test_array_record_is_an_extra(tmp_path, monkeypatch):
     write(tmp_path, [[20]])
     monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
     assert len(shards.open_split(tmp_path, "train")) == 1
-    with pytest.raises(UserError, match=r"need array_record: pip install 'bam_jax\[data\]'"):
+    with pytest.raises(
+        UserError, match=r"a prepared folder needs the package array_record\S*: pip install 'bam_jax\[data\]'"
+    ):
         shards.open_split(tmp_path, "train").read(np.array([0]))

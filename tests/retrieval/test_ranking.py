@@ -1,0 +1,66 @@
+"""Rankings of documents that are the same, and by words that a tokenizer writes otherwise."""
+
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+
+from bam_jax.data.tokenizers import ByteTokenizer
+from bam_jax.retrieval.problem import load
+from bam_jax.retrieval.ranking import rank_by_embeddings, rank_by_words
+from bam_jax.system import console
+
+
+@pytest.fixture
+def problem(tmp_path):
+    """A problem of texts and one query, whose positive is the first."""
+
+    def make(query, texts):
+        documents = [{"docid": f"d{n:02}", "text": text} for n, text in enumerate(texts)]
+        queries = [{"query_id": "q", "query": query, "positive_passages": [{"docid": "d00"}]}]
+        for name, each in (("corpus", documents), ("queries", queries)):
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in each))
+        return load(f"{tmp_path}/corpus.jsonl", f"{tmp_path}/queries.jsonl")
+
+    return make
+
+
+@pytest.fixture
+def bar():
+    with console.progress(1, unit="document", label="test", show=False) as bar:
+        yield bar
+
+
+class Drawn:
+    """An embedder that draws a vector for each text."""
+
+    tokenizer, width = ByteTokenizer(), 768
+
+    def check_length(self, length):
+        pass
+
+    def embed_further(self, ids, vectors, before, length):
+        return np.stack([np.random.default_rng(text).normal(size=self.width) for text in ids]).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [11, 4])
+def test_documents_that_are_the_same_tie_wherever_they_stand(problem, bar, size):
+    made = problem("query", ["same"] * 11)
+    (best,) = rank_by_embeddings(made, Drawn(), [9], bar, folder=None, k=11, size=size).values()
+    assert len({score for _, score in best.ranking(0)}) == 1
+    assert best.names(0) == sorted(made.ids, reverse=True)
+
+
+class Plain(ByteTokenizer):
+    """A tokenizer that knows no accents and sets points apart, as WordPiece does."""
+
+    def encode(self, text):
+        return super().encode(unicodedata.normalize("NFD", text).encode("ascii", "ignore").decode().replace(".", " . "))
+
+
+def test_queries_are_the_words_of_the_tokenizer_within_the_length(problem, bar):
+    made = problem("Café_x zebra", ["the CAFÉ_X", "a zebra", "nothing"])
+    found = rank_by_words(made, Plain(), [6, 12], bar, k=3)
+    assert [found[12].ranking(0)[n][0] for n in range(2)] == ["d01", "d00"] and found[12].ranking(0)[1][1] > 0
+    assert all(score == 0 for _, score in found[6].ranking(0)), "d00 is cut before the word, the query before zebra"
