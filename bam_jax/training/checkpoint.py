@@ -26,7 +26,7 @@ from bam_jax.config import Config
 from bam_jax.data import tokenizers
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
-from bam_jax.parallel import processes
+from bam_jax.parallel import agreement, processes
 from bam_jax.system import files, jsonl
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.training import weights
@@ -67,9 +67,10 @@ class Checkpoints:
     def __init__(self, run: str | os.PathLike):
         self.run = Path(run)
         self._folder = (self.run / CHECKPOINTS).absolute()
-        named = zlib.crc32(str(self._folder).encode()) // 2  # 31 bits
-        if processes.from_first(named) != named:
-            raise UserError(f"process 0 knows {self._folder} by another name; give all processes the same workdir")
+        agreement.check_same(
+            str(self._folder),
+            f"the processes do not all call their workdir {self.run.absolute()}; give them the same one",
+        )
         if processes.is_first():
             _remove_drafts(self._folder)
         # Orbax writes arrays in the background itself. A thread of ours waits for that, and then reads all files once more for
@@ -258,7 +259,7 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     try:
         if processes.is_first():
             _verify(path, abstract)
-        processes.from_first(
+        agreement.from_first(
             step
         )  # none reads what is not verified: orbax complains of it with a traceback for each array
         _check_shapes(path, abstract["model"], changes)
