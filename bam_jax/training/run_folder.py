@@ -30,7 +30,6 @@ CHECKPOINTS = "checkpoints"
 WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
-LOCK = ".lock"
 
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
 
@@ -81,7 +80,7 @@ def claim(
     _check_outside_data(run, config)
     if not (run / CONFIG).exists():
         make_empty(run)
-    with lock.hold(run / LOCK, f"workdir {run} is in use by another training; give another folder"):
+    with lock.hold(run / lock.NAME, f"workdir {run} is in use by another training; give another folder"):
         # Only now: another process that makes the same run at this moment may have written it meanwhile.
         if not (run / CONFIG).exists():
             write_config(run, config)
@@ -103,7 +102,7 @@ def is_claimed(run: Path) -> bool:
     Args:
         run: the folder; nothing is written to it.
     """
-    return lock.is_held(run / LOCK)
+    return lock.is_held(run / lock.NAME)
 
 
 def latest_step(run: str | os.PathLike) -> int:
@@ -227,12 +226,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _check_outside_data(run: Path, config: Config) -> None:
     for _, part in config.data.parts().values():
         for source in {part.source, part.held_out_source} - {""}:
-            path = corpus.find_path(source)
-            if path is not None and run.resolve().is_relative_to(Path(path).resolve()):
-                raise UserError(
-                    f"workdir {run} lies in the data source {path}, where its own files would be read as data; "
-                    "give a workdir outside that folder"
-                )
+            corpus.check_outside(f"workdir {run}", run, source)
 
 
 def check_empty(run: Path) -> None:

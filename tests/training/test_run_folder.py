@@ -78,6 +78,6 @@ def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
     claim("stdlib/run", Config(data=DataConfig(source="stdlib")))  # no folder's name
     named = Config(data=DataConfig(source="wikitext-2"))
     for run in ("corpora/wikitext-2", tmp_path / "corpora" / "wikitext-2" / "run"):
-        with pytest.raises(UserError, match="corpora/wikitext-2, where its own files would be read as data"):
+        with pytest.raises(UserError, match="corpora/wikitext-2, where it would be read as data"):
             claim(run, named)
     claim("corpora/run", named)
