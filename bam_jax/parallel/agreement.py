@@ -1,4 +1,4 @@
-"""What process 0 says to all others, and what has to be the same in all of them."""
+"""Agreement of processes: a number that process 0 sends to all others, and texts that have to be the same in all."""
 
 import zlib
 

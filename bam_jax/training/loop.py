@@ -114,8 +114,11 @@ def fit(
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
         training = _set_up(config, run, mesh, progress)
         training.tell("reading the data")
-        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts)
+        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts, saves=processes.is_first())
         data = stack.enter_context(contextlib.closing(batches))
+        agreement.check_same(
+            str(data.data), "the processes read different documents; give all of them the same copy of config.data"
+        )
         held_out = None
         if config.eval_every:
             held_out = HeldOutLoss(config, training.tokenizer, training.graph, mesh, host, hosts)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder
 
+ROOT = Path(__file__).parents[2]
 CONFIG = """
 import ml_collections
 
@@ -49,12 +51,13 @@ def free_port():
         return server.getsockname()[1]
 
 
-def start(path, run, count, *arguments, devices=1, before=(), of_last=()):
+def start(path, run, count, *arguments, devices=1, before=(), of_last=(), folders=(ROOT, ROOT)):
     """The processes of one training, each with its output in a file of its own; the last may be started in another way.
 
     Args:
         before: words before the last one's command.
         of_last: arguments that it alone gets.
+        folders: in which the first and the last run.
     """
     where = f"localhost:{free_port()}"
     made = []
@@ -64,8 +67,9 @@ def start(path, run, count, *arguments, devices=1, before=(), of_last=()):
         if index == count - 1:
             command = [*before, *command, *of_last]
         with (path / f"{run}.{index}").open("w") as output:
-            environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
-            made.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
+            environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": str(ROOT)}
+            folder = folders[index == count - 1]
+            made.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder))
     return made
 
 
@@ -257,6 +261,18 @@ def test_processes_of_different_configurations_are_refused(path):
         codes, said = ended(path, "run", start(path, "run", 2, TWO, of_last=[mine]), seconds=60)
         says = "error: the processes have different configurations; give all of them the same command (process"
         assert codes == [2, 2] and all(says in text for text in said), said
+    assert not (path / "run").exists()
+
+
+@pytest.mark.full
+def test_processes_of_different_copies_of_the_data_are_refused(path):
+    for folder, text in (("here", "a tale of some length, "), ("there", "a tale of other length, ")):
+        (path / folder).mkdir()
+        (path / folder / "text.txt").write_text(text * 100)
+    made = start(path, "run", 2, TWO, "--config.data.source=text.txt", folders=[path / "here", path / "there"])
+    codes, said = ended(path, "run", made, seconds=60)
+    says = "error: the processes read different documents; give all of them the same copy of config.data (process"
+    assert codes == [2, 2] and all(says in text for text in said), said
     assert not (path / "run").exists()
 
 
