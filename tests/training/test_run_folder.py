@@ -42,7 +42,7 @@ def test_claim_refuses_another_configuration(tmp_path, changed):
         {"mesh": MeshConfig(data=2)},
         {"logger": "wandb"},
     ],
-    ids=str,
+    ids=lambda changed: "".join(changed),
 )
 def test_a_run_goes_on_with_other_values_of_what_changes_no_mathematics(tmp_path, changed):
     claim(tmp_path / "run", Config())
