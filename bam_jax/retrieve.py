@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     reader = Reader(model, tokenizer, rows, configs.to_json(config))
     out = given.out
     out.mkdir(parents=True, exist_ok=True)
-    with lock.hold(out, f"another process retrieves into {out}; wait for it, or give another --out"):
+    with lock.hold(out / lock.NAME, f"another process retrieves into {out}; wait for it, or give another --out"):
         found = {}
         for scorer in scorers:
             total = len(problem.ids) * len(lengths)

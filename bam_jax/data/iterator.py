@@ -1,4 +1,4 @@
-"""An iterator over batches whose state is one number, and the worker processes that make batches ahead."""
+"""An iterator over batches whose state is the number of the next, and the worker processes that make batches ahead."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ STATE = "process_0-of-1.json"
 
 
 class Batches(grain.DatasetIterator[Batch]):
-    """Batch after batch of some rows; its state is the number of the next one, nothing else.
+    """Batch after batch of some rows; its state is the number of the next one, beside a checksum of what they are made of.
 
     So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are
     started by the first batch and stopped by `close`, or when the state is set.
@@ -31,16 +31,21 @@ class Batches(grain.DatasetIterator[Batch]):
     Args:
         rows: what batches are made of.
         size: rows of a batch of all hosts together.
+        data: checksum of the documents that rows are made of.
         host: which of the hosts this is.
         hosts: how many there are.
         workers: processes that make batches ahead; 0: made when asked for.
+        saves: whether this one, of those that are saved together, writes the state.
     """
 
-    def __init__(self, rows: RowSource, size: int, host: int = 0, hosts: int = 1, workers: int = 0) -> None:
+    def __init__(
+        self, rows: RowSource, size: int, data: int, *, host: int, hosts: int, workers: int, saves: bool
+    ) -> None:
         super().__init__()
         share = size // hosts
+        self.data = data
         self._make = _MakeBatch(rows, size, np.arange(host * share, (host + 1) * share))
-        self._first_host = host == 0
+        self._saves = saves
         self._workers = workers
         self._number = 0
         self._ahead: grain.DatasetIterator[Batch] | None = None
@@ -56,28 +61,34 @@ class Batches(grain.DatasetIterator[Batch]):
         return batch
 
     def get_state(self) -> dict[str, Any]:
-        """The number of the next batch."""
-        return {"next_index": self._number}
+        """The number of the next batch, and the checksum of the data."""
+        return {"next_index": self._number, "data": self.data}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go to where an iterator stood, of any number of hosts and workers.
 
         Args:
-            state: what its `get_state` gave.
+            state: what its `get_state` gave; one from before data had a checksum has none.
 
         Raises:
-            UserError: it is something else.
+            UserError: it is something else, or of other data.
         """
-        number = state["next_index"] if isinstance(state, dict) and state.keys() == {"next_index"} else None
+        known = isinstance(state, dict) and {"next_index"} <= state.keys() <= {"next_index", "data"}
+        number = state["next_index"] if known else None
         if type(number) is not int or number < 0:
             raise UserError(
                 "the state of the loader is not the number of its next batch; resume from another checkpoint"
+            )
+        if "data" in state and state["data"] != self.data:
+            raise UserError(
+                "config.data names other documents than this run was trained on so far: files have come, gone or changed, or "
+                "were prepared anew; put them back, or give another --workdir and this run as --config.start"
             )
         self._stop_workers()
         self._number = number
 
     async def save(self, directory: Any) -> Awaitable[None]:
-        """Saves the state, as orbax asks; it is the same on all hosts, and the first writes it."""
+        """Saves the state, as orbax asks; it is the same on all hosts, and one process writes it."""
         return self._write(directory, json.dumps(self.get_state()))
 
     async def load(self, directory: Any) -> Awaitable[None]:
@@ -92,7 +103,7 @@ class Batches(grain.DatasetIterator[Batch]):
 
     async def _write(self, directory: Any, state: str) -> None:
         folder = await directory.await_creation()
-        if self._first_host:
+        if self._saves:
             await asyncio.to_thread((folder / STATE).write_text, state)
 
     async def _read(self, directory: Any) -> None:

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import hashlib
+import json
+import zlib
 from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
@@ -26,7 +28,9 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError, shown
 
 
-def batches(config: Config, tokenizer: Tokenizer, split: str = "train", *, host: int = 0, hosts: int = 1) -> Batches:
+def batches(
+    config: Config, tokenizer: Tokenizer, split: str = "train", *, host: int = 0, hosts: int = 1, saves: bool = True
+) -> Batches:
     """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
 
     Args:
@@ -35,6 +39,7 @@ def batches(config: Config, tokenizer: Tokenizer, split: str = "train", *, host:
         split: "train" or "held_out".
         host: which of the hosts this is, from 0.
         hosts: how many share a batch; host h takes the rows from h B / hosts to (h + 1) B / hosts.
+        saves: whether these, of all hosts' that are saved together, write the state.
 
     Returns:
         An iterator of dictionaries of arrays, with B the host's rows and T the context:
@@ -50,7 +55,17 @@ def batches(config: Config, tokenizer: Tokenizer, split: str = "train", *, host:
     """
     if config.batch % hosts:
         raise UserError(f"config.batch={config.batch} must be a multiple of the {hosts} hosts")
-    return Batches(make_rows(config, tokenizer, split), config.batch, host, hosts, config.data.workers)
+    documents = _open_parts(config, tokenizer, split)
+    sums = [0 if each is None else each.checksum for each in documents.values()]
+    return Batches(
+        _make_rows(config, tokenizer, split, documents),
+        config.batch,
+        zlib.crc32(json.dumps(sums).encode()),
+        host=host,
+        hosts=hosts,
+        workers=config.data.workers,
+        saves=saves,
+    )
 
 
 def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> RowSource:
@@ -64,11 +79,54 @@ def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> Row
     Raises:
         UserError: unknown split, no or unreadable text, or less of it than a row.
     """
-    parts = {
-        name: (weight, _TASKS[part.task](part, config, tokenizer, split))
-        for name, (weight, part) in config.data.parts().items()
+    return _make_rows(config, tokenizer, split, _open_parts(config, tokenizer, split))
+
+
+def _open_parts(config: Config, tokenizer: Tokenizer, split: str) -> dict[str, Documents | None]:
+    """The documents of each part of a mixture; None of one that is made without text."""
+    parts = config.data.parts()
+    _check_hold_outs(parts)
+    return {
+        name: None if part.task in SYNTHETIC else _open(part, tokenizer, split) for name, (_, part) in parts.items()
     }
-    return Mixture(parts) if config.data.mixture else parts[""][1]
+
+
+def _check_hold_outs(parts: dict[str, tuple[float, DataConfig]]) -> None:
+    """Refuse parts of one source that hold out different documents of it: one would train on what the other holds out."""
+    first: dict[str, tuple[str, DataConfig]] = {}
+    for name, (_, part) in parts.items():
+        if part.task in SYNTHETIC:
+            continue
+        other, before = first.setdefault(part.source, (name, part))
+        for key in ("holdout", "held_out_source"):
+            mine, theirs = getattr(part, key), getattr(before, key)
+            if mine != theirs:
+                raise UserError(
+                    f"config.data.mixture.{name}.{key}={shown(mine)}, and {shown(theirs)} of mixture.{other}, whose source is "
+                    f"the same, {shown(part.source)}: one would be trained on what the other holds out; give both the same"
+                )
+
+
+def _open(data: DataConfig, tokenizer: Tokenizer, split: str) -> Documents:
+    source = source_of(data, split)
+    # Before anything is opened: a run's source may be an address, which is fetched only on the user's word.
+    if data.task == "triplets" and (not is_prepared(source) or read_manifest(source).fields != TRIPLET):
+        raise UserError(
+            f"the task 'triplets' needs a folder prepared with the fields {', '.join(TRIPLET)}, and "
+            f"config.data.source={source} is not one"
+        )
+    return open_documents(data, tokenizer, split)
+
+
+def _make_rows(config: Config, tokenizer: Tokenizer, split: str, documents: dict[str, Documents | None]) -> RowSource:
+    rows: dict[str, tuple[float, RowSource]] = {}
+    for name, (weight, part) in config.data.parts().items():
+        opened = documents[name]
+        if opened is None:
+            rows[name] = weight, Synthetic(part.task, tokenizer, config.context, seed=config.seed, split=split)
+        else:
+            rows[name] = weight, _TASKS[part.task](opened, part, config, tokenizer, split)
+    return Mixture(rows) if config.data.mixture else rows[""][1]
 
 
 def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) -> np.ndarray:
@@ -82,10 +140,11 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
     Raises:
         UserError: no or unreadable text, none held out, or text at an address that is not allowed.
     """
-    sources = {
-        (part.source, part.text_field, part.holdout, part.held_out_source): part
-        for _, part in config.data.parts().values()
-    }
+    parts = [part for _, part in config.data.parts().values()]
+    read = [
+        part for part in parts if part.task not in SYNTHETIC
+    ] or parts  # what is made names a source by default alone
+    sources = {(part.source, part.text_field, part.holdout, part.held_out_source): part for part in read}
     for part in sources.values():
         source = part.held_out_source or part.source
         if is_fetched(source) and source not in allow:
@@ -120,7 +179,8 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
             f"config.data.task={config.data.task!r} of one source has no triplets to hold out; name some with "
             "--config.data.task=triplets --config.data.source=FOLDER, and of a mixture --config.data.mixture={}"
         )
-    return _triplets(config.data, dataclasses.replace(config, context=length, seed=0), tokenizer, "held_out")
+    documents, asked = _open(config.data, tokenizer, "held_out"), dataclasses.replace(config, context=length, seed=0)
+    return _triplets(documents, config.data, asked, tokenizer, "held_out")
 
 
 def held_out_hash(config: Config) -> str:
@@ -157,8 +217,9 @@ def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Token
     return Masked(Texts(), tokenizer, fraction=data.mask_fraction, seed=0).take(numbers)
 
 
-def _packed(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str, shift: int = 1) -> RowSource:
-    documents = open_documents(data, tokenizer, split)
+def _packed(
+    documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str, shift: int = 1
+) -> RowSource:
     if data.packing == "framed":
         documents = Begun(documents, _begin_token(tokenizer))
     return _PACKINGS[data.packing](
@@ -180,37 +241,26 @@ def _begin_token(tokenizer: Tokenizer) -> int:
     return tokenizer.bos
 
 
-def _masked(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
-    rows = _packed(data, config, tokenizer, split, shift=0)
+def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
+    rows = _packed(documents, data, config, tokenizer, split, shift=0)
     return Masked(rows, tokenizer, fraction=data.mask_fraction, seed=config.seed)
 
 
-def _planted(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
+def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
     return Planted(
-        open_documents(data, tokenizer, split),
+        documents,
         tokenizer,
         config.context,
         block=config.batch,
         fraction=data.passkey_fraction,
         answer_weight=data.answer_weight,
         seed=config.seed,
+        split=split,
     )
 
 
-def _triplets(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> Triplets:
-    source = source_of(data, split)
-    # Before anything is opened: a run's source may be an address, which is fetched only on the user's word.
-    if not is_prepared(source) or read_manifest(source).fields != TRIPLET:
-        raise UserError(
-            f"the task 'triplets' needs a folder prepared with the fields {', '.join(TRIPLET)}, and "
-            f"config.data.source={source} is not one"
-        )
-    documents = open_documents(data, tokenizer, split)
+def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> Triplets:
     return Triplets(documents, Shuffle(documents, config.seed, data.shuffle), config.context, eos=tokenizer.eos)
-
-
-def _synthetic(data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
-    return Synthetic(data.task, tokenizer, config.context, seed=config.seed, split=split)
 
 
 _PACKINGS: dict[str, Callable[..., RowSource]] = {
@@ -218,12 +268,11 @@ _PACKINGS: dict[str, Callable[..., RowSource]] = {
     "first_fit": FirstFit,
     "framed": functools.partial(Concatenated, across=True),
 }
-_TASKS: dict[str, Callable[[DataConfig, Config, Tokenizer, str], RowSource]] = {
+_TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer, str], RowSource]] = {
     "packed": _packed,
     "masked": _masked,
     "passkey": _planted,
     "triplets": _triplets,
-    **dict.fromkeys(SYNTHETIC, _synthetic),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bam_jax.data.prepared.preparing import prepare
 from bam_jax.data.prepared.request import PreparationRequest
+from bam_jax.data.sources.corpus import check_outside
 from bam_jax.data.sources.source import Source
 from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tasks.inverse_cloze import InverseCloze, Sizes, make
@@ -22,6 +23,7 @@ from bam_jax.system import errors, files, lock
 from bam_jax.system.errors import UserError
 
 LAST = "queries.jsonl"
+TOKENIZER = "bpe.json"
 SHARD_TOKENS = 2**26
 HELD_OUT = 1500
 """Triplets to hold out, a fifth of all at most."""
@@ -34,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: bad arguments or text, or a folder that has the files.
+        UserError: bad arguments or text, a folder that has the files or others of their names, or one in the source.
     """
     given = _parser().parse_args(argv)
     out = given.out
@@ -43,15 +45,20 @@ def main(argv: Sequence[str]) -> None:
     if given.seed < 0:
         raise UserError(f"--seed={given.seed} must be 0 or more")
     sizes = Sizes(given.passage, given.document, given.questions, given.test)
+    check_outside(f"--out={out}", out, given.source)
     made = make(read_texts(given.source, given.text_field), sizes, seed=given.seed)
+    contents = dict(made.files())
+    queries = contents.pop(LAST)
+    if given.vocab is not None:
+        contents[TOKENIZER] = train_bpe((record["text"] for record in made.texts), given.vocab, progress=False)
     out.mkdir(parents=True, exist_ok=True)
-    with lock.hold(out, f"another process makes {out}; wait for it, or give another --out"):
-        contents = dict(made.files())
-        queries = contents.pop(LAST)
+    with lock.hold(out / lock.NAME, f"another process makes {out}; wait for it, or give another --out"):
+        for name, text in contents.items():
+            _check_own(out / name, text)
         for name, text in contents.items():
             files.write_atomically(out / name, text)
         if given.vocab is not None:
-            _prepare(out, made, given.vocab)
+            _prepare(out, made)
         files.write_atomically(out / LAST, queries)  # last: with it the folder is whole
     print(
         f"{out}: {len(made.triplets)} triplets of {len(made.texts)} documents to train on, "
@@ -78,15 +85,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _prepare(out: Path, made: InverseCloze, vocab: int) -> None:
-    """Train a tokenizer on the texts to train on, and prepare the triplets with it, as `bam_jax.data.prepare` does."""
-    path, folder = out / "bpe.json", out / "triplets"
-    files.write_atomically(path, train_bpe((record["text"] for record in made.texts), vocab, progress=False))
+def _check_own(path: Path, text: str) -> None:
+    """See that a file is not there, or is what this command wrote before it was stopped."""
+    if path.exists() and path.read_bytes() != text.encode():
+        raise UserError(f"{path} holds something else than this command writes; move it, or give another --out")
+
+
+def _prepare(out: Path, made: InverseCloze) -> None:
+    """Prepare the triplets with the tokenizer of the texts to train on, as `bam_jax.data.prepare` does."""
+    folder = out / "triplets"
     source = Source(str(out / "triplets.jsonl"), fields=tuple(made.triplets[0]))
     request = PreparationRequest(
         source,
         preset=None,
-        tokenizer=BPETokenizer(str(path)),
+        tokenizer=BPETokenizer(str(out / TOKENIZER)),
         seed=0,
         holdout_tokens=0,
         holdout_records=min(HELD_OUT, len(made.triplets) // 5),

@@ -15,6 +15,7 @@ from bam_jax.data.corpora import CORPORA, formats
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.preparing import forecast, prepare
 from bam_jax.data.prepared.request import complete, require
+from bam_jax.data.sources.corpus import check_outside
 from bam_jax.data.sources.source import BY_SUFFIX, ERRORS, LARGEST
 from bam_jax.system import errors, lock
 
@@ -38,8 +39,9 @@ def main(argv: Sequence[str]) -> None:
         print(forecast(request, fragments))
         return
     folder = Path(require(options, "out"))
+    check_outside(f"--out={folder}", folder, request.source.path)
     folder.mkdir(parents=True, exist_ok=True)
-    with lock.hold(folder, f"another process is preparing {folder}; wait for it, or give another --out"):
+    with lock.hold(folder / lock.NAME, f"another process is preparing {folder}; wait for it, or give another --out"):
         print(prepare(folder, request, fragments))
 
 
@@ -50,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--source", help="a file, a folder, gs://... or s3://..., tfds:NAME[:SPLIT]; of .txt, .jsonl, .parquet and more"
     )
     add("--preset", help=f"a paper's corpus: {', '.join(CORPORA)}; gives what the other options leave open")
-    add("--split", default="train", help="the preset's files: train; of WikiText also validation or test")
+    add("--split", help="the preset's files: train (default); of WikiText also validation or test")
     add("--tokenizer", help="char, byte, mistral, gpt2[:FOLDER], bert:PATH, bpe:PATH")
     add("--out", help="the folder to make; a folder begun with the same command is gone on with")
     add("--text-field", help="column or field of the text, or several with commas between (default: text)")

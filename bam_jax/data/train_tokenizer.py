@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bam_jax.data.sources.corpus import check_outside
+from bam_jax.data.sources.source import SUFFIXES
 from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import head, train_bpe
@@ -47,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: bad arguments or text, or a file that exists.
+        UserError: bad arguments or text, or a file that exists or lies in the source.
     """
     parser = errors.Parser(prog="python -m bam_jax.data.train_tokenizer", description=__doc__)
     parser.add_argument("--kind", default="bpe", help=f"{' or '.join(TRAINERS)} (bpe)")
@@ -67,6 +69,8 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--out={out} exists; remove it or give another file")
     if not given.characters > 0:
         raise UserError(f"--characters={given.characters:g} must be more than 0")
+    if out.suffix in SUFFIXES:  # a .json is no text
+        check_outside(f"--out={out}", out, given.source)
     texts = Texts(given.source, given.text_field, given.characters)
     out.parent.mkdir(parents=True, exist_ok=True)
     files.write_atomically(out, TRAINERS[given.kind](texts, given.vocab, progress=given.progress))

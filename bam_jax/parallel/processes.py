@@ -17,7 +17,6 @@ from types import FrameType, TracebackType
 from typing import Self
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from bam_jax.parallel import jax_private
@@ -80,15 +79,6 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
 def is_first() -> bool:
     """True in the process that writes what is written once."""
     return jax.process_index() == 0
-
-
-def from_first(number: int) -> int:
-    """Send a number from process 0 to all of them; none goes on before all are here.
-
-    Args:
-        number: what process 0 sends; those of the others do not matter.
-    """
-    return int(multihost_utils.broadcast_one_to_all(np.int32(number))) if jax.process_count() > 1 else number
 
 
 @contextlib.contextmanager

@@ -26,13 +26,14 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from bam_jax.biases import Rowwise
 from bam_jax.config import Config, MeshConfig
 from bam_jax.encodings import Dims, spec
+from bam_jax.parallel.arrangement import arrange
 from bam_jax.system.errors import UserError
 
 AXES = DATA, FSDP, TENSOR, CONTEXT = ("data", "fsdp", "tensor", "context")
@@ -78,14 +79,15 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
     Axes at 0 are chosen. On a CPU in a single process they are 1, and devices beyond the mesh stay idle: a laptop's training
     is not cut unless told so. Everywhere else all devices take part: with `data` and `fsdp` both at 0, fsdp is the largest
-    number that divides the devices to share and those of one slice (TPUs) or of one host, whose links are the fast ones.
+    number that divides the devices to share and those that tensor and context leave of one slice (TPUs) or of one host, whose
+    links are the fast ones.
 
     Args:
         config: the configuration's `mesh`.
         devices: None: those of all processes; or for example those of `jax.experimental.topologies`, to compile only.
 
     Raises:
-        UserError: the axes' product is not the number of devices.
+        UserError: the axes' product is not the number of devices, or hosts have different numbers of them.
     """
     present = jax.devices() if devices is None else list(devices)
     stated = {name: getattr(config, name) for name in AXES}
@@ -107,12 +109,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         raise UserError(f"config.mesh with {says} does not fit the {len(present)} devices present; {remedy}")
     left = len(present) // fixed
     if free == ["data", "fsdp"]:
-        stated["fsdp"] = math.gcd(left, _count_near(present))
+        stated["fsdp"] = math.gcd(left, max(1, _count_near(present) // fixed))
         stated["data"] = left // stated["fsdp"]
     elif free:
         stated[free[0]] = left
     shape = tuple(stated.values())
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=present)
+    return arrange(shape, AXES, present)
 
 
 def _count_near(devices: Sequence[jax.Device]) -> int:

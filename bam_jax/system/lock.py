@@ -14,22 +14,23 @@ from pathlib import Path
 
 from bam_jax.system.errors import UserError
 
+NAME = ".lock"
+"""The file in a folder by which all of it is locked."""
+
 
 @contextlib.contextmanager
 def hold(path: Path, busy: str = "") -> Iterator[None]:
     """Keeps other processes out of blocks that hold the same lock; it ends with the block, or with the process.
 
     Args:
-        path: a folder that is there, or a file beside what is locked; the file is made, and stays, since another process
-            may have opened it already and would hold a lock on a file that is gone.
+        path: a file in or beside what is locked; it is made, and stays, since another process may have opened it already and
+            would hold a lock on a file that is gone. No folder: NFS gives an exclusive lock to who may write alone.
         busy: what is said where another process holds it; "": wait for that one.
 
     Raises:
         UserError: another process holds it, or the file system knows no locks.
     """
-    # A file is opened for writing: NFS gives an exclusive lock to no other.
-    mode = os.O_RDONLY if path.is_dir() else os.O_WRONLY | os.O_CREAT
-    opened = os.open(path, mode, 0o666)
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         try:
             if busy:

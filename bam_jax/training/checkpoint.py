@@ -26,7 +26,7 @@ from bam_jax.config import Config
 from bam_jax.data import tokenizers
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
-from bam_jax.parallel import processes
+from bam_jax.parallel import agreement, processes
 from bam_jax.system import files, jsonl
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.training import weights
@@ -44,6 +44,8 @@ from bam_jax.training.run_folder import (
 )
 from bam_jax.training.write_errors import causes, naming_what_cannot_be_written
 
+DATA = "data"
+"""The part of a checkpoint that is the state of the batches."""
 SUMS = "sums.json"
 
 _KEPT = 2  # the newest, and the one before in case that one is damaged
@@ -67,9 +69,10 @@ class Checkpoints:
     def __init__(self, run: str | os.PathLike):
         self.run = Path(run)
         self._folder = (self.run / CHECKPOINTS).absolute()
-        named = zlib.crc32(str(self._folder).encode()) // 2  # 31 bits
-        if processes.from_first(named) != named:
-            raise UserError(f"process 0 knows {self._folder} by another name; give all processes the same workdir")
+        agreement.check_same(
+            str(self._folder),
+            f"the processes do not all call their workdir {self.run.absolute()}; give them the same one",
+        )
         if processes.is_first():
             _remove_drafts(self._folder)
         # Orbax writes arrays in the background itself. A thread of ours waits for that, and then reads all files once more for
@@ -92,7 +95,7 @@ class Checkpoints:
         metrics = self.run / METRICS
         so_far = metrics.read_bytes() if processes.is_first() and metrics.exists() else b""  # now: the file will grow
         with naming_what_cannot_be_written(self._folder / str(step)):
-            arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, "data": data})
+            arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, DATA: data})
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
 
     def load(self, state: dict[str, Any], data: Any) -> dict[str, Any]:
@@ -107,7 +110,7 @@ class Checkpoints:
             UserError: the checkpoint cannot be read.
         """
         step = latest_step(self.run)
-        restored = _load(self.run, step, {**_with_shardings(state), "data": data})
+        restored = _load(self.run, step, {**_with_shardings(state), DATA: data})
         if processes.is_first():
             kept_records = self._folder / str(step) / METRICS
             if kept_records.exists():
@@ -258,11 +261,14 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     try:
         if processes.is_first():
             _verify(path, abstract)
-        processes.from_first(
+        agreement.from_first(
             step
         )  # none reads what is not verified: orbax complains of it with a traceback for each array
         _check_shapes(path, abstract["model"], changes)
-        return ocp.load_checkpointables(path, abstract)
+        arrays = {name: part for name, part in abstract.items() if name != DATA}
+        if DATA in abstract:  # alone: what it refuses would leave reads of the arrays behind that nothing waits for
+            ocp.load_checkpointables(path, {DATA: abstract[DATA]})
+        return ocp.load_checkpointables(path, arrays)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:  # what orbax and tensorstore raise on bad files

@@ -28,7 +28,7 @@ class HeldOutLoss:
         host, hosts: see `loader.batches`.
 
     Raises:
-        UserError: nothing is held out, or less than a row.
+        UserError: nothing is held out, or less than a row, or there is nothing to predict in it.
     """
 
     def __init__(
@@ -43,6 +43,12 @@ class HeldOutLoss:
             raise UserError(f"{wanted}, and {error}; hold some out (config.data.holdout), or set it to 0") from error
         self._batches = list(itertools.islice(made, count))
         self._mesh = mesh
+        weights = [{"weights": batch["weights"]} for batch in self._batches if "weights" in batch]
+        if weights and not any(sharding.shard_batch(each, mesh)["weights"].sum() for each in weights):
+            raise UserError(
+                f"config.eval_every={config.eval_every} measures on held-out text, and the first config.eval_tokens="
+                f"{config.eval_tokens} of it have nothing to predict; measure on more, or set config.eval_every=0"
+            )
         gradient_of = make_gradient(config, graph)
 
         @jax.jit

@@ -13,12 +13,13 @@ import jax
 import optax
 from flax import nnx
 
+from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.config.sections import NEXT_TOKEN
 from bam_jax.data import loader, tokenizers
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import counts
-from bam_jax.parallel import processes, sharding
+from bam_jax.parallel import agreement, processes, sharding
 from bam_jax.system import console, errors, jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
@@ -93,10 +94,13 @@ def fit(
         The records of the metrics; see `metrics.StepMetrics`.
 
     Raises:
-        UserError: the configuration or the folder will not do, or loss or gradient are not finite.
+        UserError: the configuration or the folder will not do, processes differ, or loss or gradient are not finite.
         errors.Stopped: `stop` said so; there is a checkpoint of that step.
     """
     keep_freed_memory()
+    agreement.check_same(
+        configs.to_json(config), "the processes have different configurations; give all of them the same command"
+    )
     run = Path(workdir)
     # What the folder refuses comes before a word is said of how long the training takes, and before its data is read.
     if (run / CONFIG).exists():
@@ -110,8 +114,11 @@ def fit(
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
         training = _set_up(config, run, mesh, progress)
         training.tell("reading the data")
-        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts)
+        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts, saves=processes.is_first())
         data = stack.enter_context(contextlib.closing(batches))
+        agreement.check_same(
+            str(data.data), "the processes read different documents; give all of them the same copy of config.data"
+        )
         held_out = None
         if config.eval_every:
             held_out = HeldOutLoss(config, training.tokenizer, training.graph, mesh, host, hosts)
@@ -121,7 +128,7 @@ def fit(
             if before < config.steps:
                 training.tell(outlook.describe_more(config, before, run_folder.latest_step(run)))
         # Process 0 says where the run stands; the others wait for it here, and then see its files.
-        done = processes.from_first(run_folder.latest_step(run) if processes.is_first() else 0)
+        done = agreement.from_first(run_folder.latest_step(run) if processes.is_first() else 0)
         if not (run / CONFIG).exists():
             raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
         if done < config.steps:

@@ -166,7 +166,10 @@ class Meter:
     def _stop(self, what: str) -> None:
         if processes.is_first():
             files.write_atomically(self._run / DIVERGED, f"{what}\n")
-        raise UserError(f"{what}; lower config.optimizer.rate or look at the data (the last checkpoint is from before)")
+        raise UserError(
+            f"{what}; lower config.optimizer.rate, in another --workdir, or look at the data (the last checkpoint is from "
+            "before)"
+        )
 
 
 @contextlib.contextmanager

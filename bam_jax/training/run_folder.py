@@ -11,6 +11,7 @@ diverged          there while the last training ended with numbers that are not 
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from bam_jax.config import Config
 from bam_jax.config.sections import COUNT
 from bam_jax.data import tokenizers
 from bam_jax.data.sources import corpus
-from bam_jax.data.tokenizers.copies import save_tokenizer
+from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
 from bam_jax.system import files, jsonl, lock
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.extras import import_extra
@@ -30,8 +31,9 @@ CHECKPOINTS = "checkpoints"
 WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
-LOCK = ".lock"
 
+_FREE = ("logger", "data.workers", "optimizer.accumulate")
+"""Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
 
 TRAINED = Path(__file__).parents[1] / "trained"
@@ -68,7 +70,8 @@ def claim(
     Gives the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
 
     Args:
-        workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there.
+        workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there. Where nothing is trained
+            in it yet, it takes a new configuration.
         config: what the run is made from.
         tokenizer: the one that the configuration names; its files are copied.
         longer: whether a run of fewer steps becomes one of as many as the configuration has.
@@ -81,9 +84,12 @@ def claim(
     _check_outside_data(run, config)
     if not (run / CONFIG).exists():
         make_empty(run)
-    with lock.hold(run / LOCK, f"workdir {run} is in use by another training; give another folder"):
+    with lock.hold(run / lock.NAME, f"workdir {run} is in use by another training; give another folder"):
         # Only now: another process that makes the same run at this moment may have written it meanwhile.
         if not (run / CONFIG).exists():
+            write_config(run, config)
+        elif _is_bare(run) and configs.to_json(read_config(run)) != configs.to_json(config):
+            shutil.rmtree(run / FOLDER, ignore_errors=True)
             write_config(run, config)
         before = check_configuration(run, config, longer)
         if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
@@ -103,7 +109,7 @@ def is_claimed(run: Path) -> bool:
     Args:
         run: the folder; nothing is written to it.
     """
-    return lock.is_held(run / LOCK)
+    return lock.is_held(run / lock.NAME)
 
 
 def latest_step(run: str | os.PathLike) -> int:
@@ -115,6 +121,12 @@ def latest_step(run: str | os.PathLike) -> int:
     folder = Path(run) / CHECKPOINTS
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return max((int(name) for name in names if name.isdecimal()), default=0) or _step_of_weights(Path(run) / WEIGHTS)
+
+
+def _is_bare(run: Path) -> bool:
+    """True of a folder in which nothing is trained yet: it has no checkpoint, no weights and no record."""
+    metrics = run / METRICS
+    return not latest_step(run) and not (metrics.exists() and metrics.stat().st_size)
 
 
 def _step_of_weights(path: Path) -> int:
@@ -227,12 +239,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _check_outside_data(run: Path, config: Config) -> None:
     for _, part in config.data.parts().values():
         for source in {part.source, part.held_out_source} - {""}:
-            path = corpus.find_path(source)
-            if path is not None and run.resolve().is_relative_to(Path(path).resolve()):
-                raise UserError(
-                    f"workdir {run} lies in the data source {path}, where its own files would be read as data; "
-                    "give a workdir outside that folder"
-                )
+            corpus.check_outside(f"workdir {run}", run, source)
 
 
 def check_empty(run: Path) -> None:
@@ -271,8 +278,9 @@ def make_empty(run: Path) -> None:
 def check_configuration(run: Path, config: Config, longer: bool) -> int:
     """See that a run's configuration is this one, and give its steps.
 
-    The mesh and the logger may differ, since a run may go on with other devices and be watched elsewhere. Where it is to be
-    trained longer, the steps may be more.
+    What changes no mathematics may differ, since a run may go on with other devices and be watched elsewhere: the mesh, the
+    micro-batches, the loader's processes and the logger. Where it is to be trained longer, the steps may be more. Where nothing
+    is trained yet, all may differ.
 
     Args:
         run: the run's folder.
@@ -282,9 +290,11 @@ def check_configuration(run: Path, config: Config, longer: bool) -> int:
     Raises:
         UserError: it is another.
     """
+    if _is_bare(run):
+        return config.steps
     theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
     for name in sorted(theirs.keys() | ours.keys()):
-        if name == "logger" or name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
+        if name in _FREE or name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
             continue
         # by their text: as values, 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]

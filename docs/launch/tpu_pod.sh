@@ -1,7 +1,8 @@
 #!/bin/bash
 # Trains on a TPU slice that queued resources give, and asks for another one when that is taken away:
 #
-#   NAME=lm_1b ZONE=us-east5-a TYPE=v5p-128 docs/launch/tpu_pod.sh --config=configs/lm_1b.py --workdir=/mnt/shared/runs/lm_1b
+#   NAME=lm_1b ZONE=us-east5-a TYPE=v5p-128 docs/launch/tpu_pod.sh --config=configs/lm_1b.py \
+#     --config.data.source=/mnt/shared/data/fineweb --config.optimizer.accumulate=18 --workdir=/mnt/shared/runs/lm_1b
 #
 # SETUP is run on every host before each start: it leaves the repository, installed, in ~/bam_jax, and what all hosts share
 # mounted, and is quick where they are. Run the script where it can stay for days (tmux); started again, it goes on with the slice that is there.

@@ -128,7 +128,7 @@ def together(parts):
 
 def on_hosts(config, hosts):
     made = tokenizer(config.data.tokenizer)
-    return [batches(config, made, host=host, hosts=hosts) for host in range(hosts)]
+    return [batches(config, made, host=host, hosts=hosts, saves=host == 0) for host in range(hosts)]
 
 
 def test_hosts_share_the_batches_and_resume_in_other_numbers(option):
@@ -163,6 +163,26 @@ def test_the_state_of_one_host_is_that_of_all(make, tmp_path):
             with ocp.training.Checkpointer(tmp_path / "checkpoints") as reader:
                 reader.load_checkpointables(None, {"data": each})
         assert_same(together([take(each, 4) for each in restored]), whole[5:])
+
+
+def test_a_state_is_of_the_documents_that_were_there(make, tmp_path, prepared):
+    """Copies that lie elsewhere have the same; more, fewer or other documents do not."""
+    config = make(mixture={"text": {"weight": 1}, "copies": {"weight": 1, "task": "copy"}})
+    state = open_(config).get_state()
+    assert open_(make(mixture=config.data.mixture, packing="first_fit", shuffle=2)).get_state() == state
+    for name, texts in (("texts", [*TEXTS, "more"]), ("prepared", TEXTS), ("again", TEXTS), ("other", TEXTS[::-1])):
+        (tmp_path / name).mkdir(exist_ok=True)
+        if name == "texts":
+            (tmp_path / name / "9.txt").write_text(texts[-1])
+        else:
+            prepared(tmp_path / name, [texts], name="char")
+        iterator = open_(make(mixture=config.data.mixture, source=str(tmp_path / name)))
+        assert (iterator.get_state() == state) == (name == "again"), name
+        if name != "again":
+            with pytest.raises(UserError, match="names other documents than this run was trained on so far"):
+                iterator.set_state(state)
+        iterator.set_state({"next_index": 7})  # of a checkpoint from before
+        state = iterator.get_state() | {"next_index": 0}
 
 
 def with_workers(config, workers):
@@ -317,6 +337,39 @@ def test_passkey_batches_carry_keys_and_weights(make):
     digits = np.isin(batch["targets"], made.digits)
     assert ((batch["tokens"] == made.key).sum(1) >= 1).all()
     assert set(np.unique(batch["weights"][digits])) == {0, 4} and (batch["weights"][~digits] == 1).all()
+
+
+def test_keys_to_measure_with_are_not_those_of_training(make):
+    config = make(task="passkey", batch=64, passkey_fraction=1.0, held_out_source="stdlib", context=64)
+    made = tokenizer("char")
+    keys = []
+    for split in ("train", "held_out"):
+        tokens = next(open_(config, split))["tokens"]
+        first = np.argmax(tokens == made.key, axis=1)
+        keys.append(np.take_along_axis(tokens, first[:, None] + np.arange(1, 6), axis=1))
+    assert not (keys[0] == keys[1]).all(axis=1).any()
+
+
+def test_held_out_text_is_that_of_parts_which_read_text(make):
+    made = tokenizer("char")
+    read = held_out(make(holdout=0.3), made)
+    copies = {"copies": {"weight": 1, "task": "copy", "source": "stdlib"}}
+    mixed = make(holdout=0.3, mixture={"text": {"weight": 1}, **copies})
+    np.testing.assert_array_equal(held_out(mixed, made), read)
+    alone = make(holdout=0.3, task="copy")  # what one has to measure on where nothing is read
+    np.testing.assert_array_equal(held_out(alone, made), read)
+
+
+@pytest.mark.parametrize(("key", "value"), [("holdout", 0.1), ("held_out_source", "stdlib")])
+def test_parts_of_one_source_hold_out_the_same(make, key, value):
+    """The default of the first part is 0 and no source."""
+    config = make(mixture={"text": {"weight": 1}, "keys": {"weight": 1, "task": "passkey", key: value}})
+    with pytest.raises(
+        UserError, match=rf"mixture.keys.{key}={value!r}, and .* of mixture.text, whose source is the same"
+    ):
+        open_(config)
+    parts = {"text": {"weight": 1}, "copies": {"weight": 1, "task": "copy", key: value}}
+    open_(make(mixture=parts))
 
 
 def test_held_out_is_not_trained_on(make):

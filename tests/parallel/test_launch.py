@@ -2,21 +2,26 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
 from bam_jax import config as configs
+from bam_jax.parallel import sharding
 from bam_jax.system import errors, jsonl
 from bam_jax.training import loop, run_folder
 
-LAUNCH = Path(__file__).parents[2] / "docs" / "launch"
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "docs" / "launch"
 CONFIG = """
 import ml_collections
 
@@ -207,6 +212,29 @@ def test_a_tpu_slice_is_trained_on_until_all_is_done_or_somebody_has_to_look(
     environment |= {"NAME": "a", "ZONE": "b", "TYPE": "v5p-16", "WAIT": "0", "SETUP": setup, "STARTS": "4"}
     found, said = ended(path, start(path, "tpu_pod.sh", environment))
     assert (found, asked(path)) == (status, ["create"] + ["ssh"] * starts), said
+
+
+@pytest.mark.parametrize(
+    "page, launcher, platform, devices",
+    [
+        ("launch.md", "slurm.sbatch", "gpu", 32),
+        ("launch.md", "tpu_pod.sh", "tpu", 64),
+        ("launch.md", "xpk workload", "tpu", 64),
+        ("launch/slurm.sbatch", "slurm.sbatch", "gpu", 32),
+        ("launch/tpu_pod.sh", "tpu_pod.sh", "tpu", 64),
+        ("parallelism.md", "mesh.context=4", "gpu", 64),
+        ("parallelism.md", "mesh.fsdp=4", "gpu", 8),
+    ],
+)
+def test_commands_of_the_pages_fit_their_devices(page, launcher, platform, devices, monkeypatch):
+    """A host has eight of them."""
+    monkeypatch.setattr(sharding, "arrange", lambda shape, names, _: jax.sharding.AbstractMesh(shape, names))
+    present = [SimpleNamespace(platform=platform, process_index=n // 8, slice_index=0) for n in range(devices)]
+    text = (LAUNCH.parent / page).read_text().replace("\\\n", " ")
+    (line,) = [line for line in text.splitlines() if launcher in line and "configs/lm_1b.py" in line]
+    path, *overrides = re.findall(r"--config[.=][^\s']+", line)
+    config = configs.load(ROOT / path.partition("=")[2], configs.from_arguments(overrides))
+    sharding.check(config, sharding.make_mesh(config.mesh, present))
 
 
 @pytest.mark.full

@@ -2,12 +2,14 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,6 +22,7 @@ from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder
 
+ROOT = Path(__file__).parents[2]
 CONFIG = """
 import ml_collections
 
@@ -48,16 +51,25 @@ def free_port():
         return server.getsockname()[1]
 
 
-def start(path, run, count, *arguments, devices=1):
-    """The processes of one training, each with its output in a file of its own."""
+def start(path, run, count, *arguments, devices=1, before=(), of_last=(), folders=(ROOT, ROOT)):
+    """The processes of one training, each with its output in a file of its own; the last may be started in another way.
+
+    Args:
+        before: words before the last one's command.
+        of_last: arguments that it alone gets.
+        folders: in which the first and the last run.
+    """
     where = f"localhost:{free_port()}"
     made = []
     for index in range(count):
         command = [sys.executable, "-m", "bam_jax.train", f"--config={path / 'tiny.py'}", f"--workdir={path / run}"]
         command += [f"--coordinator={where}", f"--processes={count}", f"--process={index}", *arguments]
+        if index == count - 1:
+            command = [*before, *command, *of_last]
         with (path / f"{run}.{index}").open("w") as output:
-            environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
-            made.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
+            environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), "PYTHONPATH": str(ROOT)}
+            folder = folders[index == count - 1]
+            made.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder))
     return made
 
 
@@ -219,6 +231,49 @@ def test_processes_train_as_one_with_all_their_devices_does(path, count, devices
     codes, said = ended(path, "run", start(path, "run", count, *mesh, devices=devices))
     assert codes == [0] * count, said
     same(*[whole(path, run, *mesh) for run in ("run", "alone")], rtol=1e-5, atol=1e-7)
+
+
+@pytest.fixture
+def another_host(tmp_path):
+    """The words before a command that jax takes for another host's: the kernel tells it another number of its start."""
+    (tmp_path / "boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
+    mount = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+    words = ["unshare", "--mount", "sh", "-c", mount, str(tmp_path / "boot_id")]
+    if shutil.which("unshare") is None or subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets no process have mounts of its own")
+    return words
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "devices, axes", [(1, {"fsdp": 2}), (2, {"data": 2, "tensor": 2}), (2, {"tensor": 2, "context": 2})], ids=str
+)
+def test_two_hosts_train_as_one_does(path, another_host, devices, axes):
+    mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
+    codes, said = ended(path, "run", start(path, "run", 2, *mesh, devices=devices, before=another_host))
+    assert codes == [0, 0], said
+    same(*[whole(path, run, *mesh) for run in ("run", "alone")], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.full
+def test_processes_of_different_configurations_are_refused(path):
+    for mine in ("--config.steps=40", "--config.mesh.fsdp=1"):
+        codes, said = ended(path, "run", start(path, "run", 2, TWO, of_last=[mine]), seconds=60)
+        says = "error: the processes have different configurations; give all of them the same command (process"
+        assert codes == [2, 2] and all(says in text for text in said), said
+    assert not (path / "run").exists()
+
+
+@pytest.mark.full
+def test_processes_of_different_copies_of_the_data_are_refused(path):
+    for folder, text in (("here", "a tale of some length, "), ("there", "a tale of other length, ")):
+        (path / folder).mkdir()
+        (path / folder / "text.txt").write_text(text * 100)
+    made = start(path, "run", 2, TWO, "--config.data.source=text.txt", folders=[path / "here", path / "there"])
+    codes, said = ended(path, "run", made, seconds=60)
+    says = "error: the processes read different documents; give all of them the same copy of config.data (process"
+    assert codes == [2, 2] and all(says in text for text in said), said
+    assert not (path / "run").exists()
 
 
 @pytest.mark.full

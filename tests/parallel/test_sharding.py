@@ -135,13 +135,15 @@ def test_axes_that_divide_nothing():
 
 
 def test_the_mesh_of_what_is_there(monkeypatch):
-    monkeypatch.setattr(jax, "make_mesh", lambda shape, *_, devices, **__: (shape, len(devices)))
+    monkeypatch.setattr(sharding, "arrange", lambda shape, _, devices: (shape, len(devices)))
     gpus = [Device(process_index=n // 8) for n in range(32)]
     tpus = [Device("tpu", process_index=n // 4, slice_index=n // 16) for n in range(32)]
     for devices, stated, shape in (
         (gpus, {}, (4, 8, 1, 1)),
         (tpus, {}, (2, 16, 1, 1)),
-        (gpus, {"tensor": 3 + 1, "context": 2}, (1, 4, 4, 2)),
+        (gpus, {"tensor": 4, "context": 2}, (4, 1, 4, 2)),
+        (gpus, {"tensor": 2}, (4, 4, 2, 1)),
+        (tpus, {"context": 32}, (1, 1, 1, 32)),
         (gpus[:24], {}, (3, 8, 1, 1)),
         (gpus, {"fsdp": 2, "context": 4}, (4, 2, 1, 4)),
         (gpus, {"data": 2}, (2, 16, 1, 1)),

@@ -8,6 +8,7 @@ import pytest
 from bam_jax import config
 from bam_jax.experiments import results
 from bam_jax.report.progress import describe_training
+from bam_jax.system import lock
 from bam_jax.training import run_folder
 
 
@@ -45,9 +46,9 @@ def test_weights_from_elsewhere_are_a_finished_run(run):
 
 
 def test_a_run_is_running_while_a_process_holds_it(run):
-    with (run / run_folder.LOCK).open("a") as lock:
+    with (run / lock.NAME).open("a") as held:
         assert said(run) == "stopped before its first record"
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert said(run) == "running, before its first record"
         reach(run, 7)
         assert said(run) == "running, step 7 of 90"

@@ -95,6 +95,16 @@ def test_nothing_held_out_is_said_before_a_folder_is_made(text, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_text_with_nothing_to_predict_is_said_before_a_folder_is_made(text, tmp_path):
+    data = {"task": "masked", "tokenizer": "byte", "mask_fraction": 1e-9}
+    config = described(text, eval_every=2, data=data, model=SIZES | {"causal": False})
+    with pytest.raises(
+        UserError, match="the first config.eval_tokens=100 of it have nothing to predict; measure on more"
+    ):
+        loop.fit(config, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_the_compiler_leaves_the_gradient_out(text, accumulate):
     """A forward pass is about a third of the operations, in each micro-batch as well."""

@@ -89,6 +89,16 @@ def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
         train.main(command)
 
 
+def test_other_text_is_not_gone_on_with(finished, folder):
+    text = finished / "text.txt"
+    before = text.read_text()
+    text.write_text(before + "one file more, or another Python's documentation")
+    with pytest.raises(UserError, match="config.data names other documents than this run was trained on so far"):
+        loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)
+    text.write_text(before)
+    assert len(loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)) == 6
+
+
 def test_other_fields_stay_and_experiments_do_not_go_on(finished, folder):
     config = longer(finished, 6)
     with pytest.raises(UserError, match=r"config.steps=4, not 6"):

@@ -1,10 +1,12 @@
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 
-from bam_jax.config import Config, DataConfig
+from bam_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig
 from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
@@ -26,9 +28,38 @@ def test_claim_writes_the_configuration_once(tmp_path):
 @pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])
 def test_claim_refuses_another_configuration(tmp_path, changed):
     claim(tmp_path / "run", Config(seed=3))
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options)"):
         claim(tmp_path / "run", changed)
     assert run_folder.read_config(tmp_path / "run") == Config(seed=3)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"optimizer": OptimizerConfig(accumulate=4)},
+        {"data": DataConfig(workers=2)},
+        {"mesh": MeshConfig(data=2)},
+        {"logger": "wandb"},
+    ],
+    ids=lambda changed: "".join(changed),
+)
+def test_a_run_goes_on_with_other_values_of_what_changes_no_mathematics(tmp_path, changed):
+    claim(tmp_path / "run", Config())
+    (tmp_path / "run" / "checkpoints" / "10").mkdir(parents=True)
+    claim(tmp_path / "run", dataclasses.replace(Config(), **changed))
+    assert run_folder.read_config(tmp_path / "run") == Config()
+
+
+def test_a_folder_in_which_nothing_is_trained_takes_a_new_configuration(tmp_path):
+    """The remedies for a first step that needs too much memory are other configurations."""
+    claim(tmp_path / "run", Config())
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    mended = Config(batch=8, data=DataConfig(tokenizer="byte"))
+    assert run_folder.check_configuration(tmp_path / "run", mended, False) == mended.steps
+    claim(tmp_path / "run", mended)
+    assert run_folder.read_config(tmp_path / "run") == mended
+    assert load_tokenizer(tmp_path / "run", "byte").name == "byte"
 
 
 def test_claim_refuses_what_is_not_a_run(tmp_path):
@@ -78,6 +109,6 @@ def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
     claim("stdlib/run", Config(data=DataConfig(source="stdlib")))  # no folder's name
     named = Config(data=DataConfig(source="wikitext-2"))
     for run in ("corpora/wikitext-2", tmp_path / "corpora" / "wikitext-2" / "run"):
-        with pytest.raises(UserError, match="corpora/wikitext-2, where its own files would be read as data"):
+        with pytest.raises(UserError, match="corpora/wikitext-2, where it would be read as data"):
             claim(run, named)
     claim("corpora/run", named)

@@ -9,6 +9,9 @@ from bam_jax.data.tasks.passkey import plant
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.system.errors import UserError
 
+STREAMS = {"train": (), "held_out": (1,)}
+"""The spawn key of each split's random numbers."""
+
 
 class Planted:
     """Random windows of the text, with keys planted in some (`passkey.plant`).
@@ -21,6 +24,7 @@ class Planted:
         fraction: probability that a row gets a key.
         answer_weight: loss weight of the digits where a key stands again.
         seed: decides on windows and keys.
+        split: "train" or "held_out"; each has keys of its own.
 
     Raises:
         UserError: another tokenizer than "char", or the text does not fill a row.
@@ -36,6 +40,7 @@ class Planted:
         fraction: float,
         answer_weight: float,
         seed: int,
+        split: str,
     ) -> None:
         if not isinstance(tokenizer, CharTokenizer):
             raise UserError(f"the task 'passkey' needs the tokenizer 'char', not '{tokenizer.name}'")
@@ -43,7 +48,7 @@ class Planted:
         if len(self._stream) <= context:
             raise too_short(len(self._stream), context)
         self._tokenizer = tokenizer
-        self._context, self._size, self._seed = context, block, seed
+        self._context, self._size, self._seed, self._key = context, block, seed, STREAMS[split]
         self._fraction, self._answer_weight = fraction, answer_weight
         self._block = Memo(self._make, size=2)  # a batch of a mixture may begin in one and end in the next
 
@@ -59,7 +64,7 @@ class Planted:
         return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights[:, 1:]}
 
     def _make(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng([self._seed, block])
+        rng = np.random.default_rng(np.random.SeedSequence([self._seed, block], spawn_key=self._key))
         starts = rng.integers(0, len(self._stream) - self._context, (self._size, 1))
         cuts = [self._stream.cut(start, start + self._context + 1) for start in starts.ravel().tolist()]
         return plant(

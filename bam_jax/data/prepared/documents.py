@@ -1,6 +1,7 @@
 """Tokenised documents that can be read in any order: texts in memory, or a prepared folder."""
 
 import functools
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -26,6 +27,8 @@ class Documents(Protocol):
     """Tokens of each document, its end token included: [N] int32; read shard by shard."""
     shards: np.ndarray
     """The number of each shard's first document, and N: [S + 1] int64."""
+    checksum: int
+    """The CRC-32 of all ids, or of the shards' own checksums: other documents have another."""
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The documents of these numbers.
@@ -53,6 +56,7 @@ class InMemory:
         self.shards = np.array([0, len(encoded)], np.int64)
         self._stream = np.concatenate([np.zeros(0, np.int32), *encoded])
         self._stops = np.cumsum(self.lengths, dtype=np.int64)
+        self.checksum = zlib.crc32(self._stream, zlib.crc32(self.lengths))
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
@@ -75,7 +79,7 @@ class Begun:
         self._documents = documents
         self._bos = np.array([bos], np.int32)
         self.lengths = documents.lengths + 1
-        self.shards = documents.shards
+        self.shards, self.checksum = documents.shards, documents.checksum
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""

@@ -52,11 +52,15 @@ def complete(options: argparse.Namespace) -> PreparationRequest:
     Raises:
         UserError: an option is missing, unknown or contradicts another, or the corpus is not there.
     """
-    limits = _limits(options)
-    spec = options.tokenizer
     if options.preset is None:
         require(options, "source")
-    elif spec is None:
+        if options.split is not None:
+            raise UserError(f"--split={options.split} is one of a --preset's; name the files of it with --source")
+    if options.split is None:
+        options.split = "train"
+    limits = _limits(options)
+    spec = options.tokenizer
+    if options.preset is not None and spec is None:
         spec = find_corpus(options.preset, options.split).tokenizer
     if spec is None:
         require(options, "tokenizer")

@@ -10,6 +10,7 @@ import array
 import functools
 import hashlib
 import os
+import zlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,6 +47,8 @@ class Split:
     """Tokens of each document, its end token included: [N] int32, a memory-map."""
     shards: np.ndarray
     """The number of each shard's first document, and N: [S + 1] int64."""
+    checksum: int
+    """The CRC-32 of the shards' SHA-256."""
 
     def __init__(self, folder: Path, manifest: Manifest, name: str) -> None:
         if manifest.next is not None:
@@ -57,6 +60,7 @@ class Split:
         for shard, file in zip(shards, self._files, strict=True):
             _check_size(file, shard.bytes)
         self.shards = np.cumsum([0, *(shard.documents for shard in shards)], dtype=np.int64)
+        self.checksum = zlib.crc32("".join(shard.sha256 for shard in shards).encode())
         lengths = lengths_path(folder, name)
         _check_size(lengths, 4 * int(self.shards[-1]))
         # A file of no bytes cannot be mapped.

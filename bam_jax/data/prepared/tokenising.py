@@ -68,16 +68,18 @@ def batch_records(fragments: list[Fragment], start: tuple[int, int]) -> Iterator
     records: list[Record] = []
     ends: list[tuple[int, int]] = []
     size, before = 0, sum(fragment.size for fragment in fragments[: start[0]])
+    reached = before  # the end of the last record that is in a batch
     for number, fragment in enumerate(fragments[start[0] :], start[0]):
         first = start[1] if number == start[0] else 0
         for index, (record, read) in enumerate(itertools.islice(fragment.read(), first, None), first + 1):
             length = _weigh(record)
             if records and size + length > BATCH:
-                yield RecordBatch(tuple(records), tuple(ends), before + read)
+                yield RecordBatch(tuple(records), tuple(ends), reached)
                 records, ends, size = [], [], 0
             records.append(record)
             ends.append((number, index))
             size += length
+            reached = before + read
         before += fragment.size
     if records:
         yield RecordBatch(tuple(records), tuple(ends), before)

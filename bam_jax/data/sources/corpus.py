@@ -27,6 +27,24 @@ def find_path(source: str) -> str | None:
     return None if CORPORA[source].make is not None else _default_folder(source)
 
 
+def check_outside(name: str, path: Path, source: str) -> None:
+    """See that what is written does not lie in a source, where it would be read as data.
+
+    Args:
+        name: what an error calls the path.
+        path: of a file or a folder to be written.
+        source: a path, an address, or the name of a corpus.
+
+    Raises:
+        UserError: it does.
+    """
+    read = find_path(source)
+    if read is not None and path.resolve().is_relative_to(Path(read).resolve()):
+        raise UserError(
+            f"{name} lies in the data source {read}, where it would be read as data; give one outside of it"
+        )
+
+
 def find_corpus(name: str, split: str) -> Corpus:
     """The corpus of a name.
 

@@ -20,6 +20,8 @@ from bam_jax.system.files import File, is_remote, list_files, too_large
 
 SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": ARTICLES.name, ".tokens": ARTICLES.name}
 """The contents of a file by its suffix: a document; a record a line; records in columns; WikiText's articles."""
+IN_FIELDS = ("jsonl", "parquet")
+"""Contents whose records have fields."""
 ALL_FILES = ("*",)
 BY_SUFFIX = "auto"
 ERRORS = ("strict", "replace")
@@ -74,7 +76,8 @@ class Source:
         """Its fragments, always in the same order.
 
         Raises:
-            UserError: nothing there, no file of a known kind, or one that cannot be opened.
+            UserError: nothing there, no file of a known kind, or one that cannot be opened or has no fields where several are
+                asked for.
         """
         if self.make is not None:
             return [_made(self.path, self.make)]
@@ -98,7 +101,12 @@ class Source:
         found: list[Fragment] = []
         in_lines: list[File] = []
         for file in files:
-            match SUFFIXES[file.kind] if self.format == BY_SUFFIX else self.format:
+            kind = SUFFIXES[file.kind] if self.format == BY_SUFFIX else self.format
+            if len(self.fields) > 1 and kind not in IN_FIELDS:
+                raise UserError(
+                    f"{file.path} has no fields {', '.join(self.fields)}; take it away, or name the files that have them"
+                )
+            match kind:
                 case "text":
                     found.append(Fragment(file.name, file.size, functools.partial(_read_text, file, self)))
                 case "jsonl":

@@ -50,7 +50,7 @@ def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
     if not (folder / IDENTITY).exists():
         return tokenizer(spec)
     identity = _identity(folder)
-    copied = any(path.name != IDENTITY for path in folder.iterdir())
+    copied = any(path.name != IDENTITY and path.name[0] != "." for path in folder.iterdir())  # of a system or a draft
     own = f"{identity['name']}:{folder}" if copied and spec == identity["spec"] else spec
     return tokenizer(own).check(identity["hash"], str(run))
 

@@ -23,10 +23,12 @@ from hypothesis import strategies as st
 
 from bam_jax.data import prepare
 from bam_jax.data.prepared import shards, tokenising, writing
+from bam_jax.data.prepared.estimate import estimate
 from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
 from bam_jax.data.prepared.thresholds import draw
 from bam_jax.data.prepared.tokenising import Encoder, batch_records, tokenise
 from bam_jax.data.sources.fragment import Fragment
+from bam_jax.data.sources.source import Source
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer
@@ -285,17 +287,38 @@ def test_folders_of_other_things_are_refused(tmp_path):
     (tmp_path / "out" / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="out holds other files; name a folder that is empty"):
         run(corpus(tmp_path / "in", words(3)), tmp_path / "out")
-    assert contents(tmp_path / "out").keys() == {"thesis.tex"}
+    assert contents(tmp_path / "out").keys() == {"thesis.tex", lock.NAME}
+
+
+def test_a_folder_in_its_own_source_is_refused(tmp_path):
+    """The copy of its tokenizer would be text of the source when it is gone on with."""
+    source = corpus(tmp_path / "in", words(3))
+    with pytest.raises(UserError, match="--out=.*in/out lies in the data source .*in, where it would be read as data"):
+        run(source, source / "out")
+    assert not (source / "out").exists()
+
+
+def test_a_split_is_a_presets(tmp_path):
+    for name in ("train", "test"):
+        with pytest.raises(UserError, match=f"--split={name} is one of a --preset's; name the files of it"):
+            run(corpus(tmp_path / "in", words(3)), tmp_path / "out", f"--split={name}")
 
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path):
     (tmp_path / "out").mkdir()
-    with lock.hold(tmp_path / "out"), pytest.raises(UserError, match="another process is preparing"):
+    with lock.hold(tmp_path / "out" / lock.NAME), pytest.raises(UserError, match="another process is preparing"):
         run(corpus(tmp_path / "in", words(3)), tmp_path / "out")
     run(tmp_path / "in", tmp_path / "out")
 
 
 # The hold-out
+
+
+def test_the_estimate_of_long_documents(tmp_path):
+    """Of records that each fill a batch it reads two: what stands behind them is not read yet."""
+    corpus(tmp_path, ["x" * tokenising.BATCH] * 12, files=1)
+    found = estimate(Source(str(tmp_path)).fragments(), Encoder(tokenizer("byte"), 0))
+    assert abs(found.tokens / (12 * (tokenising.BATCH + 1)) - 1) < 0.01 and found.documents == 12
 
 
 def test_the_holdout_is_of_whole_documents_and_of_the_size_asked_for(tmp_path):
@@ -340,7 +363,7 @@ def test_too_large_a_holdout_is_refused_before_anything_is_written(tmp_path):
         UserError, match=r"--holdout-tokens=3000 is more than a third of the source's tokens \(about \d+\)"
     ):
         run(source, tmp_path / "out", "--holdout-tokens=3000")
-    assert not list((tmp_path / "out").iterdir())
+    assert contents(tmp_path / "out").keys() == {lock.NAME}
     run(source, tmp_path / "out")
 
 

@@ -76,6 +76,14 @@ def test_several_fields_are_a_record(tmp_path):
     assert read(tmp_path, "query", "positive", "negative") == 2 * [("q0", "p0", "n0"), ("q1", "p1", "n1")]
 
 
+@pytest.mark.parametrize("name", ["README.txt", "wiki.raw", "wiki.tokens"])
+def test_a_file_without_fields_is_none_of_records(tmp_path, name):
+    (tmp_path / "b.jsonl").write_text('{"query": "q", "positive": "p"}')
+    (tmp_path / name).write_text("about these files")
+    with pytest.raises(UserError, match=f"{name} has no fields query, positive; take it away, or name the files that"):
+        read(tmp_path, "query", "positive")
+
+
 @settings(max_examples=20)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=9), st.integers(1, 4))
 def test_kinds_agree(tmp_path_factory, texts, rows):

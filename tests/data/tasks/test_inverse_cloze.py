@@ -8,7 +8,7 @@ import pytest
 from bam_jax import config as configs
 from bam_jax.data import loader, make_retrieval, tokenizers
 from bam_jax.data.tasks.inverse_cloze import LONGEST, SHORTEST, Sizes, cut_sentences, make
-from bam_jax.system import errors
+from bam_jax.system import errors, lock
 from bam_jax.system.errors import UserError
 
 SIZES = Sizes(passage=120, document=1500, questions=4, test=0.5)
@@ -127,3 +127,18 @@ def test_the_command_writes_files(tmp_path, capsys):
     query = tokenizer.decode(batch["query"][0, : batch["query_length"][0]])
     assert any(record["query"].startswith(query) for record in expected.triplets)
     assert command(*asked) == 2 and "has a queries.jsonl; remove it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "corpus.jsonl", "bpe.json"])
+def test_files_of_the_user_stay(tmp_path, capsys, name):
+    for n, each in enumerate(TEXTS):
+        (tmp_path / f"{n:02}.txt").write_text(each)
+    asked = [f"--source={tmp_path}", "--passage=120", "--document=1500", "--vocab=300"]
+    mine = tmp_path.with_name(f"{tmp_path.name}-mine")
+    mine.mkdir()
+    (mine / name).write_text("mine")
+    assert command(*asked, f"--out={mine}") == 2
+    assert f"{name} holds something else than this command writes" in capsys.readouterr().err
+    assert (mine / name).read_text() == "mine" and {path.name for path in mine.iterdir()} == {lock.NAME, name}
+    assert command(*asked, f"--out={tmp_path}/out") == 2
+    assert "out lies in the data source" in capsys.readouterr().err

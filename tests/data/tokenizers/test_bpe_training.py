@@ -51,6 +51,10 @@ def test_it_joins_what_stands_together_most_often(tmp_path):
         (["--vocab=400", "--out=there.json"], "there.json exists"),
         (["--vocab=400", "--source=none"], "none does not exist"),
         (["--vocab=400", "--characters=0"], "must be more than 0"),
+        (
+            ["--vocab=400", "--source=.", "--out=vocab.txt"],
+            "vocab.txt lies in the data source ., where it would be read",
+        ),
     ],
 )
 def test_what_is_refused(tmp_path, monkeypatch, arguments, says):

@@ -128,6 +128,9 @@ def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
     ]
     with pytest.raises(UserError, match="'char' has hash"):
         load_tokenizer(tmp_path, "char")
+    for stray in (".identity.json.4711", ".DS_Store"):
+        (tmp_path / "tokenizer" / stray).touch()
+    assert load_tokenizer(tmp_path, "byte").name == "byte"
 
 
 @pytest.mark.parametrize(
