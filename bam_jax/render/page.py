@@ -187,7 +187,7 @@ def table_to_markdown(table: Table) -> str:
 
 
 def _wide(table: Table) -> list[bool]:
-    """Whether each column holds words. A column has one alignment, so that its short cells stand below its long ones."""
+    """A truth for each column: it holds words. A column has one alignment, so that its short cells stand below its long ones."""
     columns = zip(*table.rows, strict=True)
     return [any(len(_said(cell)) > WIDE for cell in column) for column in columns] or [False] * len(table.head)
 
