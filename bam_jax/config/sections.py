@@ -40,7 +40,7 @@ class DataConfig(ConfigSection):
 
     source: str = "stdlib"
     """"stdlib" (the documentation every Python carries) or another corpus of `bam_jax.data.corpora`, or a folder or file of
-    .txt or .jsonl, or a folder that `bam_jax.data.prepare` wrote."""
+    .txt, .jsonl or .parquet, or a folder that `bam_jax.data.prepare` wrote."""
     tokenizer: str = "char"
     """"char", "byte", "mistral", "gpt2" or "gpt2:FOLDER", "bert:PATH", "bpe:PATH" (`bam_jax.data.tokenizers`)."""
     task: str = "packed"
