@@ -273,6 +273,8 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:  # what orbax and tensorstore raise on bad files
         *_, root = causes(error)
+        if isinstance(root, UserError):  # of the loader, of whose data a sound checkpoint may be none
+            raise root from error
         why = f"{type(root).__name__}: {' '.join(str(root).split())[:160]}"
         raise UserError(f"checkpoint {path} cannot be read{changes}; {_REMEDY} ({why})") from error
 
