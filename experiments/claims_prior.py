@@ -30,7 +30,7 @@ NOTES = (
     "A claim of accuracy at one depth is of the mean over ten seeds, and does not say that each model does it: ten of ten "
     "seeds leave .69 to 1 of all. Models of one seed share texts and prompts at all depths, and the claim over all depths counts "
     "them as 40 independent ones, which it calls seeds. If two models of a seed agreed with a correlation of .3, 40 of 40 would "
-    "have the one-sided p-value .06, not .015. It tells only if 20 claims or more of this page do.",
+    "have the one-sided p-value .06, not .015. A verdict on it needs 20 claims of the page that have one.",
     "Perplexity is of 32,768 characters, on which the method and the rates were chosen as well; that text leaves .2 to .3% of a "
     "ratio in doubt. ALiBi was 8 to 12% higher in the screening, so that the claims against it are no test.",
 )

@@ -1,4 +1,4 @@
-"""A start of BAM's prior that needs no luck: where it begins, at what rate it learns, and what Scalable Softmax counts.
+"""Starts of BAM's prior, and their luck: where it begins, at what rate it learns, and what Scalable Softmax counts.
 
 Command:  python -m bam_jax.sweep experiments/prior_study.py --records=experiments/records/prior_study.jsonl
 Then:     python -m bam_jax.report runs/prior_study

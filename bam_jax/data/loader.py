@@ -141,9 +141,8 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
         UserError: no or unreadable text, none held out, or text at an address that is not allowed.
     """
     parts = [part for _, part in config.data.parts().values()]
-    read = [
-        part for part in parts if part.task not in SYNTHETIC
-    ] or parts  # what is made names a source by default alone
+    # A part that is made names a source by default alone.
+    read = [part for part in parts if part.task not in SYNTHETIC] or parts
     sources = {(part.source, part.text_field, part.holdout, part.held_out_source): part for part in read}
     for part in sources.values():
         source = part.held_out_source or part.source

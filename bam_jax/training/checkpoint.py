@@ -261,9 +261,8 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     try:
         if processes.is_first():
             _verify(path, abstract)
-        agreement.from_first(
-            step
-        )  # none reads what is not verified: orbax complains of it with a traceback for each array
+        # None reads what is not verified: orbax complains of it with a traceback for each array.
+        agreement.from_first(step)
         _check_shapes(path, abstract["model"], changes)
         arrays = {name: part for name, part in abstract.items() if name != DATA}
         if DATA in abstract:  # alone: what it refuses would leave reads of the arrays behind that nothing waits for

@@ -365,7 +365,7 @@ def test_a_finished_run_is_not_overwritten(rng, tmp_path):
 
 
 def laid_out(name, changes):
-    """What `export` would write of a model of zeros."""
+    """The files that `export` would write of a model of zeros."""
     sizes = {"data.tokenizer": "byte", "context": 32, "model.layers": 2, "model.width": 8, "model.heads": 2}
     config = override({}, sizes | {"model.hidden": 8, "model.family": "gpt2" if name == "cable" else "llama"} | changes)
     _, tree = transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=257, rngs=nnx.Rngs(0))))

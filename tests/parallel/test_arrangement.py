@@ -13,7 +13,7 @@ NAMES = ("rows", "parts", "heads", "tokens")
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What jax asks of one."""
+    """A device with the attributes that jax asks for."""
 
     slice_index: int
     id: int

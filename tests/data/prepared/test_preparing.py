@@ -315,7 +315,7 @@ def test_two_processes_do_not_write_into_one_folder(tmp_path):
 
 
 def test_the_estimate_of_long_documents(tmp_path):
-    """Of records that each fill a batch it reads two: what stands behind them is not read yet."""
+    """The first batch reads two records that each fill one: nothing behind them is read yet."""
     corpus(tmp_path, ["x" * tokenising.BATCH] * 12, files=1)
     found = estimate(Source(str(tmp_path)).fragments(), Encoder(tokenizer("byte"), 0))
     assert abs(found.tokens / (12 * (tokenising.BATCH + 1)) - 1) < 0.01 and found.documents == 12
