@@ -169,16 +169,18 @@ class ContextualBAM(_RunningSum):
 
     Options:
       init: shape and log_scale at first: "ladder", see `far_and_near`; "uniform": 0 and 0.
+      near_decay: of "ladder", as BAM has it.
 
     Source: ours; the prior of BAM section 2.3 over the sums of CABLE section 3.
     """
 
     extrapolates = "yes, with SSMax"
 
-    def __init__(self, dims: Dims, *, init: str = "ladder", rngs: nnx.Rngs):
+    def __init__(self, dims: Dims, *, init: str = "ladder", near_decay: float | None = None, rngs: nnx.Rngs):
         self.step_size = _linear(dims, rngs, bias=math.log(math.e - 1))
-        inits = {"ladder": far_and_near, "uniform": lambda heads: (jnp.zeros(heads), jnp.zeros(heads))}
-        shape, log_scale = inits[among("init", init, inits)](dims.heads)
+        zeros = jnp.zeros(dims.heads)
+        inits = {"ladder": lambda: far_and_near(dims, near_decay), "uniform": lambda: (zeros, zeros)}
+        shape, log_scale = inits[among("init", init, inits)]()
         self.shape, self.log_scale = nnx.Param(shape), nnx.Param(log_scale)
 
     def step(self, x: Array) -> Array:

@@ -106,16 +106,21 @@ Gaussian = learned(biases.Gaussian, log_width=math.log(16.0))
 StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 
 
-def far_and_near(heads: int) -> tuple[Array, Array]:
+def far_and_near(dims: Dims, near_decay: float | None = None) -> tuple[Array, Array]:
     """The start "ladder": shape and log_scale of one head that looks far and of others that look near, each [H].
 
     The first head has shape -1: keys nearby are penalised and distant ones are not. The others have shape 1, ALiBi's, with
-    slopes from 1 to exp(-3) nats per token.
+    slopes from 1 nat per token to near_decay / training context, or to exp(-3).
+
+    Args:
+        near_decay: what the gentlest near head takes from a key one training context away, in nats. Where it is small, that
+            head can serve retrieval within the training context and not beyond, and some seeds come to rely on it.
 
     Source: ours, docs/prior_study.md.
     """
-    shape = jnp.ones(heads).at[0].set(-1.0)
-    return shape, jnp.concatenate([jnp.zeros(1), jnp.linspace(0.0, -3.0, heads - 1)])
+    gentlest = -3.0 if near_decay is None else math.log(positive("near_decay", near_decay) / dims.context)
+    shape = jnp.ones(dims.heads).at[0].set(-1.0)
+    return shape, jnp.concatenate([jnp.zeros(1), jnp.linspace(0.0, gentlest, dims.heads - 1)])
 
 
 class BAM(Encoding):
@@ -128,6 +133,7 @@ class BAM(Encoding):
         negative shapes, and look far);
         "ladder": as `far_and_near` has it.
       spread: the largest shape of "spread".
+      near_decay: of "ladder", see `far_and_near`; None: slopes to exp(-3), whatever the training context.
       train_shape, train_scale, train_loc: which parameters train; the paper fixes loc at 0.
 
     Source: BAM section 2.3, appendices C and H.1; one prior per head per layer.
@@ -142,6 +148,7 @@ class BAM(Encoding):
         *,
         init: str = "uniform",
         spread: float = 1.0,
+        near_decay: float | None = None,
         train_shape: bool = True,
         train_scale: bool = True,
         train_loc: bool = False,
@@ -155,7 +162,7 @@ class BAM(Encoding):
             "sampled": lambda: (jax.random.normal(rngs.params(), (heads,)), zeros),
             "linspace": lambda: (jnp.linspace(0.0, 1.0, heads), zeros),
             "spread": lambda: (jnp.linspace(-spread, spread, heads), zeros),
-            "ladder": lambda: far_and_near(heads),
+            "ladder": lambda: far_and_near(dims, near_decay),
         }
         shape, log_scale = inits[among("init", init, inits)]()
         variable = lambda value, train: (nnx.Param if train else Frozen)(value)

@@ -84,15 +84,27 @@ def test_contextual_bam_is_the_prior_of_its_own_sums(rng):
     np.testing.assert_allclose(np.asarray(table)[..., apart], expected[..., apart], rtol=1e-4)
 
 
-def test_contextual_bam_starts_as_bam_over_positions(rng):
+@pytest.mark.parametrize("near_decay", [None, 9.0])
+def test_contextual_bam_starts_as_bam_over_positions(near_decay):
     """Steps are 1 where the input is 0, and the prior that counts keys is that of positions."""
-    made, positions = ContextualBAM(DIMS, rngs=nnx.Rngs(0)), BAM(DIMS, init="ladder", rngs=nnx.Rngs(0))
+    made = ContextualBAM(DIMS, near_decay=near_decay, rngs=nnx.Rngs(0))
+    positions = BAM(DIMS, init="ladder", near_decay=near_decay, rngs=nnx.Rngs(0))
     at = jnp.arange(T, dtype=jnp.float32)[None, None]
     table = biases.table(made.bias(), *made.coordinate(jnp.zeros((1, T, 4)), jnp.ones((1, T), bool), None))
     expected = biases.table(positions.bias(), at, at)
     past = np.tril(np.ones((T, T), bool), -1)
     np.testing.assert_allclose(np.asarray(table)[..., past], np.asarray(expected)[..., past], rtol=1e-4)
     np.testing.assert_array_equal(*(biases.table(x, at, at) for x in (made.bias().by_offset(), positions.bias())))
+
+
+@pytest.mark.parametrize("context", [8, 512])
+def test_the_gentlest_near_head_forgets_within_the_training_context(context):
+    """One head looks far; from the sharpest near head to the gentlest, a key a context away loses context to 9 nats."""
+    made = BAM(Dims(4, 4, context), init="ladder", near_decay=9.0, rngs=nnx.Rngs(0)).bias()
+    at = lambda position: jnp.full((1, 1, 1), float(position))
+    table = biases.table(made, at(context), at(0)).reshape(-1)
+    assert table[0] > -1 / (context - 1) and table[1] == pytest.approx(-context) and table[-1] == pytest.approx(-9.0)
+    assert jnp.all(jnp.diff(jnp.abs(table[1:])) * (9.0 - context) > 0)
 
 
 def test_steps_of_one_and_the_weight_of_a_slope_are_alibi():
