@@ -27,6 +27,8 @@ ENCODER_RATES = RATES.with_name("encoder_rates.json")
 """The same of encoders (`experiments/encoder_rates.py`)."""
 SYNTHETIC_RATES = RATES.with_name("synthetic_rates.json")
 """The same of synthetic tasks (`experiments/synthetic_rates.py`)."""
+PATTERN_RATES = RATES.with_name("patterns_rates.json")
+"""The same of patterns of layers (`experiments/patterns_rates.py`)."""
 
 MIDDLE = 256_000
 """Tokens of the paper beyond which a length has fewer prompts: the time of a prompt grows with the square of its length."""

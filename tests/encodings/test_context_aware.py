@@ -103,7 +103,11 @@ def test_the_gentlest_near_head_forgets_within_the_training_context(context):
     made = BAM(Dims(4, 4, context), init="ladder", near_decay=9.0, rngs=nnx.Rngs(0)).bias()
     at = lambda position: jnp.full((1, 1, 1), float(position))
     table = biases.table(made, at(context), at(0)).reshape(-1)
-    assert table[0] > -1 / (context - 1) and table[1] == pytest.approx(-context, 1e-5) and table[-1] == pytest.approx(-9, 1e-5)
+    assert (
+        table[0] > -1 / (context - 1)
+        and table[1] == pytest.approx(-context, 1e-5)
+        and table[-1] == pytest.approx(-9, 1e-5)
+    )
     assert jnp.all(jnp.diff(jnp.abs(table[1:])) * (9.0 - context) > 0)
 
 

@@ -1,15 +1,31 @@
 """The experiment of patterns: what it trains, and what it asks."""
 
+import json
+import re
+import runpy
 from pathlib import Path
 
 import pytest
 from flax import nnx
 
-from bam_jax.experiments import experiment, jobs
+from bam_jax.experiments import claims, experiment, jobs, small
+from bam_jax.experiments.cells import Measured
+from bam_jax.experiments.claims import Verdict
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
 PATH = Path(__file__).parents[2] / "experiments" / "patterns.py"
+
+
+@pytest.fixture
+def rates(tmp_path, monkeypatch):
+    """Rates as the search writes them: here the last try of each method."""
+    tries = runpy.run_path(str(PATH.with_name("patterns_rates.py")))["TRIES"]
+    assert {len(tried) for tried in tries.values()} == {3}
+    monkeypatch.setattr(small, "PATTERN_RATES", tmp_path / "patterns_rates.json")
+    chosen = {method: {**tried[-1], "optimizer.rate": 1e-3 * n} for n, (method, tried) in enumerate(tries.items(), 1)}
+    small.PATTERN_RATES.write_text(json.dumps({"rates": chosen}))
+    return chosen
 
 
 def test_no_paper_has_them():
@@ -19,8 +35,24 @@ def test_no_paper_has_them():
         experiment.load(PATH, scale="paper")
 
 
+def test_the_small_scale_has_the_rates_of_its_search(rates):
+    made = experiment.load(PATH, scale="small")
+    assert {row.overrides["optimizer.rate"] for row in made.rows} == {each["optimizer.rate"] for each in rates.values()}
+    prior = {row.label for row in made.rows if "optimizer.prior_rate" in rates[row.label]}
+    assert prior == {label for label in rates if "BAM" in label} and len(prior) == 2
+
+
+def test_every_claim_asks_for_cells_that_there_are(tmp_path):
+    said = runpy.run_path(str(PATH.with_name("claims_patterns.py")))["get_claims"]()
+    nothing = Measured(tmp_path, "toy", PATH.parent)
+    judged = [each for some in claims.judge(said, nothing, nothing).values() for each in some]
+    assert {each.verdict for each in judged} == {Verdict.UNMEASURED}
+    keys = [each for each in judged if re.search("(more|fewer) keys|retrieves", each.claim.says)]
+    assert len(keys) == 7 and all((each.condition is not None) == (each in keys) for each in judged)
+
+
 @pytest.mark.parametrize(("scale", "seeds"), [("toy", 1), ("small", 8)])
-def test_every_method_is_trained_and_asked_alike(scale, seeds):
+def test_every_method_is_trained_and_asked_alike(scale, seeds, rates):
     trained = jobs.jobs(experiment.load(PATH, scale=scale))
     assert len({job.name for job in trained}) == len(trained) == 9 * seeds
     assert len({job.row.evaluations for job in trained}) == 1
@@ -28,6 +60,6 @@ def test_every_method_is_trained_and_asked_alike(scale, seeds):
     assert len(patterns) == 4
     for job in trained:
         assert job.name.isascii() and "/" not in job.name
-        if job.config.seed == 0:
+        if job.config.seed in (0, 400):
             made = nnx.eval_shape(lambda job=job: transformer.build(job.config, vocab=64, rngs=nnx.Rngs(0)))
             assert sum(stack.attention.query.kernel.shape[0] for stack in made.stacks()) == job.config.model.layers == 4
