@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/prior_slopes.py --records=experiments/records/prior_slopes.jsonl
 Then:     python -m bam_jax.report runs/prior_slopes
-Hardware: a CPU; 48 models of 4 and 8 layers, some 3 core-hours.
+Hardware: a CPU; 56 models of 4 and 8 layers, some 3 core-hours.
 Target:   every seed of a start finds .90 of the keys or more at 64x the training context.
 """
 
@@ -18,24 +18,29 @@ SEEDS = tuple(range(110, 118))
 """The training seeds; those of the first screening and of the confirmations are others."""
 
 
-def _ladder(encoding: str, near_decay: float | None) -> dict:
-    return {"encoding": encoding, "encoding_options": {} if near_decay is None else {"near_decay": near_decay}}
+def _ladder(encoding: str, **options: float | bool) -> dict:
+    """Changes of the configuration: an encoding that starts with one head that looks far and others that look near."""
+    return {"encoding": encoding, "encoding_options": {"init": "ladder", **options}}
 
 
 STARTS = {
-    "contextual, 9 nats": _ladder("bam_contextual", 9.0),
-    "positions, 9 nats": {"encoding": "bam", "encoding_options": {"init": "ladder", "near_decay": 9.0}},
-    "contextual, 6 nats": _ladder("bam_contextual", 6.0),
-    "contextual, slopes to exp(-3)": _ladder("bam_contextual", None),
+    "contextual, 9 nats": {"encoding": "bam_contextual", "encoding_options": {"near_decay": 9.0}},
+    "positions, 9 nats": _ladder("bam", near_decay=9.0),
+    "positions, 9 nats, location": _ladder("bam", near_decay=9.0, train_loc=True),
+    "CABLE": {"encoding": "cable", "encoding_options": {}, "ssmax": "off"},
+    "positions, 6 nats": _ladder("bam", near_decay=6.0),
+    "positions, slopes to exp(-3)": _ladder("bam"),
 }
 """Changes of the configuration by label. 9 nats over 64 tokens are a slope of exp(-1.96), 6 nats of exp(-2.37), and exp(-3)
 takes 3.2 nats."""
-DEEP = ("contextual, 9 nats", "positions, 9 nats")
+DEEP = ("positions, 9 nats",)
 """Starts that are tried with 8 layers as well."""
 
 NOTES = (
     "Nats: what the gentlest near head takes from a key one training context away, at the start of training. Scalable Softmax "
-    "counts effective keys in every row; the rate is the configuration's .003.",
+    "counts effective keys in every row but CABLE's; the rate is the configuration's .003.",
+    """"Contextual" has what the text between two tokens weighs for their distance; "location" trains the prior's location as
+    well, which BAM's authors leave at 0.""",
     "This is a screening, to choose what is confirmed on fresh seeds. It gives no verdict.",
 )
 
@@ -51,5 +56,6 @@ def get_experiment() -> Experiment:
         for layers, labels in ((4, STARTS), (8, DEEP))
         for label in labels
     ]
-    expected = tuple(Expected(row.label, 64 * CONTEXT, least=0.97) for row in rows)
-    return Experiment("The ladder's gentlest slope: a screening", tuple(rows), expected=expected, notes=NOTES)
+    expected = tuple(Expected(row.label, 64 * CONTEXT, least=0.97) for row in rows if "9 nats" in row.label)
+    notes = tuple(" ".join(note.split()) for note in NOTES)
+    return Experiment("The ladder's gentlest slope: a screening", tuple(rows), expected=expected, notes=notes)
