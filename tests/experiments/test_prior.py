@@ -12,7 +12,8 @@ from bam_jax.experiments.sweep import Sweep
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CONFIRMATION = runpy.run_path(str(EXPERIMENTS / "prior_confirmation.py"))
 STUDY = runpy.run_path(str(EXPERIMENTS / "prior_study.py"))
-LABELS = {CONFIRMATION["OURS"]: "contextual ladder, effective"}
+SLOPES = runpy.run_path(str(EXPERIMENTS / "prior_slopes.py"))
+LABELS = {CONFIRMATION["OURS"]: "ladder, effective"}
 
 
 def test_each_method_has_the_better_rate_of_the_screening(tmp_path):
@@ -33,5 +34,12 @@ def test_each_method_has_the_better_rate_of_the_screening(tmp_path):
             assert rate == min(tried, key=lambda each: np.mean(tried[each])), (method, layers, tried)
 
 
-def test_the_screening_has_other_seeds_than_the_confirmation():
-    assert not {*STUDY["SEEDS"]} & {*CONFIRMATION["SEEDS"]["small"]}
+def test_the_screenings_have_other_seeds_than_the_confirmation():
+    assert not {*STUDY["SEEDS"], *SLOPES["SEEDS"]} & {*CONFIRMATION["SEEDS"]["small"]}
+
+
+def test_what_is_confirmed_was_screened():
+    ours = CONFIRMATION["METHODS"][CONFIRMATION["OURS"]]
+    screened = SLOPES["STARTS"]["positions, 9 nats, location"]
+    assert {name: ours[name] for name in screened} == screened and ours["ssmax"] == "effective"
+    assert all(SLOPES["RATES"][n] == CONFIRMATION["RATES"][n][CONFIRMATION["OURS"]] for n in CONFIRMATION["RATES"])
