@@ -123,6 +123,7 @@ def fit(
         if config.eval_every:
             held_out = HeldOutLoss(config, training.tokenizer, training.graph, mesh, host, hosts)
         # The claim makes the folder. It is the last of what may refuse, so that a mistake leaves no folder behind.
+        before = config.steps
         if processes.is_first():
             before = stack.enter_context(run_folder.claim(run, config, training.tokenizer, longer=longer))
             if before < config.steps:
@@ -135,6 +136,8 @@ def fit(
             checkpoints = stack.enter_context(Checkpoints(run))
             state = _resume_or_begin(training, checkpoints, data, done)
             meter = stack.enter_context(metering(config, run, done=done, progress=progress))
+            if before < config.steps:  # only now: a run that cannot go on stays one of its own steps
+                run_folder.write_config(run, config)
             _train(training, state, data, done, meter, checkpoints, stop, held_out)
     return list(jsonl.read(run / METRICS))
 

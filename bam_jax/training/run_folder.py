@@ -67,7 +67,8 @@ def claim(
 ) -> Iterator[int]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
-    Gives the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
+    Gives the steps that the run was to have before; more are written down by who goes on with it, once its state is there. The
+    claim ends with the block, or with the process, however that ends.
 
     Args:
         workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there. Where nothing is trained
@@ -98,8 +99,6 @@ def claim(
                 f"--config.start={run}"
             )
         save_tokenizer(tokenizer, run)
-        if before < config.steps:
-            write_config(run, config)
         yield before
 
 

@@ -96,7 +96,18 @@ def test_other_text_is_not_gone_on_with(finished, folder):
     with pytest.raises(UserError, match=r"^config.data names other documents .* this run as --config.start$"):
         loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)
     text.write_text(before)
+    assert run_folder.read_config(folder / "run").steps == 4
     assert len(loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)) == 6
+
+
+def test_a_start_that_fails_leaves_the_steps_of_before(finished, folder):
+    sums = folder / "run" / "checkpoints" / "4" / "sums.json"
+    kept = sums.read_text()
+    sums.write_text("{}")
+    with pytest.raises(UserError, match="checkpoints/4 cannot be read"):
+        loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)
+    sums.write_text(kept)
+    assert len(loop.fit(longer(finished, 4), folder / "run", progress=False)) == 4
 
 
 def test_other_fields_stay_and_experiments_do_not_go_on(finished, folder):
