@@ -34,6 +34,7 @@ DIVERGED = "diverged"
 
 _FREE = ("logger", "data.workers", "optimizer.accumulate")
 """Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
+_DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
 
 TRAINED = Path(__file__).parents[1] / "trained"
@@ -183,7 +184,7 @@ def read_config(run: str | os.PathLike) -> Config:
     """
     path = Path(run) / CONFIG
     try:
-        return configs.from_dict(jsonl.parse(path.read_bytes(), "the configuration", _EDITED))
+        tree = jsonl.parse(path.read_bytes(), str(path), _DAMAGED, edited=_EDITED)
     except FileNotFoundError as error:
         remedy = f"train one with python -m bam_jax.train --config=FILE --workdir={run}"
         if (Path(run) / WEIGHTS).exists():
@@ -196,6 +197,8 @@ def read_config(run: str | os.PathLike) -> Config:
         raise UserError(f"{run} is not a run: it has no {CONFIG}; {remedy}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
+    try:
+        return configs.from_dict(tree)
     except UserError as error:
         raise UserError(f"{path}: {error}; mend it or train into another folder") from error
 

@@ -371,7 +371,7 @@ def test_an_encoder_is_not_asked_for_the_next_token(tmp_path):
     text = (run / "config.json").read_text()
     changed = text.replace('"causal": true', '"causal": false')
     (run / "config.json").write_text(changed)
-    with pytest.raises(UserError, match="config.json: the configuration was changed after it was written"):
+    with pytest.raises(UserError, match="config.json was changed after it was written"):
         run_folder.read_config(run)
     (run / "config.json").write_text(re.sub(r',\s*"crc32": \d+', "", changed))
     for kind in EVALUATIONS.values():
