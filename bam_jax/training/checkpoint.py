@@ -12,7 +12,7 @@ The arrays are not synced: where the whole machine fails and loses some, the che
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Self
@@ -174,6 +174,23 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
             _seal(path)
 
 
+def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
+    """See that a run's newest checkpoint is whole and what was saved, as it is seen before it is restored.
+
+    Args:
+        run: the run's folder, which has one or, in its place, weights; nothing is written to it.
+        like: the shapes of the model, as `transformer.split` gives them.
+
+    Raises:
+        UserError: it is not.
+    """
+    run = Path(run)
+    if (run / CHECKPOINTS).exists():
+        _verify((run / CHECKPOINTS / str(latest_step(run))).absolute())
+    else:
+        weights.read(run, _with_shardings(like))
+
+
 def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint.
 
@@ -293,9 +310,9 @@ def _check_shapes(path: Path, wanted: dict[str, Any], changes: str) -> None:
             )
 
 
-def _verify(path: Path, parts: Iterable[str]) -> None:
-    """See that the files of some parts are those that were saved, no more and no fewer."""
-    is_wanted = lambda name: "/" not in name or name.split("/")[0] in parts
+def _verify(path: Path, parts: Collection[str] | None = None) -> None:
+    """See that the files of some parts, or of all, are those that were saved, no more and no fewer."""
+    is_wanted = lambda name: parts is None or "/" not in name or name.split("/")[0] in parts
     try:
         sums = jsonl.parse((path / SUMS).read_bytes(), f"checkpoint {path} cannot be read: its {SUMS}", _REMEDY)
     except FileNotFoundError as error:

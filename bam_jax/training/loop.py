@@ -24,7 +24,7 @@ from bam_jax.system import console, errors, jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import outlook, run_folder
-from bam_jax.training.checkpoint import Checkpoints
+from bam_jax.training.checkpoint import Checkpoints, verify
 from bam_jax.training.held_out import HeldOutLoss
 from bam_jax.training.metrics import Meter, metering
 from bam_jax.training.run_folder import CONFIG, DIVERGED, METRICS
@@ -133,12 +133,9 @@ def fit(
         if not (run / CONFIG).exists():
             raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
         if done < config.steps:
-            checkpoints = stack.enter_context(Checkpoints(run))
-            state = _resume_or_begin(training, checkpoints, data, done)
-            meter = stack.enter_context(metering(config, run, done=done, progress=progress))
-            if before < config.steps:  # only now: a run that cannot go on stays one of its own steps
-                run_folder.write_config(run, config)
-            _train(training, state, data, done, meter, checkpoints, stop, held_out)
+            _go_on(training, data, done, before, progress, stop, held_out)
+        elif processes.is_first():
+            verify(run, training.shapes["model"])
     return list(jsonl.read(run / METRICS))
 
 
@@ -164,6 +161,24 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
         for line in outlook.describe_duration(config, known, devices, run_folder.latest_step(run)):
             tell(line)
     return Training(config, run, mesh, tokenizer, graph, initialise, tx, shapes, shardings, tell)
+
+
+def _go_on(
+    training: Training,
+    data: Any,
+    done: int,
+    before: int,
+    progress: bool | None,
+    stop: Callable[[int], bool],
+    held_out: HeldOutLoss | None,
+) -> None:
+    """Make the steps that are left of a run that was to have `before`."""
+    with Checkpoints(training.run) as checkpoints:
+        state = _resume_or_begin(training, checkpoints, data, done)
+        with metering(training.config, training.run, done=done, progress=progress) as meter:
+            if before < training.config.steps:  # only now: a run that cannot go on stays one of its own steps
+                run_folder.write_config(training.run, training.config)
+            _train(training, state, data, done, meter, checkpoints, stop, held_out)
 
 
 def _resume_or_begin(training: Training, checkpoints: Checkpoints, data: Any, done: int) -> State:

@@ -106,6 +106,21 @@ def test_whatever_is_not_what_was_saved_is_named(run):
     checkpoint.restore_model(run)  # from the checkpoint before
 
 
+def test_a_finished_run_is_verified_where_there_is_nothing_to_do(trained, run):
+    loop.fit(trained[0], run, progress=False)
+    for part in ("model", "optimizer", "data"):
+        path = max(
+            (run / "checkpoints" / "4" / part).rglob("*"), key=lambda path: path.is_file() and path.stat().st_size
+        )
+        contents = path.read_bytes()
+        path.write_bytes(contents[:-1] + bytes([contents[-1] ^ 255]))
+        with pytest.raises(
+            UserError, match=f"checkpoints/4 cannot be read: {part}/.*; remove that folder and train on"
+        ):
+            loop.fit(trained[0], run, progress=False)
+        path.write_bytes(contents)
+
+
 class Data:
     """Stands still."""
 
