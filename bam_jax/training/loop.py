@@ -24,7 +24,7 @@ from bam_jax.system import console, errors, jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import outlook, run_folder
-from bam_jax.training.checkpoint import Checkpoints, verify
+from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
 from bam_jax.training.held_out import HeldOutLoss
 from bam_jax.training.metrics import Meter, metering
 from bam_jax.training.run_folder import CONFIG, DIVERGED, METRICS
@@ -103,8 +103,9 @@ def fit(
     )
     run = Path(workdir)
     # What the folder refuses comes before a word is said of how long the training takes, and before its data is read.
+    known = trained_data(run)
     if (run / CONFIG).exists():
-        run_folder.check_configuration(run, config, longer)
+        run_folder.check_configuration(run, config, longer, moved=known is not None)  # until the data are read
     elif processes.is_first():
         run_folder.check_empty(run)
     mesh = sharding.make_mesh(config.mesh)
@@ -123,9 +124,9 @@ def fit(
         if config.eval_every:
             held_out = HeldOutLoss(config, training.tokenizer, training.graph, mesh, host, hosts)
         # The claim makes the folder. It is the last of what may refuse, so that a mistake leaves no folder behind.
-        before = config.steps
         if processes.is_first():
-            before = stack.enter_context(run_folder.claim(run, config, training.tokenizer, longer=longer))
+            claim = run_folder.claim(run, config, training.tokenizer, longer=longer, moved=known == data.data)
+            before = stack.enter_context(claim)
             if before < config.steps:
                 training.tell(outlook.describe_more(config, before, run_folder.latest_step(run)))
         # Process 0 says where the run stands; the others wait for it here, and then see its files.
@@ -133,9 +134,10 @@ def fit(
         if not (run / CONFIG).exists():
             raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
         if done < config.steps:
-            _go_on(training, data, done, before, progress, stop, held_out)
+            _go_on(training, data, done, progress, stop, held_out)
         elif processes.is_first():
             verify(run, training.shapes["model"])
+            run_folder.renew(run, config)
     return list(jsonl.read(run / METRICS))
 
 
@@ -167,17 +169,16 @@ def _go_on(
     training: Training,
     data: Any,
     done: int,
-    before: int,
     progress: bool | None,
     stop: Callable[[int], bool],
     held_out: HeldOutLoss | None,
 ) -> None:
-    """Make the steps that are left of a run that was to have `before`."""
+    """Make the steps that are left; only a run that can go on is another than before by its configuration."""
     with Checkpoints(training.run) as checkpoints:
         state = _resume_or_begin(training, checkpoints, data, done)
         with metering(training.config, training.run, done=done, progress=progress) as meter:
-            if before < training.config.steps:  # only now: a run that cannot go on stays one of its own steps
-                run_folder.write_config(training.run, training.config)
+            if processes.is_first():
+                run_folder.renew(training.run, training.config)
             _train(training, state, data, done, meter, checkpoints, stop, held_out)
 
 

@@ -64,19 +64,24 @@ def find(run: str | os.PathLike) -> Path:
 
 @contextlib.contextmanager
 def claim(
-    workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, *, longer: bool = False
+    workdir: str | os.PathLike,
+    config: Config,
+    tokenizer: tokenizers.Tokenizer,
+    *,
+    longer: bool = False,
+    moved: bool = False,
 ) -> Iterator[int]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
-    Gives the steps that the run was to have before; more are written down by who goes on with it, once its state is there. The
-    claim ends with the block, or with the process, however that ends.
+    Gives the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
 
     Args:
         workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there. Where nothing is trained
             in it yet, it takes a new configuration.
         config: what the run is made from.
         tokenizer: the one that the configuration names; its files are copied.
-        longer: whether a run of fewer steps becomes one of as many as the configuration has.
+        longer: whether a run of fewer steps becomes one of as many as the configuration has: `renew` writes that down.
+        moved: whether its data may lie elsewhere than before, being the same: `renew` writes that down as well.
 
     Raises:
         UserError: the folder holds a run of another configuration or tokenizer, or something else, or lies among the
@@ -93,7 +98,7 @@ def claim(
         elif _is_bare(run) and configs.to_json(read_config(run)) != configs.to_json(config):
             shutil.rmtree(run / FOLDER, ignore_errors=True)
             write_config(run, config)
-        before = check_configuration(run, config, longer)
+        before = check_configuration(run, config, longer, moved)
         if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
             raise UserError(
                 f"workdir {run} holds weights without the state of their training; give a new folder and "
@@ -171,6 +176,19 @@ def write_config(run: Path, config: Config) -> None:
         config: of the run.
     """
     files.write_atomically(run / CONFIG, jsonl.document(configs.to_dict(config), 2, sort=True))
+
+
+def renew(run: Path, config: Config) -> None:
+    """Write down the steps and the places of the data with which a run goes on, where they are others than before.
+
+    Args:
+        run: the run's folder, claimed before, whose state can be gone on with: one that cannot stays as it was.
+        config: of the run as it goes on.
+    """
+    before, now = _fields(read_config(run)), _fields(config)
+    renewed = ["steps", *filter(_is_place, before.keys() | now.keys())]
+    if any(before.get(name) != now.get(name) for name in renewed):
+        write_config(run, config)
 
 
 def read_config(run: str | os.PathLike) -> Config:
@@ -277,26 +295,28 @@ def make_empty(run: Path) -> None:
         raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
 
 
-def check_configuration(run: Path, config: Config, longer: bool) -> int:
+def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:
     """See that a run's configuration is this one, and give its steps.
 
     What changes no mathematics may differ, since a run may go on with other devices and be watched elsewhere: the mesh, the
-    micro-batches, the loader's processes and the logger. Where it is to be trained longer, the steps may be more. Where nothing
-    is trained yet, all may differ.
+    micro-batches, the loader's processes and the logger. Where it is to be trained longer, the steps may be more, and where the
+    data were moved, their places may be others. Where nothing is trained yet, all may differ.
 
     Args:
         run: the run's folder.
         config: what it should be made from.
-        longer: see `claim`.
+        longer, moved: see `claim`.
 
     Raises:
         UserError: it is another.
     """
     if _is_bare(run):
         return config.steps
-    theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
+    theirs, ours = _fields(read_config(run)), _fields(config)
     for name in sorted(theirs.keys() | ours.keys()):
         if name in _FREE or name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
+            continue
+        if moved and _is_place(name):
             continue
         # by their text: as values, 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
@@ -307,3 +327,13 @@ def check_configuration(run: Path, config: Config, longer: bool) -> int:
                 f"--config.start={run} begins with its parameters"
             )
     return theirs["steps"]
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    """A configuration's values by their dotted names."""
+    return flatten(configs.to_dict(config))
+
+
+def _is_place(name: str) -> bool:
+    """True of a field that says where the text lies that is trained on, of one source or of a mixture's."""
+    return name.startswith("data.") and name.endswith(".source")

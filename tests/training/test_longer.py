@@ -110,6 +110,19 @@ def test_a_start_that_fails_leaves_the_steps_of_before(finished, folder):
     assert len(loop.fit(longer(finished, 4), folder / "run", progress=False)) == 4
 
 
+@pytest.mark.parametrize("steps", [4, 6])
+def test_the_same_text_elsewhere_is_gone_on_with(finished, folder, steps):
+    moved = shutil.copyfile(finished / "text.txt", folder / "moved.txt")
+    config = configs.override(longer(finished, steps), {"data.source": str(moved)})
+    other = folder / "other.txt"
+    other.write_text(moved.read_text() + "and one tale more")
+    with pytest.raises(UserError, match=rf"holds a run with config.data.source='.*/text.txt', not '{other}'; use that"):
+        loop.fit(configs.override(config, {"data.source": str(other)}), folder / "run", progress=False, longer=True)
+    assert run_folder.read_config(folder / "run") == longer(finished, 4)
+    assert len(loop.fit(config, folder / "run", progress=False, longer=True)) == steps
+    assert run_folder.read_config(folder / "run") == config
+
+
 def test_other_fields_stay_and_experiments_do_not_go_on(finished, folder):
     config = longer(finished, 6)
     with pytest.raises(UserError, match=r"config.steps=4, not 6"):
