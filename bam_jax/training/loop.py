@@ -20,13 +20,13 @@ from bam_jax.data import loader, tokenizers
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import counts
 from bam_jax.parallel import agreement, processes, sharding
-from bam_jax.system import console, errors, jsonl
+from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import outlook, run_folder
 from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
 from bam_jax.training.held_out import HeldOutLoss
-from bam_jax.training.metrics import Meter, metering
+from bam_jax.training.metrics import Meter, metering, read_metrics
 from bam_jax.training.run_folder import CONFIG, DIVERGED, METRICS
 from bam_jax.training.step import (
     Shardings,
@@ -138,7 +138,7 @@ def fit(
         elif processes.is_first():
             verify(run, training.shapes["model"])
             run_folder.renew(run, config)
-    return list(jsonl.read(run / METRICS))
+    return read_metrics(run)
 
 
 def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool | None) -> Training:

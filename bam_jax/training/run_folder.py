@@ -123,9 +123,18 @@ def latest_step(run: str | os.PathLike) -> int:
     Args:
         run: the run's folder; nothing is written to it.
     """
+    return latest_checkpoint(run) or _step_of_weights(Path(run) / WEIGHTS)
+
+
+def latest_checkpoint(run: str | os.PathLike) -> int:
+    """The step of a run's newest checkpoint; 0 if there are none.
+
+    Args:
+        run: the run's folder; nothing is written to it.
+    """
     folder = Path(run) / CHECKPOINTS
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdecimal()), default=0) or _step_of_weights(Path(run) / WEIGHTS)
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def _is_bare(run: Path) -> bool:

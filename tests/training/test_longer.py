@@ -12,10 +12,11 @@ from bam_jax import config as configs
 from bam_jax import train
 from bam_jax.data import loader, tokenizers
 from bam_jax.models import transformer
-from bam_jax.system import errors
+from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop, optimizer, run_folder
+from bam_jax.training import checkpoint, loop, optimizer, run_folder, sums
 from bam_jax.training.checkpoint import Checkpoints
+from bam_jax.training.metrics import read_metrics
 from bam_jax.training.step import define_training, initial_state, make_step
 
 CONFIG = """
@@ -87,6 +88,22 @@ def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
     assert re.search(r"finished at step 6: loss \d\.\d+\n$", said.out)
     with pytest.raises(UserError, match=r"config.steps=6, not 4; .*--config.start="):
         train.main(command)
+
+
+def test_torn_metrics_are_those_of_the_checkpoint_or_said_to_be_earlier(finished, folder, capsys):
+    command = [f"--config={finished / 'tiny.py'}", f"--workdir={folder / 'run'}", "--no-progress"]
+    whole = read_metrics(folder / "run")
+    path, checkpoint = folder / "run" / "metrics.jsonl", folder / "run" / "checkpoints" / "4"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert read_metrics(folder / "run") == whole
+    train.main(command)
+    assert f"finished at step 4: loss {whole[-1]['loss']:.4g};" in capsys.readouterr().out
+    (checkpoint / "metrics.jsonl").unlink()  # as earlier versions have it
+    (checkpoint / "sums.json").unlink()
+    (checkpoint / "sums.json").write_text(jsonl.line(sums.checksums(checkpoint)))
+    train.main(command)
+    said = f"finished at step 4: loss {whole[-2]['loss']:.4g} (of step 3, the last in its metrics);"
+    assert said in capsys.readouterr().out
 
 
 def test_other_text_is_not_gone_on_with(finished, folder):
