@@ -21,7 +21,7 @@ from bam_jax.data.packing.planted import Planted
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.packing.synthetic import Synthetic
 from bam_jax.data.packing.triplets import Triplets
-from bam_jax.data.prepared.documents import Begun, Documents, open_documents, source_of
+from bam_jax.data.prepared.documents import Begun, Documents, InMemory, open_documents, source_of
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.sources.source import is_fetched
 from bam_jax.data.tokenizers import Tokenizer
@@ -29,7 +29,14 @@ from bam_jax.system.errors import UserError, shown
 
 
 def batches(
-    config: Config, tokenizer: Tokenizer, split: str = "train", *, host: int = 0, hosts: int = 1, saves: bool = True
+    config: Config,
+    tokenizer: Tokenizer,
+    split: str = "train",
+    *,
+    host: int = 0,
+    hosts: int = 1,
+    saves: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Batches:
     """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
 
@@ -40,6 +47,7 @@ def batches(
         host: which of the hosts this is, from 0.
         hosts: how many share a batch; host h takes the rows from h B / hosts to (h + 1) B / hosts.
         saves: whether these, of all hosts' that are saved together, write the state.
+        tell: says a line about the text: which share of the characters to train on the tokenizer lacks, if many.
 
     Returns:
         An iterator of dictionaries of arrays, with B the host's rows and T the context:
@@ -51,11 +59,19 @@ def batches(
         positive_length, negative_length [B] int32, tokens.
 
     Raises:
-        UserError: unknown split, no or unreadable text, less of it than a row, or hosts that do not divide the batch.
+        UserError: unknown split, no or unreadable text, less of it than a row, text to train on most of whose characters the
+            tokenizer lacks, or hosts that do not divide the batch.
     """
     if config.batch % hosts:
         raise UserError(f"config.batch={config.batch} must be a multiple of the {hosts} hosts")
     documents = _open_parts(config, tokenizer, split)
+    for name, (_, part) in config.data.parts().items():
+        opened = documents[name]
+        # Of a prepared folder it was said as it was prepared.
+        if split == "train" and isinstance(opened, InMemory):
+            line = opened.unknown.line(part.source, tokenizer, "--config.data.tokenizer")
+            if line:
+                tell(line)
     return Batches(
         _make_rows(config, tokenizer, split, documents),
         config.batch,

@@ -115,7 +115,8 @@ def fit(
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
         training = _set_up(config, run, mesh, progress)
         training.tell("reading the data")
-        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts, saves=processes.is_first())
+        saves = processes.is_first()
+        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts, saves=saves, tell=training.tell)
         data = stack.enter_context(contextlib.closing(batches))
         agreement.check_same(
             str(data.data), "the processes read different documents; give all of them the same copy of config.data"
