@@ -30,13 +30,14 @@ class Enc(NoPE):
 Other = dict
 """
 ADDRESS = "memory://nowhere/corpus"
+TEXT = "a tale of some length, told again and again. " * 200
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A run of NoPE, whose parameters suit `Enc` as well; its text is long enough for all that is asked of it."""
     folder = tmp_path_factory.mktemp("strangers")
-    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
+    (folder / "text.txt").write_text(TEXT)
     config = configs.from_dict(
         {
             "encoding": "nope",
@@ -172,7 +173,7 @@ def test_an_address_in_a_mixture_is_not_fetched_either(stranger, tmp_path):
 def test_a_command_that_names_the_address_fetches_it(word, stranger):
     import fsspec
 
-    fsspec.filesystem("memory").pipe("/nowhere/corpus/a.txt", b"a tale told again and again. " * 50)
+    fsspec.filesystem("memory").pipe("/nowhere/corpus/a.txt", TEXT.encode())
     evaluate.main([f"--run={stranger(data={'source': ADDRESS})}", *PERPLEXITY, word])
 
 

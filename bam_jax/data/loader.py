@@ -21,7 +21,7 @@ from bam_jax.data.packing.planted import Planted
 from bam_jax.data.packing.shuffle import Shuffle
 from bam_jax.data.packing.synthetic import Synthetic
 from bam_jax.data.packing.triplets import Triplets
-from bam_jax.data.prepared.documents import Begun, Documents, open_documents, source_of
+from bam_jax.data.prepared.documents import Begun, Documents, InMemory, open_documents, source_of
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.sources.source import is_fetched
 from bam_jax.data.tokenizers import Tokenizer
@@ -29,7 +29,14 @@ from bam_jax.system.errors import UserError, shown
 
 
 def batches(
-    config: Config, tokenizer: Tokenizer, split: str = "train", *, host: int = 0, hosts: int = 1, saves: bool = True
+    config: Config,
+    tokenizer: Tokenizer,
+    split: str = "train",
+    *,
+    host: int = 0,
+    hosts: int = 1,
+    saves: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Batches:
     """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
 
@@ -40,6 +47,7 @@ def batches(
         host: which of the hosts this is, from 0.
         hosts: how many share a batch; host h takes the rows from h B / hosts to (h + 1) B / hosts.
         saves: whether these, of all hosts' that are saved together, write the state.
+        tell: says a line about the text: which share of the characters to train on the tokenizer lacks, if many.
 
     Returns:
         An iterator of dictionaries of arrays, with B the host's rows and T the context:
@@ -51,21 +59,47 @@ def batches(
         positive_length, negative_length [B] int32, tokens.
 
     Raises:
-        UserError: unknown split, no or unreadable text, less of it than a row, or hosts that do not divide the batch.
+        UserError: unknown split, no or unreadable text, less of it than a row, text to train on most of whose characters the
+            tokenizer lacks, or hosts that do not divide the batch.
     """
     if config.batch % hosts:
         raise UserError(f"config.batch={config.batch} must be a multiple of the {hosts} hosts")
     documents = _open_parts(config, tokenizer, split)
-    sums = [0 if each is None else each.checksum for each in documents.values()]
+    for name, (_, part) in config.data.parts().items():
+        opened = documents[name]
+        # Of a prepared folder it was said as it was prepared.
+        if split == "train" and isinstance(opened, InMemory):
+            line = opened.unknown.line(part.source, tokenizer, "--config.data.tokenizer")
+            if line:
+                tell(line)
     return Batches(
         _make_rows(config, tokenizer, split, documents),
         config.batch,
-        zlib.crc32(json.dumps(sums).encode()),
+        _checksum(documents),
         host=host,
         hosts=hosts,
         workers=config.data.workers,
         saves=saves,
     )
+
+
+def trained_data(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) -> int:
+    """The checksum of the documents to train on, as the state of `batches` has it; they are tokenised for it unless prepared.
+
+    Args:
+        config, tokenizer, allow: see `held_out`.
+
+    Raises:
+        UserError: no or unreadable text, or text at an address that is not allowed.
+    """
+    for part in texts_of(config).values():
+        _check_allowed(part.source, allow)
+    return _checksum(_open_parts(config, tokenizer, "train"))
+
+
+def _checksum(documents: dict[str, Documents | None]) -> int:
+    sums = [0 if each is None else each.checksum for each in documents.values()]
+    return zlib.crc32(json.dumps(sums).encode())
 
 
 def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> RowSource:
@@ -140,17 +174,9 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
     Raises:
         UserError: no or unreadable text, none held out, or text at an address that is not allowed.
     """
-    parts = [part for _, part in config.data.parts().values()]
-    # A part that is made names a source by default alone.
-    read = [part for part in parts if part.task not in SYNTHETIC] or parts
-    sources = {(part.source, part.text_field, part.holdout, part.held_out_source): part for part in read}
+    sources = texts_of(config)
     for part in sources.values():
-        source = part.held_out_source or part.source
-        if is_fetched(source) and source not in allow:
-            raise UserError(
-                f"the held-out text is at {shown(source)}, and what a run names is fetched only on your word: "
-                f"add --allow={shown(source)}, or name other text with --config.data.source"
-            )
+        _check_allowed(part.held_out_source or part.source, allow)
     ids = [text for part in sources.values() for text in _read_all(open_documents(part, tokenizer, "held_out"))]
     if not ids:
         first = next(iter(sources.values()))
@@ -160,6 +186,26 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
         )
     ending = tokenizer.eos is not None
     return np.concatenate([text[:-1] if ending else text for text in ids])
+
+
+def texts_of(config: Config) -> dict[tuple[str, str, float, str], DataConfig]:
+    """The parts of a configuration's data by what text they read and hold out of it, each text once.
+
+    Args:
+        config: of a run.
+    """
+    parts = [part for _, part in config.data.parts().values()]
+    # A part that is made names a source by default alone.
+    read = [part for part in parts if part.task not in SYNTHETIC] or parts
+    return {(part.source, part.text_field, part.holdout, part.held_out_source): part for part in read}
+
+
+def _check_allowed(source: str, allow: Collection[str]) -> None:
+    if is_fetched(source) and source not in allow:
+        raise UserError(
+            f"the held-out text is at {shown(source)}, and what a run names is fetched only on your word: "
+            f"add --allow={shown(source)}, or name other text with --config.data.source"
+        )
 
 
 def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Triplets:

@@ -56,6 +56,8 @@ class Evaluation:
         curve: what its values by length show: "accuracy", "perplexity", or "" where no curve is drawn.
         figure: what a picture of its records has beside the lengths: "depth" and "task" are the rows of a grid of fractions,
             "position" the windows in `windows`; "": there is none.
+        unseen: whether its text must be such that the run was not trained on, so that no other text than the run's counts as
+            held out.
         grouped: whether a task that is asked for may stand for several, some of which may have no samples to measure.
 
     Args:
@@ -74,6 +76,7 @@ class Evaluation:
     identity: ClassVar[tuple[str, ...]] = ()
     curve: ClassVar[Literal["", "accuracy", "perplexity"]] = ""
     figure: ClassVar[Literal["", "depth", "task", "position"]] = ""
+    unseen: ClassVar[bool] = False
     grouped: ClassVar[bool] = False
 
     lengths: tuple[int, ...]

@@ -52,6 +52,7 @@ class Contrastive(Evaluation):
     sample_noun = "batches"
     record = ContrastiveRecord
     identity = ("batch", "data_hash")
+    unseen = True
 
     batch: Count = option(128, "triplets of a batch")
     batches: Count = option(64, "of held-out triplets at each length, at most")

@@ -24,6 +24,9 @@ from bam_jax.system import console, git, jsonl, lock, resources, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, run_folder
 
+_SOURCES = {"data.source", "data.held_out_source"}
+"""Overrides that name the text of an evaluation, whatever the run was trained on."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Started:
@@ -153,10 +156,35 @@ def _prepare(
         what = "a decoder" if config.model.causal else "an encoder"
         raise UserError(f"{run} is {what}, which is not asked for --eval={evaluation.name}; give one of {known}")
     addresses = frozenset({*allow, *configs.mentioned(evaluation.overrides)})
-    text = Config(data=config.data, model=ModelConfig(causal=config.model.causal))  # the same for models of all sizes
-    held_out = functools.partial(_held_out, configs.to_json(text), tokenizer.spec, addresses)
+    named = loader.texts_of(config).keys() != loader.texts_of(own).keys() or _SOURCES & evaluation.overrides.keys()
+    if evaluation.unseen and not named:
+        _check_text(run, own, tokenizer.spec, addresses)
+    held_out = functools.partial(_held_out, _text_of(config), tokenizer.spec, addresses)
     trained = Trained(decoder, tokenizer, config, held_out, memory * 2**30, folder=run, progress=progress)
     return trained, {"step": step, "overrides": overrides}, source
+
+
+def _text_of(config: Config) -> str:
+    """The JSON that says which text a run reads: the same for models of all sizes."""
+    return configs.to_json(Config(data=config.data, model=ModelConfig(causal=config.model.causal)))
+
+
+def _check_text(run: Path, own: Config, spec: str, allow: frozenset[str]) -> None:
+    """Raise UserError where a run's text is another than it was trained on: it holds out other documents then."""
+    known = checkpoint.trained_data(run)
+    apart = all(part.held_out_source for part in loader.texts_of(own).values())
+    if known is None or apart or known == _trained_data(_text_of(own), spec, allow):
+        return
+    raise UserError(
+        f"the text of {run} is another than it was trained on: files have come, gone or changed, so that what is held out "
+        "now may have been trained on; put them back, or name text that it never saw with --config.data.held_out_source=FOLDER"
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _trained_data(text: str, spec: str, allow: frozenset[str]) -> int:
+    """The checksum of the text to train on, kept as `_held_out` is."""
+    return loader.trained_data(configs.from_json(text), tokenizers.tokenizer(spec), allow)
 
 
 @functools.lru_cache(maxsize=1)

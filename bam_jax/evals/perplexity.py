@@ -50,6 +50,7 @@ class HeldOutText(Evaluation):
 
     sample_noun = "sequences"
     curve = "perplexity"
+    unseen = True
 
     tokens: Count = option(2**15, "of text for each perplexity")
 

@@ -1,8 +1,9 @@
 """The runs of an experiment, read back from their folders."""
 
+import contextlib
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,32 +97,36 @@ def require_folder(folder: Path, files: Iterable[Path | None] = ()) -> None:
         )
 
 
-def read_sweep(folder: Path) -> tuple[dict[str, Any], list[Run]]:
+def read_sweep(
+    folder: Path, reading: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+) -> tuple[dict[str, Any], list[Run]]:
     """Reads the folder of a sweep: `experiment.json`, its runs so far, and what is recorded of those that are not there.
 
     Args:
         folder: the sweep's --runs.
+        reading: gives the block in which a run of a name is read; where that takes an error, the run has nothing.
 
     Raises:
         UserError: no experiment there, or a file that cannot be read.
     """
     described = read_description(folder)
-    return described, read_rows(folder, described)
-
-
-def read_rows(folder: Path, described: Mapping[str, Any]) -> list[Run]:
-    """Reads the runs of an experiment with a folder of its own, as its rows; arguments and errors as in `read_sweep`.
-
-    Args:
-        folder: the sweep's --runs.
-        described: its `experiment.json`.
-    """
     recorded = find_recorded(described)
     rows = []
     for entry in described["runs"]:
-        known = recorded[entry["name"]] if entry["name"] in recorded else None
-        rows.append(as_row(read_run(folder / entry["name"], recorded=known), entry))
-    return rows
+        name, run = entry["name"], no_run(entry["name"])
+        with reading(name):
+            run = read_run(folder / name, recorded=recorded[name] if name in recorded else None)
+        rows.append(as_row(run, entry))
+    return described, rows
+
+
+def no_run(name: str) -> Run:
+    """A run of which nothing is there, or nothing can be read.
+
+    Args:
+        name: its folder.
+    """
+    return Run(name=name, label=name, seed=0, labels=[], commands=[], config=None, cells=[], history=[])
 
 
 def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:

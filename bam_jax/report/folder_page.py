@@ -19,6 +19,7 @@ from bam_jax.render.learned import Heads
 from bam_jax.render.page import Estimated, Section, Table, Words
 from bam_jax.report.cell_words import describe_interval
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
+from bam_jax.report.left_out import LeftOut
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import length_curves, position_curves
 from bam_jax.report.run_priors import find_priors
@@ -41,16 +42,22 @@ def write(folder: Path) -> Path:
         the path of report.html.
 
     Raises:
-        UserError: no experiment there, or a file that cannot be read.
+        UserError: no experiment there, or a file that cannot be read; runs that cannot are left out.
     """
-    description, runs = results.read_sweep(folder)
-    sections = page_sections(description, runs, folder, find_priors(runs, folder))
+    left_out = LeftOut()
+    priors: dict[str, Heads] = {}
+    description, runs = results.read_sweep(folder, left_out.reading)
+    for run in runs:
+        with left_out.reading(f"the priors of {run.name}"):
+            priors |= find_priors([run], folder) if run.config else {}
+    sections = [*left_out.sections(), *page_sections(description, runs, folder, priors)]
     (folder / "figures").mkdir(exist_ok=True)
     for section in sections:
         if section.figure:
             style.save(section.figure, folder / "figures" / section.name)
     files.write_atomically(folder / "report.md", page.to_markdown(description["title"], sections))
     files.write_atomically(folder / "report.html", page.to_html(description["title"], sections))
+    left_out.say()
     return folder / "report.html"
 
 

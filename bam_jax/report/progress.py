@@ -70,9 +70,27 @@ def read_progress(path: Path, folder: Path, scale: str | None) -> Progress:
     Raises:
         UserError: it has no tables, or a file cannot be read.
     """
+    return compare_with_runs(path, load_with_tables(path, folder, scale), folder)
+
+
+def load_with_tables(path: Path, folder: Path, scale: str | None) -> Experiment:
+    """Loads an experiment that has tables; arguments as in `read_progress`.
+
+    Raises:
+        UserError: it has none.
+    """
     made = experiment.load(path, runs=folder, scale=scale)
     if not made.tables:
         raise UserError(f"{path} has no tables of a paper; give python -m bam_jax.report the folder of its runs")
+    return made
+
+
+def compare_with_runs(path: Path, made: Experiment, folder: Path) -> Progress:
+    """Compares a loaded experiment with its runs; arguments as in `read_progress`.
+
+    Raises:
+        UserError: a file of a run cannot be read.
+    """
     entries = tuple(tuple(tables.compare(table, made, folder)) for table in made.tables)
     return Progress(path, made, tuple(jobs.row_jobs(made)), entries)
 

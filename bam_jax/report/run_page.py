@@ -87,9 +87,9 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
         ["steps", describe_training(run, path)],
     ]
     if run.metrics:
-        rows.append(
-            ["last loss", f"{run.metrics['loss']:.4f} nats a {'query' if config.data.contrastive else 'token'}"]
-        )
+        unit = f"nats a {'query' if config.data.contrastive else 'token'}"
+        at = f", at step {run.metrics['step']:,}" if run.metrics["step"] < config.steps else ""
+        rows.append(["last loss", f"{run.metrics['loss']:.4f} {unit}{at}"])
         rows.append(["training", _training_time(run)])
     step = f" at step {run.cells[0]['step']:,}, the newest that has any" if run.cells else ""
     rows.append(["measurements", f"{len(run.cells)}{step}{f'; code {commits}' if commits else ''}"])

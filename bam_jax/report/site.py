@@ -20,7 +20,8 @@ from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section
 from bam_jax.report import claims_page, folder_page, index_page, paper_page, run_page
 from bam_jax.report.index_page import CLAIMS, INDEX, folder_file, paper_file, run_file
-from bam_jax.report.progress import Progress, read_progress
+from bam_jax.report.left_out import LeftOut
+from bam_jax.report.progress import Progress, compare_with_runs, load_with_tables
 from bam_jax.report.run_priors import find_priors
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
@@ -69,47 +70,63 @@ def write(
         the path of index.html.
 
     Raises:
-        UserError: no run in the folder, an experiment without tables, or a file that cannot be read.
+        UserError: no run in the folder that can be read, an experiment without tables, or another file that cannot be read;
+            runs that cannot are left out.
     """
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
-    papers = [read_progress(path, folder, scale) for path in sorted(files, key=_by_number)]
+    left_out = LeftOut()
+    papers = _read_papers(files, folder, scale, left_out)
     recorded = _find_recorded(papers, descriptions, folder)
-    paths = _find_runs(folder, descriptions, recorded)
-    configs = {
-        name: run_folder.read_config(path) if (path / run_folder.CONFIG).exists() else recorded[name].config
-        for name, path in paths.items()
-    }
-    runs = _read_runs(paths, configs, recorded, _find_commands(papers, descriptions, folder))
-    uses = _find_uses(papers, descriptions, folder)
+    commands = _find_commands(papers, descriptions, folder)
+    runs, configs = _read_runs(_find_runs(folder, descriptions, recorded), recorded, commands, left_out)
+    if not runs:
+        raise UserError(left_out.lines[0])
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder)])
     given = [f"--scale={scale}"] if scale else []
     priors: dict[str, Heads] = {}
     out.mkdir(parents=True, exist_ok=True)
-    with console.progress(len(paths) + len(papers) + len(descriptions) + (claims is not None), unit="page") as bar:
+    with console.progress(len(runs) + len(papers) + len(descriptions) + (claims is not None), unit="page") as bar:
 
         def save(name: str, title: str, sections: Iterable[Section]) -> None:
             write_atomically(out / name, page.to_html(title, list(sections), [Link("All experiments", INDEX)]))
             bar.update()
 
-        for name, path in paths.items():
+        for paper in [*papers]:
+            with left_out.reading(f"the page of {paper.path}"):
+                sections = paper_page.page_sections(paper, runs, run_file, folder, given)
+                save(paper_file(paper.path), paper.made.title, sections)
+                continue
+            papers.remove(paper)
+        uses = _find_uses(papers, descriptions, folder)
+        for name, run in runs.items():
             # Read once, and page by page, since restoring a model takes longer than all the rest.
-            priors |= find_priors([runs[name]], folder)
-            learned = priors[name] if name in priors else None
-            links = uses[name] if name in uses else []
-            sections = run_page.page_sections(runs[name], configs[name], path, learned, links, again)
+            with left_out.reading(f"the priors of {name}"):
+                priors |= find_priors([run], folder)
+            learned, links = priors.get(name), uses.get(name, [])
+            sections = run_page.page_sections(run, configs[name], folder / name, learned, links, again)
             save(run_file(name), name, sections)
-        for paper in papers:
-            sections = paper_page.page_sections(paper, runs, run_file, folder, given)
-            save(paper_file(paper.path), paper.made.title, sections)
         for path, description in descriptions.items():
             save(folder_file(path), description["title"], _folder_page(path, description, runs, priors, folder))
         judged = None
         if claims is not None:
-            file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
-            save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
+            with left_out.reading("the page of the papers' claims"):
+                file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
+                save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
-    write_atomically(out / INDEX, page.to_html(f"What the runs in {folder} found, {scale or SCALES[0]} scale", index))
+    title = f"What the runs in {folder} found, {scale or SCALES[0]} scale"
+    write_atomically(out / INDEX, page.to_html(title, [*left_out.sections(), *index]))
+    left_out.say()
     return out / INDEX
+
+
+def _read_papers(files: Sequence[Path], folder: Path, scale: str | None, left_out: LeftOut) -> list[Progress]:
+    """The experiments compared with their runs; a table lacks no run that is there, so that one is left out as a whole."""
+    papers = []
+    for path in sorted(files, key=_by_number):
+        made = load_with_tables(path, folder, scale)
+        with left_out.reading(f"the page of {path}"):
+            papers.append(compare_with_runs(path, made, folder))
+    return papers
 
 
 def _find_recorded(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, RecordedRun]:
@@ -138,17 +155,21 @@ def _find_runs(folder: Path, descriptions: Descriptions, recorded: Mapping[str, 
 
 def _read_runs(
     paths: Mapping[str, Path],
-    configs: Mapping[str, Config],
     recorded: Mapping[str, RecordedRun],
     commands: Mapping[str, Sequence[str]],
-) -> dict[str, Run]:
-    runs = {}
+    left_out: LeftOut,
+) -> tuple[dict[str, Run], dict[str, Config]]:
+    """The runs that can be read, and their configurations, by name."""
+    runs, configs = {}, {}
     for name, path in paths.items():
-        made_by = commands[name] if name in commands else run_page.training_commands(configs[name], path)
-        known = recorded[name] if name in recorded else None
-        run = results.read_run(path, seed=configs[name].seed, commands=made_by, recorded=known)
-        runs[name] = dataclasses.replace(run, name=name, label=name)
-    return runs
+        with left_out.reading(str(path)):
+            config = run_folder.read_config(path) if (path / run_folder.CONFIG).exists() else recorded[name].config
+            made_by = commands[name] if name in commands else run_page.training_commands(config, path)
+            known = recorded[name] if name in recorded else None
+            run = results.read_run(path, seed=config.seed, commands=made_by, recorded=known)
+            run_folder.latest_step(path)  # it is a part of every page
+            runs[name], configs[name] = dataclasses.replace(run, name=name, label=name), config
+    return runs, configs
 
 
 def _folder_page(
@@ -158,7 +179,7 @@ def _folder_page(
     own, learned = [], {}
     for entry in description["runs"]:
         name = str((path / entry["name"]).relative_to(folder))
-        own.append(results.as_row(runs[name] if name in runs else results.read_run(path / entry["name"]), entry))
+        own.append(results.as_row(runs[name] if name in runs else results.no_run(entry["name"]), entry))
         if name in priors:
             learned[entry["name"]] = priors[name]
     return folder_page.page_sections(description, own, path, learned)

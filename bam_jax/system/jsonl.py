@@ -69,12 +69,13 @@ def line(record: Mapping[str, Any], *, compact: bool = False) -> str:
     return json.dumps({**record, CRC: _checksum(record)}, separators=(",", ":") if compact else None)
 
 
-def parse(text: bytes, where: str, remedy: str = _REMEDY) -> dict[str, Any]:
+def parse(text: bytes, where: str, remedy: str = _REMEDY, *, edited: str | None = None) -> dict[str, Any]:
     """The record that `line` was given; or one in any JSON, which has no CRC-32 to go by.
 
     Args:
         text: JSON of an object, in UTF-8.
         where, remedy: as `strict_json.parse` takes them.
+        edited: the remedy where only the CRC-32 is that of another record; None: the same.
 
     Raises:
         UserError: it is something else, or not what was written.
@@ -82,7 +83,7 @@ def parse(text: bytes, where: str, remedy: str = _REMEDY) -> dict[str, Any]:
     record = strict_json.parse(text, where, remedy)
     if not isinstance(record, dict):
         raise UserError(f"{where} is no record but {reprlib.repr(record)}; {remedy}")
-    return verified(record, where, remedy)
+    return verified(record, where, edited or remedy)
 
 
 def document(record: Mapping[str, Any], indent: int, *, sort: bool = False) -> str:

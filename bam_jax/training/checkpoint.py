@@ -11,8 +11,7 @@ The arrays are not synced: where the whole machine fails and loses some, the che
 
 import os
 import shutil
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Self
@@ -24,12 +23,13 @@ from orbax.checkpoint import v1 as ocp
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
+from bam_jax.data.iterator import STATE
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
 from bam_jax.parallel import agreement, processes
-from bam_jax.system import files, jsonl
+from bam_jax.system import files, jsonl, strict_json
 from bam_jax.system.errors import Stopped, UserError
-from bam_jax.training import weights
+from bam_jax.training import sums, weights
 from bam_jax.training.metrics import read_metrics
 from bam_jax.training.run_folder import (
     CHECKPOINTS,
@@ -46,11 +46,9 @@ from bam_jax.training.write_errors import causes, naming_what_cannot_be_written
 
 DATA = "data"
 """The part of a checkpoint that is the state of the batches."""
-SUMS = "sums.json"
 
 _KEPT = 2  # the newest, and the one before in case that one is damaged
 _DRAFT = ".draft"
-_REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 
 
 class Checkpoints:
@@ -174,6 +172,43 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
             _seal(path)
 
 
+def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
+    """See that a run's newest checkpoint is whole and what was saved, as it is seen before it is restored.
+
+    Args:
+        run: the run's folder, which has one or, in its place, weights; nothing is written to it.
+        like: the shapes of the model, as `transformer.split` gives them.
+
+    Raises:
+        UserError: it is not.
+    """
+    run = Path(run)
+    if (run / CHECKPOINTS).exists():
+        sums.verify((run / CHECKPOINTS / str(latest_step(run))).absolute())
+    else:
+        weights.read(run, _with_shardings(like))
+
+
+def trained_data(run: str | os.PathLike) -> int | None:
+    """The checksum of the documents that a run was trained on (`Batches`), from its newest checkpoint.
+
+    Args:
+        run: the run's folder; nothing is written to it.
+
+    Returns:
+        None where there is no checkpoint, or one without: of a model from elsewhere, or from before data had a checksum.
+
+    Raises:
+        UserError: the checkpoint cannot be read.
+    """
+    path = (Path(run) / CHECKPOINTS / str(latest_step(run))).absolute()
+    if not (path / DATA / STATE).exists():
+        return None
+    sums.verify(path, [DATA])
+    state = strict_json.parse((path / DATA / STATE).read_bytes(), str(path / DATA / STATE), sums.REMEDY)
+    return state["data"] if isinstance(state, dict) and "data" in state else None
+
+
 def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint.
 
@@ -235,7 +270,7 @@ def _remove_drafts(folder: Path) -> None:
 
 def _seal(path: Path) -> None:
     """Make a checkpoint of its draft, whose files were written a moment ago by this job."""
-    files.write_atomically(_draft(path) / SUMS, jsonl.line(_checksums(_draft(path))) + "\n")
+    files.write_atomically(_draft(path) / sums.SUMS, jsonl.line(sums.checksums(_draft(path))) + "\n")
     _draft(path).rename(path)  # last: from now on it counts
 
 
@@ -260,7 +295,7 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     path = (run / CHECKPOINTS / str(step)).absolute()
     try:
         if processes.is_first():
-            _verify(path, abstract)
+            sums.verify(path, abstract)
         # None reads what is not verified: orbax complains of it with a traceback for each array.
         agreement.from_first(step)
         _check_shapes(path, abstract["model"], changes)
@@ -275,7 +310,7 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
         if isinstance(root, UserError):  # of the loader, of whose data a sound checkpoint may be none
             raise root from error
         why = f"{type(root).__name__}: {' '.join(str(root).split())[:160]}"
-        raise UserError(f"checkpoint {path} cannot be read{changes}; {_REMEDY} ({why})") from error
+        raise UserError(f"checkpoint {path} cannot be read{changes}; {sums.REMEDY} ({why})") from error
 
 
 def _check_shapes(path: Path, wanted: dict[str, Any], changes: str) -> None:
@@ -291,30 +326,3 @@ def _check_shapes(path: Path, wanted: dict[str, Any], changes: str) -> None:
                 f"checkpoint {path} does not fit{changes}: model.{name} is {there} there and {here} here; "
                 "change nothing that changes the parameters"
             )
-
-
-def _verify(path: Path, parts: Iterable[str]) -> None:
-    """See that the files of some parts are those that were saved, no more and no fewer."""
-    is_wanted = lambda name: "/" not in name or name.split("/")[0] in parts
-    try:
-        sums = jsonl.parse((path / SUMS).read_bytes(), f"checkpoint {path} cannot be read: its {SUMS}", _REMEDY)
-    except FileNotFoundError as error:
-        raise UserError(f"checkpoint {path} cannot be read: it has no {SUMS}, thus is not whole; {_REMEDY}") from error
-    saved = {name: crc for name, crc in sums.items() if is_wanted(name)}
-    present = _checksums(path, is_wanted)
-    wrong = sorted({name for name, _ in saved.items() ^ present.items()})
-    if wrong:
-        raise UserError(f"checkpoint {path} cannot be read: {wrong[0]} is not what was saved; {_REMEDY}")
-
-
-def _checksums(path: Path, is_wanted: Callable[[str], bool] = lambda name: True) -> dict[str, int]:
-    """CRC-32 of each wanted file of a checkpoint."""
-    sums = {}
-    for file in sorted(file for file in path.rglob("*") if file.is_file()):
-        name = file.relative_to(path).as_posix()
-        if name != SUMS and is_wanted(name):
-            sums[name] = 0
-            with file.open("rb") as stream:
-                while piece := stream.read(2**24):  # files may be larger than memory
-                    sums[name] = zlib.crc32(piece, sums[name])
-    return sums

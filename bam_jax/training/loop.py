@@ -20,13 +20,13 @@ from bam_jax.data import loader, tokenizers
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import counts
 from bam_jax.parallel import agreement, processes, sharding
-from bam_jax.system import console, errors, jsonl
+from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import outlook, run_folder
-from bam_jax.training.checkpoint import Checkpoints
+from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
 from bam_jax.training.held_out import HeldOutLoss
-from bam_jax.training.metrics import Meter, metering
+from bam_jax.training.metrics import Meter, metering, read_metrics
 from bam_jax.training.run_folder import CONFIG, DIVERGED, METRICS
 from bam_jax.training.step import (
     Shardings,
@@ -103,8 +103,9 @@ def fit(
     )
     run = Path(workdir)
     # What the folder refuses comes before a word is said of how long the training takes, and before its data is read.
+    known = trained_data(run)
     if (run / CONFIG).exists():
-        run_folder.check_configuration(run, config, longer)
+        run_folder.check_configuration(run, config, longer, moved=known is not None)  # until the data are read
     elif processes.is_first():
         run_folder.check_empty(run)
     mesh = sharding.make_mesh(config.mesh)
@@ -114,7 +115,8 @@ def fit(
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
         training = _set_up(config, run, mesh, progress)
         training.tell("reading the data")
-        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts, saves=processes.is_first())
+        saves = processes.is_first()
+        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts, saves=saves, tell=training.tell)
         data = stack.enter_context(contextlib.closing(batches))
         agreement.check_same(
             str(data.data), "the processes read different documents; give all of them the same copy of config.data"
@@ -124,7 +126,8 @@ def fit(
             held_out = HeldOutLoss(config, training.tokenizer, training.graph, mesh, host, hosts)
         # The claim makes the folder. It is the last of what may refuse, so that a mistake leaves no folder behind.
         if processes.is_first():
-            before = stack.enter_context(run_folder.claim(run, config, training.tokenizer, longer=longer))
+            claim = run_folder.claim(run, config, training.tokenizer, longer=longer, moved=known == data.data)
+            before = stack.enter_context(claim)
             if before < config.steps:
                 training.tell(outlook.describe_more(config, before, run_folder.latest_step(run)))
         # Process 0 says where the run stands; the others wait for it here, and then see its files.
@@ -132,11 +135,11 @@ def fit(
         if not (run / CONFIG).exists():
             raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
         if done < config.steps:
-            checkpoints = stack.enter_context(Checkpoints(run))
-            state = _resume_or_begin(training, checkpoints, data, done)
-            meter = stack.enter_context(metering(config, run, done=done, progress=progress))
-            _train(training, state, data, done, meter, checkpoints, stop, held_out)
-    return list(jsonl.read(run / METRICS))
+            _go_on(training, data, done, progress, stop, held_out)
+        elif processes.is_first():
+            verify(run, training.shapes["model"])
+            run_folder.renew(run, config)
+    return read_metrics(run)
 
 
 def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool | None) -> Training:
@@ -161,6 +164,23 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
         for line in outlook.describe_duration(config, known, devices, run_folder.latest_step(run)):
             tell(line)
     return Training(config, run, mesh, tokenizer, graph, initialise, tx, shapes, shardings, tell)
+
+
+def _go_on(
+    training: Training,
+    data: Any,
+    done: int,
+    progress: bool | None,
+    stop: Callable[[int], bool],
+    held_out: HeldOutLoss | None,
+) -> None:
+    """Make the steps that are left; only a run that can go on is another than before by its configuration."""
+    with Checkpoints(training.run) as checkpoints:
+        state = _resume_or_begin(training, checkpoints, data, done)
+        with metering(training.config, training.run, done=done, progress=progress) as meter:
+            if processes.is_first():
+                run_folder.renew(training.run, training.config)
+            _train(training, state, data, done, meter, checkpoints, stop, held_out)
 
 
 def _resume_or_begin(training: Training, checkpoints: Checkpoints, data: Any, done: int) -> State:

@@ -17,7 +17,7 @@ from bam_jax.system import console, files, jsonl, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Finite, Natural, Seconds, Share
 from bam_jax.training import loggers, optimizer
-from bam_jax.training.run_folder import DIVERGED, METRICS
+from bam_jax.training.run_folder import CHECKPOINTS, DIVERGED, METRICS, latest_checkpoint
 
 
 class StepMetrics(TypedDict):
@@ -48,7 +48,9 @@ def metric_names(config: Config) -> tuple[str, ...]:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl.
+    """The lines of a run's metrics.jsonl, or of its copy in the newest checkpoint where that has later ones.
+
+    It has where the file has lost its end since, such as its last line's, which then counts as torn.
 
     Args:
         run: its folder; one without metrics has no lines.
@@ -56,7 +58,14 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: a line is not JSON, or lacks what each has.
     """
-    path = run / METRICS
+    records = _read(run / METRICS)
+    step = latest_checkpoint(run)
+    if step <= (records[-1]["step"] if records else 0):
+        return records
+    return max(records, _read(run / CHECKPOINTS / str(step) / METRICS), key=len)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
     return [
         strict_json.check(record, StepMetrics, f"{path}, line {number}", "remove that line")
         for number, record in enumerate(jsonl.read(path), start=1)

@@ -34,6 +34,7 @@ DIVERGED = "diverged"
 
 _FREE = ("logger", "data.workers", "optimizer.accumulate")
 """Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
+_DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
 
 TRAINED = Path(__file__).parents[1] / "trained"
@@ -63,7 +64,12 @@ def find(run: str | os.PathLike) -> Path:
 
 @contextlib.contextmanager
 def claim(
-    workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, *, longer: bool = False
+    workdir: str | os.PathLike,
+    config: Config,
+    tokenizer: tokenizers.Tokenizer,
+    *,
+    longer: bool = False,
+    moved: bool = False,
 ) -> Iterator[int]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
@@ -74,7 +80,8 @@ def claim(
             in it yet, it takes a new configuration.
         config: what the run is made from.
         tokenizer: the one that the configuration names; its files are copied.
-        longer: whether a run of fewer steps becomes one of as many as the configuration has.
+        longer: whether a run of fewer steps becomes one of as many as the configuration has: `renew` writes that down.
+        moved: whether its data may lie elsewhere than before, being the same: `renew` writes that down as well.
 
     Raises:
         UserError: the folder holds a run of another configuration or tokenizer, or something else, or lies among the
@@ -91,15 +98,13 @@ def claim(
         elif _is_bare(run) and configs.to_json(read_config(run)) != configs.to_json(config):
             shutil.rmtree(run / FOLDER, ignore_errors=True)
             write_config(run, config)
-        before = check_configuration(run, config, longer)
+        before = check_configuration(run, config, longer, moved)
         if not (run / CHECKPOINTS).exists() and latest_step(run) not in (0, config.steps):
             raise UserError(
                 f"workdir {run} holds weights without the state of their training; give a new folder and "
                 f"--config.start={run}"
             )
         save_tokenizer(tokenizer, run)
-        if before < config.steps:
-            write_config(run, config)
         yield before
 
 
@@ -118,9 +123,18 @@ def latest_step(run: str | os.PathLike) -> int:
     Args:
         run: the run's folder; nothing is written to it.
     """
+    return latest_checkpoint(run) or _step_of_weights(Path(run) / WEIGHTS)
+
+
+def latest_checkpoint(run: str | os.PathLike) -> int:
+    """The step of a run's newest checkpoint; 0 if there are none.
+
+    Args:
+        run: the run's folder; nothing is written to it.
+    """
     folder = Path(run) / CHECKPOINTS
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdecimal()), default=0) or _step_of_weights(Path(run) / WEIGHTS)
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def _is_bare(run: Path) -> bool:
@@ -173,6 +187,19 @@ def write_config(run: Path, config: Config) -> None:
     files.write_atomically(run / CONFIG, jsonl.document(configs.to_dict(config), 2, sort=True))
 
 
+def renew(run: Path, config: Config) -> None:
+    """Write down the steps and the places of the data with which a run goes on, where they are others than before.
+
+    Args:
+        run: the run's folder, claimed before, whose state can be gone on with: one that cannot stays as it was.
+        config: of the run as it goes on.
+    """
+    before, now = _fields(read_config(run)), _fields(config)
+    renewed = ["steps", *filter(_is_place, before.keys() | now.keys())]
+    if any(before.get(name) != now.get(name) for name in renewed):
+        write_config(run, config)
+
+
 def read_config(run: str | os.PathLike) -> Config:
     """The configuration of a run.
 
@@ -184,7 +211,7 @@ def read_config(run: str | os.PathLike) -> Config:
     """
     path = Path(run) / CONFIG
     try:
-        return configs.from_dict(jsonl.parse(path.read_bytes(), "the configuration", _EDITED))
+        tree = jsonl.parse(path.read_bytes(), str(path), _DAMAGED, edited=_EDITED)
     except FileNotFoundError as error:
         remedy = f"train one with python -m bam_jax.train --config=FILE --workdir={run}"
         if (Path(run) / WEIGHTS).exists():
@@ -197,6 +224,8 @@ def read_config(run: str | os.PathLike) -> Config:
         raise UserError(f"{run} is not a run: it has no {CONFIG}; {remedy}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
+    try:
+        return configs.from_dict(tree)
     except UserError as error:
         raise UserError(f"{path}: {error}; mend it or train into another folder") from error
 
@@ -275,26 +304,28 @@ def make_empty(run: Path) -> None:
         raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
 
 
-def check_configuration(run: Path, config: Config, longer: bool) -> int:
+def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:
     """See that a run's configuration is this one, and give its steps.
 
     What changes no mathematics may differ, since a run may go on with other devices and be watched elsewhere: the mesh, the
-    micro-batches, the loader's processes and the logger. Where it is to be trained longer, the steps may be more. Where nothing
-    is trained yet, all may differ.
+    micro-batches, the loader's processes and the logger. Where it is to be trained longer, the steps may be more, and where the
+    data were moved, their places may be others. Where nothing is trained yet, all may differ.
 
     Args:
         run: the run's folder.
         config: what it should be made from.
-        longer: see `claim`.
+        longer, moved: see `claim`.
 
     Raises:
         UserError: it is another.
     """
     if _is_bare(run):
         return config.steps
-    theirs, ours = flatten(configs.to_dict(read_config(run))), flatten(configs.to_dict(config))
+    theirs, ours = _fields(read_config(run)), _fields(config)
     for name in sorted(theirs.keys() | ours.keys()):
         if name in _FREE or name.startswith("mesh.") or (longer and name == "steps" and theirs[name] < config.steps):
+            continue
+        if moved and _is_place(name):
             continue
         # by their text: as values, 1, 1.0 and True are equal
         there, here = [repr(tree[name]) if name in tree else "nothing" for tree in (theirs, ours)]
@@ -305,3 +336,13 @@ def check_configuration(run: Path, config: Config, longer: bool) -> int:
                 f"--config.start={run} begins with its parameters"
             )
     return theirs["steps"]
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    """A configuration's values by their dotted names."""
+    return flatten(configs.to_dict(config))
+
+
+def _is_place(name: str) -> bool:
+    """True of a field that says where the text lies that is trained on, of one source or of a mixture's."""
+    return name.startswith("data.") and name.endswith(".source")

@@ -40,7 +40,10 @@ def train(
             losses = [
                 f"{name.replace('_', '-', 1).replace('_', ' ')} {last[name]:.4g}" for name in LOSSES if name in last
             ]
-            said = f"finished at step {config.steps}{': ' if losses else ''}{', '.join(losses)}"
+            late = (
+                f" (of step {last['step']}, the last in its metrics)" if losses and last["step"] < config.steps else ""
+            )
+            said = f"finished at step {config.steps}{': ' if losses else ''}{', '.join(losses)}{late}"
             if finished:
                 more = f"a larger --config.steps trains it longer, --config.start={workdir} another run from it"
                 said = f"nothing to do, {said}; {more}"

@@ -14,7 +14,7 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax import evaluate
 from bam_jax.data import loader, tokenizers
-from bam_jax.evals import harness, measuring, passkey, perplexity
+from bam_jax.evals import harness, measuring, passkey, perplexity, records
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.registry import EVALUATIONS
@@ -366,12 +366,25 @@ def test_no_run_no_checkpoint_bad_results(run, tmp_path, capsys):
     assert (run / "results.jsonl").read_text() == "not json\n"
 
 
+def test_text_that_changed_since_the_training_is_not_held_out(tmp_path, capsys):
+    run, text = untrained(tmp_path, "char"), tmp_path / "text.txt"
+    text.write_text("another tale, with other words in it for once. " * 200)
+    perplexity = "--eval=perplexity", "--lengths=16", "--tokens=64"
+    assert command(run, *perplexity) == 2
+    assert f"the text of {run} is another than it was trained on" in (said := capsys.readouterr().err)
+    assert said.count("\n") == 1 and not (run / "results.jsonl").exists()
+    for name in ("source", "held_out_source"):  # the records have it among their overrides
+        assert not command(run, *perplexity, f"--config.data.{name}={text}")
+    assert not command(run, "--eval=passkey", "--lengths=16", "--depths=1")  # its keys are in no text
+    assert {cell["eval"] for cell in records.read_results(run)[0]} == {"perplexity", "passkey"}
+
+
 def test_an_encoder_is_not_asked_for_the_next_token(tmp_path):
     run = untrained(tmp_path, "char")
     text = (run / "config.json").read_text()
     changed = text.replace('"causal": true', '"causal": false')
     (run / "config.json").write_text(changed)
-    with pytest.raises(UserError, match="config.json: the configuration was changed after it was written"):
+    with pytest.raises(UserError, match="config.json was changed after it was written"):
         run_folder.read_config(run)
     (run / "config.json").write_text(re.sub(r',\s*"crc32": \d+', "", changed))
     for kind in EVALUATIONS.values():

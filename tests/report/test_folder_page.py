@@ -179,6 +179,15 @@ def test_an_experiment_that_has_just_begun_has_a_report(folder):
     assert "not measured" in report.write(folder).read_text()
 
 
+def test_a_run_that_cannot_be_read_is_left_out_and_named(folder, capsys):
+    (folder / "bam-seed1" / "config.json").write_text("{")
+    main([str(folder)])
+    said = capsys.readouterr()
+    assert said.out.startswith("wrote ") and said.err.startswith("left out: bam-seed1: ") and said.err.count("\n") == 1
+    text = (folder / "report.md").read_text()
+    assert said.err.strip() in text and "RoPE" in text and "NOT THERE YET: bam-seed1, cable-seed0" in text
+
+
 def test_a_report_on_nothing_names_the_remedy(tmp_path):
     with pytest.raises(UserError, match=r"has no runs; make some with python -m bam_jax.sweep"):
         main([str(tmp_path)])

@@ -182,7 +182,11 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(made):
     """Its pages, read, by name."""
-    return {path.name: Page(path.read_text(encoding="utf-8")) for path in made.glob("*.html")}
+    return read_pages(made)
+
+
+def read_pages(folder):
+    return {path.name: Page(path.read_text(encoding="utf-8")) for path in folder.glob("*.html")}
 
 
 def test_every_page_is_whole_and_every_link_leads_somewhere(made, found):
@@ -310,13 +314,39 @@ def test_the_command_of_a_run_repeats_its_configuration(name, tmp_path):
         ("metrics", '{"step": 10}', "has no 'loss'"),
     ],
 )
-def test_a_broken_record_is_named(folder, paper, file, line, says):
+def test_a_broken_record_is_named_and_its_run_left_out(folder, paper, capsys, file, line, says):
     (path,) = folder.glob(f"rope*seed0*/{file}.jsonl")
     path.write_text(path.read_text() + line + "\n")
     number = len(path.read_text().splitlines())
-    with pytest.raises(UserError, match=rf"{file}.jsonl, line {number} {says}"):
-        site.write(folder, [paper], folder / "report")
-    assert not (folder / "report" / "index.html").exists()
+    written = read_pages(site.write(folder, [paper], folder / "report").parent)
+    said = [each for each in capsys.readouterr().err.splitlines() if each.startswith("left out: ")]
+    tables = [f"the page of {paper}"] if file == "results" else []  # which are made of results
+    assert len(said) == len(tables) + 1
+    for what, each in zip([*tables, path.parent], said, strict=True):
+        assert re.match(rf"left out: {re.escape(str(what))}: .*{file}.jsonl, line {number} {says}", each)
+        assert each.split() == [word for word in each.split() if word in written["index.html"].text]
+    assert f"run-{path.parent.name}.html" not in written and "run-mine #1.html" in written
+    assert ("paper_table1.html" in written) == (file == "metrics")
+    for each in written.values():
+        assert {unquote(link) for link in each.links if link.endswith(".html")} <= {*written}
+
+
+def test_a_page_that_cannot_be_made_is_left_out_and_no_page_leads_there(folder, paper, monkeypatch):
+    def refuse(*_):
+        raise UserError("a checkpoint cannot be read")
+
+    monkeypatch.setattr(site.paper_page, "page_sections", refuse)
+    written = read_pages(site.write(folder, [paper], folder / "report").parent)
+    assert f"left out: the page of {paper}: a checkpoint cannot be read" in written["index.html"].text
+    assert not any("paper_table1.html" in each.links for each in written.values())
+
+
+def test_a_site_of_nothing_that_can_be_read_is_one_line(tmp_path, capsys):
+    write_run(tmp_path / "a", config.Config(), [])
+    (tmp_path / "a" / "config.json").write_text("{")
+    with pytest.raises(UserError, match=f"^left out: {tmp_path / 'a'}: .*config.json is not JSON"):
+        site.write(tmp_path, [], tmp_path / "report")
+    assert not (tmp_path / "report").exists() and not capsys.readouterr().err
 
 
 def test_without_tables_there_is_no_page(folder, tmp_path):

@@ -10,7 +10,7 @@ from bam_jax import config as configs
 from bam_jax.models import transformer
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop, run_folder
+from bam_jax.training import checkpoint, loop, run_folder, sums
 from bam_jax.training.step import define_training
 
 
@@ -98,12 +98,27 @@ def test_whatever_is_not_what_was_saved_is_named(run):
         path.write_bytes(contents)
     (saved / "model" / "more").touch()
     refused("model/more")
-    for sums in ("[]", "[" * 10**5, '{"model/more": []}', "{}"):
-        (saved / "sums.json").write_text(sums)
+    for contents in ("[]", "[" * 10**5, '{"model/more": []}', "{}"):
+        (saved / "sums.json").write_text(contents)
         with pytest.raises(UserError, match="checkpoints/4 cannot be read"):
             checkpoint.restore_model(run)
     shutil.rmtree(saved)
     checkpoint.restore_model(run)  # from the checkpoint before
+
+
+def test_a_finished_run_is_verified_where_there_is_nothing_to_do(trained, run):
+    loop.fit(trained[0], run, progress=False)
+    for part in ("model", "optimizer", "data"):
+        path = max(
+            (run / "checkpoints" / "4" / part).rglob("*"), key=lambda path: path.is_file() and path.stat().st_size
+        )
+        contents = path.read_bytes()
+        path.write_bytes(contents[:-1] + bytes([contents[-1] ^ 255]))
+        with pytest.raises(
+            UserError, match=f"checkpoints/4 cannot be read: {part}/.*; remove that folder and train on"
+        ):
+            loop.fit(trained[0], run, progress=False)
+        path.write_bytes(contents)
 
 
 class Data:
@@ -174,14 +189,14 @@ def test_a_checkpoint_counts_when_its_sums_are_there(tmp_path, monkeypatch):
     def killed(*_):
         raise Killed
 
-    for name in ("_checksums", "_seal"):
+    for place, name in ((sums, "checksums"), (checkpoint, "_seal")):
         run = tmp_path / name
         with pytest.raises(Killed), checkpoint.Checkpoints(run) as checkpoints:
             checkpoints.save(1, state(), Data())
             checkpoints.save(2, state(), Data())
             checkpoints._wait()
             with monkeypatch.context() as patch:
-                patch.setattr(checkpoint, name, killed)
+                patch.setattr(place, name, killed)
                 checkpoints.save(3, state(), Data())
                 checkpoints._wait()
         assert run_folder.latest_step(run) == 2

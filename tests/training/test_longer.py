@@ -12,10 +12,11 @@ from bam_jax import config as configs
 from bam_jax import train
 from bam_jax.data import loader, tokenizers
 from bam_jax.models import transformer
-from bam_jax.system import errors
+from bam_jax.system import errors, jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop, optimizer, run_folder
+from bam_jax.training import checkpoint, loop, optimizer, run_folder, sums
 from bam_jax.training.checkpoint import Checkpoints
+from bam_jax.training.metrics import read_metrics
 from bam_jax.training.step import define_training, initial_state, make_step
 
 CONFIG = """
@@ -89,6 +90,22 @@ def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
         train.main(command)
 
 
+def test_torn_metrics_are_those_of_the_checkpoint_or_said_to_be_earlier(finished, folder, capsys):
+    command = [f"--config={finished / 'tiny.py'}", f"--workdir={folder / 'run'}", "--no-progress"]
+    whole = read_metrics(folder / "run")
+    path, checkpoint = folder / "run" / "metrics.jsonl", folder / "run" / "checkpoints" / "4"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert read_metrics(folder / "run") == whole
+    train.main(command)
+    assert f"finished at step 4: loss {whole[-1]['loss']:.4g};" in capsys.readouterr().out
+    (checkpoint / "metrics.jsonl").unlink()  # as earlier versions have it
+    (checkpoint / "sums.json").unlink()
+    (checkpoint / "sums.json").write_text(jsonl.line(sums.checksums(checkpoint)))
+    train.main(command)
+    said = f"finished at step 4: loss {whole[-2]['loss']:.4g} (of step 3, the last in its metrics);"
+    assert said in capsys.readouterr().out
+
+
 def test_other_text_is_not_gone_on_with(finished, folder):
     text = finished / "text.txt"
     before = text.read_text()
@@ -96,7 +113,31 @@ def test_other_text_is_not_gone_on_with(finished, folder):
     with pytest.raises(UserError, match=r"^config.data names other documents .* this run as --config.start$"):
         loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)
     text.write_text(before)
+    assert run_folder.read_config(folder / "run").steps == 4
     assert len(loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)) == 6
+
+
+def test_a_start_that_fails_leaves_the_steps_of_before(finished, folder):
+    sums = folder / "run" / "checkpoints" / "4" / "sums.json"
+    kept = sums.read_text()
+    sums.write_text("{}")
+    with pytest.raises(UserError, match="checkpoints/4 cannot be read"):
+        loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)
+    sums.write_text(kept)
+    assert len(loop.fit(longer(finished, 4), folder / "run", progress=False)) == 4
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_the_same_text_elsewhere_is_gone_on_with(finished, folder, steps):
+    moved = shutil.copyfile(finished / "text.txt", folder / "moved.txt")
+    config = configs.override(longer(finished, steps), {"data.source": str(moved)})
+    other = folder / "other.txt"
+    other.write_text(moved.read_text() + "and one tale more")
+    with pytest.raises(UserError, match=rf"holds a run with config.data.source='.*/text.txt', not '{other}'; use that"):
+        loop.fit(configs.override(config, {"data.source": str(other)}), folder / "run", progress=False, longer=True)
+    assert run_folder.read_config(folder / "run") == longer(finished, 4)
+    assert len(loop.fit(config, folder / "run", progress=False, longer=True)) == steps
+    assert run_folder.read_config(folder / "run") == config
 
 
 def test_other_fields_stay_and_experiments_do_not_go_on(finished, folder):

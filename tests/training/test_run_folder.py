@@ -1,4 +1,5 @@
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,29 @@ def test_claim_writes_the_configuration_once(tmp_path):
     before = (run / "config.json").stat()
     claim(run, Config(seed=3))
     assert (run / "config.json").stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: text[:40], r"is not JSON \(.*\); put it back from a copy, or train into another folder"),
+        (lambda text: "[]", r"is no record but \[\]; put it back from a copy, or train into another folder"),
+        (
+            lambda text: text.replace('"seed": 3', '"seed": 4'),
+            r"was changed after .*; put it back from a copy, or take its crc32 out where the change is yours",
+        ),
+        (
+            lambda text: re.sub(r',\n  "crc32": \d+', "", text.replace('"steps": ', '"steps": -')),
+            r": config\.steps=-.*; mend it or train into another folder",
+        ),
+    ],
+)
+def test_a_damaged_configuration_has_the_remedy_of_its_damage(tmp_path, damage, says):
+    claim(tmp_path / "run", Config(seed=3))
+    path = tmp_path / "run" / "config.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UserError, match=f"^{path} ?{says}$"):
+        run_folder.read_config(tmp_path / "run")
 
 
 @pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])

@@ -10,6 +10,7 @@ import numpy as np
 from bam_jax.config import DataConfig
 from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
 from bam_jax.data.prepared.shards import open_split
+from bam_jax.data.prepared.unknown import count_in_texts
 from bam_jax.data.sources.corpus import STDLIB, names_corpus
 from bam_jax.data.sources.texts import divide, read_texts
 from bam_jax.data.tokenizers import Tokenizer
@@ -47,9 +48,13 @@ class InMemory:
     Args:
         texts: the documents.
         tokenizer: makes them ids.
+
+    Attributes:
+        unknown: the characters that it lacks.
     """
 
     def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
+        self.unknown = count_in_texts(texts, tokenizer)
         ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], np.int32)
         encoded = [np.concatenate([tokenizer.encode(text), ending]) for text in texts]
         self.lengths = np.array([len(ids) for ids in encoded], np.int32)

@@ -9,10 +9,12 @@ from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, read_mani
 from bam_jax.data.prepared.request import PreparationRequest
 from bam_jax.data.prepared.thresholds import draw, reserve
 from bam_jax.data.prepared.tokenising import ALL_HASHES, Encoder
+from bam_jax.data.prepared.unknown import count_in_source
 from bam_jax.data.prepared.writing import write_shards
 from bam_jax.data.sources.fragment import Fragment
 from bam_jax.data.sources.source import hash_fragments
 from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import shortened
 
@@ -108,6 +110,9 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     elif any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
+    unknown = count_in_source(fragments, request.tokenizer).line(source.path, request.tokenizer, "--tokenizer")
+    if unknown:
+        console.say(unknown)
     encoder = Encoder(request.tokenizer, request.seed)
     recipe |= dict(zip(_THRESHOLDS, _thresholds(request, fragments, encoder), strict=True))
     fresh = Manifest(

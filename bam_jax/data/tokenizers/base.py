@@ -2,6 +2,7 @@
 
 import abc
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -62,6 +63,16 @@ class Tokenizer(abc.ABC):
     def unknown(self, text: str) -> str:
         """The characters of a prompt that it cannot tell from others, each once."""
         return ""
+
+    def unknown_share(self, text: str) -> float:
+        """The share of a text's characters that it cannot tell from others.
+
+        >>> from bam_jax.data.tokenizers import tokenizer
+        >>> tokenizer("char").unknown_share("a é"), tokenizer("byte").unknown_share("a é")
+        (0.3333333333333333, 0.0)
+        """
+        counts = Counter(text)
+        return sum(count for letter, count in counts.items() if self.unknown(letter)) / max(1, len(text))
 
     @abc.abstractmethod
     def decode(self, ids: np.ndarray) -> str:

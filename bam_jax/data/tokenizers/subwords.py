@@ -69,8 +69,8 @@ class _Subwords(Tokenizer):
         name = self._library.model.unk_token
         if name is not None and name not in vocabulary:
             raise UserError(f"tokenizer '{self.spec}' lacks its own token {name!r}; give another vocabulary")
-        unknown = vocabulary[name] if name is not None else None  # no special one: text has it
-        self.special = tuple(sorted(self._special(vocabulary) - {unknown}))
+        self._unknown = vocabulary[name] if name is not None else None  # no special one: text has it
+        self.special = tuple(sorted(self._special(vocabulary) - {self._unknown}))
         self.hash = digest(contents)
 
     def _check_model(self, model: Any) -> None:
@@ -98,6 +98,14 @@ class _Subwords(Tokenizer):
         """The ids of each text, on as many threads as the library takes (RAYON_NUM_THREADS)."""
         encodings = self._library.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def unknown(self, text: str) -> str:
+        """See `Tokenizer`: those that are no word by themselves; a word with one of them is one unknown token."""
+        if self._unknown is None:
+            return ""
+        letters = list(dict.fromkeys(text))
+        found = zip(letters, self.encode_batch(letters), strict=True)
+        return "".join(letter for letter, ids in found if self._unknown in ids)
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids; special ones are nothing."""
