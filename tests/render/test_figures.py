@@ -249,5 +249,5 @@ def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
 
 def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install 'bam_jax\[figures\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[figures\]'"):
         render.passkey(CURVES, 64)
