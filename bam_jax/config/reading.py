@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_collections
-
 from bam_jax.config.changes import apply
 from bam_jax.config.section import ConfigSection, is_section, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, shown
+from bam_jax.system.extras import import_extra
 from bam_jax.system.own_code import named_where_it_fails
 
 
@@ -37,12 +36,13 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
         raise UserError(f"no config file {path} in {Path.cwd()}; give the path of a Python file that has a get_config")
     if Path(path).suffix != ".py":
         raise UserError(f"config file {path} is not a Python file; name one whose name ends in .py")
+    library = import_extra("ml_collections", f"config file {path}", "train")
     with named_where_it_fails(path, "config file"):
         names = runpy.run_path(str(path))
         if "get_config" not in names:
             raise UserError(f"config file {path} has no get_config(), which returns an ml_collections.ConfigDict")
         made = names["get_config"]()
-    if not isinstance(made, ml_collections.ConfigDict):
+    if not isinstance(made, library.ConfigDict):
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
     config = override(made.to_dict(), changes)
     _import_encodings(config)
