@@ -1,9 +1,11 @@
 """Configurations from files and JSON, and back."""
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import importlib
+import importlib.util
 import json
 import runpy
 from collections.abc import Mapping, Sequence
@@ -201,10 +203,19 @@ def _import_encodings(config: Config) -> None:
 
 def _import(module: str, what: str) -> None:
     """Runs a module that the user has named, as Python's `import` does."""
-    try:
-        importlib.import_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise UserError(f"cannot import {what}: {error}; is its folder on PYTHONPATH?") from error
+    found = None
+    with contextlib.suppress(Exception):  # of a package around it, which the import meets again
+        found = importlib.util.find_spec(module)
+    with named_where_it_fails((found and found.origin) or module, "module"):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):  # but one that it imports
+                raise
+            raise UserError(
+                f"cannot import {what}: {error}; give the command in the folder that {module.partition('.')[0]} stands "
+                "in, or with PYTHONPATH=FOLDER, that folder, before it"
+            ) from error
 
 
 def _build[S: ConfigSection](cls: type[S], tree: Any) -> S:
