@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.experiments import experiment
+from bam_jax.experiments import claims, experiment
 from bam_jax.report import claims_page
 from bam_jax.system import errors, files
 
@@ -32,6 +32,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument("--out", type=Path, help="file to write (default: print)")
     given = parser.parse_args(argv)
+    if given.out:
+        files.keep_other(given.out, f"# {claims.load(given.claims).title}\n")
     text = claims_page.to_markdown(given.claims, given.runs, given.scale)
     if given.out:
         files.write_atomically(given.out, text)

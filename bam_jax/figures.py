@@ -4,7 +4,7 @@
 
 NAME: attention (BAM's figure 4), biases (CABLE's 4 and 8 to 15), classes and priors (BAM's 1), coupling (Z along a text),
 scales (BAM's 14), scatter (17, 18).
-Writes OUT.png and OUT.svg.
+Writes OUT.png and OUT.svg, and replaces what it wrote there before and nothing else.
 """
 
 from collections.abc import Sequence
@@ -42,11 +42,15 @@ def main(argv: Sequence[str]) -> None:
     if len(labels) != len(folders) or len({*labels}) < len(labels):
         raise UserError(f"{len(folders)} runs and the labels {', '.join(labels)}: give each run a --label of its own")
     runs = dict(zip(labels, folders, strict=True))
-    figure = draw(given.name, runs, given.length, configs.allowed(given.allow))
     own = folders[0] if Path(given.run[0]).exists() else Path()  # not into the package, whose model may have been named
     out = given.out or own / given.name
+    if out.suffix in style.SUFFIXES:
+        out = out.with_suffix("")
+    for suffix in style.SUFFIXES:
+        style.keep_other(Path(f"{out}{suffix}"))
+    figure = draw(given.name, runs, given.length, configs.allowed(given.allow))
     out.parent.mkdir(parents=True, exist_ok=True)
-    style.save(figure, out)
+    style.save_both(figure, out)
     print(f"wrote {out}.png and {out}.svg")
 
 

@@ -5,7 +5,7 @@
 FOLDER holds your own text: .txt (a document each) or .jsonl (a document a line, in the field
 --config.data.text_field=NAME). The paper trained on FineWeb. Without --config.data.source the run reads
 Python's own documentation, which is enough to try it but not to learn from. The tokenizer needs pip install
-'bam_jax[tokenizers]'.
+'.[tokenizers]' in a clone.
 
 One step on a CPU, as a trial: --config.context=64 --config.batch=2 --config.optimizer.accumulate=1
 --config.steps=1 --workdir=runs/try.

@@ -269,6 +269,31 @@ def test_only_those_who_draw_need_matplotlib():
             assert not any(name.split(".")[0] == "matplotlib" for name in names), path
 
 
+EXTRAS = "grain ml_collections safetensors tqdm matplotlib tokenizers tiktoken sentencepiece pyarrow".split()
+"""Modules that the core does not install, or does not promise; flax brings optax and orbax."""
+
+
+def without_extras(code):
+    """A process in which the modules of extras cannot be imported runs some code."""
+    script = f"import sys\nsys.modules |= dict.fromkeys({EXTRAS!r})\n{code}"
+    return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_command_starts_without_extras():
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
+    names = [name for name in names if name != "bam_jax.evals.lm_eval_adapter"]  # which is itself of an extra
+    done = without_extras(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("call", ["train.main(['--config=configs/quickstart.py'])", "load('quickstart')"])
+def test_what_needs_an_extra_says_how_to_install_it(call):
+    imports = "from bam_jax import load, train\nfrom bam_jax.system import errors"
+    done = without_extras(f"{imports}\nerrors.run(lambda argv: {call})")
+    assert done.returncode == 2 and done.stderr.endswith(": pip install '.[train]' in a clone of bam_jax\n")
+    assert done.stderr.count("\n") == 1
+
+
 def test_no_name_of_a_package_hides_one_of_its_modules():
     """After `import a.b.c` the name `a.b.c` is the module, whatever `a.b` takes from it."""
     for path in PACKAGE.rglob("__init__.py"):

@@ -4,13 +4,12 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
-from bam_jax.biases import Bias, Relative, table
-from bam_jax.biases.base import Coordinate, head_axes
+from bam_jax.biases import Bias, Relative
+from bam_jax.biases.base import compares_pairs, few, head_axes
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -99,20 +98,13 @@ def _check_coordinates(scoring: Scoring) -> None:
     if isinstance(scoring.bias, Relative) and of_queries is None and of_keys is None:
         return
 
-    def few(coordinate: Coordinate, count: int) -> Coordinate:
-        # NumPy refuses the second row of an array that has one, where JAX takes the first again.
-        row = np.zeros((1, 1, count), np.float32)
-        return row if coordinate is None else jax.tree.map(lambda _: row, coordinate)
-
-    i, j = few(of_queries, 2), few(of_keys, 3)
-    parameters = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), scoring.bias)
     shape: tuple = ()
     failure: Exception | None = None
     try:
-        shape = jax.eval_shape(lambda bias: table(bias, i, j), parameters).shape
+        shape = few(scoring.bias, of_queries, of_keys).shape
     except (TypeError, ValueError, IndexError) as error:
         failure = error
-    if len(shape) != 4 or shape[2] not in (1, 2) or shape[3] not in (1, 3):
+    if not compares_pairs(shape):
         name, shapes = type(scoring.bias).__name__, lambda tree: jax.tree.map(jnp.shape, tree) or "their positions"
         # The formula itself may be at fault.
         raised = "" if failure is None else f"; it raised {type(failure).__name__}: {str(failure).partition('\n')[0]}"

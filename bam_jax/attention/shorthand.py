@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import inspect
+import math
 from typing import Any
 
 import jax
@@ -30,6 +31,20 @@ ELSEWHERE = {
     "dropout_rate": "no backend drops weights; drop what attend gives, as most models do now",
 }
 """Arguments that other functions of this kind have, and what stands for them here."""
+
+AXES = {
+    "positions": "BS",
+    "segments": "BS",
+    "query_positions": "BT",
+    "query_segments": "BT",
+    "sees_from": "BT",
+    "sees_to": "BT",
+    "temperature": "BHT",
+    "sink_logits": "H",
+}
+"""Arguments that are arrays, and their axes: rows, heads, queries T, keys S."""
+FLOATS = ("temperature", "sink_logits")
+"""Those of them that do not number tokens."""
 
 
 def attend(
@@ -89,9 +104,10 @@ def attend(
     >>> attend(x, x, x, biases.ALiBi(biases.alibi_slopes(4)), window=64).shape
     (2, 128, 4, 32)
     """
+    _check_arrays(locals())
     _refuse(others)
-    _check_arrays({"q": q, "k": k, "v": v}, temperature)
-    unbatched = q.ndim == k.ndim == v.ndim == 3
+    _check_numbers(scale=scale, soft_cap=soft_cap)
+    unbatched = q.ndim == 3
     if unbatched:
         q, k, v = q[None], k[None], v[None]
     queries, keys = _sides(q.shape[1], k.shape[1], positions, segments, query_positions, query_segments)
@@ -114,6 +130,15 @@ def _refuse(others: dict[str, Any]) -> None:
 def _checked(bias: Any) -> Bias:
     """The bias, or a TypeError with what is meant instead."""
     if isinstance(bias, Bias):
+        name = type(bias).__name__
+        for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
+            x = getattr(bias, field.name)
+            if isinstance(x, list) and not field.metadata.get("static"):
+                raise TypeError(f"attend: {field.name} of {name} must be an array, not list; give jnp.asarray(...)")
+            for leaf in [] if field.metadata.get("static") else jax.tree.leaves(x):
+                dtype = jnp.result_type(leaf)
+                if not jnp.issubdtype(dtype, jnp.floating):
+                    raise ValueError(f"attend: {field.name} of {name} must hold floats, not {dtype}; give jnp.float32")
         return bias
     remedy = "a formula of your own is a class under @biases.bias with __call__(self, i, j)"
     if isinstance(bias, type) and issubclass(bias, Bias):
@@ -123,16 +148,52 @@ def _checked(bias: Any) -> Bias:
     raise TypeError(f"attend: bias must be a Bias of bam_jax.biases, not {type(bias).__name__}; {remedy}")
 
 
-def _check_arrays(operands: dict[str, Any], temperature: Any) -> None:
-    """See that arrays are where arrays are due."""
-    for name, x in operands.items():
-        if not hasattr(x, "ndim"):
+def _check_arrays(arguments: dict[str, Any]) -> None:
+    """See that arrays are where arrays are due, with numbers of their kinds, one for each head and token.
+
+    Args:
+        arguments: of `attend`.
+    """
+    q, k, v = (arguments[name] for name in "qkv")
+    others = {name: arguments[name] for name in AXES if arguments[name] is not None}
+    for name, x in {"q": q, "k": k, "v": v, **others}.items():
+        if name == "temperature" and jnp.ndim(x) == 0:
+            raise ValueError("attend: temperature is an array [#B, H, T]; for a single number give scale=")
+        if not hasattr(x, "dtype"):
             raise TypeError(f"attend: {name} must be an array, not {type(x).__name__}; give jnp.asarray(...)")
-    if temperature is not None and jnp.ndim(temperature) != 3:
-        raise ValueError(
-            f"attend: temperature has the shape {jnp.shape(temperature)}, and there is one for each query, [#B, H, T]; "
-            "for a single number give scale="
-        )
+        if name in (*"qkv", *FLOATS):
+            if not jnp.issubdtype(x.dtype, jnp.floating):
+                raise ValueError(f"attend: {name} must hold floats, not {x.dtype}; give {name}.astype(jnp.float32)")
+        elif x.dtype == bool and name.endswith("segments"):  # rows with pads
+            continue
+        # Other integers wrap where they are compared with -1 or with an empty slot's position.
+        elif not (jnp.issubdtype(x.dtype, jnp.signedinteger) and x.dtype.itemsize >= 4):
+            raise ValueError(f"attend: {name} must hold int32 or int64, not {x.dtype}; give {name}.astype(jnp.int32)")
+    if not (q.ndim == k.ndim == v.ndim and q.ndim in (3, 4)):
+        shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
+        raise ValueError(f"attend takes q [B, T, H, D] and k, v [B, S, K, D], or all three without B, got {shapes}")
+    sizes = {"B": q.shape[0] if q.ndim == 4 else 1, "T": q.shape[-3], "H": q.shape[-2], "S": k.shape[-3]}
+    for name, x in others.items():
+        _check_shape(name, x.shape, sizes)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """See that an array has its axes; that of rows may have length one, and numbers of tokens may lack it."""
+    axes = AXES[name]
+    full = (1, *shape) if name not in FLOATS and len(shape) == 1 else shape
+    alike = [n == sizes[axis] or (axis, n) == ("B", 1) for axis, n in zip(axes, full, strict=False)]
+    if len(full) != len(axes) or not all(alike):
+        wanted = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes)
+        remedy = f"; those of the queries are query_{name}=" if f"query_{name}" in AXES else ""
+        raise ValueError(f"attend: {name} has the shape {shape}, not [{', '.join(axes)}] with {wanted}{remedy}")
+
+
+def _check_numbers(**options: Any) -> None:
+    """See that options are numbers of Python's."""
+    for name, x in options.items():
+        if x is not None and not (isinstance(x, int | float) and math.isfinite(x) and (x > 0 or name == "scale")):
+            which = "a finite number" if name == "scale" else "a finite number above 0"
+            raise ValueError(f"attend: {name} must be {which} of Python's, not {x!r:.100}; give {name}=float(...)")
 
 
 def _in_rows(x: Int[Array, "... T"] | None) -> Int[Array, "#B T"] | None:
@@ -150,12 +211,6 @@ def _sides(
     for name, missing in unsaid.items():
         if length > slots and missing:
             raise ValueError(f"{length} queries are not the last of {slots} keys; give query_{name}=")
-    for name, numbers in (("positions", position), ("segments", segment)):
-        if numbers is not None and jnp.shape(numbers)[-1] != slots:
-            raise ValueError(
-                f"attend: {name} has {jnp.shape(numbers)[-1]} numbers for {slots} keys, whose they are; "
-                f"those of the {length} queries are query_{name}="
-            )
     keys = Tokens(
         jnp.arange(slots, dtype=jnp.int32)[None] if position is None else jnp.atleast_2d(position), _documents(segment)
     )

@@ -43,7 +43,7 @@ from bam_jax.attention import Tiling
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 from bam_jax.bench.contenders import PASSES, PreparedRun, preparers
 from bam_jax.bench.machine import machine
-from bam_jax.system import errors
+from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError, nearest
 
 # Seconds that the calls of one repetition take at least: clocks and dispatch have their noise.
@@ -219,6 +219,8 @@ def main(argv: Sequence[str]) -> None:
     entrants = _chosen(preparers(_skips(given.skip)), given.only)
     if given.out is not None and not given.out.resolve().parent.is_dir():
         raise UserError(f"--out={given.out}: there is no folder {given.out.parent}")
+    if given.out is not None:
+        files.keep_other(given.out, "python -m bam_jax.bench.attention_speed")
     about = machine()
     print(f"{about['device']}, {about['processor']}, {about['cores']} cores; {given.bias}, {given.dtype}", flush=True)
     print(f"{'queries':>7} {'keys':>7} {'pass':17} {'contender':24} {'ms':>10} {'x ours':>8} {'MiB temp.':>10}")

@@ -17,6 +17,7 @@ from bam_jax.attention import BACKENDS, Cache, Scoring, Tiling, Tokens, attentio
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, bias_table
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
+from bam_jax.system.extras import import_extra
 
 PASSES = ("forward", "forward+backward")
 OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "rows"), "cpu": ("chunked",)}
@@ -178,11 +179,7 @@ def tile_preparers(
 
 
 def _tokamax() -> Callable:
-    if importlib.util.find_spec("tokamax") is None:
-        raise ImportError("tokamax is not installed: pip install 'bam_jax[bench]'")
-    import tokamax
-
-    return tokamax.dot_product_attention
+    return import_extra("tokamax", "the contender", "bench").dot_product_attention
 
 
 def _compile(program: Callable[[], Attend], shape: AttentionShape, which: str) -> PreparedRun:

@@ -28,7 +28,7 @@ from bam_jax.attention import Mask, Scoring, Tiling, Tokens
 from bam_jax.attention.logits.residuals import Residuals
 from bam_jax.attention.logits.scoring import Differentiable
 from bam_jax.attention.pallas import gpu
-from bam_jax.system import errors
+from bam_jax.system import errors, extras, files
 
 NOTE = "Compiled on a CPU for an H100 by `python -m bam_jax.bench.gpu_static`. Nothing ran on a chip."
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
@@ -253,12 +253,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--bias", choices=BIASES, nargs="+", default=list(BIASES), help="which biases")
     options: argparse.Namespace = parser.parse_args(argv)
+    files.keep_other(options.out, NOTE)
     jax.config.update("jax_platforms", "cpu")
     os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_RESOURCES="1")
     try:
         import jax_plugins.xla_cuda13  # noqa: F401
     except ImportError as error:
-        raise errors.UserError("the compiler for GPUs is missing: install the extra `compilers`") from error
+        raise errors.UserError(f"the compiler for GPUs is missing: {extras.remedy('compilers')}") from error
     settings = [
         (name, width, packed) for name in options.bias for width, packed in ((64, False), (128, False), (64, True))
     ]

@@ -35,7 +35,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
-from bam_jax.system import errors
+from bam_jax.system import errors, files
 
 CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 KERNELS = ("forward_kernel", "query_kernel", "key_kernel")
@@ -210,6 +210,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--encoder", action="store_true", help="see both sides of rows that end in pads")
     parser.add_argument("--json", type=Path, help="a file for the records")
     given = parser.parse_args(argv)
+    if given.json is not None:
+        files.keep_other(given.json, "python -m bam_jax.bench.tpu_static")
     for name in given.biases.split(","):
         if name not in BIASES:
             raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")

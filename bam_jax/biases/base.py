@@ -6,6 +6,7 @@ from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 # A coordinate is an array [#B, #H, T], or a tuple of such arrays.
@@ -130,6 +131,31 @@ def sum_to(x: Array, like: Array) -> Array:
     return x.sum(axes, keepdims=True) if axes else x
 
 
+def few(bias: Bias, of_queries: Coordinate, of_keys: Coordinate) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of a bias between 2 queries and 3 keys of zeros: a formula is tried without computing anything.
+
+    Args:
+        bias: as for `table`.
+        of_queries, of_keys: coordinates, of which only the structure counts; None: the position.
+
+    Raises:
+        Exception: any that the formula raises.
+    """
+
+    def zeros(coordinate: Coordinate, count: int) -> Coordinate:
+        # NumPy refuses the second row of an array that has one, where JAX takes the first again.
+        row = np.zeros((1, 1, count), np.float32)
+        return row if coordinate is None else jax.tree.map(lambda _: row, coordinate)
+
+    parameters = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), bias)
+    return jax.eval_shape(lambda bias: table(bias, zeros(of_queries, 2), zeros(of_keys, 3)), parameters)
+
+
+def compares_pairs(shape: tuple[int, ...]) -> bool:
+    """True for the shape that `few` finds of a formula that is right, [1, #H, #T, #S] of 2 queries and 3 keys."""
+    return len(shape) == 4 and shape[0] == 1 and shape[2] in (1, 2) and shape[3] in (1, 3)
+
+
 def head_axes(bias: Bias) -> Bias:
     """The bias with 0 in place of each per-head leaf and None in place of each shared one: `in_axes` of `jax.vmap`."""
     axes = {}
@@ -154,12 +180,19 @@ def table(bias: Bias, i: Coordinate, j: Coordinate) -> Float[Array, "#B #H T S"]
 
     Returns:
         [#B, #H, T, S] in nats; an axis that nothing depends on has length 1.
+
+    Raises:
+        ValueError: the formula gives something else than a number for each of them.
     """
 
     def one_head(bias: Bias, i: Coordinate, j: Coordinate) -> Array:
         columns = jax.tree.map(lambda x: x[:, :, None], i)
         rows = jax.tree.map(lambda x: x[:, None, :], j)
-        return bias(columns, rows)
+        found = bias(columns, rows)
+        if getattr(found, "ndim", None) != 3:
+            made = f"an array {list(found.shape)}" if hasattr(found, "shape") else f"{found!r:.100}"
+            raise ValueError(f"the formula of {type(bias).__name__} makes {made}, not a number for each query and key")
+        return found
 
     # A head axis of length one is common to all heads: it is not mapped.
     axis = lambda tree: jax.tree.map(lambda x: None if x.shape[1] == 1 else 1, tree)

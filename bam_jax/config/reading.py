@@ -1,22 +1,23 @@
 """Configurations from files and JSON, and back."""
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import importlib
+import importlib.util
 import json
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_collections
-
 from bam_jax.config.changes import apply
 from bam_jax.config.section import ConfigSection, is_section, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, shown
+from bam_jax.system.extras import import_extra
 from bam_jax.system.own_code import named_where_it_fails
 
 
@@ -37,12 +38,13 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
         raise UserError(f"no config file {path} in {Path.cwd()}; give the path of a Python file that has a get_config")
     if Path(path).suffix != ".py":
         raise UserError(f"config file {path} is not a Python file; name one whose name ends in .py")
+    library = import_extra("ml_collections", f"config file {path}", "train")
     with named_where_it_fails(path, "config file"):
         names = runpy.run_path(str(path))
         if "get_config" not in names:
             raise UserError(f"config file {path} has no get_config(), which returns an ml_collections.ConfigDict")
         made = names["get_config"]()
-    if not isinstance(made, ml_collections.ConfigDict):
+    if not isinstance(made, library.ConfigDict):
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
     config = override(made.to_dict(), changes)
     _import_encodings(config)
@@ -201,10 +203,19 @@ def _import_encodings(config: Config) -> None:
 
 def _import(module: str, what: str) -> None:
     """Runs a module that the user has named, as Python's `import` does."""
-    try:
-        importlib.import_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise UserError(f"cannot import {what}: {error}; is its folder on PYTHONPATH?") from error
+    found = None
+    with contextlib.suppress(Exception):  # of a package around it, which the import meets again
+        found = importlib.util.find_spec(module)
+    with named_where_it_fails((found and found.origin) or module, "module"):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):  # but one that it imports
+                raise
+            raise UserError(
+                f"cannot import {what}: {error}; give the command in the folder that {module.partition('.')[0]} stands "
+                "in, or with PYTHONPATH=FOLDER, that folder, before it"
+            ) from error
 
 
 def _build[S: ConfigSection](cls: type[S], tree: Any) -> S:

@@ -57,6 +57,8 @@ def main(argv: Sequence[str]) -> None:
     path = None if given.no_plot else given.plot or Path(f"{Path(given.source or given.config).stem}-lengths.png")
     if path is not None and path.suffix != ".png":
         raise UserError(f"--plot={path} must end with .png")
+    if path is not None:
+        style.keep_other(path)
     settled = {} if given.source is None else {"data.source": given.source}
     if given.source is not None and is_prepared(given.source):
         settled["data.tokenizer"] = read_manifest(given.source).tokenizer["spec"]

@@ -7,22 +7,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, Any
 
-import grain
 import numpy as np
-from absl import flags
 
 from bam_jax.data.packing.base import Batch, RowSource
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
+
+if TYPE_CHECKING:
+    import grain
 
 STATE = "process_0-of-1.json"
 """The iterator's file in a checkpoint, for any number of hosts. (Checkpoints of grain's own iterators have it too.)"""
 
 
-class Batches(grain.DatasetIterator[Batch]):
+class Batches(Iterator[Batch]):
     """Batch after batch of some rows; its state is the number of the next one, beside a checksum of what they are made of.
 
     So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are
@@ -41,7 +43,6 @@ class Batches(grain.DatasetIterator[Batch]):
     def __init__(
         self, rows: RowSource, size: int, data: int, *, host: int, hosts: int, workers: int, saves: bool
     ) -> None:
-        super().__init__()
         share = size // hosts
         self.data = data
         self._make = _MakeBatch(rows, size, np.arange(host * share, (host + 1) * share))
@@ -99,7 +100,6 @@ class Batches(grain.DatasetIterator[Batch]):
         """Stop the worker processes; there are no more batches."""
         self._stop_workers()
         self._done = True
-        super().close()
 
     async def _write(self, directory: Any, state: str) -> None:
         folder = await directory.await_creation()
@@ -139,8 +139,11 @@ class _BatchesFrom:
         return self._make(self._first + index)
 
 
-def _make_ahead(source: _BatchesFrom, workers: int) -> grain.DatasetIterator[Batch]:
+def _make_ahead(source: _BatchesFrom, workers: int) -> "grain.DatasetIterator[Batch]":
     """The batches, made ahead by worker processes."""
+    grain = import_extra("grain", "config.data.workers", "train")
+    from absl import flags
+
     if not flags.FLAGS.is_parsed():  # grain reads its own options there; a program of absl's has parsed them
         flags.FLAGS.mark_as_parsed()
     here = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)  # a worker has nothing to wait for

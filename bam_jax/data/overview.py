@@ -15,7 +15,7 @@ from bam_jax.data.packing.statistics import octaves, packing_statistics
 from bam_jax.data.prepared.documents import Documents, open_documents
 from bam_jax.data.prepared.manifest import SPLITS
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.render import curves
+from bam_jax.render import curves, style
 
 WIDTH = 110
 """Characters of a line."""
@@ -147,7 +147,7 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
             if part.task in PACKED:
                 yield f"\n{compare_packings(lengths, config.context)}"
     if path is not None and drawn:
-        curves.lengths(drawn, config.context).savefig(path, dpi=200)
+        style.save(curves.lengths(drawn, config.context), path)
         yield f"\nplot of the lengths: {path}"
     batch = loader.make_rows(config, tokenizer).take(np.arange(rows))
     shapes = ", ".join(f"{name} {list(each.shape[1:])} {each.dtype}" for name, each in batch.items())

@@ -1,5 +1,6 @@
 """The encoding that a config names, with its options checked."""
 
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -8,13 +9,17 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from bam_jax.biases import Bias
+from bam_jax.biases.base import compares_pairs, few, head_axes
 from bam_jax.encodings.base import TOKENS, Dims, Encoding, within
 from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
 from bam_jax.system.errors import UserError, nearest, shown
+from bam_jax.system.own_code import named_where_it_fails
 
 SSMAX = ("off", "on", "inside", "outside", "effective")
 KINDS = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None)}
@@ -33,6 +38,7 @@ class Spec:
         shared: whether all layers have one encoding together.
         window: tokens that a query may see, itself included; None: what the encoding says.
         log_temperature, log_temperature_start: of `LogTemperature`; 0: none, and the context.
+        file: where the class stands, if it is the user's own; such a class is tried when it is built.
     """
 
     encoding: type[Encoding]
@@ -42,13 +48,25 @@ class Spec:
     window: int | None = None
     log_temperature: float = 0.0
     log_temperature_start: int = 0
+    file: str | None = None
 
     def build(self, dims: Dims, rngs: nnx.Rngs) -> Encoding:
-        """One layer's encoding, or that of all layers."""
-        made = self.encoding(dims, **self.options, rngs=rngs)
+        """One layer's encoding, or that of all layers.
+
+        Raises:
+            UserError: a class of the user's own fails, or its bias is not a number for each query and key.
+        """
+        with self._named():
+            made = self.encoding(dims, **self.options, rngs=rngs)
+            if self.file is not None:
+                _try(made, dims)
         if self.window is not None:
             made.window = self.window
         return made
+
+    def _named(self) -> contextlib.AbstractContextManager:
+        """One line for what the user's own code raises."""
+        return contextlib.nullcontext() if self.file is None else named_where_it_fails(self.file, "encoding file")
 
     def build_log_temperature(self, dims: Dims) -> LogTemperature | None:
         """One layer's log-length temperature, if there is any."""
@@ -80,7 +98,8 @@ class Spec:
     def build_embedding(self, dims: Dims, rngs: nnx.Rngs) -> nnx.Module | None:
         """The model's position embedding, if the encoding has one."""
         make = self.encoding.embedding
-        return None if make is None else make(dims, **self.options, rngs=rngs)  # type: ignore[call-arg]
+        with self._named():
+            return None if make is None else make(dims, **self.options, rngs=rngs)  # type: ignore[call-arg]
 
 
 def spec(
@@ -118,7 +137,31 @@ def spec(
         raise UserError(f"ssmax={ssmax!r} is none of its settings: {nearest(ssmax, SSMAX)}")
     place = {"off": None, "on": encoding.ssmax_prior}
     placement = place[ssmax] if ssmax in place else ssmax
-    return Spec(encoding, values, placement, shared, window, log_temperature, log_temperature_start)
+    module = name.partition(":")[0]
+    file = (getattr(sys.modules[module], "__file__", None) or module) if ":" in name else None
+    return Spec(encoding, values, placement, shared, window, log_temperature, log_temperature_start, file)
+
+
+def _try(encoding: Encoding, dims: Dims) -> None:
+    """Try the formula of a user's own encoding; only shapes are computed.
+
+    Raises:
+        UserError: it gives something else than a floating-point number for each query and key of each head.
+        Exception: any that the formula raises.
+    """
+    coordinates = encoding.coordinate(jnp.zeros((1, 3, dims.width)), jnp.ones((1, 3), bool), None)
+    bias = encoding.bias()
+    found = few(bias, *coordinates)
+    heads = (dims.heads,) if jax.tree.leaves(head_axes(bias)) else (1, dims.heads)
+    dtypes = [*map(jnp.result_type, jax.tree.leaves(bias)), found.dtype]
+    strange = [dtype.name for dtype in dtypes if not jnp.issubdtype(dtype, jnp.floating)]
+    if strange or not compares_pairs(found.shape) or found.shape[1] not in heads:
+        code = inspect.unwrap(type(bias).__call__).__code__
+        raise UserError(
+            f"the formula of {type(bias).__name__} at {code.co_filename}:{code.co_firstlineno} must make a number for each of "
+            f"{dims.heads} heads, 2 queries and 3 keys of floating-point parameters, and makes "
+            f"{strange[0] if strange else found.dtype.name} {list(found.shape[1:])}; mend that file"
+        )
 
 
 def _options_of(encoding: type[Encoding]) -> dict[str, inspect.Parameter]:
@@ -174,6 +217,11 @@ def _resolve(name: str) -> type[Encoding]:
             f"--allow={module_name} to the command, with the module's folder on PYTHONPATH (or import it first)"
         )
     encoding = vars(module).get(attribute)  # getattr may run code
+    if isinstance(encoding, type) and issubclass(encoding, Bias):
+        raise UserError(
+            f"the encoding {shown(name)} names a Bias; name the Encoding that learned({attribute}, ...) makes of it, as the "
+            "README shows under A bias of your own"
+        )
     if not (isinstance(encoding, type) and issubclass(encoding, Encoding)):
         raise UserError(f"{module_name!r} has no Encoding class {attribute!r}, which the encoding {shown(name)} names")
     return encoding

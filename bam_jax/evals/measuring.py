@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from bam_jax import config as configs
 from bam_jax.attention import Tiling
@@ -221,7 +220,7 @@ def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
     return Started(plan, identity, cells)
 
 
-def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: tqdm) -> None:
+def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: console.Bar) -> None:
     """Measure what is missing of plans, and write it down.
 
     Args:

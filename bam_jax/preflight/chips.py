@@ -15,6 +15,7 @@ from bam_jax.config import MeshConfig
 from bam_jax.models.counts import BANDWIDTHS
 from bam_jax.models.counts import CHIPS as PEAKS
 from bam_jax.parallel.sharding import make_mesh
+from bam_jax.system import extras
 from bam_jax.system.errors import UserError, nearest
 
 GIB = 2**30
@@ -105,7 +106,7 @@ def find(name: str) -> Slice:
     _check_shape(name, kind, shape, example)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            f"--topology={name} needs libtpu, which is not installed; pip install 'bam_jax[compilers]', or give cpu:N"
+            f"--topology={name} needs libtpu, which is not installed: {extras.remedy('compilers')}, or give cpu:N"
         )
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nothing is run: others may use it
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from bam_jax.system import files
 from bam_jax.system.extras import import_extra
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ MARKERS = "osD^vP*X"
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (7, 3)))
 SIZE = 4.9
 """Inches; narrow, so that text stays legible on a telephone."""
+SUFFIXES = (".png", ".svg")
+MARK = "drawn by bam_jax"
+"""What is written into every drawing, by which it is known again."""
 LONGEST = 48
 """Characters of a label; a longer one would leave no room for its figure."""
 RC: dict[Any, Any] = {
@@ -181,11 +185,30 @@ def svg(figure: Figure, name: str, label: str) -> str:
     return head + drawing[box.end() :]
 
 
+def keep_other(path: Path) -> None:
+    """Refuse to replace a drawing that is not by `save`.
+
+    Raises:
+        UserError: such a .png or .svg is there.
+    """
+    files.keep_other(path, MARK)
+
+
 @styled
 def save(figure: Figure, path: Path) -> None:
-    """Writes `path`.png and `path`.svg, on white."""
-    figure.savefig(path.with_suffix(".png"), dpi=200)
-    save_svg(figure, path.with_suffix(".svg"))
+    """Writes a figure as its path's suffix says, .png or .svg, on white, with the mark of this function."""
+    file = io.BytesIO()
+    if path.suffix == ".png":
+        figure.savefig(file, dpi=200, metadata={"Software": MARK})
+    else:
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": MARK})
+    files.write_atomically(path, file.getvalue())
+
+
+def save_both(figure: Figure, path: Path) -> None:
+    """Writes `path`.png and `path`.svg; see `save`."""
+    for suffix in SUFFIXES:
+        save(figure, Path(f"{path}{suffix}"))
 
 
 @styled

@@ -54,7 +54,7 @@ def write(folder: Path) -> Path:
     (folder / "figures").mkdir(exist_ok=True)
     for section in sections:
         if section.figure:
-            style.save(section.figure, folder / "figures" / section.name)
+            style.save_both(section.figure, folder / "figures" / section.name)
     files.write_atomically(folder / "report.md", page.to_markdown(description["title"], sections))
     files.write_atomically(folder / "report.html", page.to_html(description["title"], sections))
     left_out.say()

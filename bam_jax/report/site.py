@@ -25,7 +25,7 @@ from bam_jax.report.progress import Progress, compare_with_runs, load_with_table
 from bam_jax.report.run_priors import find_priors
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
-from bam_jax.system.files import write_atomically
+from bam_jax.system.files import keep_other, write_atomically
 from bam_jax.training import run_folder
 
 EXPERIMENTS = Path("experiments")
@@ -36,6 +36,9 @@ NO_PAPERS = (
     f"the papers' experiments have no page: their files stand in the clone's {EXPERIMENTS}/, not here; run this in the "
     "clone, or give their paths after the folder"
 )
+
+TITLE_START = "What the runs in"
+"""Its index is known by it."""
 
 type Descriptions = Mapping[Path, Mapping[str, Any]]
 """Experiments with a folder of their own: `experiment.json` by the folder."""
@@ -84,6 +87,7 @@ def write(
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder)])
     given = [f"--scale={scale}"] if scale else []
     priors: dict[str, Heads] = {}
+    keep_other(out / INDEX, f"<title>{TITLE_START}")
     out.mkdir(parents=True, exist_ok=True)
     with console.progress(len(runs) + len(papers) + len(descriptions) + (claims is not None), unit="page") as bar:
 
@@ -113,7 +117,7 @@ def write(
                 file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
                 save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
-    title = f"What the runs in {folder} found, {scale or SCALES[0]} scale"
+    title = f"{TITLE_START} {folder} found, {scale or SCALES[0]} scale"
     write_atomically(out / INDEX, page.to_html(title, [*left_out.sections(), *index]))
     left_out.say()
     return out / INDEX

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.retrieval.bm25 import BM25, words
 from bam_jax.retrieval.embedding import POOLS, Embedder, Reader, embed_corpus, tokenise
 from bam_jax.retrieval.problem import PIECE, Problem
 from bam_jax.retrieval.search import Best, normalised
+from bam_jax.system import console
 
 WORDS = "bm25"
 SCORERS = (*POOLS, WORDS)
@@ -19,7 +19,14 @@ SCORERS = (*POOLS, WORDS)
 
 
 def rank(
-    problem: Problem, reader: Reader, scorer: str, lengths: Sequence[int], bar: tqdm, *, folder: Path | None, k: int
+    problem: Problem,
+    reader: Reader,
+    scorer: str,
+    lengths: Sequence[int],
+    bar: console.Bar,
+    *,
+    folder: Path | None,
+    k: int,
 ) -> dict[int, Best]:
     """Ranks documents for each query at each length.
 
@@ -44,7 +51,7 @@ def rank_by_embeddings(
     problem: Problem,
     embedder: Embedder,
     lengths: Sequence[int],
-    bar: tqdm,
+    bar: console.Bar,
     *,
     folder: Path | None,
     k: int,
@@ -77,7 +84,7 @@ def rank_by_embeddings(
 
 
 def rank_by_words(
-    problem: Problem, tokenizer: Tokenizer, lengths: Sequence[int], bar: tqdm, *, k: int, size: int = PIECE
+    problem: Problem, tokenizer: Tokenizer, lengths: Sequence[int], bar: console.Bar, *, k: int, size: int = PIECE
 ) -> dict[int, Best]:
     """Ranks documents by BM25, of which those words count, as of queries, that stand within each length as it is decoded.
 

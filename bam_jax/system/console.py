@@ -3,10 +3,15 @@
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from tqdm import tqdm
+from bam_jax.system.extras import import_extra
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+type Bar = tqdm
+"""Progress that is shown: `update` adds units, `close` ends it."""
 _MINUTE = 60.0  # seconds between two lines of progress where there is no terminal
 
 
@@ -16,13 +21,14 @@ def say(text: str) -> None:
     Args:
         text: the line.
     """
-    if sys.stderr.isatty():
-        tqdm.write(text, file=sys.stderr)
+    bars = sys.modules.get("tqdm")  # else there is no bar
+    if bars is not None and sys.stderr.isatty():
+        bars.tqdm.write(text, file=sys.stderr)
     else:
         print(text, file=sys.stderr, flush=True)
 
 
-def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> tqdm:
+def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> Bar:
     """Progress on stderr with rate and time left: a bar on a terminal, a line each minute elsewhere, such as in a job's log.
 
     Args:
@@ -31,7 +37,11 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
         unit: the name of a unit.
         label: what stands before the bar.
         show: False: not at all; True: a bar everywhere.
+
+    Raises:
+        UserError: tqdm is not installed.
     """
+    bars = import_extra("tqdm", "progress", "train")
     options = {
         "total": total,
         "initial": done,
@@ -41,9 +51,9 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
         "file": sys.stderr,
     }
     if show or sys.stderr.isatty():
-        return tqdm(**options, dynamic_ncols=True)
+        return bars.tqdm(**options, dynamic_ncols=True)
     text = "{desc}: {n_fmt} of {total_fmt} ({unit}), {elapsed} elapsed, {remaining} left{postfix}"
-    return _Lines(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
+    return _lines(bars.tqdm)(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
 
 
 def progress_option(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +66,15 @@ def progress_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help=help)
 
 
-class _Lines(tqdm):
+def _lines(bar: type[Bar]) -> type[Bar]:
     """Progress as lines; tqdm overwrites one."""
 
-    @staticmethod
-    def status_printer(file: TextIO) -> Callable[[str], None]:
-        return lambda text: print(text, file=file, flush=True) if text else None
+    class Lines(bar):
+        @staticmethod
+        def status_printer(file: TextIO) -> Callable[[str], None]:
+            return lambda text: print(text, file=file, flush=True) if text else None
 
-    def moveto(self, n: int) -> None:
-        """Stays where it is: beside another progress tqdm would move the cursor up, which a log does not have."""
+        def moveto(self, n: int) -> None:
+            """Stays where it is: beside another progress tqdm would move the cursor up, which a log does not have."""
+
+    return Lines

@@ -6,6 +6,18 @@ from types import ModuleType
 from bam_jax.system.errors import UserError
 
 
+def remedy(extra: str) -> str:
+    """The command that installs one of the package's extras, for a message.
+
+    >>> remedy("train")
+    "pip install '.[train]' in a clone of bam_jax"
+
+    Args:
+        extra: its name.
+    """
+    return f"pip install '.[{extra}]' in a clone of bam_jax"
+
+
 def import_extra(module: str, owner: str, extra: str) -> ModuleType:
     """Imports a module of one of the package's extras.
 
@@ -20,4 +32,4 @@ def import_extra(module: str, owner: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(f"{owner} needs the package {error.name}: pip install 'bam_jax[{extra}]'") from error
+        raise UserError(f"{owner} needs the package {error.name}: {remedy(extra)}") from error

@@ -208,6 +208,22 @@ def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
         draft.unlink(missing_ok=True)  # where the disk is full
 
 
+def keep_other(path: str | os.PathLike, mark: str) -> None:
+    """Refuse to replace a file that a command did not write itself.
+
+    Args:
+        path: where the command is about to write.
+        mark: a text in every file that it writes there.
+
+    Raises:
+        UserError: another file is there.
+    """
+    if os.path.lexists(path) and not (Path(path).is_file() and mark.encode() in read_small(path)):
+        raise UserError(
+            f"{path} is there, and this command did not write it; give another path, or move that file away"
+        )
+
+
 def shortened(names: Iterable[object], most: int = 20) -> str:
     """Names that a file gives, in a message of one line: the first of them, each in one piece and not too long.
 

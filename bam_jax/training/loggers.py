@@ -1,6 +1,5 @@
 """Where metrics are written besides metrics.jsonl; another place is a class here, a line in LOGGERS and its name in `config`."""
 
-import importlib
 import os
 import uuid
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.system import files
 from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
 
 
 class Logger(Protocol):
@@ -107,8 +107,6 @@ LOGGERS: dict[str, Callable[[Config, Path], Logger]] = {"tensorboard": TensorBoa
 
 def _import(package: str, logger: str) -> ModuleType:
     try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"config.logger={logger} needs {package}; install bam_jax[{logger}] or leave config.logger out"
-        ) from error
+        return import_extra(package, f"config.logger={logger}", logger)
+    except UserError as error:
+        raise UserError(f"{error}, or leave config.logger out") from error

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import jax
-from tqdm import tqdm
 
 from bam_jax.config import Config
 from bam_jax.parallel import processes
@@ -88,7 +87,13 @@ class Meter:
     """
 
     def __init__(
-        self, config: Config, run: Path, writer: jsonl.Writer, logger: loggers.Logger | None, bar: tqdm, seconds: float
+        self,
+        config: Config,
+        run: Path,
+        writer: jsonl.Writer,
+        logger: loggers.Logger | None,
+        bar: console.Bar,
+        seconds: float,
     ):
         self._config, self._run, self._writer, self._logger, self._bar = config, run, writer, logger, bar
         self._rate = optimizer.schedule(config.optimizer, config.steps)

@@ -9,7 +9,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.models import counts, layers
 from bam_jax.models.counts import ParameterCounts
-from bam_jax.system import resources
+from bam_jax.system import extras, resources
 from bam_jax.training import optimizer
 
 LONG = {"step": 60.0, "run": 30 * 86400.0}
@@ -114,6 +114,6 @@ def _remedy(config: Config, cpu: bool) -> str:
     if not cpu:
         return f"try it on more devices, or with {less}"
     return (
-        f"try it on an accelerator (pip install 'bam_jax[cuda]' or 'bam_jax[tpu]'), or with {less}; "
+        f"try it on an accelerator (make cuda or make tpu, or {extras.remedy('cuda')}), or with {less}; "
         "--config=configs/quickstart.py takes about a minute"
     )

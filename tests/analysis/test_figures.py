@@ -119,3 +119,15 @@ def test_a_mistake_is_one_line_and_writes_nothing(runs, tmp_path, capsys, argume
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1 and message in said
     assert not list(tmp_path.iterdir())
+
+
+def test_another_file_stays_and_a_suffix_may_be_given(runs, tmp_path, capsys):
+    given = "scales", f"--run={runs['bam']}"
+    assert not draw(*given, f"--out={tmp_path / 'v1.2.png'}")
+    assert {path.name for path in tmp_path.iterdir()} == {"v1.2.png", "v1.2.svg"}
+    assert not draw(*given, f"--out={tmp_path / 'v1.2'}")
+    for path in sorted(tmp_path.iterdir()):
+        path.write_text("mine")
+        assert draw(*given, f"--out={tmp_path / 'v1.2'}") == 2
+        assert path.name in capsys.readouterr().err and path.read_text() == "mine"
+        path.unlink()

@@ -96,11 +96,14 @@ def test_the_examples_of_the_page_run():
 @pytest.mark.parametrize(
     "changes, says",
     [
-        ({"temperature": 2.0}, r"temperature has the shape \(\), and there is one for each query"),
+        ({"temperature": 2.0}, r"temperature is an array \[#B, H, T\]; for a single number give scale="),
         ({"k": [1.0]}, "k must be an array, not list"),
         ({"v": None}, "v must be an array, not NoneType"),
-        ({"positions": jnp.arange(3)}, "positions has 3 numbers for 8 keys, .* are query_positions="),
-        ({"segments": jnp.ones(3, int)}, "segments has 3 numbers for 8 keys, .* are query_segments="),
+        (
+            {"positions": jnp.arange(3)},
+            r"positions has the shape \(3,\), not \[B, S\] with B = 1, S = 8; .* are query_positions=",
+        ),
+        ({"segments": jnp.ones(3, int)}, r"segments has the shape \(3,\), not \[B, S\] .* are query_segments="),
         ({"windw": 4}, "no argument 'windw'; did you mean 'window'"),
         (
             {"bias": lambda i, j: i - j},
@@ -109,8 +112,33 @@ def test_the_examples_of_the_page_run():
         ({"bias": biases.ALiBi}, r"that is the class; give one with its parameters, ALiBi\(...\)"),
         ({"bias": jnp.ones((8, 8))}, r"a table of all pairs takes O\(T S\) memory"),
         ({"query_segments": jnp.ones(3, int)}, "query_segments= are compared with those of the keys; give segments="),
-        ({"segments": jnp.ones(8)}, "segment holds int32 or int64, got float32"),
-        ({"positions": jnp.ones(8), "query_positions": jnp.arange(3)}, "position holds int32 or int64, got float32"),
+        ({"segments": jnp.ones(8)}, r"segments must hold int32 or int64, not float32; give segments.astype\(jnp.int32"),
+        (
+            {"positions": jnp.ones(8), "query_positions": jnp.arange(3)},
+            "attend: positions must hold int32 .* not float32",
+        ),
+        ({"positions": [*range(8)]}, r"positions must be an array, not list; give jnp.asarray"),
+        ({"query_positions": jnp.arange(3, dtype=jnp.int16)}, "query_positions must hold int32 or int64, not int16"),
+        ({"sees_from": [0, 1, 2]}, "sees_from must be an array, not list"),
+        ({"sees_to": jnp.zeros(8, int)}, r"sees_to has the shape \(8,\), not \[B, T\] with B = 1, T = 3$"),
+        ({"positions": jnp.asarray(3)}, r"positions has the shape \(\), not"),
+        ({"positions": "01234567"}, "positions must be an array, not str"),
+        (
+            {"temperature": jnp.ones((1, 2, 3), int)},
+            r"temperature must hold floats, not int32; give .*astype\(jnp.float32",
+        ),
+        (
+            {"temperature": jnp.ones((1, 3, 2))},
+            r"temperature has the shape \(1, 3, 2\), not \[B, H, T\] with B = 1, H = 2, T = 3",
+        ),
+        ({"sink_logits": [0.0, 0.0]}, "sink_logits must be an array, not list"),
+        ({"sink_logits": jnp.zeros(3)}, r"sink_logits has the shape \(3,\), not \[H\] with H = 2"),
+        ({"q": jnp.ones((1, 3, 2, 4), int)}, r"q must hold floats, not int32; give q.astype\(jnp.float32"),
+        ({"q": jnp.ones((3, 2, 4))}, r"or all three without B, got q \(3, 2, 4\)"),
+        ({"scale": jnp.float32(0.5)}, r"scale must be a finite number of Python's, not Array\(0.5.*; give scale=float"),
+        ({"soft_cap": -1.0}, "soft_cap must be a finite number above 0 of Python's, not -1.0"),
+        ({"bias": biases.ALiBi([0.5, 0.25])}, r"slope of ALiBi must be an array, not list; give jnp.asarray"),
+        ({"bias": biases.ALiBi(jnp.arange(2))}, "slope of ALiBi must hold floats, not int32; give jnp.float32"),
     ],
 )
 def test_what_newcomers_give_is_named(changes, says):

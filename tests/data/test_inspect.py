@@ -173,7 +173,7 @@ def test_the_figure_has_every_document_and_token():
 def test_without_matplotlib_the_remedy_is_said_before_anything_is_read(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as where it is not installed
-    with pytest.raises(UserError, match=r"pip install 'bam_jax\[figures\]', or give --no-plot"):
+    with pytest.raises(UserError, match=r"pip install '\.\[figures\]' in a clone of bam_jax, or give --no-plot"):
         inspect.main(["a folder that is never read"])
     assert not capsys.readouterr().out and not list(tmp_path.iterdir())
     (tmp_path / "text.txt").write_text("A short text.\n\nAnother one.\n" * 50)

@@ -234,7 +234,7 @@ def test_learned_trains_every_parameter_of_a_formula():
         (("bam", {}, "insid"), r"ssmax='insid' is none of its settings: did you mean 'inside'\?"),
         (("no_such_module:Mine",), "'no_such_module:Mine' is code.*--allow=no_such_module.*PYTHONPATH"),
         (("bam_jax.encodings:Nothing",), "'bam_jax.encodings' has no Encoding class 'Nothing'"),
-        (("bam_jax.biases:ALiBi",), "'bam_jax.biases' has no Encoding class 'ALiBi'"),
+        (("bam_jax.biases:ALiBi",), r"'bam_jax.biases:ALiBi' names a Bias; name the .* learned\(ALiBi, ...\)"),
     ],
 )
 def test_mistakes_are_said_with_the_remedy(arguments, message):

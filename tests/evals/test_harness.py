@@ -311,5 +311,5 @@ def test_what_is_not_there_is_one_line(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "bam_jax.evals.lm_eval_adapter")
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.delattr("bam_jax.evals.lm_eval_adapter")
-    with pytest.raises(UserError, match="needs the package lm_eval.*: pip install 'bam_jax.harness.'"):
+    with pytest.raises(UserError, match="needs the package lm_eval.*: pip install '..harness.'"):
         Harness((64,), data="invented").plans(trained)

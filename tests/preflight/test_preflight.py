@@ -146,7 +146,7 @@ def test_topologies_that_there_are_not(name, says):
 
 def test_without_libtpu_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(chips.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs libtpu, .* pip install 'bam_jax\[compilers\]'"):
+    with pytest.raises(UserError, match=r"needs libtpu, .* pip install '\.\[compilers\]' in a clone"):
         chips.find("v5e:4x4")
 
 

@@ -243,11 +243,22 @@ def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
     assert used and used <= ids
     assert style.INK not in text and "currentColor" in text
     assert style.svg(figure, "one", "heads < 4") == text
-    style.save(figure, tmp_path / "scatter")
+    style.save_both(figure, tmp_path / "scatter")
     assert (tmp_path / "scatter.png").stat().st_size > 1000 and (tmp_path / "scatter.svg").exists()
+
+
+@pytest.mark.parametrize("suffix", style.SUFFIXES)
+def test_a_drawing_is_replaced_and_another_file_stays(tmp_path, suffix):
+    path = tmp_path / f"scatter{suffix}"
+    for _ in range(2):
+        style.keep_other(path)
+        style.save(render.scatter({"BAM": HEADS}), path)
+    style.library().figure.Figure().savefig(path)  # by the user's own hand
+    with pytest.raises(UserError, match="this command did not write it"):
+        style.keep_other(path)
 
 
 def test_without_matplotlib_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install 'bam_jax\[figures\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[figures\]'"):
         render.passkey(CURVES, 64)

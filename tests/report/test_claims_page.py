@@ -37,6 +37,12 @@ def test_the_page_is_written_and_bad_input_named(tmp_path):
     page = out.read_text()
     assert page.startswith("# What the papers claim") and "## What the verdicts mean" in page
     assert "**not measured** (by the paper's own numbers: holds)" in page and "**no verdict**" not in page
+    claims_command.main(given)
+    assert out.read_text() == page
+    out.write_text("my notes")
+    with pytest.raises(UserError, match="this command did not write it"):
+        claims_command.main(given)
+    assert out.read_text() == "my notes"
     with pytest.raises(UserError, match="no file nowhere.py"):
         claims_command.main(["nowhere.py"])
     with pytest.raises(UserError, match="has no get_claims"):

@@ -241,6 +241,11 @@ def test_a_held_out_loss_stands_beside_the_loss(tmp_path):
     made = site.write(tmp_path, [], tmp_path / "report").parent
     (page,) = [text for path in made.glob("*.html") if "held out loss" in (text := path.read_text())]
     assert "4.25" in page and "Loss in training and on held-out text" in page
+    assert site.write(tmp_path, [], tmp_path / "report").parent == made
+    (tmp_path / "index.html").write_text("my own site")
+    with pytest.raises(UserError, match="index.html is there, and this command did not write it"):
+        site.write(tmp_path, [], tmp_path)
+    assert [path.name for path in tmp_path.glob("*.html")] == ["index.html"]
 
 
 def test_a_status_follows_from_the_cells(folder, paper, tmp_path):

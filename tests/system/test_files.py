@@ -3,7 +3,7 @@ import resource
 import pytest
 
 from bam_jax.system import files, jsonl
-from bam_jax.system.errors import ending
+from bam_jax.system.errors import UserError, ending
 
 
 def test_a_file_in_no_folder_is_named(tmp_path):
@@ -31,3 +31,14 @@ def test_a_full_disk_is_the_users_to_mend_and_leaves_the_file_as_it_was(tmp_path
         assert ending(error.value) == (2, "File too large; make room on the disk, and give the same command again")
     assert path.read_text() == "before" and list(jsonl.read(tmp_path / "metrics.jsonl")) == []
     assert {file.name for file in tmp_path.iterdir()} == {"report.md", "metrics.jsonl"}
+
+
+def test_only_ones_own_file_is_replaced(tmp_path):
+    path = tmp_path / "page.md"
+    files.keep_other(path, "# Page")
+    path.write_text("# Page\n\nwritten before\n")
+    files.keep_other(path, "# Page")
+    path.write_text("my notes\n")
+    for other in (path, tmp_path):
+        with pytest.raises(UserError, match=r"is there, and this command did not write it; give another path, or move"):
+            files.keep_other(other, "# Page")

@@ -64,7 +64,7 @@ def test_weights_and_biases_gets_the_numbers_offline_and_a_run_goes_on(tmp_path,
 @pytest.mark.parametrize(("logger", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
 def test_a_logger_that_is_not_installed_is_said(tmp_path, monkeypatch, logger, package):
     monkeypatch.setitem(sys.modules, package, None)
-    says = rf"config.logger={logger} needs {package}; install bam_jax\[{logger}\] or leave config.logger out"
+    says = rf"config.logger={logger} needs the package {package}: pip install '.*' in a clone .*, or leave config.logger out"
     with pytest.raises(UserError, match=says), metering(Config(logger=logger), tmp_path, done=0, progress=False):
         pass
 

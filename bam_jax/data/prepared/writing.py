@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, Shard
 from bam_jax.data.prepared.shards import ShardWriter, lengths_path
@@ -162,7 +161,7 @@ class _Counter:
     def __init__(self, section: _Section) -> None:
         self._section, self._start, self._bytes = section, time.perf_counter(), section.counts["bytes"]
 
-    def show(self, bar: tqdm, read: int) -> None:
+    def show(self, bar: console.Bar, read: int) -> None:
         """Shows the state after `read` bytes of the source as stored."""
         counts, tokens = self._section.counts, self._section.tokens("train") + self._section.tokens("held_out")
         rate = (counts["bytes"] - self._bytes) / (time.perf_counter() - self._start)
@@ -173,7 +172,7 @@ class _Counter:
         bar.update(read - bar.n)
 
 
-def _progress(manifest: Manifest, fragments: list[Fragment]) -> tqdm:
+def _progress(manifest: Manifest, fragments: list[Fragment]) -> console.Bar:
     assert manifest.next is not None
     sizes = [fragment.size for fragment in fragments]
     bar = console.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")

@@ -271,6 +271,6 @@ def test_array_record_is_an_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
     assert len(shards.open_split(tmp_path, "train")) == 1
     with pytest.raises(
-        UserError, match=r"a prepared folder needs the package array_record\S*: pip install 'bam_jax\[data\]'"
+        UserError, match=r"a prepared folder needs the package array_record\S*: pip install '\.\[data\]'"
     ):
         shards.open_split(tmp_path, "train").read(np.array([0]))

@@ -264,7 +264,7 @@ def test_packages_of_the_extra(tmp_path, monkeypatch):
     for module, name in (("pyarrow", "a.parquet"), ("pyarrow", "a.txt.zst")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
-            with pytest.raises(UserError, match=rf"needs the package {module}.*pip install 'bam_jax\[data\]'"):
+            with pytest.raises(UserError, match=rf"needs the package {module}.*pip install '\.\[data\]'"):
                 read(tmp_path / name)
 
 

@@ -296,5 +296,5 @@ def test_what_changes_text_is_refused():
 def test_words_need_their_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "wonderwords", None)
     ruler._words.cache_clear()
-    with pytest.raises(UserError, match=r"pip install 'bam_jax\[ruler\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[ruler\]'"):
         ruler.Sampler(BYTE, ESSAYS, 0)("niah_single_1", 4096, 0)

@@ -1,0 +1,97 @@
+"""Encodings of the user's own: their mistakes are one line that names the place."""
+
+import importlib
+
+import pytest
+from flax import nnx
+
+from bam_jax import config as configs
+from bam_jax.encodings import Dims, Encoding, spec
+from bam_jax.system.errors import UserError
+
+OWN = """import jax
+import jax.numpy as jnp
+from flax import nnx
+from bam_jax.biases import Bias, bias
+from bam_jax.encodings import Encoding, learned
+
+@bias
+class Mine(Bias):
+    width: jax.Array
+
+    def __call__(self, i, j):
+        return -jnp.abs(i - j) / self.width
+
+Learned = learned(Mine, width=16.0)
+
+class Written(Encoding):
+    def __init__(self, dims, *, rngs):
+        self.width = nnx.Param(jnp.ones(dims.heads))
+
+    def bias(self):
+        return Mine(self.width[...])
+"""
+FORMULA, WIDTH, CLASS = "-jnp.abs(i - j) / self.width", "jnp.ones(dims.heads)", "Written"
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Makes the module's text a module, and gives its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(text):
+        name = f"own_{abs(hash(text))}"
+        (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        return name
+
+    return make
+
+
+def build(name):
+    importlib.import_module(name.partition(":")[0])
+    return nnx.eval_shape(lambda: spec(name).build(Dims(4, 32, 64), nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize("name", ["Learned", "Written"])
+def test_what_is_right_is_built(module, name):
+    assert isinstance(build(f"{module(OWN)}:{name}"), Encoding)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (FORMULA, "-self.widht", r"encoding file \S*\.py fails at line 12: AttributeError: .*'widht'; mend that file"),
+        (FORMULA, "1.0 if i > j else 0.0", r"fails at line 12: ValueError: The truth value"),
+        (FORMULA, "-self.width", r"fails: ValueError: the formula of Mine makes an array \[\], not a number for each"),
+        (FORMULA, "None", "the formula of Mine makes None, not a number for each"),
+        (FORMULA, "jnp.stack([i - j, j - i])", r"Mine makes an array \[2, 1, 2, 3\], not a number for each"),
+        (
+            FORMULA,
+            "jnp.where(i > j, 1, 0)",
+            r"Mine at \S*\.py:11 must make a number .* and makes int32 \[4, 2, 3\]; mend",
+        ),
+        (FORMULA, "jnp.abs(i - j).T", r"and makes float32 \[4, 2, 1\]; mend"),
+        (WIDTH, "jnp.ones(3)", r"a number for each of 4 heads, .* and makes float32 \[3, 2, 3\]; mend"),
+        (WIDTH, "jnp.ones(1)", r"and makes float32 \[1, 2, 3\]; mend"),
+        (WIDTH, "jnp.arange(dims.heads)", "of floating-point parameters, and makes int32"),
+        (WIDTH, "dims.head_count", r"fails at line 18: AttributeError: .*'head_count'"),
+    ],
+)
+def test_a_mistake_is_said_with_its_place(module, old, new, message):
+    assert OWN.count(old) == 1
+    with pytest.raises(UserError, match=message):
+        build(f"{module(OWN.replace(old, new))}:{CLASS}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (OWN.replace("width=16.0", "widht=16.0"), r"module \S*\.py fails at line 14: TypeError: learned\(Mine\)"),
+        ("import no_such_package\n", r"fails at line 1: ModuleNotFoundError: No module named 'no_such_package'; mend"),
+        ("def f(:\n", r"module \S*\.py is not Python: invalid syntax"),
+    ],
+)
+def test_a_module_that_fails_is_said_with_its_place(module, text, message):
+    with pytest.raises(UserError, match=message):
+        configs.override(configs.Config(), {"encoding": f"{module(text)}:Learned"})
