@@ -17,6 +17,9 @@ from bam_jax.analysis import heads, retrieval_heads
 from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
 
+PROMPTS = 5
+"""At each length of --passkey."""
+
 
 def main(argv: Sequence[str]) -> None:
     """The command line; see the module's docstring.
@@ -32,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
     parser.add_argument("--passkey", metavar="LENGTHS", default="", help="of prompts whose key the heads are to find")
-    parser.add_argument("--prompts", type=int, default=5, help="of --passkey, at each length (5)")
+    parser.add_argument("--prompts", type=int, help=f"of --passkey, at each length ({PROMPTS})")
     configs.allow_option(parser)
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
@@ -42,13 +45,18 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(
                 "--keys and --tokens are of the priors, --passkey of the heads that find a key; give one of the two"
             )
+        prompts = PROMPTS if given.prompts is None else given.prompts
         asked = configs.lengths_of(given.passkey, "--passkey")
         records = retrieval_heads.measure(
-            given.run, asked, prompts=given.prompts, overrides=overrides, allow=allow, progress=given.progress
+            given.run, asked, prompts=prompts, overrides=overrides, allow=allow, progress=given.progress
         )
         print(retrieval_heads.to_text(records))
         name = retrieval_heads.FILE
     else:
+        if given.prompts is not None:
+            raise UserError(
+                f"--prompts={given.prompts} are those of --passkey; give --passkey=LENGTHS as well, or neither"
+            )
         keys = configs.lengths_of(given.keys, "--keys") if given.keys else ()
         records = heads.measure(
             given.run, keys=keys, tokens=given.tokens, overrides=overrides, allow=allow, progress=given.progress

@@ -254,7 +254,17 @@ def to_text(records: Sequence[dict[str, Any]]) -> str:
     head, rows = heads_table(records)
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    if any("class" in record for record in records):
+        lines.append("class, by the shape: retrieval to 0, long-tail between, local from about 1;")
+    if any("scale" in record for record in records):
+        lines.append("scale: the s of Scalable Softmax, which multiplies a head's scores among n keys by s log n;")
     lines.append("distances in tokens within which the prior holds 50, 90, 99% of its mass;")
+    lines.append(
+        "−ln Z: the two divergences and attention's entropy; KL ‖ content: of attention from that of content alone,"
+    )
+    lines.append(
+        "which position adds; KL ‖ prior: of attention from the prior, which content adds (docs/theory.md, section 6);"
+    )
     lines.append(f"divergences in nats, means over {records[0]['tokens']} tokens of held-out text")
     return "\n".join(lines)
 

@@ -242,7 +242,11 @@ def load(path: Path) -> ClaimsFile:
         raise UserError(f"no file {path}; give one with get_claims(), such as experiments/claims.py")
     with named_where_it_fails(path, "claims file"):
         names = runpy.run_path(str(path))
-        if "get_claims" not in names:
-            raise UserError(f"{path} has no get_claims(), which returns the claims by paper")
+        for name in ("get_claims()", "NOTES"):
+            if name.removesuffix("()") not in names:
+                raise UserError(
+                    f"{path} has no {name}; define get_claims(), which returns lists of Claim by paper, and NOTES, the page's "
+                    "first lines, as experiments/claims_prior.py does"
+                )
         own = {field: names[name] for field, name in (("frozen", "FROZEN"), ("title", "TITLE")) if name in names}
         return ClaimsFile(names["get_claims"](), names["NOTES"], **own)

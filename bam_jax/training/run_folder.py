@@ -283,9 +283,9 @@ def check_empty(run: Path) -> None:
     above = next(path for path in (run, *run.absolute().parents) if path.exists())
     if not above.is_dir():
         what = "is a file, not a run" if above == run else f"cannot be made: {above} is a file"
-        raise UserError(f"workdir {run} {what}; give a new or an empty folder")
+        raise UserError(f"{run} {what}; give a new or an empty folder")
     if above == run and any(path.name[0] != "." for path in run.iterdir()):
-        raise UserError(f"workdir {run} holds something that is not a run; give a new or an empty folder")
+        raise UserError(f"{run} holds something that is not a run; give a new or an empty folder")
 
 
 def make_empty(run: Path) -> None:
@@ -301,7 +301,7 @@ def make_empty(run: Path) -> None:
         check_empty(run)
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"workdir {run} cannot be written: {error.strerror}; give another folder") from error
+        raise UserError(f"{run} cannot be written: {error.strerror}; give another folder") from error
 
 
 def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:

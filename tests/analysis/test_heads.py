@@ -127,7 +127,9 @@ def test_the_command_writes_a_record_and_prints_a_line_for_each_head(run, capsys
         assert record["positions"][-1] == 40 and len(record["kl_prior"]) == len(record["positions"])
         assert record["scale"] == 1 and record["tokens"] == 40
     said = capsys.readouterr().out
-    assert said.count("retrieval") == 4 and "99% of 6,000 keys" in said
+    rows, legend = said.split("class, by the shape", 1)
+    assert rows.count("retrieval") == 4 and "99% of 6,000 keys" in rows
+    assert "the s of Scalable Softmax" in legend and "docs/theory.md" in legend and "KL ‖ prior" in legend
 
 
 @pytest.mark.full

@@ -155,7 +155,7 @@ def test_the_command_writes_to_stdout_and_its_speed_to_stderr(capsys, tmp_path):
         (["--prompt=a", "--seed=-1"], "--seed=-1 must be between"),
         (["--prompt=a", "--stop="], "an empty text to stop at"),
         (["--prompt=a", "--config.model.width=32"], "does not fit with --config.model.width=32"),
-        (["--file=nowhere"], "nowhere"),
+        (["--file=nowhere"], "--file=nowhere is no file that is there; give the path of a text, or -"),
         (["--prompt=a", "--run=nowhere"], "nowhere is not a run: there is no such folder"),
         (["--prompt=a", "--run=quickstrt"], "did you mean 'quickstart'?"),
         (["--prompt=a", "--run="], "a run without a name is none"),

@@ -72,6 +72,7 @@ def test_the_model_in_the_box_has_one_head_that_finds_keys_at_every_length(capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--prompts=2"], "--prompts=2 are those of --passkey; give --passkey=LENGTHS as well"),
         (["--passkey=64", "--prompts=0"], "--prompts=0 must be 1 or more"),
         (["--passkey=5"], "length 5 is shorter than the passkey prompt; give 8 or more"),
         (["--passkey=x"], "--passkey"),

@@ -45,7 +45,9 @@ def test_the_page_is_written_and_bad_input_named(tmp_path):
     assert out.read_text() == "my notes"
     with pytest.raises(UserError, match="no file nowhere.py"):
         claims_command.main(["nowhere.py"])
-    with pytest.raises(UserError, match="has no get_claims"):
+    with pytest.raises(
+        UserError, match=r"has no get_claims\(\); define get_claims\(\), .* as experiments/claims_prior.py does"
+    ):
         claims_command.main([str(ROOT / "experiments" / "quickstart.py")])
 
 

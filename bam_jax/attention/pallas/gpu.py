@@ -49,7 +49,10 @@ def refuses(
 ) -> str | None:
     """Give the reason why these kernels cannot do it, or None; see `Backend.refuses`."""
     if not q.dtype == k.dtype == v.dtype or q.dtype.name not in _DTYPES:
-        return f"q, k and v are all of one of {', '.join(_DTYPES)} in its matrix products, not {q.dtype}, {k.dtype}, {v.dtype}"
+        return (
+            f"q, k and v are all of one of {', '.join(_DTYPES)} in its matrix products, not "
+            f"{q.dtype}, {k.dtype}, {v.dtype}; give all three as .astype(jnp.bfloat16), or backend='auto'"
+        )
     if not isinstance(q.shape[0], int):
         return "a symbolic batch: its grid is of numbers"
     if max(q.shape[-1], v.shape[-1]) > 128:

@@ -63,14 +63,19 @@ def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
     time = _clock(whole.seconds * share / max(request.workers, 1))
     return "\n".join(
         [
-            f"source      {len(fragments):,} parts, {sum(fragment.size for fragment in fragments) / 1e9:.3f} GB as stored",
-            f"documents   about {documents:,.0f}, {whole.bytes * share / 1e9:.3f} GB of text",
+            f"source      {len(fragments):,} parts, {_bytes(sum(fragment.size for fragment in fragments))} as stored",
+            f"documents   about {documents:,.0f}, {_bytes(whole.bytes * share)} of text",
             f"tokens      about {tokens:,.0f}",
-            f"shards      about {size / 1e9:.3f} GB",
+            f"shards      about {_bytes(size)}",
             f"time        about {time} with {request.workers} workers "
             f"({whole.tokens / whole.seconds / 1e6:.2f} M tokens/s each)",
         ]
     )
+
+
+def _bytes(n: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    return f"{n / 1e9:,.3f} GB" if n >= 1e9 else f"{n / 1e6:,.3f} MB"
 
 
 def _share(whole: SourceSize, request: PreparationRequest) -> float:

@@ -55,7 +55,9 @@ def complete(options: argparse.Namespace) -> PreparationRequest:
     if options.preset is None:
         require(options, "source")
         if options.split is not None:
-            raise UserError(f"--split={options.split} is one of a --preset's; name the files of it with --source")
+            raise UserError(
+                f"--split={options.split} chooses among the files of a --preset; give one, or name the files with --source alone"
+            )
     if options.split is None:
         options.split = "train"
     limits = _limits(options)

@@ -180,7 +180,7 @@ def test_layers_of_a_pattern_compile_for_an_h100(pattern):
 def test_what_it_cannot_do_it_refuses_by_a_reason(odd):
     q, k, v, _ = operands("bfloat16")
     asked = functools.partial(attention, backend="pallas_gpu")
-    with pytest.raises(Unsupported, match="bfloat16, float16.*float32"):
+    with pytest.raises(Unsupported, match=r"bfloat16, float16.*float32.*astype\(jnp.bfloat16\), or backend='auto'"):
         asked(*(x.astype(jnp.float32) for x in (q, k, v)), scoring(GGD))
     with pytest.raises(Unsupported, match="a head width of 192, above 128"):
         asked(*(jnp.repeat(x, 4, axis=-1) for x in (q, k, v)), scoring(GGD))

@@ -300,7 +300,7 @@ def test_a_folder_in_its_own_source_is_refused(tmp_path):
 
 def test_a_split_is_a_presets(tmp_path):
     for name in ("train", "test"):
-        with pytest.raises(UserError, match=f"--split={name} is one of a --preset's; name the files of it"):
+        with pytest.raises(UserError, match=f"--split={name} chooses among the files of a --preset; give one, or"):
             run(corpus(tmp_path / "in", words(3)), tmp_path / "out", f"--split={name}")
 
 
@@ -591,7 +591,7 @@ def test_dry_run_foretells_and_writes_nothing(tmp_path, capsys):
     for pattern, truth in [
         (r"tokens +about ([\d,]+)", manifest.tokens("train")),
         (r"documents +about ([\d,]+)", manifest.documents("train")),
-        (r"shards +about ([\d.]+) GB", size / 1e9),
+        (r"shards +about ([\d.]+) MB", size / 1e6),
     ]:
         assert float(re.search(pattern, said)[1].replace(",", "")) == pytest.approx(truth, rel=0.1, abs=1e-3)
 
