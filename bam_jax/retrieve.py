@@ -9,9 +9,8 @@ at any moment, the same command goes on: embeddings lie in --out, a file for eac
 import argparse
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bam_jax import config as configs
 from bam_jax.data.sources.corpus import check_outside
@@ -68,8 +67,7 @@ def main(argv: Sequence[str]) -> None:
     rows = functools.partial(rows_within, given.memory * 2**30, config=config.model)
     reader = Reader(model, tokenizer, rows, configs.to_json(config))
     with lock.hold_folder(out, f"another process retrieves into {out}; wait for it, or give another --out"):
-        ranked_folder.read_results(out, origin)
-        found = dict[Setting, Mapping[str, Any]]()
+        found = ranked_folder.read_results(out, origin)
         for scorer in scorers:
             total = len(problem.ids) * len(lengths)
             with console.progress(total, unit="document", label=scorer, show=given.progress) as bar:

@@ -75,6 +75,27 @@ def test_metrics_say_what_was_ranked_and_another_ranking_has_a_folder_of_its_own
     assert (out / "metrics.json").read_bytes() == before
 
 
+def test_results_that_are_not_ranked_anew_stay(encoder_run, retrieval_files, tmp_path, capsys):
+    out = tmp_path / "out"
+    asked = lambda scorer, length: options(encoder_run, retrieval_files, out, scorers=scorer, lengths=length)
+    assert not command(*asked("tokens", 16))
+    path = out / "metrics.json"
+    first = json.loads(path.read_text())
+    (result,) = first["results"]
+    older = {name: value for name, value in result.items() if name != "commit"} | {"length": 8}
+    path.write_text(json.dumps(first | {"commit": "before", "results": [older, result | {"commit": "x"}]}))
+    assert not command(*asked("bm25", 48)) and not command(*asked("tokens", 16))
+    printed = capsys.readouterr().out
+    found = json.loads(path.read_text())
+    assert [(each["scorer"], each["length"]) for each in found["results"]] == [
+        ("tokens", 8),
+        ("tokens", 16),
+        ("bm25", 48),
+    ]
+    assert found["results"][:2] == [older | {"commit": "before"}, result] and "commit" not in found
+    assert all(f"| {each['length']} | {each['scorer']} |" in printed for each in found["results"])
+
+
 @pytest.mark.parametrize(
     ("name", "contents", "message"),
     [
