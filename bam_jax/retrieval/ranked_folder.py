@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 from bam_jax.retrieval.results import Setting
 from bam_jax.system import files, strict_json
-from bam_jax.system.errors import UserError, shown
+from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Natural
 
 METRICS = "metrics.json"
@@ -77,9 +77,9 @@ def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
     found: Ranked = strict_json.check(
         strict_json.parse(path.read_bytes(), str(path), _REMEDY), Ranked, str(path), _REMEDY
     )
-    differences = ", and ".join(_differences(found, origin))
+    differences = ", and of ".join(_differences(found, origin))
     if differences:
-        raise UserError(f"{path} is of another ranking: {differences}; give another --out")
+        raise UserError(f"{path} is of another ranking: of {differences}; give another --out")
     older = {"commit": found["commit"]} if "commit" in found else {}
     return {Setting(each["scorer"], each["length"]): {**older, **each} for each in found["results"]}
 
@@ -106,7 +106,24 @@ def _holds_embeddings(path: Path) -> bool:
 
 
 def _differences(found: Origin, ours: Origin) -> Iterator[str]:
-    """The fields in which two origins differ."""
-    for name in ("config", "step", "overrides", "tokenizer", "data_hash"):
-        if found[name] != ours[name]:
-            yield f"its {name} is {shown(found[name])}, not {shown(ours[name])}"
+    """The ways in which what was ranked is not what is to be, in the words of the command's arguments."""
+    if (found["config"], found["tokenizer"]) != (ours["config"], ours["tokenizer"]):
+        if found["run"] == ours["run"]:
+            yield f"run {found['run']} when it had another configuration or tokenizer"
+        else:
+            yield f"run {found['run']}, not {ours['run']}"
+    if found["step"] != ours["step"]:
+        yield f"step {found['step']}, not {ours['step']}"
+    if found["overrides"] != ours["overrides"]:
+        yield f"{_changes(found)}, not {_changes(ours)}"
+    if found["data_hash"] != ours["data_hash"]:
+        if found["corpus"] == ours["corpus"]:
+            yield f"other documents, queries or judgements than now, of corpus {found['corpus']}"
+        else:
+            yield f"corpus {found['corpus']}, not {ours['corpus']}"
+
+
+def _changes(origin: Origin) -> str:
+    """The changes of a run's configuration, as they are typed."""
+    typed = [f"--config.{name}={value}" for name, value in origin["overrides"].items()]
+    return " ".join(typed) or "the run's own configuration"

@@ -68,11 +68,36 @@ def test_metrics_say_what_was_ranked_and_another_ranking_has_a_folder_of_its_own
     assert found["corpus"] == str(retrieval_files[0]) and len(found["config"]) == 12
     before = (out / "metrics.json").read_bytes()
     assert command(*asked, "--config.encoding_options.factor=2") == 2
-    assert "is of another ranking: its overrides is {}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (
+        "is of another ranking: of the run's own configuration, not --config.encoding_options.factor=2; give another --out"
+        in said
+    )
     with retrieval_files[0].open("a") as file:
         file.write(json.dumps({"docid": "more", "text": "more"}) + "\n")
-    assert command(*asked) == 2 and "its data_hash is" in capsys.readouterr().err
+    assert command(*asked) == 2 and "other documents, queries or judgements than now" in capsys.readouterr().err
     assert (out / "metrics.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"run": "runs/a", "config": "0" * 12}, "run runs/a, not {run}"),
+        ({"tokenizer": "0"}, "run {run} when it had another configuration or tokenizer"),
+        ({"step": 7, "overrides": {"x": 1}}, "step 7, not 1, and of --config.x=1, not the run's own configuration"),
+        ({"data_hash": "0", "corpus": "a.jsonl"}, "corpus a.jsonl, not {corpus}"),
+    ],
+)
+def test_another_ranking_is_said_in_the_words_of_the_command(
+    changed, words, encoder_run, retrieval_files, tmp_path, capsys
+):
+    asked = options(encoder_run, retrieval_files, tmp_path / "out", scorers="bm25", lengths=16)
+    assert not command(*asked)
+    path = tmp_path / "out" / "metrics.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    assert command(*asked) == 2
+    words = words.format(run=encoder_run, corpus=retrieval_files[0])
+    assert f"is of another ranking: of {words}; give another --out\n" in capsys.readouterr().err
 
 
 def test_results_that_are_not_ranked_anew_stay(encoder_run, retrieval_files, tmp_path, capsys):
