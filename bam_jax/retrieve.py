@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: bad arguments, no run, files that are no retrieval problem, or a length that the model cannot have.
+        UserError: bad arguments, no run, one of a decoder, files that are no retrieval problem, or a length that the model
+            cannot have.
     """
     given, overrides = configs.parse(argv, _parser())
     lengths, scorers = sorted(set(configs.lengths_of(given.lengths))), given.scorers.split(",")
@@ -50,6 +51,11 @@ def main(argv: Sequence[str]) -> None:
     run_folder.check_outside_data(name, out, own)
     config, tokenizer, model = checkpoint.restore_model(given.run, overrides=overrides, step=step)
     if "encoder" in scorers:
+        if config.model.causal:
+            raise UserError(
+                f"{given.run} is a decoder, which reads only backwards and is not trained to embed texts; give the run of an "
+                "encoder, or --scorers=tokens,bm25"
+            )
         for length in lengths:
             model.check_length(length)
     origin: Origin = {

@@ -187,6 +187,19 @@ def test_mistakes_are_one_line(changed, message, encoder_run, retrieval_files, t
     assert not (tmp_path / "out").exists()
 
 
+def test_a_decoder_ranks_by_its_token_embeddings_alone(encoder_run, retrieval_files, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(encoder_run, run)
+    config = run_folder.read_config(run)
+    model, data = dataclasses.replace(config.model, causal=True), dataclasses.replace(config.data, task="packed")
+    run_folder.write_config(run, dataclasses.replace(config, model=model, data=data))
+    asked = lambda scorers: options(run, retrieval_files, tmp_path / "out", scorers=scorers)
+    assert command(*asked("tokens,encoder")) == 2
+    assert f"{run} is a decoder, which reads only backwards and is not trained to embed" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert not command(*asked("tokens,bm25"))
+
+
 def test_what_cannot_be_asked_or_found_is_said(encoder_run, retrieval_files, tmp_path, capsys):
     with retrieval_files[1].open("a") as file:
         for name, positives in (("none", []), ("half", [{"docid": "d1"}, {"docid": "gone"}])):
