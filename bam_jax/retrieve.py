@@ -9,24 +9,22 @@ at any moment, the same command goes on: embeddings lie in --out, a file for eac
 import argparse
 import dataclasses
 import functools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bam_jax import config as configs
+from bam_jax.data.sources.corpus import check_outside
 from bam_jax.evals.plan import rows_within
-from bam_jax.retrieval import results
+from bam_jax.retrieval import ranked_folder, results
 from bam_jax.retrieval.embedding import Reader
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
+from bam_jax.retrieval.ranked_folder import EMBEDDINGS, Origin
 from bam_jax.retrieval.ranking import SCORERS, rank
 from bam_jax.retrieval.results import Setting
-from bam_jax.system import console, errors, files, git, lock, resources, strict_json
-from bam_jax.system.errors import UserError, nearest, shown
+from bam_jax.system import console, errors, git, lock, resources
+from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import checkpoint, run_folder
-
-METRICS = "metrics.json"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -36,43 +34,56 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: bad arguments, no run, files that are no retrieval problem, or a length that the model cannot have.
+        UserError: bad arguments, no run, one of a decoder, files that are no retrieval problem, or a length that the model
+            cannot have.
     """
     given, overrides = configs.parse(argv, _parser())
     lengths, scorers = sorted(set(configs.lengths_of(given.lengths))), given.scorers.split(",")
     _check(given, lengths, scorers)
     configs.allowed(given.allow)
     resources.keep_freed_memory()
+    out, name = given.out, f"--out={given.out}"
+    for source in filter(None, (given.corpus, given.queries, given.qrels)):
+        check_outside(name, out, source)
     problem = load(given.corpus, given.queries, given.qrels)
     _note(problem)
     own, step = run_folder.read_config(given.run), run_folder.trained_step(given.run)
+    run_folder.check_outside_data(name, out, own)
     config, tokenizer, model = checkpoint.restore_model(given.run, overrides=overrides, step=step)
-    ranked = {
+    if "encoder" in scorers:
+        if config.model.causal:
+            raise UserError(
+                f"{given.run} is a decoder, which reads only backwards and is not trained to embed texts; give the run of an "
+                "encoder, or --scorers=tokens,bm25"
+            )
+        for length in lengths:
+            model.check_length(length)
+    origin: Origin = {
+        "run": str(given.run),
         "config": configs.digest(own),
         "step": step,
         "overrides": configs.typed(overrides),
         "tokenizer": tokenizer.hash,
         "data_hash": problem.hash,
+        "queries": len(problem.queries),
+        "documents": len(problem.ids),
+        "corpus": given.corpus,
     }
-    _refuse_other(given.out / METRICS, ranked)
     model.config = dataclasses.replace(config.model, scan=True)  # one layer is compiled instead of each
     rows = functools.partial(rows_within, given.memory * 2**30, config=config.model)
     reader = Reader(model, tokenizer, rows, configs.to_json(config))
-    out = given.out
-    out.mkdir(parents=True, exist_ok=True)
-    with lock.hold(out / lock.NAME, f"another process retrieves into {out}; wait for it, or give another --out"):
-        found = {}
+    with lock.hold_folder(out, f"another process retrieves into {out}; wait for it, or give another --out"):
+        found = ranked_folder.read_results(out, origin)
         for scorer in scorers:
             total = len(problem.ids) * len(lengths)
             with console.progress(total, unit="document", label=scorer, show=given.progress) as bar:
-                best = rank(problem, reader, scorer, lengths, bar, folder=out / "embeddings", k=given.top)
+                best = rank(problem, reader, scorer, lengths, bar, folder=out / EMBEDDINGS, k=given.top)
+            for length in lengths:
+                summary = results.summarise(results.measure_rankings(problem, best[length]))
+                found[Setting(scorer, length)] = {"commit": git.describe(), **summary}
+            ranked_folder.write_results(out, origin, found)  # first: by it the folder is known as ours
             for length in lengths:
                 results.write_run(out / f"{scorer}-{length}.run", problem, best[length], f"bam_jax-{scorer}-{length}")
-                found[Setting(scorer, length)] = results.summarise(results.measure_rankings(problem, best[length]))
-        listed = [{**setting._asdict(), **summary} for setting, summary in found.items()]
-        counts = {"queries": len(problem.queries), "documents": len(problem.ids), "corpus": given.corpus}
-        about = {"run": str(given.run), **ranked, "commit": git.describe(), **counts, "results": listed}
-        files.write_atomically(out / METRICS, json.dumps(about, indent=1) + "\n")
     print("\n".join(results.table(found)))
 
 
@@ -88,7 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--queries", required=True, help="queries, in the same forms")
     add("--qrels", default="", help="their judgements, also .tsv (default: the positive_passages of the queries)")
     add("--lengths", required=True, help="tokens at which texts are cut, as in 512,1024")
-    add("--out", type=Path, required=True, help="the folder to write; one begun with the same command is gone on with")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="the folder to write: new, empty, or of rankings of the same step and problem",
+    )
     add("--scorers", default="encoder", help=f"what ranks, with commas, of {', '.join(SCORERS)} (encoder)")
     add("--top", type=int, default=DEPTH, help=f"documents of each query in the run files, {DEPTH} or more ({DEPTH})")
     add("--memory", type=float, default=2.0, help="for activations, GiB (2)")
@@ -108,18 +124,6 @@ def _check(given: argparse.Namespace, lengths: Sequence[int], scorers: Sequence[
         raise UserError(f"--top={given.top} must be {DEPTH} or more, which recall@{DEPTH} looks at")
     if not given.memory > 0:  # NaN is not either
         raise UserError(f"--memory={given.memory} must be more than 0")
-
-
-def _refuse_other(path: Path, ranked: Mapping[str, Any]) -> None:
-    """Raise UserError where a folder has the metrics of another ranking; older ones say less of it."""
-    if not path.exists():
-        return
-    found = strict_json.parse(path.read_bytes(), str(path), "remove it")
-    for name, value in ranked.items():
-        if isinstance(found, dict) and name in found and found[name] != value:
-            raise UserError(
-                f"{path} is of another ranking: its {name} is {shown(found[name])}, not {shown(value)}; give another --out"
-            )
 
 
 def _note(problem: Problem) -> None:

@@ -104,10 +104,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("--documents must be --queries or more, and --queries and --length 1 or more")
     configs.allowed(given.allow)
     config, tokenizer, model = checkpoint.restore_model(given.run)
-    given.out.mkdir(parents=True, exist_ok=True)
-    with lock.hold(
-        given.out / lock.NAME, f"another process writes into {given.out}; wait for it, or give another --out"
-    ):
+    with lock.hold_folder(given.out, f"another process writes into {given.out}; wait for it, or give another --out"):
         make_up(given.out, given.documents, given.queries)
         problem = load(str(given.out / "corpus.jsonl"), str(given.out / "queries.jsonl"))
         if (len(problem.ids), len(problem.queries)) != (given.documents, given.queries):

@@ -51,8 +51,7 @@ def main(argv: Sequence[str]) -> None:
     queries = contents.pop(LAST)
     if given.vocab is not None:
         contents[TOKENIZER] = train_bpe((record["text"] for record in made.texts), given.vocab, progress=False)
-    out.mkdir(parents=True, exist_ok=True)
-    with lock.hold(out / lock.NAME, f"another process makes {out}; wait for it, or give another --out"):
+    with lock.hold_folder(out, f"another process makes {out}; wait for it, or give another --out"):
         for name, text in contents.items():
             _check_own(out / name, text)
         for name, text in contents.items():

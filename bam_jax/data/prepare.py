@@ -40,8 +40,7 @@ def main(argv: Sequence[str]) -> None:
         return
     folder = Path(require(options, "out"))
     check_outside(f"--out={folder}", folder, request.source.path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock.hold(folder / lock.NAME, f"another process is preparing {folder}; wait for it, or give another --out"):
+    with lock.hold_folder(folder, f"another process is preparing {folder}; wait for it, or give another --out"):
         print(prepare(folder, request, fragments))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bam_jax.retrieval.metrics import TITLES, Measures, bootstrap_interval, measure
 from bam_jax.retrieval.problem import Problem
@@ -60,7 +60,7 @@ def summarise(measures: Measures) -> dict[str, dict[str, float]]:
     return summary
 
 
-def table(found: Mapping[Setting, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
+def table(found: Mapping[Setting, Mapping[str, Any]]) -> Iterator[str]:
     """The lines of a table in Markdown: a row for each length and scorer.
 
     Args:

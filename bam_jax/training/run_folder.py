@@ -88,7 +88,7 @@ def claim(
             data; it is claimed by another process, or cannot be written.
     """
     run = Path(workdir)
-    _check_outside_data(run, config)
+    check_outside_data(f"workdir {run}", run, config)
     if not (run / CONFIG).exists():
         make_empty(run)
     with lock.hold(run / lock.NAME, f"workdir {run} is in use by another training; give another folder"):
@@ -265,10 +265,20 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _check_outside_data(run: Path, config: Config) -> None:
+def check_outside_data(name: str, path: Path, config: Config) -> None:
+    """See that what is written does not lie among the data of a run.
+
+    Args:
+        name: what an error calls the path.
+        path: of a file or a folder to be written.
+        config: of the run.
+
+    Raises:
+        UserError: it does.
+    """
     for _, part in config.data.parts().values():
         for source in {part.source, part.held_out_source} - {""}:
-            corpus.check_outside(f"workdir {run}", run, source)
+            corpus.check_outside(name, path, source)
 
 
 def check_empty(run: Path) -> None:

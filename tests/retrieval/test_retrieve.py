@@ -1,7 +1,9 @@
 """The command from files to a table, its errors, and kills on the way."""
 
+import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from bam_jax import retrieve
 from bam_jax.system import errors
+from bam_jax.training import run_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,14 +65,107 @@ def test_metrics_say_what_was_ranked_and_another_ranking_has_a_folder_of_its_own
     assert not command(*asked)
     found = json.loads((out / "metrics.json").read_text())
     assert (found["run"], found["step"], found["overrides"]) == (str(encoder_run), 1, {})
-    assert found["corpus"] == str(retrieval_files[0]) and len(found["config"]) == 12 and "commit" in found
+    assert found["corpus"] == str(retrieval_files[0]) and len(found["config"]) == 12
     before = (out / "metrics.json").read_bytes()
     assert command(*asked, "--config.encoding_options.factor=2") == 2
-    assert "is of another ranking: its overrides is {}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (
+        "is of another ranking: of the run's own configuration, not --config.encoding_options.factor=2; give another --out"
+        in said
+    )
     with retrieval_files[0].open("a") as file:
         file.write(json.dumps({"docid": "more", "text": "more"}) + "\n")
-    assert command(*asked) == 2 and "its data_hash is" in capsys.readouterr().err
+    assert command(*asked) == 2 and "other documents, queries or judgements than now" in capsys.readouterr().err
     assert (out / "metrics.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"run": "runs/a", "config": "0" * 12}, "run runs/a, not {run}"),
+        ({"tokenizer": "0"}, "run {run} when it had another configuration or tokenizer"),
+        ({"step": 7, "overrides": {"x": 1}}, "step 7, not 1, and of --config.x=1, not the run's own configuration"),
+        ({"data_hash": "0", "corpus": "a.jsonl"}, "corpus a.jsonl, not {corpus}"),
+    ],
+)
+def test_another_ranking_is_said_in_the_words_of_the_command(
+    changed, words, encoder_run, retrieval_files, tmp_path, capsys
+):
+    asked = options(encoder_run, retrieval_files, tmp_path / "out", scorers="bm25", lengths=16)
+    assert not command(*asked)
+    path = tmp_path / "out" / "metrics.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    assert command(*asked) == 2
+    words = words.format(run=encoder_run, corpus=retrieval_files[0])
+    assert f"is of another ranking: of {words}; give another --out\n" in capsys.readouterr().err
+
+
+def test_results_that_are_not_ranked_anew_stay(encoder_run, retrieval_files, tmp_path, capsys):
+    out = tmp_path / "out"
+    asked = lambda scorer, length: options(encoder_run, retrieval_files, out, scorers=scorer, lengths=length)
+    assert not command(*asked("tokens", 16))
+    path = out / "metrics.json"
+    first = json.loads(path.read_text())
+    (result,) = first["results"]
+    older = {name: value for name, value in result.items() if name != "commit"} | {"length": 8}
+    path.write_text(json.dumps(first | {"commit": "before", "results": [older, result | {"commit": "x"}]}))
+    assert not command(*asked("bm25", 48)) and not command(*asked("tokens", 16))
+    printed = capsys.readouterr().out
+    found = json.loads(path.read_text())
+    assert [(each["scorer"], each["length"]) for each in found["results"]] == [
+        ("tokens", 8),
+        ("tokens", 16),
+        ("bm25", 48),
+    ]
+    assert found["results"][:2] == [older | {"commit": "before"}, result] and "commit" not in found
+    assert all(f"| {each['length']} | {each['scorer']} |" in printed for each in found["results"])
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "message"),
+    [
+        ("metrics.json", "not json", "metrics.json is not JSON"),
+        ("metrics.json", '{"accuracy": 0.5}', "metrics.json has no 'run'"),
+        ("encoder-16.run", "mine", "holds something else than rankings: encoder-16.run"),
+        ("embeddings/mine.npy", "mine", "holds something else than rankings: embeddings"),
+    ],
+)
+def test_files_of_the_user_stay(name, contents, message, encoder_run, retrieval_files, tmp_path, capsys):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(contents)
+    assert command(*options(encoder_run, retrieval_files, tmp_path / "out", scorers="bm25")) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.endswith("; move it, or give another --out\n") and said.count("\n") == 1
+    assert path.read_text() == contents and [each for each in tmp_path.rglob("out/**/*") if each.is_file()] == [path]
+
+
+def test_embeddings_that_a_kill_left_alone_are_gone_on_with(encoder_run, retrieval_files, tmp_path):
+    asked = options(encoder_run, retrieval_files, tmp_path / "out")
+    assert not command(*asked)
+    for path in (tmp_path / "out").glob("*.*"):
+        path.unlink()
+    (tmp_path / "out" / ".metrics.json.1234").touch()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+    assert not command(*asked) and before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+
+
+@pytest.mark.parametrize("among", ["text", "corpus", "queries"])
+def test_a_folder_among_the_texts_is_refused(among, encoder_run, retrieval_files, tmp_path, capsys):
+    folder = tmp_path / among
+    folder.mkdir()
+    for path in retrieval_files:
+        if path.stem == among:
+            path.rename(folder / path.name)
+    run = tmp_path / "run"
+    shutil.copytree(encoder_run, run)
+    config = run_folder.read_config(run)
+    data = dataclasses.replace(config.data, source=str(tmp_path / "text"))
+    run_folder.write_config(run, dataclasses.replace(config, data=data))
+    files = [folder if path.stem == among else path for path in retrieval_files]
+    assert command(*options(run, files, folder / "out")) == 2
+    assert f"--out={folder}/out lies in the data source {folder}" in capsys.readouterr().err
+    assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +185,19 @@ def test_mistakes_are_one_line(changed, message, encoder_run, retrieval_files, t
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_decoder_ranks_by_its_token_embeddings_alone(encoder_run, retrieval_files, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(encoder_run, run)
+    config = run_folder.read_config(run)
+    model, data = dataclasses.replace(config.model, causal=True), dataclasses.replace(config.data, task="packed")
+    run_folder.write_config(run, dataclasses.replace(config, model=model, data=data))
+    asked = lambda scorers: options(run, retrieval_files, tmp_path / "out", scorers=scorers)
+    assert command(*asked("tokens,encoder")) == 2
+    assert f"{run} is a decoder, which reads only backwards and is not trained to embed" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert not command(*asked("tokens,bm25"))
 
 
 def test_what_cannot_be_asked_or_found_is_said(encoder_run, retrieval_files, tmp_path, capsys):

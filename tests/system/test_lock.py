@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -41,6 +42,47 @@ def test_without_words_a_lock_is_waited_for(tmp_path):
         assert not entered.wait(0.05)
     thread.join()
     assert entered.is_set()
+
+
+@pytest.mark.parametrize("below", [".", "a/b"])
+def test_what_is_refused_leaves_nothing_behind(tmp_path, below):
+    with pytest.raises(UserError, match="^no$"), lock.hold_folder(tmp_path / below, "busy"):
+        raise UserError("no")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError), lock.hold_folder(tmp_path / below, "busy"):
+        (tmp_path / below / "mine").touch()
+        raise UserError("late")
+    assert [path.name for path in (tmp_path / below).iterdir()] == ["mine"]
+
+
+def test_a_lock_that_was_there_stays_after_a_refusal(tmp_path):
+    with lock.hold(tmp_path / "lock"):
+        pass
+    with pytest.raises(UserError), lock.hold(tmp_path / "lock"):
+        raise UserError("no")
+    assert (tmp_path / "lock").exists()
+    with lock.hold(tmp_path / "other"), pytest.raises(UserError, match="busy"), lock.hold(tmp_path / "other", "busy"):
+        pass
+    assert (tmp_path / "other").exists(), "it is held by another"
+
+
+def test_who_waits_for_a_lock_that_is_taken_away_holds_the_next(tmp_path):
+    """Else a third, who makes the file once more, would hold it too."""
+    path, entered, end = tmp_path / "lock", threading.Event(), threading.Event()
+
+    def wait():
+        with lock.hold(path):
+            entered.set()
+            end.wait()
+
+    thread = threading.Thread(target=wait)
+    with pytest.raises(UserError, match="no"), lock.hold(path):
+        thread.start()
+        time.sleep(0.1)
+        raise UserError("no")
+    assert entered.wait(10) and lock.is_held(path)
+    end.set()
+    thread.join()
 
 
 def test_a_lock_ends_with_a_killed_process(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from bam_jax import config as configs
 from bam_jax.data import loader, make_retrieval, tokenizers
 from bam_jax.data.tasks.inverse_cloze import LONGEST, SHORTEST, Sizes, cut_sentences, make
-from bam_jax.system import errors, lock
+from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 SIZES = Sizes(passage=120, document=1500, questions=4, test=0.5)
@@ -139,6 +139,6 @@ def test_files_of_the_user_stay(tmp_path, capsys, name):
     (mine / name).write_text("mine")
     assert command(*asked, f"--out={mine}") == 2
     assert f"{name} holds something else than this command writes" in capsys.readouterr().err
-    assert (mine / name).read_text() == "mine" and {path.name for path in mine.iterdir()} == {lock.NAME, name}
+    assert (mine / name).read_text() == "mine" and {path.name for path in mine.iterdir()} == {name}
     assert command(*asked, f"--out={tmp_path}/out") == 2
     assert "out lies in the data source" in capsys.readouterr().err
