@@ -193,7 +193,8 @@ def _check_numbers(**options: Any) -> None:
     for name, x in options.items():
         if x is not None and not (isinstance(x, int | float) and math.isfinite(x) and (x > 0 or name == "scale")):
             which = "a finite number" if name == "scale" else "a finite number above 0"
-            raise ValueError(f"attend: {name} must be {which} of Python's, not {x!r:.100}; give {name}=float(...)")
+            remedy = f"; give {name}=float(...)" if hasattr(x, "dtype") else ""
+            raise ValueError(f"attend: {name} must be {which} of Python's, not {x!r:.100}{remedy}")
 
 
 def _in_rows(x: Int[Array, "... T"] | None) -> Int[Array, "#B T"] | None:

@@ -29,6 +29,7 @@ from bam_jax.models import transformer
 from bam_jax.parallel import agreement, processes
 from bam_jax.system import files, jsonl, strict_json
 from bam_jax.system.errors import Stopped, UserError
+from bam_jax.system.trees import flatten
 from bam_jax.training import sums, weights
 from bam_jax.training.metrics import read_metrics
 from bam_jax.training.run_folder import (
@@ -36,7 +37,6 @@ from bam_jax.training.run_folder import (
     METRICS,
     WEIGHTS,
     claim,
-    flatten,
     latest_step,
     read_config,
     trained_step,

@@ -25,6 +25,7 @@ from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
 from bam_jax.system import files, jsonl, lock
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.extras import import_extra
+from bam_jax.system.trees import flatten
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
@@ -247,22 +248,6 @@ def vocabulary_size(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
             "set it to 0 or to at least that"
         )
     return size
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, whose names are the paths.
-
-    >>> flatten({"a": 1, "b": {"c": [2]}})
-    {'a': 1, 'b.c': [2]}
-
-    Args:
-        tree: dictionaries of names to values or to more of them.
-        prefix: what all names begin with.
-    """
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def check_outside_data(name: str, path: Path, config: Config) -> None:

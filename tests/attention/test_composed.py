@@ -156,11 +156,11 @@ def test_what_cannot_be_is_said_in_a_line(rng):
         attend(q, k, v, sink_tokens=2)
     with pytest.raises(ValueError, match="sinks are a number of tokens, 0 for none: got sink_tokens=-1"):
         attend(q, k, v, window=4, sink_tokens=-1)
-    with pytest.raises(ValueError, match=r"sink_logits \(3,\) is not \[H\]"):
+    with pytest.raises(ValueError, match=r"sink_logits has the shape \(3,\), not \[H\]"):
         attend(q, k, v, sink_logits=sinks[:3])
-    with pytest.raises(ValueError, match="soft_cap is None or a number of Python's above 0, got 0"):
+    with pytest.raises(ValueError, match="soft_cap must be a finite number above 0 of Python's, not 0"):
         attend(q, k, v, soft_cap=0)
-    with pytest.raises(ValueError, match=r"holds an array \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"sees_to has the shape \(3,\), not \[B, T\]"):
         attend(q, k, v, sees_to=jnp.arange(3))
     rowwise = biases.CoPE(jnp.ones((4, D)))
     tokens = Tokens(jnp.arange(T)[None])
