@@ -39,6 +39,7 @@ class Problem:
         queries: those that some document answers.
         unanswered: number of queries without a positive, which are left out.
         absent: number of positives that the corpus lacks. They count as documents that no ranking finds.
+        repeated: the `text_hash` of each text that several documents have.
         hash: sixteen hex digits of all of it.
     """
 
@@ -47,6 +48,7 @@ class Problem:
     queries: tuple[Query, ...]
     unanswered: int
     absent: int
+    repeated: frozenset[bytes]
     hash: str
 
     def pieces(self, size: int = PIECE) -> Iterator[Piece]:
@@ -82,11 +84,13 @@ def load(corpus: str, queries: str, qrels: str = "") -> Problem:
         UserError: a file that cannot be read, no documents, a document or query twice, no query with a positive, or not one
             positive in the corpus.
     """
-    digest, places = hashlib.sha256(), dict[str, None]()
+    digest, places, texts, repeated = hashlib.sha256(), dict[str, None](), set[bytes](), set[bytes]()
     for document in read_documents(corpus):
         if document.id in places:
             raise UserError(f"{corpus} has the document {document.id} twice; remove one of the two")
         places[document.id] = None
+        text = text_hash(document.text)
+        (repeated if text in texts else texts).add(text)
         digest.update(_digest([document]).digest())
     if not places:
         raise UserError(f"{corpus} has no documents; give a corpus with some")
@@ -108,7 +112,20 @@ def load(corpus: str, queries: str, qrels: str = "") -> Problem:
         raise UserError(
             f"none of the {absent} positives, such as {positives[0]}, is in {corpus}; give their own corpus"
         )
-    return Problem(corpus, tuple(places), tuple(asked), len(seen) - len(asked), absent, digest.hexdigest()[:16])
+    return Problem(
+        corpus,
+        tuple(places),
+        tuple(asked),
+        unanswered=len(seen) - len(asked),
+        absent=absent,
+        repeated=frozenset(repeated),
+        hash=digest.hexdigest()[:16],
+    )
+
+
+def text_hash(text: str) -> bytes:
+    """Sixteen bytes by which a text is known."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def _digest(documents: Sequence[Document]) -> "hashlib._Hash":

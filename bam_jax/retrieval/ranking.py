@@ -1,7 +1,7 @@
 """The ranking of a corpus for each query, by a model or by words, at several lengths in one reading of the corpus."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,8 @@ import numpy as np
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.retrieval.bm25 import BM25, words
 from bam_jax.retrieval.embedding import POOLS, Embedder, Reader, embed_corpus, tokenise
-from bam_jax.retrieval.problem import PIECE, Problem
+from bam_jax.retrieval.problem import PIECE, Problem, text_hash
+from bam_jax.retrieval.records import Document
 from bam_jax.retrieval.search import Best, normalised
 from bam_jax.system import console
 
@@ -59,6 +60,9 @@ def rank_by_embeddings(
 ) -> dict[int, Best]:
     """Ranks documents by the cosine of their embeddings and a query's, both cut at each length.
 
+    Documents of the same text tie: the first of them lends the others its embedding. Another shape of the batch, after a kill
+    and with another memory say, would have given it other last bits.
+
     Args:
         problem, lengths, bar, folder, k: as in `rank`.
         embedder: the model.
@@ -75,12 +79,25 @@ def rank_by_embeddings(
         vectors = embedder.embed_further(asked, vectors, before, length)
         queries[length] = normalised(vectors).astype(np.float64)
     best = {length: Best(len(asked), problem.ids, k) for length in lengths}
+    first = {length: dict[bytes, np.ndarray]() for length in lengths}
     for length, piece, vectors in embed_corpus(embedder, problem.pieces(size), lengths, folder):
+        vectors = _lend(vectors, piece.documents, problem.repeated, first[length])
         # In float64 and then rounded: a sum in float32 depends on the place, and documents that are the same would not tie.
         scores = (queries[length] @ normalised(vectors).astype(np.float64).T).astype(np.float32)
         best[length].add(piece.first, scores)
         bar.update(len(vectors))
     return best
+
+
+def _lend(
+    vectors: np.ndarray, documents: Sequence[Document], repeated: Collection[bytes], first: dict[bytes, np.ndarray]
+) -> np.ndarray:
+    """The embeddings, each that of the first document of its text; `first` keeps those of repeated texts."""
+    vectors = vectors.copy()
+    for row, document in enumerate(documents if repeated else ()):
+        if (text := text_hash(document.text)) in repeated:
+            vectors[row] = first.setdefault(text, vectors[row].copy())
+    return vectors
 
 
 def rank_by_words(

@@ -52,6 +52,31 @@ def test_documents_that_are_the_same_tie_wherever_they_stand(problem, bar, size)
     assert best.names(0) == sorted(made.ids, reverse=True)
 
 
+class Rounding(Drawn):
+    """An embedder whose every call rounds otherwise."""
+
+    calls = 0
+
+    def embed_further(self, ids, vectors, before, length):
+        self.calls += 1
+        return super().embed_further(ids, vectors, before, length) * np.float32(1 + 1e-3 * self.calls) + self.calls
+
+
+@pytest.mark.parametrize("size", [11, 4])
+def test_documents_that_are_the_same_tie_however_their_batch_rounds(problem, bar, size):
+    made = problem("query", [*["same", "other", "same"] * 3, "last", "other"])
+    found = rank_by_embeddings(made, Rounding(), [3, 9], bar, folder=None, k=11, size=size)
+    for best in found.values():
+        scores = dict(best.ranking(0))
+        assert (
+            len({scores[f"d{n:02}"] for n in (0, 2, 3, 5, 6, 8)})
+            == len({scores[f"d{n:02}"] for n in (1, 4, 7, 10)})
+            == 1
+        )
+        assert len(set(scores.values())) == 3
+    assert len(made.repeated) == 2
+
+
 class Plain(ByteTokenizer):
     """A tokenizer that knows no accents and sets points apart, as WordPiece does."""
 
