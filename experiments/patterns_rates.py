@@ -26,7 +26,7 @@ ASKED = (
     Passkey((PATTERNS["CONTEXT"],), trials=5, seed=SEEDS[0]),
     Perplexity((PATTERNS["CONTEXT"],), tokens=2**17),
 )
-"""What is measured at the training context, where the best try is told."""
+"""The evaluations at the training context, by which the best try is told."""
 TRIES: dict[str, Sequence[Rates]] = {
     method: small.PRIOR_TRIES if "BAM" in method else small.TRIES for method in PATTERNS["METHODS"]
 }

@@ -32,7 +32,7 @@ STARTS = {
 """Changes of the configuration by label. 9 nats over 64 tokens are a slope of exp(-1.96); exp(-3), the ladder's own,
 takes 3.2."""
 DEPTHS = {4: tuple(STARTS), 2: ("positions, 9 nats, location", "CABLE"), 8: ("positions, 9 nats, location",)}
-"""What is tried with how many layers."""
+"""The starts that are tried, by the number of layers."""
 RATES = {2: 0.01, 4: 0.003, 8: 0.003}
 """By layers, as the first screening found them for ladders and for CABLE."""
 

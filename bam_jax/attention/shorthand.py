@@ -44,7 +44,7 @@ AXES = {
 }
 """Arguments that are arrays, and their axes: rows, heads, queries T, keys S."""
 FLOATS = ("temperature", "sink_logits")
-"""Those of them that do not number tokens."""
+"""The arrays that hold floats; the others number tokens."""
 
 
 def attend(

@@ -50,7 +50,7 @@ SIZE = 4.9
 """Inches; narrow, so that text stays legible on a telephone."""
 SUFFIXES = (".png", ".svg")
 MARK = "drawn by bam_jax"
-"""What is written into every drawing, by which it is known again."""
+"""The mark in every drawing, by which it is known again."""
 LONGEST = 48
 """Characters of a label; a longer one would leave no room for its figure."""
 RC: dict[Any, Any] = {
