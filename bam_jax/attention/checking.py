@@ -9,7 +9,7 @@ from jaxtyping import Array
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.biases import Bias, Relative
-from bam_jax.biases.base import compares_pairs, few, head_axes
+from bam_jax.biases.base import compares_pairs, head_axes, trial
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -101,7 +101,7 @@ def _check_coordinates(scoring: Scoring) -> None:
     shape: tuple = ()
     failure: Exception | None = None
     try:
-        shape = few(scoring.bias, of_queries, of_keys).shape
+        shape = trial(scoring.bias, of_queries, of_keys).shape
     except (TypeError, ValueError, IndexError) as error:
         failure = error
     if not compares_pairs(shape):

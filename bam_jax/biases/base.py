@@ -131,7 +131,7 @@ def sum_to(x: Array, like: Array) -> Array:
     return x.sum(axes, keepdims=True) if axes else x
 
 
-def few(bias: Bias, of_queries: Coordinate, of_keys: Coordinate) -> jax.ShapeDtypeStruct:
+def trial(bias: Bias, of_queries: Coordinate, of_keys: Coordinate) -> jax.ShapeDtypeStruct:
     """The shape and dtype of a bias between 2 queries and 3 keys of zeros: a formula is tried without computing anything.
 
     Args:
@@ -152,7 +152,7 @@ def few(bias: Bias, of_queries: Coordinate, of_keys: Coordinate) -> jax.ShapeDty
 
 
 def compares_pairs(shape: tuple[int, ...]) -> bool:
-    """True for the shape that `few` finds of a formula that is right, [1, #H, #T, #S] of 2 queries and 3 keys."""
+    """True for the shape that `trial` finds of a formula that is right, [1, #H, #T, #S] of 2 queries and 3 keys."""
     return len(shape) == 4 and shape[0] == 1 and shape[2] in (1, 2) and shape[3] in (1, 3)
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bam_jax.biases import Bias
-from bam_jax.biases.base import compares_pairs, few, head_axes
+from bam_jax.biases.base import compares_pairs, head_axes, trial
 from bam_jax.encodings.base import TOKENS, Dims, Encoding, within
 from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
@@ -151,7 +151,7 @@ def _try(encoding: Encoding, dims: Dims) -> None:
     """
     coordinates = encoding.coordinate(jnp.zeros((1, 3, dims.width)), jnp.ones((1, 3), bool), None)
     bias = encoding.bias()
-    found = few(bias, *coordinates)
+    found = trial(bias, *coordinates)
     heads = (dims.heads,) if jax.tree.leaves(head_axes(bias)) else (1, dims.heads)
     dtypes = [*map(jnp.result_type, jax.tree.leaves(bias)), found.dtype]
     strange = [dtype.name for dtype in dtypes if not jnp.issubdtype(dtype, jnp.floating)]

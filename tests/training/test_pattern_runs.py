@@ -95,7 +95,8 @@ def test_heads_of_layers_with_and_without_a_prior(tmp_path):
     )
     assert max(record["reach"]["16"][-1] for record in records if record["encoding"] == "rope") <= 4
     text = heads.to_text(records).splitlines()
-    assert len(text) == 1 + 8 + 2 and len({len(line) for line in text[:9]}) == 1
+    assert len({len(line) for line in text[:9]}) == 1 and text[9].startswith("class, by the shape")
+    assert any(line.startswith("scale: ") for line in text[9:])
     figures.draw("scales", {"run": run})
     figures.draw("attention", {"run": run}, 8)
     with pytest.raises(UserError, match="has no BAM priors"):
