@@ -20,7 +20,7 @@ quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training 
 	$(RUN) -m bam_jax.report runs/quickstart
 
 quickstart-far: $(INSTALLED)  ## after it: the same model to 2048 times its training context, some minutes
-	$(RUN) -m bam_jax.evaluate --run=runs/quickstart/contextual-bam-effective-ssmax-seed0 --eval=passkey --lengths=65536,131072 --depths=3
+	$(RUN) -m bam_jax.evaluate --run=runs/quickstart/bam-ladder-effective-ssmax-seed0 --eval=passkey --lengths=65536,131072 --depths=3
 	$(RUN) -m bam_jax.report runs/quickstart
 
 tables: $(INSTALLED)  ## every table and figure of both papers at the toy scale: trains and evaluates what is missing, writes runs/tables

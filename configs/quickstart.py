@@ -5,9 +5,9 @@
 
 Text: Python's own documentation, character by character; 80% of the samples hide a key.
 Hardware: one CPU core; 3000 steps take about a minute.
-Expected: nearly all keys at 64 times the training length (4096). The prior is BAM's over CABLE's distance, what the text between
-two tokens weighs; one head of a layer starts by looking far, the others near; Scalable Softmax counts the keys that a head's
-prior leaves in play. Other encodings: --config.encoding=alibi --config.ssmax=off.
+Expected: nearly all keys at 64 times the training length (4096). The prior is BAM's with a trained location; one head of a layer
+starts by looking far, the others near; Scalable Softmax counts the keys that a head's prior leaves in play. Other encodings:
+--config.encoding=alibi --config.ssmax=off.
 """
 
 import ml_collections
@@ -17,7 +17,8 @@ def get_config() -> ml_collections.ConfigDict:
     """The fields that differ from the defaults of `bam_jax.config.Config`."""
     return ml_collections.ConfigDict(
         {
-            "encoding": "bam_contextual",
+            "encoding": "bam",
+            "encoding_options": {"init": "ladder", "train_loc": True},
             "ssmax": "effective",
             "model": {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "scan": False},
             "data": {"source": "stdlib", "tokenizer": "char", "task": "passkey", "answer_weight": 5.0},

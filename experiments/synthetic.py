@@ -1,7 +1,7 @@
 """Recall, recall with forgetting and copying far beyond the training context, and text by position: what tells encodings apart.
 
 Command:  python -m bam_jax.sweep experiments/synthetic.py && python -m bam_jax.tables experiments/synthetic.py
-Hardware: a CPU; 18 models, each about a minute of one core, and as long to ask; 144 at the small scale.
+Hardware: a CPU; 20 models, each about a minute of one core, and as long to ask; 160 at the small scale.
 Claims:   experiments/claims_synthetic.py, of the small scale, whose rates experiments/synthetic_rates.py finds.
 """
 
@@ -21,18 +21,24 @@ TIMES = (1, 2, 4, 16, 64)
 """Lengths in training contexts."""
 
 METHODS = {
-    "contextual BAM": {},
+    "BAM ladder": {},
+    "contextual BAM": {"encoding": "bam_contextual"},
     "NoPE": {"encoding": "nope", "ssmax": "off"},
     "RoPE": {"encoding": "rope", "ssmax": "off"},
     "RoPE Local": {"encoding": "rope", "ssmax": "off"},
     "ALiBi": {"encoding": "alibi", "ssmax": "off"},
     "Kerple": {"encoding": "kerple_log", "ssmax": "off"},
-    "BAM": {"encoding": "bam", "encoding_options.init": "uniform", "optimizer.prior_rate": 20.0, "ssmax": "off"},
-    "BAM SSMax": {"encoding": "bam", "encoding_options.init": "uniform", "optimizer.prior_rate": 20.0, "ssmax": "on"},
+    "BAM": {"encoding": "bam", "encoding_options": {"init": "uniform"}, "optimizer.prior_rate": 20.0, "ssmax": "off"},
+    "BAM SSMax": {
+        "encoding": "bam",
+        "encoding_options": {"init": "uniform"},
+        "optimizer.prior_rate": 20.0,
+        "ssmax": "on",
+    },
     "CABLE": {"encoding": "cable", "ssmax": "off"},
     "FoX": {"encoding": "fox", "ssmax": "off"},
 }
-"""Changes of the configuration, which is of BAM over contextual distance."""
+"""Changes of the configuration, which is of BAM ladder with effective SSMax."""
 LOCAL = {"encoding_options.window": CONTEXT}
 """The change at evaluation that makes RoPE local."""
 TRAINED_METHODS = tuple(method for method in METHODS if method != "RoPE Local")

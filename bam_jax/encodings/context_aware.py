@@ -176,7 +176,7 @@ class ContextualBAM(_RunningSum):
 
     extrapolates = "yes, with SSMax"
 
-    def __init__(self, dims: Dims, *, init: str = "ladder", near_decay: float | None = None, rngs: nnx.Rngs):
+    def __init__(self, dims: Dims, *, init: str = "ladder", near_decay: float | None = 9.0, rngs: nnx.Rngs):
         self.step_size = _linear(dims, rngs, bias=math.log(math.e - 1))
         zeros = jnp.zeros(dims.heads)
         inits = {"ladder": lambda: far_and_near(dims, near_decay), "uniform": lambda: (zeros, zeros)}

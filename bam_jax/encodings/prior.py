@@ -106,15 +106,16 @@ Gaussian = learned(biases.Gaussian, log_width=math.log(16.0))
 StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 
 
-def far_and_near(dims: Dims, near_decay: float | None = None) -> tuple[Array, Array]:
+def far_and_near(dims: Dims, near_decay: float | None = 9.0) -> tuple[Array, Array]:
     """The start "ladder": shape and log_scale of one head that looks far and of others that look near, each [H].
 
     The first head has shape -1: keys nearby are penalised and distant ones are not. The others have shape 1, ALiBi's, with
-    slopes from 1 nat per token to near_decay / training context, or to exp(-3).
+    slopes from 1 nat per token to near_decay / training context.
 
     Args:
         near_decay: what the gentlest near head takes from a key one training context away, in nats. Where it is small, that
-            head can serve retrieval within the training context and not beyond, and some seeds come to rely on it.
+            head can serve retrieval within the training context and not beyond, and some seeds come to rely on it. None: that
+            head's slope is exp(-3), whatever the training context.
 
     Source: ours, docs/prior_study.md.
     """
@@ -133,7 +134,7 @@ class BAM(Encoding):
         negative shapes, and look far);
         "ladder": as `far_and_near` has it.
       spread: the largest shape of "spread".
-      near_decay: of "ladder", see `far_and_near`; None: slopes to exp(-3), whatever the training context.
+      near_decay: of "ladder", see `far_and_near`.
       train_shape, train_scale, train_loc: which parameters train; the paper fixes loc at 0.
 
     Source: BAM section 2.3, appendices C and H.1; one prior per head per layer.
@@ -148,7 +149,7 @@ class BAM(Encoding):
         *,
         init: str = "uniform",
         spread: float = 1.0,
-        near_decay: float | None = None,
+        near_decay: float | None = 9.0,
         train_shape: bool = True,
         train_scale: bool = True,
         train_loc: bool = False,

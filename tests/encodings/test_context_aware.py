@@ -100,7 +100,7 @@ def test_contextual_bam_starts_as_bam_over_positions(near_decay):
 @pytest.mark.parametrize("context", [8, 512])
 def test_the_gentlest_near_head_forgets_within_the_training_context(context):
     """One head looks far; from the sharpest near head to the gentlest, a key a context away loses context to 9 nats."""
-    made = BAM(Dims(4, 4, context), init="ladder", near_decay=9.0, rngs=nnx.Rngs(0)).bias()
+    made = BAM(Dims(4, 4, context), init="ladder", rngs=nnx.Rngs(0)).bias()
     at = lambda position: jnp.full((1, 1, 1), float(position))
     table = biases.table(made, at(context), at(0)).reshape(-1)
     assert (

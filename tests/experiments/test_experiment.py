@@ -139,7 +139,8 @@ def test_the_quickstart_is_what_was_promised():
     assert {job.seed for job in planned[3:]} == {0}
     main = made.rows[0]
     first = [job.config for job in planned if job.row.label == main.label]
-    assert all(config.encoding == "bam_contextual" and config.ssmax == "effective" for config in first)
+    assert all(config.encoding == "bam" and config.ssmax == "effective" for config in first)
+    assert all(config.encoding_options == {"init": "ladder", "train_loc": True} for config in first)
     assert all(config.optimizer.prior_rate == 1.0 for config in first)
     for label in ("BAM", "CABLE", "ALiBi", "NoPE", "RoPE", "Sinusoidal", "RoPE SSMax"):
         assert label in labels

@@ -24,8 +24,8 @@ def test_rows_of_one_configuration_are_one_run_with_the_evaluations_of_both():
     )
     one, other = jobs.jobs(Experiment("t", rows, shared=True))
     assert one.row.evaluations == (Passkey((64, 4096)), other_prompts)
-    assert one.name.startswith("bam-contextual-ssmax-2x64-64-seed0-")
-    assert other.name.startswith("bam-contextual-2x64-64-seed0-")
+    assert one.name.startswith("bam-ssmax-2x64-64-seed0-")
+    assert other.name.startswith("bam-2x64-64-seed0-")
     assert len(jobs.jobs(Experiment("t", rows))) == 3
 
 

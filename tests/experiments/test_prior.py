@@ -1,19 +1,23 @@
-"""The rates of the confirmation are those that the screening's records say."""
+"""What is confirmed follows from the screenings, and is what the quickstart trains."""
 
 import runpy
 from pathlib import Path
 
+import jax
 import numpy as np
+from flax import nnx
 
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments import jobs, tables
+from bam_jax.experiments import experiment, jobs, tables
 from bam_jax.experiments.sweep import Sweep
+from bam_jax.models import transformer
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CONFIRMATION = runpy.run_path(str(EXPERIMENTS / "prior_confirmation.py"))
 STUDY = runpy.run_path(str(EXPERIMENTS / "prior_study.py"))
 SLOPES = runpy.run_path(str(EXPERIMENTS / "prior_slopes.py"))
-LABELS = {CONFIRMATION["OURS"]: "ladder, effective"}
+OURS = CONFIRMATION["OURS"]
+LABELS = {OURS: "ladder, effective"}
 
 
 def test_each_method_has_the_better_rate_of_the_screening(tmp_path):
@@ -38,8 +42,23 @@ def test_the_screenings_have_other_seeds_than_the_confirmation():
     assert not {*STUDY["SEEDS"], *SLOPES["SEEDS"]} & {*CONFIRMATION["SEEDS"]["small"]}
 
 
+def test_the_quickstart_starts_as_what_is_confirmed():
+    rows = {
+        "quickstart": runpy.run_path(str(EXPERIMENTS / "quickstart.py"))["MAIN"],
+        "prior_confirmation": f"{OURS}, 2 layers",
+    }
+    started = []
+    for name, label in rows.items():
+        made = experiment.load(EXPERIMENTS / f"{name}.py")
+        config = next(job.config for job in jobs.row_jobs(made) if job.row.label == label)
+        model = transformer.build(config, vocab=8, rngs=nnx.Rngs(0))
+        started.append((config.ssmax, config.optimizer, transformer.split(model)[1]))
+    assert started[0][:2] == started[1][:2]
+    jax.tree.map(np.testing.assert_array_equal, started[0][2], started[1][2])
+
+
 def test_what_is_confirmed_was_screened():
-    ours = CONFIRMATION["METHODS"][CONFIRMATION["OURS"]]
+    ours = CONFIRMATION["METHODS"][OURS]
     screened = SLOPES["STARTS"]["positions, 9 nats, location"]
     assert {name: ours[name] for name in screened} == screened and ours["ssmax"] == "effective"
-    assert all(SLOPES["RATES"][n] == CONFIRMATION["RATES"][n][CONFIRMATION["OURS"]] for n in CONFIRMATION["RATES"])
+    assert all(SLOPES["RATES"][n] == CONFIRMATION["RATES"][n][OURS] for n in CONFIRMATION["RATES"])

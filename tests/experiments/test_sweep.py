@@ -154,9 +154,9 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
     assert "6 of 6 cells measured" in capsys.readouterr().out
     (compared,) = folder.glob("speed-*")
     assert {each["measure"] for each in jsonl.read(compared / "results.jsonl")} == {"inference"}
-    rows = {each.name for each in folder.glob("bam-contextual-ssmax-*")}
+    rows = {each.name for each in folder.glob("bam-ssmax-*")}
     assert {path.name for path in folder.iterdir()} == {"tables", compared.name, *rows}
-    assert len(list(folder.glob("bam-contextual-ssmax-*"))) == 2
+    assert len(list(folder.glob("bam-ssmax-*"))) == 2
     tables.main([str(paper), f"--runs={folder}", "--scale=paper"])
     assert "0 of 6 cells measured" in capsys.readouterr().out
 
