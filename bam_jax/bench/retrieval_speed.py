@@ -43,16 +43,22 @@ def make_up(folder: Path, documents: int, queries: int) -> None:
     """Write a problem of random words; each query is the beginning of a document.
 
     Args:
-        folder: where; files that are there stay.
+        folder: where; a corpus that is there stays, with its queries.
         documents, queries: their numbers.
+
+    Raises:
+        UserError: queries of somebody else's are there.
     """
+    whole = folder / "corpus.jsonl"
+    if whole.exists():
+        return
+    files.keep_other(folder / "queries.jsonl", '{"query_id": "q0", ')
     rng = np.random.default_rng(0)
     words = np.array(["".join(rng.choice(list("etaoinshrdlu"), size)) for size in rng.integers(2, 9, 5000)])
     lengths = np.exp(rng.normal(np.log(WORDS) - SPREAD**2 / 2, SPREAD, documents)).astype(int) + 8
-    if (folder / "queries.jsonl").exists():
-        return
     asked = []
-    with (folder / "corpus.jsonl").open("w") as corpus:
+    draft = folder / ".corpus.jsonl.draft"  # the corpus gets its name last: where it has it, all is there
+    with draft.open("w") as corpus:
         for number, length in enumerate(lengths.tolist()):
             text = " ".join(words[rng.integers(0, len(words), length)])
             corpus.write(json.dumps({"docid": f"d{number}", "text": text}) + "\n")
@@ -60,6 +66,7 @@ def make_up(folder: Path, documents: int, queries: int) -> None:
                 positive = [{"docid": f"d{number}"}]
                 asked.append({"query_id": f"q{number}", "query": text[:60], "positive_passages": positive})
     files.write_atomically(folder / "queries.jsonl", "".join(json.dumps(record) + "\n" for record in asked))
+    draft.replace(whole)
 
 
 def work(config: Config, counts: np.ndarray, length: int, documents: int) -> Work:

@@ -45,6 +45,6 @@ def train(
             )
             said = f"finished at step {config.steps}{': ' if losses else ''}{', '.join(losses)}{late}"
             if finished:
-                more = f"a larger --config.steps trains it longer, --config.start={workdir} another run from it"
-                said = f"nothing to do, {said}; {more}"
+                longer_too = "a larger --config.steps trains it longer, " * bool(run_folder.latest_checkpoint(workdir))
+                said = f"nothing to do, {said}; {longer_too}--config.start={workdir} trains another run from it"
             print(f"{workdir}: {said}")

@@ -47,6 +47,14 @@ def test_rates_are_those_of_a_whole_command_and_another_size_is_another_folder(
     assert "has 2 documents and 1 queries, not 3 and 1; give another --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
+def test_a_file_of_somebody_elses_stays(encoder_run, tmp_path, capsys, name):
+    (tmp_path / name).write_text('{"docid": "mine", "text": "x"}\n')
+    assert command(f"--run={encoder_run}", f"--out={tmp_path}", "--documents=2", "--queries=1", "--no-progress") == 2
+    assert (tmp_path / name).read_text() == '{"docid": "mine", "text": "x"}\n'
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_work_grows_with_tokens_and_their_pairs(encoder_run):
     config = run_folder.read_config(encoder_run)
     counts = np.array([10, 1000])

@@ -10,6 +10,7 @@ import pytest
 
 from bam_jax import config as configs
 from bam_jax import train
+from bam_jax.convert import __main__ as convert
 from bam_jax.data import loader, tokenizers
 from bam_jax.models import transformer
 from bam_jax.system import errors, jsonl
@@ -88,6 +89,14 @@ def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
     assert re.search(r"finished at step 6: loss \d\.\d+\n$", said.out)
     with pytest.raises(UserError, match=r"config.steps=6, not 4; .*--config.start="):
         train.main(command)
+
+
+def test_weights_alone_are_not_said_to_train_longer(finished, folder, capsys):
+    convert.main([f"--run={folder / 'run'}", f"--export={folder / 'out'}"])
+    train.main([f"--config={finished / 'tiny.py'}", f"--workdir={folder / 'out'}"])
+    said = capsys.readouterr().out
+    assert "nothing to do, finished at step 4" in said and "longer" not in said
+    assert f"; --config.start={folder / 'out'} trains another run from it" in said
 
 
 def test_torn_metrics_are_those_of_the_checkpoint_or_said_to_be_earlier(finished, folder, capsys):
