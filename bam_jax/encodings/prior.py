@@ -106,21 +106,25 @@ Gaussian = learned(biases.Gaussian, log_width=math.log(16.0))
 StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 
 
-def far_and_near(dims: Dims, near_decay: float | None = 9.0) -> tuple[Array, Array]:
+def far_and_near(dims: Dims, near_decay: float | None = 9.0, near_shape: float = 1.0) -> tuple[Array, Array]:
     """The start "ladder": shape and log_scale of one head that looks far and of others that look near, each [H].
 
-    The first head has shape -1: keys nearby are penalised and distant ones are not. The others have shape 1, ALiBi's, with
-    slopes from 1 nat per token to near_decay / training context.
+    The first head has shape -1: keys nearby are penalised and distant ones are not. The others have the shape near_shape, and
+    widths from 1 token to that at which a key one training context away loses near_decay nats.
 
     Args:
         near_decay: what the gentlest near head takes from a key one training context away, in nats. Where it is small, that
             head can serve retrieval within the training context and not beyond, and some seeds come to rely on it. None: that
-            head's slope is exp(-3), whatever the training context.
+            head's scale is exp(-3), whatever the training context.
+        near_shape: 1 is ALiBi's; the larger it is, the more does a near head resemble a window.
 
     Source: ours, docs/prior_study.md.
     """
-    gentlest = -3.0 if near_decay is None else math.log(positive("near_decay", near_decay) / dims.context)
-    shape = jnp.ones(dims.heads).at[0].set(-1.0)
+    near_shape = positive("near_shape", near_shape)
+    gentlest = -3.0
+    if near_decay is not None:
+        gentlest = math.log(positive("near_decay", near_decay)) - near_shape * math.log(dims.context)
+    shape = jnp.full(dims.heads, near_shape).at[0].set(-1.0)
     return shape, jnp.concatenate([jnp.zeros(1), jnp.linspace(0.0, gentlest, dims.heads - 1)])
 
 
@@ -134,7 +138,7 @@ class BAM(Encoding):
         negative shapes, and look far);
         "ladder": as `far_and_near` has it.
       spread: the largest shape of "spread".
-      near_decay: of "ladder", see `far_and_near`.
+      near_decay, near_shape: of "ladder", see `far_and_near`.
       train_shape, train_scale, train_loc: which parameters train; the paper fixes loc at 0.
 
     Source: BAM section 2.3, appendices C and H.1; one prior per head per layer.
@@ -150,6 +154,7 @@ class BAM(Encoding):
         init: str = "uniform",
         spread: float = 1.0,
         near_decay: float | None = 9.0,
+        near_shape: float = 1.0,
         train_shape: bool = True,
         train_scale: bool = True,
         train_loc: bool = False,
@@ -163,7 +168,7 @@ class BAM(Encoding):
             "sampled": lambda: (jax.random.normal(rngs.params(), (heads,)), zeros),
             "linspace": lambda: (jnp.linspace(0.0, 1.0, heads), zeros),
             "spread": lambda: (jnp.linspace(-spread, spread, heads), zeros),
-            "ladder": lambda: far_and_near(dims, near_decay),
+            "ladder": lambda: far_and_near(dims, near_decay, near_shape),
         }
         shape, log_scale = inits[among("init", init, inits)]()
         variable = lambda value, train: (nnx.Param if train else Frozen)(value)
