@@ -109,23 +109,23 @@ StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 def far_and_near(dims: Dims, near_decay: float | None = 9.0, near_shape: float = 1.0) -> tuple[Array, Array]:
     """The start "ladder": shape and log_scale of one head that looks far and of others that look near, each [H].
 
-    The first head has shape -1: keys nearby are penalised and distant ones are not. The others have the shape near_shape, and
-    widths from 1 token to that at which a key one training context away loses near_decay nats.
+    The first head has shape -1: keys nearby are penalised and distant ones are not. The others have shapes from 1, ALiBi's, to
+    near_shape, and widths from 1 token on: a head of shape s and width w takes (d / w) ** s nats from a key d tokens away.
 
     Args:
-        near_decay: what the gentlest near head takes from a key one training context away, in nats. Where it is small, that
+        near_decay: what the widest near head takes from a key one training context away, in nats. Where it is small, that
             head can serve retrieval within the training context and not beyond, and some seeds come to rely on it. None: that
             head's scale is exp(-3), whatever the training context.
-        near_shape: 1 is ALiBi's; the larger it is, the more does a near head resemble a window.
+        near_shape: of the widest near head; the larger it is, the more does that head resemble a window.
 
     Source: ours, docs/prior_study.md.
     """
-    near_shape = positive("near_shape", near_shape)
-    gentlest = -3.0
+    widest = 3.0
     if near_decay is not None:
-        gentlest = math.log(positive("near_decay", near_decay)) - near_shape * math.log(dims.context)
-    shape = jnp.full(dims.heads, near_shape).at[0].set(-1.0)
-    return shape, jnp.concatenate([jnp.zeros(1), jnp.linspace(0.0, gentlest, dims.heads - 1)])
+        widest = math.log(dims.context) - math.log(positive("near_decay", near_decay)) / near_shape
+    shapes = jnp.linspace(1.0, positive("near_shape", near_shape), dims.heads - 1)
+    log_widths = jnp.linspace(0.0, widest, dims.heads - 1)
+    return jnp.concatenate([-jnp.ones(1), shapes]), jnp.concatenate([jnp.zeros(1), -shapes * log_widths])
 
 
 class BAM(Encoding):
