@@ -1,4 +1,4 @@
-"""The ladder's near heads as ALiBi's, Gaussians and windows: which leave retrieval to the head that looks far.
+"""The ladder's near heads, sharper ones or nearly windows: which leave retrieval to the head that looks far.
 
 Command:  python -m bam_jax.sweep experiments/prior_shapes.py --records=experiments/records/prior_shapes.jsonl
 Then:     python -m bam_jax.report runs/prior_shapes

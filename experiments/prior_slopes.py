@@ -20,13 +20,16 @@ SEEDS = tuple(range(110, 118))
 
 def _ladder(encoding: str, **options: float | bool) -> dict:
     """Changes of the configuration: an encoding that starts with one head that looks far and others that look near."""
-    return {"encoding": encoding, "encoding_options": {"init": "ladder", **options}}
+    return {
+        "encoding": encoding,
+        "encoding_options": {"init": "ladder", "near_decay": 9.0, "near_shape": 1.0, **options},
+    }
 
 
 STARTS = {
-    "contextual, 9 nats": {"encoding": "bam_contextual", "encoding_options": {"near_decay": 9.0}},
-    "positions, 9 nats": _ladder("bam", near_decay=9.0),
-    "positions, 9 nats, location": _ladder("bam", near_decay=9.0, train_loc=True),
+    "contextual, 9 nats": _ladder("bam_contextual"),
+    "positions, 9 nats": _ladder("bam"),
+    "positions, 9 nats, location": _ladder("bam", train_loc=True),
     "CABLE": {"encoding": "cable", "encoding_options": {}, "ssmax": "off"},
 }
 """Changes of the configuration by label. 9 nats over 64 tokens are a slope of exp(-1.96); exp(-3), the ladder's own,

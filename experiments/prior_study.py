@@ -17,8 +17,8 @@ CONTEXT = 64
 UNIFORM = {"encoding": "bam", "encoding_options": {"init": "uniform"}, "optimizer.prior_rate": 20.0}
 LOCATED = {**UNIFORM, "encoding_options": {"init": "uniform", "train_loc": True}}
 SPREAD = {"encoding": "bam", "encoding_options": {"init": "spread", "spread": 2.0}}
-LADDER = {"encoding": "bam", "encoding_options": {"init": "ladder", "near_decay": None}}
-CONTEXTUAL = {"encoding": "bam_contextual", "encoding_options": {"near_decay": None}}
+LADDER = {"encoding": "bam", "encoding_options": {"init": "ladder", "near_decay": None, "near_shape": 1.0}}
+CONTEXTUAL = {"encoding": "bam_contextual", "encoding_options": {"near_decay": None, "near_shape": 1.0}}
 STARTS = {
     "uniform, prior x20, SSMax": {**UNIFORM, "ssmax": "on"},
     "uniform, prior x20, effective": {**UNIFORM, "ssmax": "effective"},

@@ -169,17 +169,25 @@ class ContextualBAM(_RunningSum):
 
     Options:
       init: shape and log_scale at first: "ladder", see `far_and_near`; "uniform": 0 and 0.
-      near_decay: of "ladder", as BAM has it.
+      near_decay, near_shape: of "ladder", as BAM has them.
 
     Source: ours; the prior of BAM section 2.3 over the sums of CABLE section 3.
     """
 
     extrapolates = "yes, with SSMax"
 
-    def __init__(self, dims: Dims, *, init: str = "ladder", near_decay: float | None = 9.0, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        init: str = "ladder",
+        near_decay: float | None = 256.0,
+        near_shape: float = 4.0,
+        rngs: nnx.Rngs,
+    ):
         self.step_size = _linear(dims, rngs, bias=math.log(math.e - 1))
         zeros = jnp.zeros(dims.heads)
-        inits = {"ladder": lambda: far_and_near(dims, near_decay), "uniform": lambda: (zeros, zeros)}
+        inits = {"ladder": lambda: far_and_near(dims, near_decay, near_shape), "uniform": lambda: (zeros, zeros)}
         shape, log_scale = inits[among("init", init, inits)]()
         self.shape, self.log_scale = nnx.Param(shape), nnx.Param(log_scale)
 

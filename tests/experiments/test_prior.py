@@ -16,6 +16,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CONFIRMATION = runpy.run_path(str(EXPERIMENTS / "prior_confirmation.py"))
 STUDY = runpy.run_path(str(EXPERIMENTS / "prior_study.py"))
 SLOPES = runpy.run_path(str(EXPERIMENTS / "prior_slopes.py"))
+SHAPES = runpy.run_path(str(EXPERIMENTS / "prior_shapes.py"))
 OURS = CONFIRMATION["OURS"]
 LABELS = {OURS: "ladder, effective"}
 
@@ -39,7 +40,8 @@ def test_each_method_has_the_better_rate_of_the_screening(tmp_path):
 
 
 def test_the_screenings_have_other_seeds_than_the_confirmation():
-    assert not {*STUDY["SEEDS"], *SLOPES["SEEDS"]} & {*CONFIRMATION["SEEDS"]["small"]}
+    screened = {seed for row in SHAPES["get_experiment"]().rows for seed in row.seeds}
+    assert not {*STUDY["SEEDS"], *SLOPES["SEEDS"], *screened} & {*CONFIRMATION["SEEDS"]["small"]}
 
 
 def test_the_quickstart_starts_as_what_is_confirmed():
@@ -58,7 +60,7 @@ def test_the_quickstart_starts_as_what_is_confirmed():
 
 
 def test_what_is_confirmed_was_screened():
-    ours = CONFIRMATION["METHODS"][OURS]
-    screened = SLOPES["STARTS"]["positions, 9 nats, location"]
-    assert {name: ours[name] for name in screened} == screened and ours["ssmax"] == "effective"
-    assert all(SLOPES["RATES"][n] == CONFIRMATION["RATES"][n][OURS] for n in CONFIRMATION["RATES"])
+    screened = {row.label: row.overrides for row in SHAPES["get_experiment"]().rows}
+    for layers, rates in CONFIRMATION["RATES"].items():
+        ours = {**CONFIRMATION["METHODS"][OURS], "model.layers": layers, "optimizer.rate": rates[OURS]}
+        assert screened[f"shapes to 4, width 16, {layers} layers"] == ours
