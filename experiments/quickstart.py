@@ -52,10 +52,9 @@ NOTES = (
     peak rates to choose from, by its own accuracy at 1× the context and then its perplexity there, with other
     training seeds and other prompts; nothing else was tuned for a baseline.""",
     """The first row is ours: BAM's prior with a trained location; one head of a layer starts by looking far and the others
-    near, of which the widest is nearly a window, a quarter of the training context wide; Scalable Softmax counts the keys
-    that a head's prior leaves in play. The other rows of BAM start from the uniform prior, as the paper's models do, with
-    shapes and scales that learn at 20 times the common rate; the second row's Scalable Softmax counts all keys, as the
-    paper's does.""",
+    near, which forget within the training context; Scalable Softmax counts the keys that a head's prior leaves in play. The
+    other rows of BAM start from the uniform prior, as the paper's models do, with shapes and scales that learn at 20 times
+    the common rate; the second row's Scalable Softmax counts all keys, as the paper's does.""",
     """Training seeds were fixed beforehand; their prompts, which all rows of a seed share, were not used while the recipe
     was looked for.""",
     """20 prompts a cell (10 at 500×) are worth about ±.1 for one model, ±.2 where it finds half of the

@@ -181,8 +181,8 @@ class ContextualBAM(_RunningSum):
         dims: Dims,
         *,
         init: str = "ladder",
-        near_decay: float | None = 256.0,
-        near_shape: float = 4.0,
+        near_decay: float | None = 16.0,
+        near_shape: float = 1.0,
         rngs: nnx.Rngs,
     ):
         self.step_size = _linear(dims, rngs, bias=math.log(math.e - 1))

@@ -106,7 +106,7 @@ Gaussian = learned(biases.Gaussian, log_width=math.log(16.0))
 StudentT = learned(biases.StudentT, log_width=math.log(16.0), log_freedom=0.0)
 
 
-def far_and_near(dims: Dims, near_decay: float | None = 256.0, near_shape: float = 4.0) -> tuple[Array, Array]:
+def far_and_near(dims: Dims, near_decay: float | None = 16.0, near_shape: float = 1.0) -> tuple[Array, Array]:
     """The start "ladder": shape and log_scale of one head that looks far and of others that look near, each [H].
 
     The first head has shape -1: keys nearby are penalised and distant ones are not. The others have shapes from 1, ALiBi's, to
@@ -153,8 +153,8 @@ class BAM(Encoding):
         *,
         init: str = "uniform",
         spread: float = 1.0,
-        near_decay: float | None = 256.0,
-        near_shape: float = 4.0,
+        near_decay: float | None = 16.0,
+        near_shape: float = 1.0,
         train_shape: bool = True,
         train_scale: bool = True,
         train_loc: bool = False,

@@ -98,16 +98,18 @@ def test_contextual_bam_starts_as_bam_over_positions(near):
 
 
 @pytest.mark.parametrize("context", [8, 512])
-def test_the_widest_near_head_is_nearly_a_window_in_the_training_context(context):
-    """One head looks far; the sharpest near head has a slope of 1, and the widest takes 1 nat at a quarter of the context."""
-    made = BAM(Dims(4, 4, context), init="ladder", rngs=nnx.Rngs(0)).bias()
+@pytest.mark.parametrize(("options", "shape", "nats"), [({}, 1, 16), ({"near_decay": 81.0, "near_shape": 4.0}, 4, 81)])
+def test_near_heads_have_widths_from_a_token_to_what_forgets_within_the_context(context, options, shape, nats):
+    """One head looks far; the sharpest near head has a slope of 1, and the widest takes what it is told a context away."""
+    made = BAM(Dims(4, 4, context), init="ladder", **options, rngs=nnx.Rngs(0)).bias()
     at = lambda position: jnp.full((1, 1, 1), float(position))
     table = lambda distance: biases.table(made, at(distance), at(0)).reshape(-1)
     assert table(context)[0] > -1 / (context - 1)
     np.testing.assert_allclose([table(d)[1] for d in (1, 2, context)], [-1, -2, -context], rtol=1e-4)
-    np.testing.assert_allclose([table(context * d)[-1] for d in (0.25, 0.5, 1)], [-1, -16, -256], rtol=1e-4)
-    half = (context / 4) ** 0.5  # the width of the head between, whose shape is 2.5
-    np.testing.assert_allclose(table(2 * half)[2], -(2**2.5), rtol=1e-4)
+    widest = [-nats * d**shape for d in (0.25, 0.5, 1)]
+    np.testing.assert_allclose([table(context * d)[-1] for d in (0.25, 0.5, 1)], widest, rtol=1e-4)
+    between = (context / nats ** (1 / shape)) ** 0.5  # the width of the head between
+    np.testing.assert_allclose(table(2 * between)[2], -(2 ** ((1 + shape) / 2)), rtol=1e-4)
 
 
 def test_steps_of_one_and_the_weight_of_a_slope_are_alibi():
