@@ -61,6 +61,5 @@ def test_the_quickstart_starts_as_what_is_confirmed():
 
 def test_what_is_confirmed_was_screened():
     screened = {row.label: row.overrides for row in SHAPES["get_experiment"]().rows}
-    for layers, rates in CONFIRMATION["RATES"].items():
-        ours = {**CONFIRMATION["METHODS"][OURS], "model.layers": layers, "optimizer.rate": rates[OURS]}
-        assert screened[f"shapes to 4, width 16, {layers} layers"] == ours
+    rates = {"optimizer.rate": CONFIRMATION["RATES"][2][OURS], "optimizer.prior_rate": 1.0}
+    assert screened["16 nats, 2 layers"] == {**CONFIRMATION["METHODS"][OURS], "model.layers": 2, **rates}
