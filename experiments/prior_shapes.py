@@ -20,7 +20,7 @@ HARD = (208, 210, 216, 221)
 
 
 class Near(NamedTuple):
-    """A start: the widest near head's shape, and what it takes from a key one training context away, in nats; rates as configured."""
+    """A start: the widest near head's shape, and what it takes from a key one training context away, in nats."""
 
     shape: float
     decay: float
