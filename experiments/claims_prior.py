@@ -16,7 +16,7 @@ OURS, DEPTHS = CONFIRMATION["OURS"], CONFIRMATION["DEPTHS"]
 OTHERS = tuple(method for method in CONFIRMATION["METHODS"] if method != OURS)
 
 TITLE = "A prior that needs no luck: claims of our own, and what came out"
-FROZEN = ""
+FROZEN = "c4a8c682a8"
 """The commit in which the criteria were frozen, before the first run that they judge; "": they are not yet."""
 
 NOTES = (
