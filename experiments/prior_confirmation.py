@@ -67,4 +67,4 @@ def get_experiment(scale: str) -> Experiment:
             rows.append(Row(f"{method}, {group}", CONFIG, made, SEEDS[scale]))
         tables.append(Table(f"Keys, {group}: accuracy", KEYS, {OURS: ()}, group=group))
         tables.append(Table(f"Text, {group}: perplexity", PERPLEXITIES, dict.fromkeys(METHODS, ()), group=group))
-    return tabled("A start of the prior that needs no luck", rows, tables, notes=NOTES, comparable=False)
+    return tabled("A start of the prior that needs no luck", rows, tables, shared=False, notes=NOTES, comparable=False)

@@ -204,13 +204,16 @@ def printed(text: str, *, transpose: bool = False) -> tuple[tuple[str, ...], dic
     return tuple(lines[0][1:]), {line[0]: tuple(line[1:]) for line in lines[1:]}
 
 
-def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: Any) -> Experiment:
+def tabled(
+    title: str, rows: Sequence[Row], tables: Sequence[Table], *, shared: bool = True, **others: Any
+) -> Experiment:
     """The experiment of a paper's tables: each row is evaluated as its columns say, and trained if one of them needs it.
 
     Args:
         title: heads the tables.
         rows: with or without those that no table names, from which others may start.
         tables: of the paper.
+        shared: see `Experiment`; what no other experiment shares may have runs, and a file of records, of its own.
         others: further fields of the experiment.
 
     Raises:
@@ -234,7 +237,7 @@ def tabled(title: str, rows: Sequence[Row], tables: Sequence[Table], **others: A
         dataclasses.replace(row, train=row.label in trained, evaluations=_changed(evaluations[row.label], row.changes))
         for row in rows
     )
-    return Experiment(title, made, tables=tuple(tables), shared=True, **others)
+    return Experiment(title, made, tables=tuple(tables), shared=shared, **others)
 
 
 def join_evaluations(asked: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
