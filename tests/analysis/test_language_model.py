@@ -37,7 +37,7 @@ def model():
 
 def test_the_box_holds_what_its_page_says(model):
     folder = run_folder.TRAINED / "quickstart"
-    assert f"{parameter_count(model.decoder) // 1000},000 parameters" in (folder / "README.md").read_text()
+    assert f"{round(parameter_count(model.decoder), -3):,} parameters" in (folder / "README.md").read_text()
     assert model.step == model.config.steps
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 2**19
 
