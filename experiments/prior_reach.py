@@ -1,4 +1,4 @@
-"""How far the near heads of trained ladders reach in the end, beside the perplexity and the keys found at 64 times the context.
+"""The reach of near heads in trained ladders, beside the perplexity and the keys found at 64 times the training context.
 
 Command:  python experiments/prior_reach.py
 Hardware: a CPU, a moment: all is in the records.
@@ -32,7 +32,7 @@ LAYERS, ASKED = 2, (Perplexity.name, Passkey.name)
 
 
 class Model(NamedTuple):
-    """What became of one training."""
+    """A trained ladder: where it started, how far it reaches, and its two measurements."""
 
     reach: int
     shape: float

@@ -45,6 +45,8 @@ def train(
             )
             said = f"finished at step {config.steps}{': ' if losses else ''}{', '.join(losses)}{late}"
             if finished:
-                longer_too = "a larger --config.steps trains it longer, " * bool(run_folder.latest_checkpoint(workdir))
-                said = f"nothing to do, {said}; {longer_too}--config.start={workdir} trains another run from it"
+                remedies = [f"--config.start={workdir} trains another run from it"]
+                if run_folder.latest_checkpoint(workdir):
+                    remedies.insert(0, "a larger --config.steps trains it longer")
+                said = f"nothing to do, {said}; {', '.join(remedies)}"
             print(f"{workdir}: {said}")

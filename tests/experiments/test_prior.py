@@ -1,4 +1,4 @@
-"""What is confirmed follows from the screenings, and is what the quickstart trains."""
+"""The confirmation of a prior's start: its rates and form are the screenings', and the quickstart trains it."""
 
 import runpy
 from pathlib import Path
