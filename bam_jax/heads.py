@@ -2,18 +2,22 @@
 
     python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]
     python -m bam_jax.heads --run=runs/x --passkey=64,1024,4096 [--prompts=5]
+    python -m bam_jax.heads --run=runs/x --ablate=64,1024,4096 [--tokens=32768]
 
 The first prints a line for each head: how far its prior reaches, what BAM's shapes make of it, and what content and position
 add along a held-out text. The second asks for passkeys, and prints the heads that find them: the weight of the digit that comes
-next, and its lead over the other keys, which must grow as the logarithm of their number. Records go into the run's folder,
-`heads.jsonl` and `retrieval_heads.jsonl`, unless that is quickstart, which comes with the code.
+next, and its lead over the other keys, which must grow as the logarithm of their number. The third leaves out a head after
+another, and prints by how much the loss of held-out text rises. Records go into the run's folder, `heads.jsonl`,
+`retrieval_heads.jsonl` and `ablation.jsonl`, unless that is quickstart, which comes with the code.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from bam_jax import config as configs
-from bam_jax.analysis import heads, retrieval_heads
+from bam_jax.analysis import ablation, heads, retrieval_heads
 from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
 
@@ -28,43 +32,62 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: arguments of both measurements; see `heads.measure` and `retrieval_heads.measure`.
+        UserError: arguments of several measurements; see `heads.measure`, `retrieval_heads.measure`, `ablation.measure`.
     """
     parser = errors.Parser(prog="python -m bam_jax.heads", description=__doc__)
     parser.add_argument("--run", required=True, help="the folder of a trained run, or quickstart")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
-    parser.add_argument("--tokens", type=int, default=0, help="of held-out text (four training contexts)")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=0,
+        help=f"of held-out text (four training contexts; of --ablate {ablation.TOKENS})",
+    )
     parser.add_argument("--passkey", metavar="LENGTHS", default="", help="of prompts whose key the heads are to find")
     parser.add_argument("--prompts", type=int, help=f"of --passkey, at each length ({PROMPTS})")
+    parser.add_argument(
+        "--ablate", metavar="LENGTHS", default="", help="of sequences whose loss is measured without each head"
+    )
     configs.allow_option(parser)
     console.progress_option(parser)
     given, overrides = configs.parse(argv, parser)
-    allow = configs.allowed(given.allow)
+    common = {"overrides": overrides, "allow": configs.allowed(given.allow), "progress": given.progress}
+    _check_one(given)
+    measured: ModuleType
     if given.passkey:
-        if given.keys or given.tokens:
-            raise UserError(
-                "--keys and --tokens are of the priors, --passkey of the heads that find a key; give one of the two"
-            )
         prompts = PROMPTS if given.prompts is None else given.prompts
-        asked = configs.lengths_of(given.passkey, "--passkey")
+        measured = retrieval_heads
         records = retrieval_heads.measure(
-            given.run, asked, prompts=prompts, overrides=overrides, allow=allow, progress=given.progress
+            given.run, configs.lengths_of(given.passkey, "--passkey"), prompts=prompts, **common
         )
-        print(retrieval_heads.to_text(records))
-        name = retrieval_heads.FILE
+    elif given.ablate:
+        measured = ablation
+        records = ablation.measure(
+            given.run, configs.lengths_of(given.ablate, "--ablate"), tokens=given.tokens, **common
+        )
     else:
-        if given.prompts is not None:
-            raise UserError(
-                f"--prompts={given.prompts} are those of --passkey; give --passkey=LENGTHS as well, or neither"
-            )
+        measured = heads
         keys = configs.lengths_of(given.keys, "--keys") if given.keys else ()
-        records = heads.measure(
-            given.run, keys=keys, tokens=given.tokens, overrides=overrides, allow=allow, progress=given.progress
-        )
-        print(heads.to_text(records))
-        name = heads.FILE
+        records = heads.measure(given.run, keys=keys, tokens=given.tokens, **common)
+    print(measured.to_text(records))
     if Path(given.run).exists():  # else it is a model that comes with the package
-        print(f"wrote {heads.write(Path(given.run), records, name)}")
+        print(f"wrote {heads.write(Path(given.run), records, measured.FILE)}")
+
+
+def _check_one(given: argparse.Namespace) -> None:
+    """Raise UserError where options of several measurements are given."""
+    if given.passkey and given.ablate:
+        raise UserError(
+            "--passkey asks which heads find a key, --ablate what text loses without each; give one of the two"
+        )
+    if given.passkey and (given.keys or given.tokens):
+        raise UserError(
+            "--keys and --tokens are of the priors, --passkey of the heads that find a key; give one of the two"
+        )
+    if given.ablate and given.keys:
+        raise UserError("--keys are of the priors, --ablate has lengths of its own; give one of the two")
+    if given.prompts is not None and not given.passkey:
+        raise UserError(f"--prompts={given.prompts} are those of --passkey; give --passkey=LENGTHS as well, or neither")
 
 
 if __name__ == "__main__":

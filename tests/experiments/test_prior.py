@@ -16,6 +16,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CONFIRMATION = runpy.run_path(str(EXPERIMENTS / "prior_confirmation.py"))
 STUDY = runpy.run_path(str(EXPERIMENTS / "prior_study.py"))
 SLOPES = runpy.run_path(str(EXPERIMENTS / "prior_slopes.py"))
+PATTERNS = runpy.run_path(str(EXPERIMENTS / "prior_patterns.py"))
 SHAPES = runpy.run_path(str(EXPERIMENTS / "prior_shapes.py"))
 OURS = CONFIRMATION["OURS"]
 LABELS = {OURS: "ladder, effective"}
@@ -40,7 +41,7 @@ def test_each_method_has_the_better_rate_of_the_screening(tmp_path):
 
 
 def test_the_screenings_have_other_seeds_than_the_confirmation():
-    screened = {seed for row in SHAPES["get_experiment"]().rows for seed in row.seeds}
+    screened = {seed for each in (SHAPES, PATTERNS) for row in each["get_experiment"]().rows for seed in row.seeds}
     assert not {*STUDY["SEEDS"], *SLOPES["SEEDS"], *screened} & {*CONFIRMATION["SEEDS"]["small"]}
 
 

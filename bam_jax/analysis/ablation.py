@@ -1,0 +1,157 @@
+"""What each head is worth to text: the loss that a decoder has more where the head's output is zero.
+
+    worth[l, h] = loss of the model without head h of layer l - loss of the model,   nats a token
+
+At several lengths of the text it shows which heads lose their use, and which cost more than they give, once a text is longer
+than those of training. Nothing is trained again, so that heads which stand in for each other are each worth little. All heads of
+one number are left out at once as well: a ladder's first look far in every layer.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bam_jax import config as configs
+from bam_jax.analysis.heads import held_out_tokens
+from bam_jax.evals import perplexity
+from bam_jax.evals.plan import SampleRange, rows_within
+from bam_jax.models.transformer import Decoder
+from bam_jax.system import console, git
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, run_folder
+
+FILE = "ablation.jsonl"
+TOKENS = 2**15
+"""Tokens of held-out text, as many as a perplexity has."""
+MEMORY = 2.0**31
+"""Bytes for activations."""
+
+
+@contextlib.contextmanager
+def without(decoder: Decoder, heads: Iterable[tuple[int, int]]) -> Iterator[None]:
+    """The decoder with the outputs of some heads at zero, until the block ends.
+
+    Args:
+        decoder: the model.
+        heads: (layer, head) of each.
+    """
+    stacks, order = decoder.stacks(), [*decoder.order()]
+    kernels = [stack.attention.out.kernel for stack in stacks]
+    kept = [kernel[...] for kernel in kernels]
+    count = decoder.config.heads
+    for layer, head in heads:
+        place, at = order[layer]
+        kernel = kernels[decoder.stack_of[place]]
+        width = kernel.shape[1] // count
+        kernel[...] = kernel[...].at[at, head * width : (head + 1) * width].set(0)
+    try:
+        yield
+    finally:
+        for kernel, value in zip(kernels, kept, strict=True):
+            kernel[...] = value
+
+
+def measure(
+    run: str | os.PathLike,
+    lengths: Sequence[int],
+    *,
+    tokens: int = 0,
+    overrides: Mapping[str, Any] = {},
+    allow: Collection[str] = (),
+    progress: bool | None = None,
+) -> list[dict[str, Any]]:
+    """Measures what each head of a run's newest checkpoint is worth to held-out text.
+
+    A record holds `layer`, `head`, `length`, `tokens` of sequences of that length, `loss` of the whole model, and `worth`, both
+    in nats a token. Where `layer` is None all heads of that number are left out at once.
+
+    Args:
+        run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
+        lengths: of the sequences, tokens.
+        tokens: of the text; 0 means `TOKENS`.
+        overrides: changes at evaluation time, values by dotted names.
+        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
+        progress: see `console.progress`.
+
+    Raises:
+        UserError: the run, which must be a decoder's, or the arguments will not do.
+    """
+    lengths, tokens = sorted({*lengths}), tokens or TOKENS
+    if lengths[0] < 1:
+        raise UserError(f"--ablate={','.join(map(str, lengths))} counts tokens: give 1 or more")
+    if tokens < lengths[-1]:
+        raise UserError(f"--tokens={tokens} must be as many as the longest length has, {lengths[-1]}, or more")
+    run = run_folder.find(run)
+    own = run_folder.read_config(run)
+    step = run_folder.trained_step(run)
+    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
+    if not config.model.causal:
+        raise UserError(f"{run} is an encoder, which foretells no token; give the run of a decoder")
+    decoder.check_length(lengths[-1])
+    decoder.config = dataclasses.replace(config.model, scan=True)  # one layer is compiled in place of each
+    text = held_out_tokens(config, tokenizer, tokens + 1, {*allow, *configs.mentioned(overrides)})
+    common = {
+        "step": step,
+        "config": configs.digest(own),
+        "commit": git.describe(),
+        "overrides": configs.typed(overrides),
+        "tokenizer": tokenizer.hash,
+    }
+    layers, heads = range(config.model.layers), range(config.model.heads)
+    left_out = {(layer, head): [(layer, head)] for layer in layers for head in heads}
+    groups = {(None, head): [(layer, head) for layer in layers] for head in heads}
+    with console.progress(
+        len(left_out) + len(groups) + 1, unit="model", label=f"{run.name} ablation", show=progress
+    ) as bar:
+        whole = _losses(decoder, text, lengths)
+        bar.update()
+        records = []
+        for (layer, head), group in (left_out | groups).items():
+            with without(decoder, group):
+                losses = _losses(decoder, text, lengths)
+            for length, loss in losses.items():
+                asked = {"length": length, "tokens": tokens // length * length, "loss": round(whole[length], 6)}
+                worth = {"worth": round(loss - whole[length], 6)}
+                records.append({"layer": layer, "head": head, **asked, **worth, **common})
+            bar.update()
+    return records
+
+
+def _losses(decoder: Decoder, text: np.ndarray, lengths: Sequence[int]) -> dict[int, float]:
+    """The mean loss of the text in sequences of each length, nats a token."""
+    row, losses = max(lengths), {}
+    for length in lengths:
+        samples = SampleRange(length, None, 0, (len(text) - 1) // length)
+        inputs, targets = (perplexity.sequences(text, samples, shift=shift) for shift in (0, 1))
+        rows = min(len(text) // row, rows_within(MEMORY, row, decoder.config))
+        nll = perplexity.token_losses(decoder, inputs, targets, row=row, rows=rows)
+        losses[length] = float(nll.mean(dtype=np.float64))
+    return losses
+
+
+def to_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """The table of what heads are worth, for a terminal.
+
+    Args:
+        records: of `measure`.
+    """
+    by_head: dict[tuple[int | None, int], dict[int, Mapping[str, Any]]] = {}
+    for record in records:
+        by_head.setdefault((record["layer"], record["head"]), {})[record["length"]] = record
+    lengths = list(next(iter(by_head.values())))
+    rows = [["layer, head", *(f"{length:,} tokens" for length in lengths)]]
+    for (layer, head), found in by_head.items():
+        name = f"{'all' if layer is None else layer}, {head}"
+        rows.append([name, *(f"{found[length]['worth']:+.4f}" for length in lengths)])
+    first = next(iter(by_head.values()))
+    rows.append(["loss", *(f"{first[length]['loss']:.4f}" for length in lengths)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.append(
+        "nats a token that the loss of held-out text rises without the head; all: the heads of that number in every layer"
+    )
+    return "\n".join(lines)
