@@ -1,4 +1,4 @@
-"""Ladders whose layers take turns: one serves the text by wider near heads or by CABLE, the next leaves retrieval to its far head.
+"""Ladders whose layers take turns: one serves text by wider near heads or by CABLE, the next leaves retrieval to its far head.
 
 Command:  python -m bam_jax.sweep experiments/prior_patterns.py --records=experiments/records/prior_patterns.jsonl
 Then:     python -m bam_jax.report runs/prior_patterns
