@@ -6,6 +6,7 @@ Expected: a line for each model of 2 layers with a ladder over positions, by the
           distance in tokens within which a prior holds nine tenths of its mass among 64 keys.
 """
 
+import math
 import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,10 @@ from bam_jax.system import errors
 
 RECORDS = Path(__file__).with_name("records")
 FILES = (
+    "prior_study.jsonl",
     "prior_slopes.jsonl",
     "prior_shapes.jsonl",
+    "prior_patterns.jsonl",
     *(f"small/prior_confirmation{mark}.jsonl" for mark in ("_2", "_3", "")),
 )
 CONTEXT: int = runpy.run_path(str(Path(__file__).with_name("prior_confirmation.py")))["CONTEXT"]
@@ -60,8 +63,10 @@ def models() -> Iterator[Model]:
     """The ladders over positions in the records of screenings and confirmations."""
     for file in FILES:
         for run in record_file.read(RECORDS / file).values():
-            config, options = run.config, run.config.encoding_options
-            if config.encoding != "bam" or config.model.layers != LAYERS or options.get("init") != "ladder":
+            config, places = run.config, run.config.places()
+            options = places[-1]["options"]
+            ladder = all(place["name"] == "bam" and place["ssmax"] == "effective" for place in places)
+            if not ladder or config.model.layers != LAYERS or options.get("init") != "ladder":
                 continue
             far = {
                 name: [c["value"] for c in run.cells if (c["eval"], c["length"]) == (name, 64 * CONTEXT)]
@@ -70,7 +75,7 @@ def models() -> Iterator[Model]:
             yield Model(
                 reach(run),
                 options["near_shape"],
-                options["near_decay"],
+                options["near_decay"] or CONTEXT * math.exp(-3),
                 config.optimizer.rate,
                 config.seed,
                 *(float(np.mean(far[name])) for name in ASKED),
