@@ -46,7 +46,7 @@ class DataConfig(ConfigSection):
     task: str = "packed"
     """"packed": documents in rows, predict the next token; "masked": the same rows, predict masked tokens;
     "passkey": random windows with planted keys; "triplets": query, positive, negative; "recall", "recall_last", "copy":
-    synthetic rows without text, half items and half fillers (`bam_jax.data.tasks`)."""
+    synthetic rows without text, a quarter items and the rest fillers (`bam_jax.data.tasks`)."""
     text_field: str = "text"
     """The field of a .jsonl line that holds the text."""
     holdout: float = 0.1
