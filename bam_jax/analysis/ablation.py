@@ -1,4 +1,4 @@
-"""What each head is worth to text: the loss that a decoder has more where the head's output is zero.
+"""The worth of each head to text: the loss that a decoder has more where the head's output is zero.
 
     worth[l, h] = loss of the model without head h of layer l - loss of the model,   nats a token
 

@@ -32,7 +32,8 @@ CONTEXT = 512
 MASKED_STEPS = 14_000
 """Steps of masked language modelling, the paper's."""
 MASKED_CONFIG, CONTRASTIVE_CONFIG = "bert_base.py", "bert_base_msmarco.py"
-"""The files in configs/ of both trainings."""
+SMALL_MASKED_CONFIG, SMALL_CONTRASTIVE_CONFIG = "quickstart_encoder.py", "quickstart_retrieval.py"
+"""The files in configs/ of both trainings, at the paper's scale and below it."""
 
 VOCABULARY = "corpora/bert-base-uncased"
 FINEWEB_EDU, MS_MARCO = "data/fineweb-edu-10bt-bert", "data/ms-marco"
@@ -41,12 +42,7 @@ MLDR = "corpora/mldr/mldr-v1.0-en"
 
 PROBLEM = "corpora/inverse-cloze"
 """The folder that `bam_jax.data.make_retrieval` makes."""
-TEXTS, TRIPLETS, BPE = f"{PROBLEM}/texts.jsonl", f"{PROBLEM}/triplets", f"{PROBLEM}/bpe.json"
 
-_SIZES: Mapping[str, Any] = {
-    **{"model.layers": 2, "model.width": 64, "model.heads": 4, "model.hidden": 128, "model.vocab": 0},
-    **{"model.remat": False, "model.scan": False, "data.tokenizer": f"bpe:{BPE}", "optimizer.accumulate": 1},
-}
 _MASKED: Mapping[str, Mapping[str, Any]] = {
     "toy": {"batch": 16, "steps": 200, "optimizer.rate": 3e-3, "optimizer.warmup": 20},
     "small": {"batch": 16, "steps": 6000, "optimizer.warmup": 300},
@@ -67,9 +63,9 @@ def masked_row(method: str, scale: str, rates: Mapping[str, float] | None = None
     """
     changes: dict[str, Any] = {"data.source": FINEWEB_EDU, "model.vocab": 30_522, "steps": MASKED_STEPS}
     if scale != "paper":
-        changes = {**_SIZES, **_MASKED[scale], **_rates(method, small.MASKED, scale, rates)}
-        changes |= {"data.source": TEXTS, "data.holdout": 0.1}
-    return _row(f"{method}, masked", MASKED_CONFIG, method, scale, changes)
+        changes = {**_MASKED[scale], **_rates(method, small.MASKED, scale, rates), "data.holdout": 0.1}
+    config = MASKED_CONFIG if scale == "paper" else SMALL_MASKED_CONFIG
+    return _row(f"{method}, masked", config, method, scale, changes)
 
 
 def early_row(method: str, scale: str) -> Row:
@@ -91,9 +87,9 @@ def contrastive_row(method: str, scale: str, rates: Mapping[str, float] | None =
     """
     changes: dict[str, Any] = {"data.source": MS_MARCO, "model.vocab": 30_522}
     if scale != "paper":
-        changes = {**_SIZES, **_CONTRASTIVE[scale], **_rates(method, small.TRIPLETS, scale, rates)}
-        changes |= {"data.source": TRIPLETS}
-    made = _row(method, CONTRASTIVE_CONFIG, method, scale, changes)
+        changes = {**_CONTRASTIVE[scale], **_rates(method, small.TRIPLETS, scale, rates)}
+    config = CONTRASTIVE_CONFIG if scale == "paper" else SMALL_CONTRASTIVE_CONFIG
+    made = _row(method, config, method, scale, changes)
     return dataclasses.replace(made, start=f"{method}, masked")
 
 

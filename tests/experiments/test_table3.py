@@ -71,4 +71,8 @@ def test_the_smaller_scales_make_their_problem_first():
         assert preparation.makes == paper_encoders.retrieval(512, scale).queries
         assert "documentation" in " ".join(made.notes) and not made.comparable
         for root in jobs.jobs(made):
-            assert root.config.data.tokenizer == root.then[0].config.data.tokenizer == f"bpe:{paper_encoders.BPE}"
+            assert (
+                root.config.data.tokenizer
+                == root.then[0].config.data.tokenizer
+                == f"bpe:{paper_encoders.PROBLEM}/bpe.json"
+            )
