@@ -151,11 +151,11 @@ def _ours() -> list[Claim]:
     return [
         Claim(
             "prior_study.md",
-            f"{ours} with effective keys retrieves far beyond its training context (here: at 64 times it, 0.9 or more in {task})",
-            (within(_at(task, "64×"), ours, least=0.9),),
-            needs=_has_learned(task, ours),
+            "BAM ladder with effective keys retrieves far beyond its training context (here: at 64 times it, 0.9 or more "
+            f"in {task})",
+            (within(_at(task, "64×"), "BAM ladder", least=0.9),),
+            needs=_has_learned(task, "BAM ladder"),
         )
-        for ours in ("BAM ladder", "contextual BAM")
         for task in ("recall", "copy")
     ]
 

@@ -1,7 +1,7 @@
 """Recall, recall with forgetting and copying far beyond the training context, and text by position: what tells encodings apart.
 
 Command:  python -m bam_jax.sweep experiments/synthetic.py && python -m bam_jax.tables experiments/synthetic.py
-Hardware: a CPU; 20 models, each about a minute of one core, and as long to ask; 160 at the small scale.
+Hardware: a CPU; 16 models, each about a minute of one core, and as long to ask; 128 at the small scale.
 Claims:   experiments/claims_synthetic.py, of the small scale, whose rates experiments/synthetic_rates.py finds.
 """
 
@@ -22,12 +22,10 @@ TIMES = (1, 2, 4, 16, 64)
 
 METHODS = {
     "BAM ladder": {},
-    "contextual BAM": {"encoding": "bam_contextual"},
     "NoPE": {"encoding": "nope", "ssmax": "off"},
     "RoPE": {"encoding": "rope", "ssmax": "off"},
     "RoPE Local": {"encoding": "rope", "ssmax": "off"},
     "ALiBi": {"encoding": "alibi", "ssmax": "off"},
-    "Kerple": {"encoding": "kerple_log", "ssmax": "off"},
     "BAM": {"encoding": "bam", "encoding_options": {"init": "uniform"}, "optimizer.prior_rate": 20.0, "ssmax": "off"},
     "BAM SSMax": {
         "encoding": "bam",

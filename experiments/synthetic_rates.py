@@ -1,7 +1,7 @@
 """The search for the learning rates of `synthetic.py`: every method has three tries on symbols and three on text.
 
 Command:  python experiments/synthetic_rates.py
-Hardware: a CPU; 60 models, each about a minute of one core.
+Hardware: a CPU; 48 models, each about a minute of one core.
 Expected: experiments/synthetic_rates.json, which the small scale reads. experiments/records/synthetic_rates.jsonl has what was
           measured: a search that was stopped goes on from there, on any machine.
 """
