@@ -1,9 +1,9 @@
 """The reach of near heads in trained ladders, beside the perplexity and the keys found at 64 times the training context.
 
-Command:  python experiments/prior_reach.py
+Command:  python experiments/prior_reach.py [--out=docs/figures/prior-reach.svg]
 Hardware: a CPU, a moment: all is in the records.
 Expected: a line for each model of 2 layers with a ladder over positions, by the reach of the last layer's widest near head: the
-          distance in tokens within which a prior holds nine tenths of its mass among 64 keys.
+          distance in tokens within which a prior holds nine tenths of its mass among 64 keys. With --out the same is drawn.
 """
 
 import math
@@ -20,6 +20,7 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import record_file
 from bam_jax.experiments.record_file import RecordedRun
+from bam_jax.render import style
 from bam_jax.system import errors
 
 RECORDS = Path(__file__).with_name("records")
@@ -82,16 +83,51 @@ def models() -> Iterator[Model]:
             )
 
 
-def main(argv: Sequence[str]) -> None:
-    """Print the table.
+@style.styled
+def draw(found: Sequence[Model]) -> style.Figure:
+    """A point for each model: the keys that it finds above its reach, and below them its perplexity.
 
     Args:
-        argv: nothing.
+        found: of `models`.
     """
-    errors.Parser(prog="python experiments/prior_reach.py", description=__doc__).parse_args(argv)
+    figure = style.sheet(3.6)
+    panels = figure.subplots(2, 1, sharex=True)
+    for lost, label, colour in ((False, "9 of 10 keys or more", "#3d7fc4"), (True, "fewer", "#d0505a")):
+        chosen = [model for model in found if (model.found < 0.9) == lost]
+        for panel, field in zip(panels, ("found", "perplexity"), strict=True):
+            values = [getattr(model, field) for model in chosen]
+            panel.scatter([model.reach for model in chosen], values, s=14, c=colour, alpha=0.6, lw=0, label=label)
+    panels[0].set(ylabel="keys found at 64×", ylim=(-0.05, 1.05))
+    panels[0].legend(loc="center", frameon=False)
+    ticks = (2, 4, 8, 16, 32)
+    panels[1].set(
+        ylabel="perplexity at 64×", xlabel="reach of the widest near head in the last layer, tokens", xscale="log"
+    )
+    panels[1].set_xticks(ticks, labels=[str(tick) for tick in ticks])
+    panels[1].set_xticks([], minor=True)
+    return figure
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the table, or draw it as well.
+
+    Args:
+        argv: the arguments.
+
+    Raises:
+        UserError: a file that was not drawn here would be overwritten.
+    """
+    parser = errors.Parser(prog="python experiments/prior_reach.py", description=__doc__)
+    parser.add_argument("--out", type=Path, help="file of the figure, .svg or .png")
+    given = parser.parse_args(argv)
+    if given.out:
+        style.keep_other(given.out)
+    found = sorted(models())
     print("reach shape   nats  rate seed  perplexity  keys found")
-    for reach, shape, nats, rate, seed, perplexity, found in sorted(models()):
-        print(f"{reach:5} {shape:5g} {nats:6.4g} {rate:5g} {seed:4} {perplexity:11.2f} {found:11.2f}")
+    for reach, shape, nats, rate, seed, perplexity, share in found:
+        print(f"{reach:5} {shape:5g} {nats:6.4g} {rate:5g} {seed:4} {perplexity:11.2f} {share:11.2f}")
+    if given.out:
+        style.save(draw(found), given.out)
 
 
 if __name__ == "__main__":

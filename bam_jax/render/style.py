@@ -196,7 +196,10 @@ def keep_other(path: Path) -> None:
 
 @styled
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure as its path's suffix says, .png or .svg, on white, with the mark of this function."""
+    """Writes a figure as its path's suffix says, .png or .svg, on white, with the mark of this function.
+
+    Equal figures give equal files.
+    """
     file = io.BytesIO()
     if path.suffix == ".png":
         figure.savefig(file, dpi=200, metadata={"Software": MARK})
@@ -210,8 +213,3 @@ def save_both(figure: Figure, path: Path) -> None:
     for suffix in SUFFIXES:
         save(figure, Path(f"{path}{suffix}"))
 
-
-@styled
-def save_svg(figure: Figure, path: Path) -> None:
-    """Writes a figure as SVG, on white; equal figures give equal files."""
-    figure.savefig(path, metadata={"Date": None})

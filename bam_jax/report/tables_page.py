@@ -95,7 +95,8 @@ def draw(files: Sequence[str], runs: Path, out: Path, scale: str | None, records
         for number, figure in enumerate(filter(None, figures), start=1):
             name = f"{Path(path).stem}-{scale or experiment.SCALES[0]}{f'-{number}' if number > 1 else ''}.svg"
             out.mkdir(parents=True, exist_ok=True)
-            style.save_svg(figure, out / name)
+            style.keep_other(out / name)
+            style.save(figure, out / name)
             yield out / name
 
 

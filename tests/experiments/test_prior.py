@@ -64,3 +64,18 @@ def test_what_is_confirmed_was_screened():
     screened = {row.label: row.overrides for row in SHAPES["get_experiment"]().rows}
     rates = {"optimizer.rate": CONFIRMATION["RATES"][2][OURS], "optimizer.prior_rate": 1.0}
     assert screened["16 nats, 2 layers"] == {**CONFIRMATION["METHODS"][OURS], "model.layers": 2, **rates}
+
+
+def test_the_figure_of_reach_is_what_the_records_give(tmp_path, capsys):
+    run = runpy.run_path(str(EXPERIMENTS / "prior_reach.py"))
+    run["main"]([f"--out={tmp_path / 'reach.svg'}"])
+    committed = EXPERIMENTS.parent / "docs" / "figures" / "prior-reach.svg"
+    assert (tmp_path / "reach.svg").read_bytes() == committed.read_bytes(), "draw it again"
+    page = (EXPERIMENTS.parent / "docs" / "prior_study.md").read_text()
+    reaches = [int(line.split()[0]) for line in capsys.readouterr().out.splitlines()[1:]]
+    counts = [sum(low <= reach <= high for reach in reaches) for low, high in ((2, 4), (5, 7), (8, 10), (11, 64))]
+    assert [
+        int(row.split("|")[2])
+        for row in page.splitlines()
+        if "| .93 to 1.00 |" in row or row.startswith(("| 5 to 7", "| 8 to 10", "| 11, "))
+    ] == counts
