@@ -66,8 +66,8 @@ def grids(panels: Mapping[str, Grid], *, down: str, across: str) -> Figure:
         axes.set_visible(False)
     figure.supxlabel(across, fontsize=9)
     figure.supylabel(down, fontsize=9)
-    bar = figure.colorbar(
-        mesh, ax=every, location="top", shrink=0.4, aspect=30, label="accuracy; hatched: not measured"
-    )
+    pad = 0.2 / figure.get_figheight()  # of all panels' height: the same distance, however many they are
+    label = "accuracy; hatched: not measured"
+    bar = figure.colorbar(mesh, ax=every, location="top", shrink=0.4, aspect=30, pad=pad, label=label)
     bar.outline.set_visible(False)
     return figure

@@ -37,7 +37,7 @@ NO_PAPERS = (
     "clone, or give their paths after the folder"
 )
 
-TITLE_START = "What the runs in"
+TITLE_START = "What was found in"
 """Its index is known by it."""
 
 type Descriptions = Mapping[Path, Mapping[str, Any]]
@@ -117,7 +117,7 @@ def write(
                 file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
                 save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
-    title = f"{TITLE_START} {folder} found, {scale or SCALES[0]} scale"
+    title = f"{TITLE_START} {folder}, {scale or SCALES[0]} scale"
     write_atomically(out / INDEX, page.to_html(title, [*left_out.sections(), *index]))
     left_out.say()
     return out / INDEX
