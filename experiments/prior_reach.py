@@ -45,6 +45,7 @@ class Model(NamedTuple):
     seed: int
     perplexity: float
     found: float
+    records: str
 
 
 def reach(run: RecordedRun) -> int:
@@ -80,6 +81,7 @@ def models() -> Iterator[Model]:
                 config.optimizer.rate,
                 config.seed,
                 *(float(np.mean(far[name])) for name in ASKED),
+                records=Path(file).stem,
             )
 
 
@@ -123,9 +125,11 @@ def main(argv: Sequence[str]) -> None:
     if given.out:
         style.keep_other(given.out)
     found = sorted(models())
-    print("reach shape   nats  rate seed  perplexity  keys found")
-    for reach, shape, nats, rate, seed, perplexity, share in found:
-        print(f"{reach:5} {shape:5g} {nats:6.4g} {rate:5g} {seed:4} {perplexity:11.2f} {share:11.2f}")
+    print("reach shape   nats  rate seed  perplexity  keys found  records")
+    for reach, shape, nats, rate, seed, perplexity, share, records in found:
+        print(f"{reach:5} {shape:5g} {nats:6.4g} {rate:5g} {seed:4} {perplexity:11.2f} {share:11.2f}  {records}")
+    print("# shape and nats that the widest near head starts with, nats from a key one training context away;")
+    print("# perplexity and keys found at 64 times the training context; a line of another form may look the same")
     if given.out:
         style.save(draw(found), given.out)
 

@@ -145,13 +145,14 @@ def to_text(records: Sequence[Mapping[str, Any]]) -> str:
     lengths = list(next(iter(by_head.values())))
     rows = [["layer, head", *(f"{length:,} tokens" for length in lengths)]]
     for (layer, head), found in by_head.items():
-        name = f"{'all' if layer is None else layer}, {head}"
+        name = f"{'every' if layer is None else layer}, {head}"
         rows.append([name, *(f"{found[length]['worth']:+.4f}" for length in lengths)])
     first = next(iter(by_head.values()))
-    rows.append(["loss", *(f"{first[length]['loss']:.4f}" for length in lengths)])
+    rows.append(["whole model", *(f"{first[length]['loss']:.4f}" for length in lengths)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.append(
-        "nats a token that the loss of held-out text rises without the head; all: the heads of that number in every layer"
+        "nats a token that the loss of held-out text rises by without the head; every, 0: without head 0 of every layer;"
     )
+    lines.append(f"whole model: its loss, over {next(iter(first.values()))['tokens']:,} tokens")
     return "\n".join(lines)

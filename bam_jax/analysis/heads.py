@@ -135,8 +135,10 @@ def measure(
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
     places = [place["name"] for place in config.places()]
     wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
-    if wanted[0] < 1 or tokens < 0:
-        raise UserError(f"--keys={','.join(map(str, wanted))} and --tokens={tokens} count tokens: give 1 or more")
+    if wanted[0] < 1:
+        raise UserError(f"--keys={','.join(map(str, wanted))} counts tokens: give 1 or more")
+    if tokens < 0:
+        raise UserError(f"--tokens={tokens} must be 1 or more")
     limit = getattr(decoder.position, "limit", None)
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
     ids = held_out_tokens(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})

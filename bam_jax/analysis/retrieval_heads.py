@@ -191,5 +191,8 @@ def to_text(records: Sequence[Mapping[str, Any]]) -> str:
     rest = [record["weight"] for name, each in by_head.items() if name not in finders for record in each.values()]
     if rest:
         lines.append(f"every other head gives the digit a weight of {max(rest):.2f} or less")
-    lines.append("weight of the digit that comes next, and its lead over the mean of the other keys in nats")
+    lines.append("weight of the digit that comes next, and its lead over the mean of the other keys in nats;")
+    lines.append(
+        f"means and medians over {records[0]['prompts']} prompts; half needs: the lead that gives a digit half of the weight"
+    )
     return "\n".join(lines)

@@ -212,4 +212,3 @@ def save_both(figure: Figure, path: Path) -> None:
     """Writes `path`.png and `path`.svg; see `save`."""
     for suffix in SUFFIXES:
         save(figure, Path(f"{path}{suffix}"))
-

@@ -49,11 +49,13 @@ def find(run: str | os.PathLike) -> Path:
         run: a folder, or the name of such a model.
 
     Raises:
-        UserError: a bare name that is neither.
+        UserError: a bare name that is neither, or a file.
     """
     path, known = Path(run), sorted(folder.parent.name for folder in TRAINED.glob(f"*/{CONFIG}"))
     if not os.fspath(run):
         raise UserError(f"a run without a name is none; give its folder, or {' or '.join(known)}")
+    if path.is_file():
+        raise UserError(f"{run} is a file; give the folder of a run, or {' or '.join(known)}")
     if len(path.parts) > 1 or path.exists():
         return path
     if path.name not in known:

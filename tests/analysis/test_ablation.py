@@ -56,10 +56,13 @@ def test_the_model_in_the_box_loses_most_without_its_near_heads(capsys):
     assert min(worth[None, head, 64] for head in (1, 2)) > 2 * worth[None, 0, 64] > 0
     assert len({record["loss"] for record in records if record["length"] == 64}) == 1
     heads_command.main(["--run=quickstart", "--ablate=16,64", "--tokens=1024", "--no-progress"])
-    head, *rows, explained = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    head, *rows, explained, _ = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert head == "layer, head 16 tokens 64 tokens" and explained.startswith("nats a token")
     assert rows[0] == f"0, 0 {worth[0, 0, 16]:+.4f} {worth[0, 0, 64]:+.4f}"
-    assert rows[-2].startswith("all, 3 +") and rows[-1] == f"loss {records[0]['loss']:.4f} {records[1]['loss']:.4f}"
+    assert (
+        rows[-2].startswith("every, 3 +")
+        and rows[-1] == f"whole model {records[0]['loss']:.4f} {records[1]['loss']:.4f}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_key_beyond_the_window_is_unseen():
     view = retrieval_heads.summarise(retrieval_heads.Found(np.asarray(found.weight), np.asarray(found.lead)))
     assert view == {"weight": 0.0, "lead": None}
     strict_json.parse(json.dumps(view), "a record")
-    near = {"layer": 0, "head": 0, "length": 8, "keys": 9, "weight": 0.5, "lead": 2.0}
+    near = {"layer": 0, "head": 0, "length": 8, "keys": 9, "weight": 0.5, "lead": 2.0, "prompts": 1}
     text = retrieval_heads.to_text([near, near | {"length": 64, "keys": 65} | view])
     assert text.splitlines()[1].split() == ["0,", "0", "0.50,", "2.0", "0.00,", "unseen"]
 
@@ -94,7 +94,7 @@ def test_an_encoder_is_refused(encoder_run):
 
 
 def test_the_records_go_into_the_folder_of_a_run(tmp_path, monkeypatch):
-    kept = [{"layer": 0, "head": 0, "length": 64, "keys": 64, "weight": 0.5, "lead": 4.1}]
+    kept = [{"layer": 0, "head": 0, "length": 64, "keys": 64, "weight": 0.5, "lead": 4.1, "prompts": 5}]
     monkeypatch.setattr(retrieval_heads, "measure", lambda *_, **__: kept)
     heads_command.main([f"--run={tmp_path}", "--passkey=64"])
     assert [json.loads(line) for line in Path(tmp_path / retrieval_heads.FILE).read_text().splitlines()] == kept
