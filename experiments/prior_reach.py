@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> None:
     for reach, shape, nats, rate, seed, perplexity, share, records in found:
         print(f"{reach:5} {shape:5g} {nats:6.4g} {rate:5g} {seed:4} {perplexity:11.2f} {share:11.2f}  {records}")
     print("# shape and nats that the widest near head starts with, nats from a key one training context away;")
-    print("# perplexity and keys found at 64 times the training context; a line of another form may look the same")
+    print("# perplexity and keys found at 64 times the training context; records name the file that has the model")
     if given.out:
         style.save(draw(found), given.out)
 

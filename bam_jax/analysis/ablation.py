@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax.analysis.heads import held_out_tokens
+from bam_jax.analysis.heads import align, held_out_tokens
 from bam_jax.evals import perplexity
 from bam_jax.evals.plan import SampleRange, rows_within
 from bam_jax.models.transformer import Decoder
@@ -147,12 +147,11 @@ def to_text(records: Sequence[Mapping[str, Any]]) -> str:
     for (layer, head), found in by_head.items():
         name = f"{'every' if layer is None else layer}, {head}"
         rows.append([name, *(f"{found[length]['worth']:+.4f}" for length in lengths)])
-    first = next(iter(by_head.values()))
-    rows.append(["whole model", *(f"{first[length]['loss']:.4f}" for length in lengths)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    whole = next(iter(by_head.values()))  # all records of a length have the loss of the model
+    rows.append(["whole model", *(f"{whole[length]['loss']:.4f}" for length in lengths)])
+    lines = align(rows)
     lines.append(
         "nats a token that the loss of held-out text rises by without the head; every, 0: without head 0 of every layer;"
     )
-    lines.append(f"whole model: its loss, over {next(iter(first.values()))['tokens']:,} tokens")
+    lines.append(f"whole model: its loss, over {whole[lengths[0]]['tokens']:,} tokens")
     return "\n".join(lines)
