@@ -45,7 +45,8 @@ def log_effective_keys(bias: Bias, count: Int[Array, "#B T"]) -> Float[Array, "#
     size = np.diff(COUNTS, prepend=0)
     distance = np.sqrt(np.maximum(COUNTS - size, 0) * (COUNTS - 1))  # 0, 1, 2 ..., then the middle of each group
     prior = table(relative, jnp.zeros((1, 1, 1)), -jnp.asarray(distance, jnp.float32)[None, None])[:, :, 0]
+    prior = jax.lax.stop_gradient(prior)  # before the sums, whose derivatives would be compiled too
     total = jax.lax.cumlogsumexp(prior + jnp.log(jnp.asarray(size, jnp.float32)), axis=2)
-    known = jax.lax.stop_gradient(total - jax.lax.cummax(prior, axis=2))[0]
+    known = (total - jax.lax.cummax(prior, axis=2))[0]
     at = jnp.log(count.astype(jnp.float32))
     return jax.vmap(lambda keys: jnp.interp(at, np.log(COUNTS).astype(np.float32), keys), out_axes=1)(known)

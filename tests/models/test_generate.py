@@ -1,5 +1,6 @@
 """Prompts read in pieces, and greedy writing, against passes over the whole text."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -113,6 +114,16 @@ def test_texts_read_one_after_another_are_each_read_as_if_alone(encoding, tokens
         read.clear()
         np.testing.assert_allclose(reader(text % VOCAB), made(jnp.asarray(text % VOCAB)[None])[0][0, -3:], atol=1e-4)
         assert read == starts
+
+
+def test_all_chunks_of_all_texts_are_read_by_one_program(tokens):
+    made = build("bam")
+    nnx.update(made, jax.device_put(nnx.state(made), jax.devices()[0]))  # committed, as what a checkpoint gives
+    reader = generate.TextReader(made, T, chunk=4, read=2)
+    before = generate._read._cache_size()
+    for text in (tokens[0], tokens[1], tokens[0]):
+        reader(np.asarray(text))
+    assert generate._read._cache_size() == before + 1
 
 
 def test_chunks_of_a_reader_are_as_equal_as_blocks_allow():
