@@ -15,7 +15,7 @@ install: $(INSTALLED)  ## only that
 cuda tpu: $(INSTALLED)  ## JAX for NVIDIA GPUs, or for TPUs, as well
 	$(SYNC) --inexact --extra dev --extra $@
 
-quickstart: $(INSTALLED)  ## train every encoding, look far beyond the training context, write runs/quickstart/report.html
+quickstart: $(INSTALLED)  ## train a method of each kind, look far beyond the training context, write runs/quickstart/report.html
 	$(RUN) -m bam_jax.sweep experiments/quickstart.py --runs=runs/quickstart
 	$(RUN) -m bam_jax.report runs/quickstart
 

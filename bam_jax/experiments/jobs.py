@@ -139,7 +139,9 @@ def row_jobs(experiment: Experiment) -> list[Job]:
 
 
 def jobs(*experiments: Experiment) -> list[Job]:
-    """The jobs of experiments, each run once, the longest first, so that no core waits long for another at the end.
+    """The jobs of experiments, each run once: the first seed of each row, then the second, and so on, each the longest first.
+
+    So a row's later seeds find its programs compiled, and no core waits long for another at the end.
 
     Args:
         experiments: several of them are all `shared`; a run that some have in common is evaluated as each of them asks.
@@ -165,7 +167,7 @@ def jobs(*experiments: Experiment) -> list[Job]:
             if base not in roots:
                 raise UserError(f"{job.row.label!r} starts from {job.row.start!r}, which is not trained")
             roots[base] = dataclasses.replace(roots[base], then=(*roots[base].then, job))
-    return sorted(roots.values(), key=Job.cost, reverse=True)
+    return sorted(roots.values(), key=lambda job: (job.row.seeds.index(job.seed), -job.cost()))
 
 
 def _shared_name(made: Config) -> str:
