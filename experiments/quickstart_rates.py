@@ -1,7 +1,7 @@
 """The search for the peak learning rates of the quickstart's methods: each has three tries with two seeds.
 
 Command:  python experiments/quickstart_rates.py
-Hardware: a CPU; 54 models, each about a minute of one core.
+Hardware: a CPU; 36 models, each about a minute of one core.
 Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads. experiments/records/quickstart_rates.jsonl
           has what was measured: a search that was stopped goes on from there, on any machine.
 """

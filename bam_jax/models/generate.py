@@ -198,7 +198,7 @@ class TextReader:
             position = np.arange(at, at + self.chunk, dtype=np.int32)[None] - pad
             position = np.where(position < 0, EMPTY, position)
             piece = text[None, at : at + self.chunk]
-            # Logits of every chunk cost less than to compile another program for chunks without.
+            # Every chunk gives logits: a second program, for chunks without them, would cost more to compile.
             logits, caches = _read(self._graph, self._state, piece, position, caches, self.read)
         self._last = text, pad, caches
         return logits[0]
@@ -217,7 +217,7 @@ def _rewind(caches: Caches, length: int) -> Caches:
     return tuple(cache.rewound(length) for cache in caches)
 
 
-# Without the state the caches would be committed to no device, and `_read` would be compiled again for those that it returns.
+# The unused state commits the caches to its devices. Without it `_read`, which returns committed ones, is compiled twice.
 @functools.partial(jax.jit, static_argnums=(0, 2, 3, 4), keep_unused=True)
 def _empty(graph: nnx.GraphDef, state: nnx.State, batch: int, slots: int, common: bool) -> Caches:
     return nnx.merge(graph, state).caches(batch, slots, common_positions=common)
