@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from bam_jax import config as configs
-from bam_jax.analysis.heads import align, held_out_tokens
+from bam_jax.analysis.heads import align
+from bam_jax.analysis.opened import open_run
 from bam_jax.evals import perplexity
 from bam_jax.evals.plan import SampleRange, rows_within
 from bam_jax.models.transformer import Decoder
-from bam_jax.system import console, git
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
 
 FILE = "ablation.jsonl"
 TOKENS = 2**15
@@ -85,27 +84,17 @@ def measure(
         raise UserError(f"--ablate={','.join(map(str, lengths))} counts tokens: give 1 or more")
     if tokens < lengths[-1]:
         raise UserError(f"--tokens={tokens} must be as many as the longest length has, {lengths[-1]}, or more")
-    run = run_folder.find(run)
-    own = run_folder.read_config(run)
-    step = run_folder.trained_step(run)
-    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
-    if not config.model.causal:
-        raise UserError(f"{run} is an encoder, which foretells no token; give the run of a decoder")
+    opened = open_run(run, overrides=overrides, allow=allow)
+    opened.require_decoder("which foretells no token")
+    config, decoder = opened.config, opened.model
     decoder.check_length(lengths[-1])
     decoder.config = dataclasses.replace(config.model, scan=True)  # one layer is compiled in place of each
-    text = held_out_tokens(config, tokenizer, tokens + 1, {*allow, *configs.mentioned(overrides)})
-    common = {
-        "step": step,
-        "config": configs.digest(own),
-        "commit": git.describe(),
-        "overrides": configs.typed(overrides),
-        "tokenizer": tokenizer.hash,
-    }
+    text = opened.first_tokens(tokens + 1)
     layers, heads = range(config.model.layers), range(config.model.heads)
     left_out = {(layer, head): [(layer, head)] for layer in layers for head in heads}
     groups = {(None, head): [(layer, head) for layer in layers] for head in heads}
     with console.progress(
-        len(left_out) + len(groups) + 1, unit="model", label=f"{run.name} ablation", show=progress
+        len(left_out) + len(groups) + 1, unit="model", label=f"{opened.path.name} ablation", show=progress
     ) as bar:
         whole = _losses(decoder, text, lengths)
         bar.update()
@@ -116,7 +105,7 @@ def measure(
             for length, loss in losses.items():
                 asked = {"length": length, "tokens": tokens // length * length, "loss": round(whole[length], 6)}
                 worth = {"worth": round(loss - whole[length], 6)}
-                records.append({"layer": layer, "head": head, **asked, **worth, **common})
+                records.append({"layer": layer, "head": head, **asked, **worth, **opened.origin})
             bar.update()
     return records
 

@@ -12,9 +12,9 @@ import numpy as np
 from bam_jax import biases as formulas
 from bam_jax import theory
 from bam_jax.analysis import heads
+from bam_jax.analysis.opened import open_run
 from bam_jax.analysis.priors import learned_priors, prior_weights
 from bam_jax.biases import GeneralisedGaussian, Uniform
-from bam_jax.data import loader
 from bam_jax.evals import passkey
 from bam_jax.models.head_parameters import head_parameters
 from bam_jax.render import learned as curves
@@ -86,11 +86,11 @@ def draw_attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> F
 
     Source: BAM, figure 4.
     """
-    config, tokenizer, decoder = checkpoint.restore_model(run)
-    if not config.model.causal:
-        raise UserError(f"{run} is an encoder, which is not asked for a passkey; give the run of a decoder")
+    opened = open_run(run, allow=allow)
+    opened.require_decoder("which is not asked for a passkey")
+    tokenizer, decoder = opened.tokenizer, opened.model
     if tokenizer.name == "char":
-        prompts, usual = passkey.toy(loader.held_out(config, tokenizer, allow), tokenizer, 0), 4 * config.context
+        prompts, usual = passkey.toy(opened.held_out(), tokenizer, 0), 4 * opened.config.context
     else:
         prompts, usual = passkey.paper(tokenizer, 0), PROMPT
     tokens, answer = prompts(length or usual, 0.0, 0)
@@ -159,9 +159,9 @@ def draw_biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Fig
     """
     drawn = {}
     for label, run in runs.items():
-        config, tokenizer, decoder = checkpoint.restore_model(run)
-        length = length or min(config.context, TEXT)
-        q, k, scoring = heads.score_text(decoder, heads.held_out_tokens(config, tokenizer, length, allow))[-1]
+        opened = open_run(run, allow=allow)
+        length = length or min(opened.config.context, TEXT)
+        q, k, scoring = heads.score_text(opened.model, opened.first_tokens(length))[-1]
         content, position, seen = heads.logits(q, k, dataclasses.replace(scoring, temperature=None))
         plain = isinstance(scoring.bias, Uniform) and scoring.rowwise is None
         table = np.where(seen, content if plain else position, np.nan)

@@ -14,18 +14,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from bam_jax import config as configs
 from bam_jax import theory
+from bam_jax.analysis.opened import open_run
 from bam_jax.attention import Scoring, Tokens, document_count
 from bam_jax.biases import GeneralisedGaussian
-from bam_jax.config import Config
-from bam_jax.data import loader
-from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.blocks import Attention
 from bam_jax.models.transformer import Decoder
-from bam_jax.system import console, files, git
+from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
 
 FILE = "heads.jsonl"
 SHARES = (0.5, 0.9, 0.99)
@@ -129,10 +125,8 @@ def measure(
     Raises:
         UserError: the run or the arguments will not do.
     """
-    run = run_folder.find(run)
-    own = run_folder.read_config(run)
-    step = run_folder.trained_step(run)  # once: a training may save another in the meantime
-    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
+    opened = open_run(run, overrides=overrides, allow=allow)
+    config, decoder = opened.config, opened.model
     places = [place["name"] for place in config.places()]
     wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
     if wanted[0] < 1:
@@ -141,16 +135,9 @@ def measure(
         raise UserError(f"--tokens={tokens} must be 1 or more")
     limit = getattr(decoder.position, "limit", None)
     tokens = tokens or min(4 * config.context, limit or 4 * config.context)
-    ids = held_out_tokens(config, tokenizer, tokens, {*allow, *configs.mentioned(overrides)})
-    common = {
-        "step": step,
-        "config": configs.digest(own),
-        "commit": git.describe(),
-        "overrides": configs.typed(overrides),
-        "shares": SHARES,
-        "tokens": tokens,
-    }
-    with console.progress(config.model.layers, unit="layer", label=f"{run.name} heads", show=progress) as bar:
+    ids = opened.first_tokens(tokens)
+    common = {**opened.origin, "shares": SHARES, "tokens": tokens}
+    with console.progress(config.model.layers, unit="layer", label=f"{opened.path.name} heads", show=progress) as bar:
         records = []
         for layer, each in enumerate(zip(decoder.blocks(), score_text(decoder, ids), strict=True)):
             encoding = places[layer % len(places)]
@@ -164,23 +151,6 @@ def measure(
                 records.append({"layer": layer, "head": head} | record | common | {"encoding": encoding})
             bar.update()
     return records
-
-
-def held_out_tokens(config: Config, tokenizer: Tokenizer, tokens: int, allow: Collection[str] = ()) -> np.ndarray:
-    """The first tokens of a run's held-out text, [tokens] int32.
-
-    Args:
-        config, tokenizer: the run's.
-        tokens: how many.
-        allow: addresses that may be fetched.
-
-    Raises:
-        UserError: there are fewer.
-    """
-    found = loader.held_out(config, tokenizer, allow)[:tokens]
-    if len(found) < tokens:
-        raise UserError(f"the held-out text has {len(found)} tokens, not {tokens}; ask for a shorter text")
-    return found
 
 
 def score_text(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Scoring]]:

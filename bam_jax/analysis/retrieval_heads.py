@@ -8,7 +8,6 @@ With the scores s_j of n keys, of which the m in M hold the digit, a head's weig
 so that half of the weight needs a lead of ln(n - m): it must grow with the logarithm of the length.
 """
 
-import functools
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -19,14 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from bam_jax import config as configs
 from bam_jax.analysis.heads import align, logits, score_text, take_queries
+from bam_jax.analysis.opened import open_run
 from bam_jax.attention import Scoring
-from bam_jax.data import loader
 from bam_jax.evals.passkey import FORCED, Passkey, make_prompts
-from bam_jax.system import console, git
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
 
 FILE = "retrieval_heads.jsonl"
 LEAST = 0.2
@@ -108,30 +105,18 @@ def measure(
     """
     if prompts < 1:
         raise UserError(f"--prompts={prompts} must be 1 or more")
-    run = run_folder.find(run)
-    own = run_folder.read_config(run)
-    step = run_folder.trained_step(run)
-    config, tokenizer, decoder = checkpoint.restore_model(run, overrides=overrides, step=step)
-    if not config.model.causal:
-        raise UserError(f"{run} is an encoder, which goes on from no key; give the run of a decoder")
+    opened = open_run(run, overrides=overrides, allow=allow)
+    opened.require_decoder("which goes on from no key")
+    decoder = opened.model
     asked = Passkey(tuple(sorted({*lengths})), depths=prompts)
-    identity = asked.required({}, config)
-    text = functools.partial(loader.held_out, config, tokenizer, {*allow, *configs.mentioned(overrides)})
-    make = make_prompts(identity["prompt"], tokenizer, identity["seed"], text)
+    identity = asked.required({}, opened.config)
+    make = make_prompts(identity["prompt"], opened.tokenizer, identity["seed"], opened.held_out)
     for length in lengths:
         decoder.check_length(len(make(length, 0.0, 0)[0]) + FORCED)  # before anything is measured
-    common = {
-        "step": step,
-        "config": configs.digest(own),
-        "commit": git.describe(),
-        "overrides": configs.typed(overrides),
-        "tokenizer": tokenizer.hash,
-        "prompts": prompts,
-        **identity,
-    }
+    common = {**opened.origin, "prompts": prompts, **identity}
     records: list[dict[str, Any]] = []
     with console.progress(
-        len(asked.lengths) * prompts, unit="prompt", label=f"{run.name} passkeys", show=progress
+        len(asked.lengths) * prompts, unit="prompt", label=f"{opened.path.name} passkeys", show=progress
     ) as bar:
         for length in asked.lengths:
             looks: list[Found] = []

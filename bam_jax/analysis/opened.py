@@ -1,0 +1,94 @@
+"""A trained run that an analysis looks at."""
+
+import dataclasses
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.data import loader
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.models.transformer import Decoder
+from bam_jax.system import git
+from bam_jax.system.errors import UserError
+from bam_jax.training import checkpoint, run_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenRun:
+    """A run's newest checkpoint and what its records say of it.
+
+    Args:
+        path: the run's folder.
+        config: with the changes asked for.
+        tokenizer: the run's.
+        model: the trained one.
+        origin: the fields of a record that name the model: `step`, `config`, `commit`, `overrides`, `tokenizer`.
+        allow: addresses of text that may be fetched.
+    """
+
+    path: Path
+    config: Config
+    tokenizer: Tokenizer
+    model: Decoder
+    origin: Mapping[str, Any]
+    allow: frozenset[str]
+
+    def require_decoder(self, because: str) -> None:
+        """Checks that the model is a decoder.
+
+        Args:
+            because: what an encoder cannot do, such as "which foretells no token".
+
+        Raises:
+            UserError: it is an encoder.
+        """
+        if not self.config.model.causal:
+            raise UserError(f"{self.path} is an encoder, {because}; give the run of a decoder")
+
+    def held_out(self) -> np.ndarray:
+        """The tokens of its held-out text, [tokens] int32; errors as in `loader.held_out`."""
+        return loader.held_out(self.config, self.tokenizer, self.allow)
+
+    def first_tokens(self, number: int) -> np.ndarray:
+        """The first tokens of its held-out text, [number] int32.
+
+        Args:
+            number: how many.
+
+        Raises:
+            UserError: there are fewer.
+        """
+        found = self.held_out()[:number]
+        if len(found) < number:
+            raise UserError(f"the held-out text has {len(found)} tokens, not {number}; ask for a shorter text")
+        return found
+
+
+def open_run(run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow: Collection[str] = ()) -> OpenRun:
+    """Opens a run for an analysis.
+
+    Args:
+        run: its folder, to which nothing is written; or the name of a model that comes with the package.
+        overrides: changes at evaluation time, values by dotted names.
+        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
+
+    Raises:
+        UserError: the run cannot be read, or the changes do not fit it.
+    """
+    path = run_folder.find(run)
+    digest = configs.digest(run_folder.read_config(path))
+    step = run_folder.trained_step(path)  # once: a training may save another in the meantime
+    config, tokenizer, model = checkpoint.restore_model(path, overrides=overrides, step=step)
+    origin = {
+        "step": step,
+        "config": digest,
+        "commit": git.describe(),
+        "overrides": configs.typed(overrides),
+        "tokenizer": tokenizer.hash,
+    }
+    return OpenRun(path, config, tokenizer, model, origin, frozenset({*allow, *configs.mentioned(overrides)}))
