@@ -33,10 +33,7 @@ def forward(
     def one(n: Array) -> tuple[Array, Array]:
         return reference.forward(blocks.take(q, 1, n), k, v, blocks.scoring(n), tiling)
 
-    if blocks.count == 1:  # convolutions of XLA for CPUs are many times slower in loops
-        out, lse = jax.tree.map(lambda x: x[None], one(jnp.int32(0)))
-    else:
-        out, lse = jax.lax.map(one, jnp.arange(blocks.count))
+    out, lse = jax.lax.map(one, jnp.arange(blocks.count))
     return blocks.joined(out, 1), blocks.joined(lse, 2)
 
 
@@ -60,11 +57,7 @@ def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tilin
     # All queries share the keys, the bias and what is rowwise: their gradients are summed over the blocks.
     common = (k, v, Differentiable.of(scoring)._replace(temperature=None, query_coordinate=None))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), common)
-    if blocks.count == 1:
-        total, of_queries = one(zeros, jnp.int32(0))
-        dq, d_temperature, d_i = jax.tree.map(lambda x: x[None], of_queries)
-    else:
-        total, (dq, d_temperature, d_i) = jax.lax.scan(one, varying(zeros, q), jnp.arange(blocks.count))
+    total, (dq, d_temperature, d_i) = jax.lax.scan(one, varying(zeros, q), jnp.arange(blocks.count))
     dk, dv, d_parts = jax.tree.map(lambda x, like: x.astype(like.dtype), total, common)
     d_temperature, d_i = jax.tree.map(lambda x: blocks.joined(x, 2), (d_temperature, d_i))
     d_parts = d_parts._replace(temperature=d_temperature, query_coordinate=d_i)
