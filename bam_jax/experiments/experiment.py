@@ -154,7 +154,7 @@ class Experiment:
     """The return value of an experiment file's `get_experiment()`.
 
     Args:
-        title: heads the report.
+        title: what it measures.
         preparations: done in their order before the rows.
         rows: the first is the main one: its heat map and its priors are drawn.
         expected: reported beside what was measured.
@@ -164,6 +164,7 @@ class Experiment:
         shared: runs are named by their configurations, so that experiments with one folder of runs share them.
         comparable: whether the rows are trained as the paper's were, so that a difference from its values means something.
         records: a file of records (`record_file`), which count as measured without the runs' folders; None: none is kept.
+        scale: one of `SCALES` where the rows are smaller than the paper's; "": they are as the title says.
     """
 
     title: str
@@ -176,6 +177,12 @@ class Experiment:
     shared: bool = False
     comparable: bool = True
     records: Path | None = None
+    scale: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Heads the report: the title, with the scale."""
+        return f"{self.title} ({self.scale} scale)" if self.scale else self.title
 
 
 def printed(text: str, *, transpose: bool = False) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:

@@ -290,7 +290,7 @@ def paper(
     """
     own = scale == "paper"
     said = (*([] if own else [_SCALE_NOTES[scale]]), *(" ".join(note.split()) for note in notes))
-    made = tabled(f"{title}{'' if own else f' ({scale} scale)'}", rows, tables, notes=said, comparable=own)
+    made = tabled(title, rows, tables, notes=said, comparable=own, scale="" if own else scale)
     needed = corpora if own and any(row.train for row in made.rows) else ()
     preparations = [Preparation("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in needed]
     return dataclasses.replace(made, platform="cpu" if scale == "toy" else "", preparations=tuple(preparations))

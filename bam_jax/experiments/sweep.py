@@ -123,7 +123,7 @@ class Sweep:
             UserError: see `costs.table`.
         """
         chip = chip or ("cpu" if self.platform == "cpu" else "h100")
-        title = self.experiments[0].title if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
+        title = self.experiments[0].heading if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
         try:
             text = costs.table(title, self.rows, chip, utilisation)
         except UserError as error:
@@ -146,7 +146,7 @@ class Sweep:
         order = [row.label for row in made.rows]
         trained = [job for root in self.rows for job in (root, *root.then)]
         return {
-            "title": made.title,
+            "title": made.heading,
             "command": shlex.join(["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]),
             "folder": str(self.folder),
             "claims": [dataclasses.asdict(expected) for expected in made.expected],

@@ -1,6 +1,5 @@
 """The index of a site: the experiments with their status, then all runs."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -85,8 +84,7 @@ def _papers_sections(papers: Sequence[Progress]) -> list[Section]:
     found: list[list[Words]] = []
     waiting: list[Words] = []
     for progress in papers:
-        title = re.sub(r" \(\w+ scale\)$", "", progress.made.title)  # which the page's own title says
-        link = Link(title, paper_file(progress.path))
+        link = Link(progress.made.title, paper_file(progress.path))
         if progress.status in (Status.DONE, Status.PART):
             cells = f"{progress.status.value[0]} {len(progress.settled)} of {len(progress.asked)}"
             found.append([link, " ".join(findings(progress)), cells])

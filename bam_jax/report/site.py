@@ -98,7 +98,7 @@ def write(
         for paper in [*papers]:
             with left_out.reading(f"the page of {paper.path}"):
                 sections = paper_page.page_sections(paper, runs, run_file, folder, given)
-                save(paper_file(paper.path), paper.made.title, sections)
+                save(paper_file(paper.path), paper.made.heading, sections)
                 continue
             papers.remove(paper)
         uses = _find_uses(papers, descriptions, folder)
@@ -217,7 +217,7 @@ def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: P
     for progress in papers:
         for job in progress.planned:
             if job.row.train:
-                uses[job.name][Link(progress.made.title, paper_file(progress.path))] = None
+                uses[job.name][Link(progress.made.heading, paper_file(progress.path))] = None
     for path, description in descriptions.items():
         for entry in description["runs"]:
             name = str((path / entry["name"]).relative_to(folder))

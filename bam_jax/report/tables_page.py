@@ -55,8 +55,8 @@ def write(
     for path, made, entries in _compare_all(files, runs, scale, records):
         sections = tables_sections(made, entries)
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"
-        markdown = page.to_markdown(made.title, sections)
-        texts = {"md": markdown, "html": page.to_html(made.title, sections), "csv": to_csv(made, entries)}
+        markdown = page.to_markdown(made.heading, sections)
+        texts = {"md": markdown, "html": page.to_html(made.heading, sections), "csv": to_csv(made, entries)}
         out.mkdir(parents=True, exist_ok=True)
         for suffix, text in texts.items():
             write_atomically(Path(f"{name}.{suffix}"), text)

@@ -130,7 +130,7 @@ def test_the_paper_scale_is_the_paper(name):
 @pytest.mark.parametrize("name", DECODERS)
 def test_the_toy_scale_is_small_and_says_so(name):
     made = load(name, "toy")
-    assert "(toy scale)" in made.title and made.notes[0] == papers.TOY_NOTE
+    assert "(toy scale)" in made.heading and made.notes[0] == papers.TOY_NOTE
     assert not made.comparable and made.platform == "cpu" and not made.preparations
     planned = jobs.jobs(made)
     assert sum(job.cost() for job in planned) / 2 < 400, "seconds of two cores"
@@ -144,7 +144,7 @@ def test_the_toy_scale_is_small_and_says_so(name):
 @pytest.mark.parametrize("name", ["bam_figure2_passkey", "bam_figure6_perplexity", "cable_table1_perplexity"])
 def test_the_small_scale_has_seeds_and_the_data_of_what_is_claimed(name):
     made = load(name, "small")
-    assert "(small scale)" in made.title and made.notes[0] == papers.SMALL_NOTE
+    assert "(small scale)" in made.heading and made.notes[0] == papers.SMALL_NOTE
     assert not made.comparable and made.platform == "" and not made.preparations
     source, task = ("stdlib", "passkey") if name == "bam_figure2_passkey" else ("corpora/english", "packed")
     for row in made.rows:
