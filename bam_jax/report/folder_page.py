@@ -11,7 +11,7 @@ from bam_jax import render
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.records import Cell
-from bam_jax.experiments import results
+from bam_jax.experiments import results, statistics
 from bam_jax.experiments.results import Run
 from bam_jax.render import page, style
 from bam_jax.render.curves import FEW, Curve, Curves
@@ -123,6 +123,7 @@ def _perplexity_sections(runs: Sequence[Run], main: Sequence[Run], context: int,
             {SEEDS} {GEOMETRIC}"""
         whole = Section("Perplexity against length", text, figure=figure, name="perplexity", commands=commands)
         sections += _curves_sections(whole, lengths, context)
+        sections += _ratio_sections(lengths, main[0].label, context)
     if any(len(curve.lengths) > 1 for curve in positions.values()):
         figure = render.positions(positions, context)
         text = f"""The longest sequences of held-out text, in windows of positions as long as a training context; a
@@ -223,6 +224,37 @@ def _curves_sections(section: Section, curves: Curves, context: int) -> list[Sec
         table = Table(["", "seed", *head], rows)
         sections.append(Section(f"{section.title}: every seed", table=table, folded=True))
     return sections
+
+
+def _ratio_sections(curves: Curves, main: str, context: int) -> list[Section]:
+    """The perplexities of other rows divided by the main row's of the same seed: what seeds have in common cancels."""
+    if main not in curves:
+        return []
+    first = {seed.seed: seed.values for seed in curves[main].seeds}
+    lengths = _spaced(curves[main].lengths)
+    rows: list[list[Words]] = []
+    for label, curve in curves.items():
+        cells: list[Words] = []
+        for length in lengths:
+            ratios = [
+                seed.values[length] / first[seed.seed][length]
+                for seed in curve.seeds
+                if seed.seed in first and length in seed.values and length in first[seed.seed]
+            ]
+            cells.append(_ratio(ratios) if len(ratios) > 1 else "–")
+        if label != main and any(cell != "–" for cell in cells):
+            rows.append([label, *cells])
+    text = f"""The perplexity of each row divided by that of {main} with the same seed: geometric means with 95% t intervals over
+        the seeds that both have."""
+    table = Table(["", *(render.times(length, context) for length in lengths)], rows)
+    return [Section("Perplexity beside the first row's", text, table=table)] if rows else []
+
+
+def _ratio(ratios: Sequence[float]) -> Words:
+    """The geometric mean of a ratio over seeds, with its interval."""
+    number = "{:.3f}".format
+    interval = statistics.positive_interval(ratios)
+    return Estimated(number(interval.middle), describe_interval(interval, len(ratios), number))
 
 
 def _spaced(lengths: Sequence[int]) -> list[int]:

@@ -12,7 +12,7 @@ from bam_jax.experiments import results
 from bam_jax.render import page
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.learned import Heads
-from bam_jax.render.page import Link, Section, Table
+from bam_jax.render.page import Estimated, Link, Section, Table
 from bam_jax.report import folder_page as report
 from bam_jax.report.__main__ import main
 from bam_jax.report.run_curves import length_curves, position_curves
@@ -171,6 +171,17 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     for name in ("passkey", "depths", "perplexity"):
         assert f"(figures/{name}.png)" in markdown
         assert (folder / "figures" / f"{name}.png").exists()
+
+
+def test_perplexities_are_divided_seed_by_seed():
+    ours = Curve([Seed(0, {64: 2.0, 128: 3.0}), Seed(1, {64: 4.0}), Seed(2, {64: 8.0})], {})
+    theirs = Curve([Seed(9, {64: 1.0}), Seed(2, {64: 8.8}), Seed(0, {64: 2.2, 128: 3.3}), Seed(1, {64: 4.4})], {})
+    alone = Curve([Seed(7, {64: 2.0}), Seed(0, {64: 2.0})], {})
+    (section,) = report._ratio_sections({"ours": ours, "theirs": theirs, "alone": alone}, "ours", 64)
+    assert section.table.head == ["", "1×", "2×"]
+    assert section.table.rows == [["theirs", Estimated("1.100", "[1.100, 1.100] n=3"), "–"]]  # one seed has both at 2×
+    assert report._ratio_sections({"ours": ours, "alone": alone}, "ours", 64) == []
+    assert report._ratio_sections({"alone": alone}, "ours", 64) == []
 
 
 def test_an_experiment_that_has_just_begun_has_a_report(folder):
