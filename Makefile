@@ -33,7 +33,7 @@ test: $(INSTALLED)  ## the suite of a contributor
 test-all: lint docs test-oldest test-compilers test-hopper test-full  ## static checks, the site, the oldest supported jax, the compilers of kernels, GPU kernels interpreted, the full products
 
 test-full: $(INSTALLED)  ## the full products and long runs, as XLA optimises them for users
-	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m full
+	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m 'full and not endurance'
 
 test-oldest: $(OLDEST)  ## what users import into their own models, with the oldest supported versions
 	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention
@@ -41,10 +41,10 @@ test-oldest: $(OLDEST)  ## what users import into their own models, with the old
 test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
 	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/bench/test_tpu_static.py tests/preflight/test_tpu.py
 
-test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread, one test after another
-	$(RUN) -m pytest -m hopper
+test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread
+	$(RUN) -m pytest -n auto -m hopper
 
-test-endurance: $(INSTALLED)  ## kills, saves and repeated faults, longer than continuous integration has time for
+test-endurance: $(INSTALLED)  ## kills, saves, repeated faults and more meshes, longer than continuous integration has time for
 	$(RUN) -m pytest -n auto -m endurance
 
 reliability: $(INSTALLED)  ## the figures of docs/reliability.md, hours; stopped, it goes on

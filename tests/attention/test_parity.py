@@ -481,15 +481,26 @@ def test_one_head_after_another_agrees_too(case, small_tiles, monkeypatch, x64):
     compare(case, arguments, made, expectation(*arguments, d_out))
 
 
-PRODUCT = [*itertools.product(BIASES, [""]), *itertools.product(["kerple_log", "cable"], ["dape", "cope"])]
+@pytest.fixture
+def unoptimised():
+    """Programs as XLA makes them soonest: the optimised ones are compared in `test_every_backend_agrees_with_the_reference`."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+FORMULAS = [*itertools.product(BIASES, [""]), *itertools.product(["kerple_log", "cable"], ["dape", "cope"])]
+PRODUCT = [  # every other one is left to the longest suite
+    pytest.param(*formula, *mask, marks=[pytest.mark.endurance] * ((place + other) % 2))
+    for place, formula in enumerate(FORMULAS)
+    for other, mask in enumerate(zip(MASKS, [4, 2, 2, 4], strict=True))  # heads of keys; neither knows of the other
+]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("mask", "kv_heads"), list(zip(MASKS, [4, 2, 2, 4], strict=True))
-)  # neither knows of the other
-@pytest.mark.parametrize(("bias", "rowwise"), PRODUCT)
-def test_full_product(bias, rowwise, mask, kv_heads, small_tiles, x64):
+@pytest.mark.parametrize(("bias", "rowwise", "mask", "kv_heads"), PRODUCT)
+def test_full_product(bias, rowwise, mask, kv_heads, small_tiles, x64, unoptimised):
     """Each bias with each mask on each backend.
 
     Documents and temperature are data here: each program is compiled once. Rows and dtypes take turns, so that each bias

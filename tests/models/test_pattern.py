@@ -139,11 +139,11 @@ def test_every_backend_has_the_references_gradients(backend, pattern, tokens):
         ("nope:window=3/nope", {"layers": 2}),
         full(FORMULAS, {}),
         full(TURNING, {"causal": False}),
-        full(TURNING, {"remat": True}),
+        pytest.param(TURNING, {"remat": True}, marks=pytest.mark.endurance),
         full(FORMULAS, {"remat": True, "family": "bert", "causal": False, "ssmax": "off"}),
         full(FORMULAS, {"shared_encoding": True}),
         full("cable/nope:ssmax=on", {"ssmax": "off"}),
-        full("cope/alibi", {"family": "gpt2"}),
+        pytest.param("cope/alibi", {"family": "gpt2"}, marks=pytest.mark.endurance),
         full("rope/rope_ntk:factor=4/nope", {"ssmax": "on"}),
     ],
 )

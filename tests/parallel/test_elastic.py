@@ -100,7 +100,13 @@ def taken(config, number):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("change", [lambda config: config, patterned], ids=["single", "pattern"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda config: config, marks=pytest.mark.endurance, id="single"),
+        pytest.param(patterned, id="pattern"),
+    ],
+)
 def test_a_run_that_changes_its_mesh_trains_as_one_that_stays(config, change, tmp_path):
     config = change(config)
     expected = loop.fit(config, tmp_path / "stays")

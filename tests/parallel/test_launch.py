@@ -253,7 +253,7 @@ def test_slurm_queues_a_job_again_that_was_preempted_and_it_goes_on(path, enviro
     see_it_trained_as_one_process_does(path)
 
 
-@pytest.mark.full
+@pytest.mark.endurance
 def test_a_tpu_slice_that_is_taken_away_is_asked_for_again(path, environment):
     (path / "python").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
     (path / "python").chmod(0o755)

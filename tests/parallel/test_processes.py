@@ -223,7 +223,11 @@ def test_a_process_whose_others_do_not_come_says_so(index):
 @pytest.mark.full
 @pytest.mark.parametrize(
     "count, devices, axes",
-    [(4, 1, {"data": 2, "fsdp": 2}), (2, 2, {"fsdp": 2, "tensor": 2}), (2, 1, {"context": 2})],
+    [
+        pytest.param(4, 1, {"data": 2, "fsdp": 2}, marks=pytest.mark.endurance),
+        (2, 2, {"fsdp": 2, "tensor": 2}),
+        (2, 1, {"context": 2}),
+    ],
     ids=str,
 )
 def test_processes_train_as_one_with_all_their_devices_does(path, count, devices, axes):
@@ -246,7 +250,13 @@ def another_host(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "devices, axes", [(1, {"fsdp": 2}), (2, {"data": 2, "tensor": 2}), (2, {"tensor": 2, "context": 2})], ids=str
+    "devices, axes",
+    [
+        pytest.param(1, {"fsdp": 2}, marks=pytest.mark.endurance),
+        pytest.param(2, {"data": 2, "tensor": 2}, marks=pytest.mark.endurance),
+        (2, {"tensor": 2, "context": 2}),
+    ],
+    ids=str,
 )
 def test_two_hosts_train_as_one_does(path, another_host, devices, axes):
     mesh = [f"--config.mesh.{axis}={size}" for axis, size in axes.items()]
@@ -307,7 +317,7 @@ def test_a_process_that_falls_silent_ends_the_others_within_a_minute(path):
     assert processes.RESTART in said[0].splitlines()[-1]
 
 
-@pytest.mark.full
+@pytest.mark.endurance
 def test_one_process_then_four_then_two_with_other_meshes(path):
     long = ("--config.steps=200", "--config.optimizer.rate=1e-4")  # low: the steps do not blow rounding errors up
     with pytest.raises(errors.Stopped):

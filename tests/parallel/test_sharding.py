@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import doctest
 import functools
+import itertools
 import math
 import re
 from pathlib import Path
@@ -286,6 +287,15 @@ METHODS = {
 }
 
 
+def longest(*values):
+    """What only the longest suite takes."""
+    return pytest.param(*values, marks=pytest.mark.endurance)
+
+
+EACH = list(zip(MESHES, [*METHODS, "cable"], strict=True))
+PRODUCT = [pair if pair in EACH else longest(*pair) for pair in itertools.product(MESHES, METHODS)]
+
+
 @functools.cache
 def of_one_device(method, dtype, steps):
     config = tiny(*METHODS[method], *on((1, 1, 1, 1)))
@@ -293,7 +303,7 @@ def of_one_device(method, dtype, steps):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("mesh", "method"), list(zip(MESHES, [*METHODS, "cable"], strict=True)), ids=str)  # all below
+@pytest.mark.parametrize(("mesh", "method"), EACH, ids=str)
 def test_the_first_step_on_every_mesh(mesh, method):
     alone = of_one_device(method, np.float32, 1)
     config = tiny(*METHODS[method], *on(mesh))
@@ -304,8 +314,7 @@ def test_the_first_step_on_every_mesh(mesh, method):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize(("mesh", "method"), PRODUCT, ids=str)
 def test_twenty_steps_on_every_mesh_in_float64(mesh, method, x64, monkeypatch):
     monkeypatch.setattr(transformer, "product_dtype", lambda name: np.dtype(np.float64))
     expected, first, _, one = of_one_device(method, np.float64, 20)
@@ -342,15 +351,15 @@ TODAY = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
 @pytest.mark.parametrize(
     ("mesh", "overrides"),
     [
-        ((1, 2, 2, 2), ["--config.model.scan=False", "--config.optimizer.accumulate=2"]),
+        longest((1, 2, 2, 2), ["--config.model.scan=False", "--config.optimizer.accumulate=2"]),
         ((2, 2, 1, 2), ["--config.model.family=gpt2", "--config.encoding=learned", "--config.shared_encoding=True"]),
         ((1, 2, 4, 1), ["--config.encoding=cope", "--config.model.kv_heads=0"]),
         ((1, 2, 2, 2), ["--config.encoding=fire", "--config.model.causal=False", "--config.optimizer.accumulate=4"]),
         ((2, 2, 2, 1), ["--config.model.family=bert", "--config.model.causal=False", "--config.ssmax=off"]),
         ((1, 1, 2, 4), ["--config.encoding=fox", "--config.model.remat=True", "--config.optimizer.accumulate=2"]),
-        ((1, 4, 1, 2), ["--config.encoding=t5", "--config.ssmax=outside"]),
+        longest((1, 4, 1, 2), ["--config.encoding=t5", "--config.ssmax=outside"]),
         ((1, 2, 2, 2), ["--config.encoding=rope:window=9/nope:log_temperature=0.5,log_temperature_start=8", *TODAY]),
-        ((2, 1, 2, 2), ["--config.encoding=bam:window=9/cable:ssmax=off", *TODAY]),
+        longest((2, 1, 2, 2), ["--config.encoding=bam:window=9/cable:ssmax=off", *TODAY]),
         ((1, 1, 2, 4), ["--config.encoding=fox/nope", "--config.model.family=gpt2", "--config.ssmax=off", *TODAY]),
     ],
 )
