@@ -29,7 +29,6 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.slots import find_slots
-from bam_jax.experiments.statistics import estimate
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
@@ -172,27 +171,35 @@ def judge_sets(sweep: Sweep, arithmetic: Arithmetic) -> tuple[list[dict[str, Any
 
 
 def to_markdown(margins: Mapping[str, Any]) -> str:
-    """A row for each claim and arithmetic: in how many sets it is met, the mean over sets with its interval, the worst set.
+    """A row for each claim and arithmetic: in how many sets it is met, and the least and greatest means of a set and seeds.
 
     Args:
         margins: see `read_margins`.
     """
-    rows = ["| claim | arithmetic | met | mean of sets, 95% interval | least | most |", "|---|---|---|---|---|---|"]
+    rows = ["| claim | arithmetic | met by | means of sets | seeds |", "|---|---|---|---|---|"]
     for at, claim in enumerate(margins["claims"]):
-        bounds = f"{claim['label']} at {claim['length']:,}: {claim['least']:g} to {claim['most']:g}"
+        bound = f"at least {claim['least']:g}" if claim["least"] else f"at most {claim['most']:g}"
         for made in margins["arithmetics"]:
             lines = [
                 line for line in margins["table"] if (line["isa"], line["threads"]) == (made["isa"], made["threads"])
             ]
             judged = [line["claims"][at] for line in lines]
-            means = [float(np.mean([*each["accuracy"].values()])) for each in judged]
-            interval = estimate(means).interval().clipped(0.0, 1.0)
-            name = f"{made['isa']}, {made['threads']} thread{'s' if made['threads'] > 1 else ''}"
-            met = f"{sum(each['met'] for each in judged)} of {len(judged)}"
-            ends = f"[{interval.low:.3f}, {interval.high:.3f}]"
-            spread = f"{interval.middle:.3f} {ends} | {min(means):.3f} | {max(means):.3f}"
-            rows.append(f"| {bounds} | {name} | {met} | {spread} |")
+            seeds = [[*each["accuracy"].values()] for each in judged]
+            cells = [
+                f"{claim['label']} at {claim['length']:,}: {bound}",
+                f"{made['isa']}, {made['threads']} thread{'s' if made['threads'] > 1 else ''}",
+                f"{sum(each['met'] for each in judged)} of {len(judged)}",
+                _ends([float(np.mean(accuracies)) for accuracies in seeds]),
+                _ends([accuracy for accuracies in seeds for accuracy in accuracies]),
+            ]
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _ends(values: Sequence[float]) -> str:
+    """The least and the greatest value, or the one that all have."""
+    least, most = f"{min(values):.2f}", f"{max(values):.2f}"
+    return least if least == most else f"{least} to {most}"
 
 
 def main(argv: Sequence[str]) -> None:

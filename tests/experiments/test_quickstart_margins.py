@@ -91,7 +91,7 @@ def test_a_killed_command_goes_on_with_the_arithmetics_that_the_file_lacks(margi
     assert first["accuracy"] == {"1000": 0.5, "1001": 1.0, "1002": 1.0} and not first["met"]
     assert kept["table"][1]["claims"][0]["met"] and kept["arithmetics"][0]["commits"] == ["abc1234"]
     said = capsys.readouterr().out
-    assert "| 1 of 2 | 0.917 [0.000, 1.000] | 0.833 | 1.000 |" in said and "2 of 3 arithmetics are missing" in said
+    assert "| 1 of 2 | 0.83 to 1.00 | 0.50 to 1.00 |" in said and "2 of 3 arithmetics are missing" in said
     margins.main([f"--runs={tmp_path / 'runs'}"])  # nothing is left
     assert len(swept) == 4
 
@@ -102,6 +102,14 @@ def test_margins_of_other_claims_are_not_taken_for_these(margins, capsys):
     assert margins.read_margins(json.loads(json.dumps(described)))["table"] == [{"set": 1}]
     assert margins.read_margins(described | {"claims": []})["table"] == []
     assert "begins anew" in capsys.readouterr().out
+
+
+def test_the_pages_table_is_that_of_the_committed_margins(margins, monkeypatch):
+    monkeypatch.setattr(margins, "MARGINS", FILE.with_suffix(".json"))
+    monkeypatch.setattr(margins, "SETS", 8)
+    kept = margins.read_margins(json.loads(json.dumps(margins.describe())))
+    assert kept["table"], "the margins are not of the quickstart's claims and rows"
+    assert margins.to_markdown(kept) in (ROOT / "docs" / "quickstart.md").read_text()
 
 
 QUICK = '''"""The quickstart's main row with few steps and one claim."""
