@@ -87,7 +87,7 @@ class DAPE(Rowwise):
     def _along_keys(self, x: Array, weights: Array, offset: Array, visible: Array) -> Array:
         """[B, T, S, C] -> [B, T, S, C']: a product with the neighbours side by side.
 
-        XLA's convolution says the same, and takes five times as long on a CPU where layers are a loop.
+        XLA's convolution says the same. On a CPU it is faster outside of loops, and many times slower where layers are a loop.
         """
         keys, wide = x.shape[2], weights.shape[-1]
         before = (wide - 1) // 2

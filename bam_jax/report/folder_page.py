@@ -233,16 +233,16 @@ def _ratio_sections(curves: Curves, main: str, context: int) -> list[Section]:
     first = {seed.seed: seed.values for seed in curves[main].seeds}
     lengths = _spaced(curves[main].lengths)
     rows: list[list[Words]] = []
-    for label, curve in curves.items():
+    for label in [label for label in curves if label != main]:
         cells: list[Words] = []
         for length in lengths:
             ratios = [
                 seed.values[length] / first[seed.seed][length]
-                for seed in curve.seeds
+                for seed in curves[label].seeds
                 if seed.seed in first and length in seed.values and length in first[seed.seed]
             ]
             cells.append(_ratio(ratios) if len(ratios) > 1 else "–")
-        if label != main and any(cell != "–" for cell in cells):
+        if any(cell != "–" for cell in cells):
             rows.append([label, *cells])
     text = f"""The perplexity of each row divided by that of {main} with the same seed: geometric means with 95% t intervals over
         the seeds that both have."""

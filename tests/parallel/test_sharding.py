@@ -288,7 +288,7 @@ METHODS = {
 
 
 def longest(*values):
-    """What only the longest suite takes."""
+    """A case that only the longest suite takes."""
     return pytest.param(*values, marks=pytest.mark.endurance)
 
 
