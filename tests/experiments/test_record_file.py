@@ -19,7 +19,7 @@ from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment, jobs, papers, record_file, results, tables
 from bam_jax.experiments.experiment import Column, Row, Table, tabled
-from bam_jax.experiments.record_lines import DROPPED, kept_text, pack, unpack
+from bam_jax.experiments.record_lines import DROPPED, kept_text, key_of, pack, unpack
 from bam_jax.report import tables_page
 from bam_jax.report.run_priors import find_priors
 from bam_jax.system import jsonl
@@ -272,3 +272,13 @@ def test_a_changed_line_is_noticed(place):
     place.file.write_text(place.file.read_text().replace('"n":3', '"n":4', 1))
     with pytest.raises(UserError, match="was changed after it was written"):
         record_file.read(place.file)
+
+
+@pytest.mark.parametrize("path", sorted(Path("experiments/records").rglob("*.jsonl")), ids=lambda path: path.stem)
+def test_the_repositorys_own_files_are_as_they_were_written(path):
+    lines = [*jsonl.read(path)]
+    assert lines
+    for line in lines:  # a key says what its line holds, by which a later machine knows what is there
+        name = next(name for name in ("cells", "key", "run") if name in line)
+        if name != "cells":
+            assert line.pop(name) == key_of(line)
