@@ -22,7 +22,9 @@ def get_config() -> ml_collections.ConfigDict:
     read = lambda name: runpy.run_path(str(Path(__file__).with_name(name)))["get_config"]()
     config, encoder = read("bert_base_msmarco.py"), read("quickstart_encoder.py")
     config.model.update(encoder.model)
-    config.data.update({"source": "corpora/inverse-cloze/triplets", "tokenizer": encoder.data.tokenizer})
+    problem = "corpora/inverse-cloze"
+    triplets = {"source": f"{problem}/triplets", "held_out_source": f"{problem}/held_out_triplets"}
+    config.data.update({**triplets, "tokenizer": encoder.data.tokenizer})
     config.optimizer.update({"rate": 1e-3, "warmup": 20, "accumulate": 1})
     config.update({"context": 64, "batch": 32, "steps": 400})
     return config

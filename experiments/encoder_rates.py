@@ -1,9 +1,9 @@
-"""The search for the learning rates of the small scale's encoders: every method has three tries in both of its trainings.
+"""The search for the learning rates of the small scale's encoders: every method has as many tries in both of its trainings.
 
 Masked tokens come first. The tries of triplets go on from each method's own best.
 
 Command:  python experiments/encoder_rates.py
-Hardware: a CPU or one GPU; 30 models of masked tokens, and 30 that go on from ten of them with triplets.
+Hardware: a CPU or one GPU; 30 models of masked tokens, and 40 that go on from ten of them with triplets.
 Corpus:   the first step makes corpora/inverse-cloze of Python's documentation.
 Expected: experiments/encoder_rates.json, which the scale reads. experiments/records/encoder_rates.jsonl has what was measured:
           a search that was stopped goes on from there, on any machine.
@@ -24,12 +24,13 @@ from bam_jax.system import errors
 
 SEEDS = (100, 101)
 """The seeds of training; verdicts have others."""
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = {small.MASKED: (1e-3, 3e-3, 1e-2), small.TRIPLETS: (3e-4, 1e-3, 3e-3, 1e-2)}
+"""The tries of each training; that with triplets goes on from weights that another rate has made."""
 
 
 def _tries(kind: str) -> dict[str, Sequence[Rates]]:
     """The tries of each method in a training, by learner."""
-    tried = tuple({"optimizer.rate": rate} for rate in RATES)
+    tried = tuple({"optimizer.rate": rate} for rate in RATES[kind])
     return {small.learner(method, kind): tried for method in paper_encoders.ENCODER_METHODS}
 
 

@@ -2,21 +2,22 @@
 
     python -m bam_jax.data.make_retrieval --source=stdlib --vocab=2048 --out=corpora/inverse-cloze
 
-Writes texts.jsonl and triplets.jsonl to train on, corpus.jsonl and queries.jsonl of other documents to test with. With --vocab it
-also trains a tokenizer on the texts, bpe.json, and prepares the triplets with it: the folder triplets. The same text and options
-give the same files.
+Writes texts.jsonl and triplets.jsonl to train on; corpus.jsonl, queries.jsonl and test_triplets.jsonl of others to test with; and
+held_out_triplets.jsonl of documents whose text alone is trained on. With --vocab it also trains a tokenizer on the texts,
+bpe.json, and prepares the triplets with it: a folder for each of their files. The same text and options give the same files.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from bam_jax.config.sections import TRIPLET
 from bam_jax.data.prepared.preparing import prepare
 from bam_jax.data.prepared.request import PreparationRequest
 from bam_jax.data.sources.corpus import check_outside
 from bam_jax.data.sources.source import Source
 from bam_jax.data.sources.texts import read_texts
-from bam_jax.data.tasks.inverse_cloze import InverseCloze, Sizes, make
+from bam_jax.data.tasks.inverse_cloze import Sizes, make
 from bam_jax.data.tokenizers import BPETokenizer
 from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.system import errors, files, lock
@@ -25,8 +26,8 @@ from bam_jax.system.errors import UserError
 LAST = "queries.jsonl"
 TOKENIZER = "bpe.json"
 SHARD_TOKENS = 2**26
-HELD_OUT = 1500
-"""Triplets to hold out, a fifth of all at most."""
+TRIPLETS = ("triplets", "held_out_triplets", "test_triplets")
+"""The files that are prepared."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -57,7 +58,8 @@ def main(argv: Sequence[str]) -> None:
         for name, text in contents.items():
             files.write_atomically(out / name, text)
         if given.vocab is not None:
-            _prepare(out, made)
+            for name in TRIPLETS:
+                _prepare(out, name)
         files.write_atomically(out / LAST, queries)  # last: with it the folder is whole
     print(
         f"{out}: {len(made.triplets)} triplets of {len(made.texts)} documents to train on, "
@@ -90,17 +92,17 @@ def _check_own(path: Path, text: str) -> None:
         raise UserError(f"{path} holds something else than this command writes; move it, or give another --out")
 
 
-def _prepare(out: Path, made: InverseCloze) -> None:
-    """Prepare the triplets with the tokenizer of the texts to train on, as `bam_jax.data.prepare` does."""
-    folder = out / "triplets"
-    source = Source(str(out / "triplets.jsonl"), fields=tuple(made.triplets[0]))
+def _prepare(out: Path, name: str) -> None:
+    """Prepare triplets with the tokenizer of the texts to train on, as `bam_jax.data.prepare` does."""
+    folder = out / name
+    source = Source(str(out / f"{name}.jsonl"), fields=TRIPLET)
     request = PreparationRequest(
         source,
         preset=None,
         tokenizer=BPETokenizer(str(out / TOKENIZER)),
         seed=0,
         holdout_tokens=0,
-        holdout_records=min(HELD_OUT, len(made.triplets) // 5),
+        holdout_records=0,
         max_tokens=None,
         max_records=None,
         sample_records=None,

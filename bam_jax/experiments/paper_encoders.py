@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bam_jax.evals.contrastive import Contrastive
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.retrieval import Retrieval
 from bam_jax.experiments import small
@@ -115,6 +116,20 @@ def masked_perplexity(length: int, scale: str) -> MaskedPerplexity:
     measured = {"toy": 2**15, "small": 2**18, "paper": 2**24}[scale]
     text = {"data.held_out_source": f"{PROBLEM}/corpus.jsonl"} if scale == "small" else {}
     return MaskedPerplexity((tokens(length, scale, SHRINK),), tokens=measured, overrides=text)
+
+
+def contrastive_loss(length: int, scale: str) -> Contrastive:
+    """Contrastive loss at a length of the paper; at the small scale of triplets of the documents that are tested with.
+
+    A batch has as many triplets as in training: a loss depends on the number of candidates.
+
+    Args:
+        length: tokens, the paper's.
+        scale: "toy", "small" or "paper".
+    """
+    batch = 128 if scale == "paper" else _CONTRASTIVE[scale]["batch"]
+    text = {"data.held_out_source": f"{PROBLEM}/test_triplets"} if scale == "small" else {}
+    return Contrastive((tokens(length, scale, SHRINK),), batch=batch, overrides=text)
 
 
 def retrieval(length: int, scale: str, scorer: str = "encoder") -> Retrieval:

@@ -40,3 +40,11 @@ def test_table_3_measures_the_same_runs():
         for path in (FILE, FILE.with_name("cable_table3_retrieval.py"))
     ]
     assert names[0] == names[1]
+
+
+def test_a_verdict_is_of_triplets_that_chose_no_rate():
+    runs = [job for root in jobs.jobs(experiment.load(FILE, scale="small")) for job in root.then]
+    for job in runs:
+        chose = job.config.data.held_out_source
+        assert {each.overrides["data.held_out_source"] for each in job.row.evaluations}.isdisjoint({"", chose})
+        assert chose not in ("", job.config.data.source)

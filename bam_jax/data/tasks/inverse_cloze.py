@@ -3,6 +3,9 @@
 Documents are divided into those to train on and those to test with. Of the first come short triplets; of the others long
 documents, whose queries stood anywhere in them: most answers lie far behind the tokens that training has seen at once.
 
+Triplets are held out with their documents. What stands around a sentence is the query or the positive of its neighbours, so a
+triplet that is held out alone has been learned with them.
+
 A pool of all rows sees every token whatever attention reaches. So the problem does not ask whether attention finds a far
 token, but whether the rows of a long text are still worth averaging: it measures robustness to length.
 
@@ -23,6 +26,9 @@ from bam_jax.system.errors import UserError
 
 SHORTEST, LONGEST, WORDS = 40, 200, 6
 """Characters of a sentence that may be a query, and its words at least: shorter ones ask for nothing in particular."""
+
+HELD_OUT = 0.2
+"""The share of the characters to train on of which no triplet is trained on."""
 
 _END = re.compile(r"(?<=[.!?:])\s+|\n\s*\n")
 
@@ -60,7 +66,9 @@ class InverseCloze:
 
     Args:
         texts: {"text"} of the documents to train on, for a tokenizer and for masked language modelling.
-        triplets: {"query", "positive", "negative"} of the same documents.
+        triplets: {"query", "positive", "negative"} of most of the same documents.
+        held_out_triplets: of the rest of them, by which choices are made.
+        test_triplets: of the documents to test with.
         corpus: {"docid", "text"} of the others, as MLDR has it.
         queries: {"query_id", "query", "positive_passages": [{"docid", "text"}]} as MLDR has it, with "kind" (title or
             sentence) and "character", the place in the document where the sentence stood.
@@ -68,6 +76,8 @@ class InverseCloze:
 
     texts: list[dict[str, Any]]
     triplets: list[dict[str, Any]]
+    held_out_triplets: list[dict[str, Any]]
+    test_triplets: list[dict[str, Any]]
     corpus: list[dict[str, Any]]
     queries: list[dict[str, Any]]
 
@@ -97,13 +107,15 @@ def make(texts: Iterable[str], sizes: Sizes, *, seed: int) -> InverseCloze:
     trained, tested = _divide([sentences for sentences in unique if sentences], sizes.test, seed)
     rng = np.random.default_rng(seed)
     corpus, queries = _test(tested, counts, sizes, rng)
-    triplets = _triplets(trained, counts, sizes.passage, rng)
-    if not triplets or len(corpus) < 2 or not queries:
+    learned, held_out = _divide(trained, HELD_OUT, seed)
+    triplets = [_triplets(group, counts, sizes.passage, rng) for group in (learned, held_out, tested)]
+    if not all(triplets) or len(corpus) < 2 or not queries:
         raise UserError(
-            f"the text gives {len(triplets)} triplets, {len(corpus)} documents and {len(queries)} queries, too few; "
-            "give more text, or a smaller --document"
+            f"the text gives {' + '.join(str(len(group)) for group in triplets)} triplets to train on, to hold out and to test "
+            f"with, {len(corpus)} documents and {len(queries)} queries, too few; give more text, or a smaller --document"
         )
-    return InverseCloze([{"text": " ".join(sentences)} for sentences in trained], triplets, corpus, queries)
+    whole = [{"text": " ".join(sentences)} for sentences in trained]
+    return InverseCloze(whole, triplets[0], triplets[1], triplets[2], corpus, queries)
 
 
 def cut_sentences(text: str) -> list[str]:
@@ -130,7 +142,7 @@ def _is_question(sentence: str, counts: Counter[str]) -> bool:
 
 
 def _divide(texts: Sequence[list[str]], share: float, seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Texts to train on and texts to test with, each in the order of the source.
+    """Texts to train on, and some others, two at least, which have a share of the characters; each in the order of the source.
 
     Texts are drawn by their hashes: what is added to a source moves none of the others from one side to the other.
     """
@@ -139,7 +151,7 @@ def _divide(texts: Sequence[list[str]], share: float, seed: int) -> tuple[list[l
     rank = lambda number: hashlib.sha256(f"{seed}\0{' '.join(texts[number])}".encode("utf-8", "replace")).digest()
     tested = set[int]()
     for number in sorted(range(len(texts)), key=rank):
-        if room > 0:
+        if room > 0 or len(tested) < 2:  # a negative is of another text
             tested.add(number)
             room -= size(texts[number])
     train = [sentences for number, sentences in enumerate(texts) if number not in tested]

@@ -29,6 +29,14 @@ def text(n):
 TEXTS = [text(n) for n in range(12)]
 
 
+def whole_texts():
+    return [" ".join(cut_sentences(each)) for each in TEXTS]
+
+
+def trained_texts(made):
+    return {record["text"] for record in made.texts}
+
+
 @pytest.fixture(scope="module")
 def made():
     return make([*TEXTS, TEXTS[3]], SIZES, seed=0)
@@ -62,14 +70,27 @@ def test_answers_stand_in_all_parts_of_long_documents(made):
     assert len(titles) == len(made.corpus) and all(record["character"] == 0 for record in titles)
 
 
-def test_a_triplet_is_a_sentence_and_what_stood_around_it(made):
-    trained = [record["text"] for record in made.texts]
-    for record in made.triplets:
-        (home,) = [text for text in trained if record["query"] in text]
+@pytest.mark.parametrize("name", make_retrieval.TRIPLETS)
+def test_a_triplet_is_a_sentence_and_what_stood_around_it(made, name):
+    homes = [text for text in whole_texts() if (text in trained_texts(made)) != (name == "test_triplets")]
+    for record in getattr(made, name):
+        (home,) = [text for text in homes if record["query"] in text]
         assert record["query"] not in record["positive"]
         assert all(sentence in home for sentence in cut_sentences(record["positive"]))
         assert not any(sentence in home for sentence in cut_sentences(record["negative"])[:1])
         assert SHORTEST <= len(record["positive"]) <= SIZES.passage + 2 * LONGEST
+
+
+def test_triplets_that_are_held_out_have_no_sentence_of_the_others(made):
+    told = {}
+    for name in make_retrieval.TRIPLETS:
+        records = getattr(made, name)
+        texts = [text for record in records for text in record.values()]
+        told[name] = {sentence for text in texts for sentence in cut_sentences(text) if "at the end" not in sentence}
+        assert len(told[name]) > 50
+    first, second, third = told.values()
+    assert first.isdisjoint(second | third) and second.isdisjoint(third)
+    assert 0 < len(made.held_out_triplets) < len(made.triplets)
 
 
 def test_nothing_of_the_test_is_trained_on(made):
@@ -114,15 +135,18 @@ def test_the_command_writes_files(tmp_path, capsys):
     ]
     assert not command(*asked) and "triplets of" in capsys.readouterr().out
     expected = make(TEXTS, SIZES, seed=0)
-    for name in ("texts", "triplets", "corpus", "queries"):
+    for name in ("texts", *make_retrieval.TRIPLETS, "corpus", "queries"):
         lines = (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == getattr(expected, name)
     (tmp_path / "out" / "queries.jsonl").unlink()  # killed before the end: the same command goes on
     assert not command(*asked, "--vocab=300")
     config = configs.from_dict({"context": 32, "batch": 4, "model": {"causal": False}, "data": {"task": "triplets"}})
     tokenizer = tokenizers.tokenizer(f"bpe:{tmp_path}/out/bpe.json")
-    data = dataclasses.replace(config.data, source=f"{tmp_path}/out/triplets", tokenizer=tokenizer.spec)
-    batch = next(loader.batches(dataclasses.replace(config, data=data), tokenizer))
+    folders = {"source": f"{tmp_path}/out/triplets", "held_out_source": f"{tmp_path}/out/held_out_triplets"}
+    data = dataclasses.replace(config.data, **folders, tokenizer=tokenizer.spec)
+    config = dataclasses.replace(config, data=data)
+    batch = next(loader.batches(config, tokenizer))
+    assert len(loader.held_out_triplets(config, tokenizer, 32)) == len(expected.held_out_triplets)
     assert batch["positive"].shape == (4, 32)
     query = tokenizer.decode(batch["query"][0, : batch["query_length"][0]])
     assert any(record["query"].startswith(query) for record in expected.triplets)
