@@ -41,7 +41,7 @@ def label_of(learner: str, number: int) -> str:
     return f"{learner}, try {number}"
 
 
-def best(scores: Sequence[Mapping[str, float]]) -> int:
+def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0) -> int:
     """The number of the best try; the first of equals.
 
     >>> best([{"accuracy": 1.0, "perplexity": 5.0}, {"accuracy": 1.0, "perplexity": 4.0}, {"accuracy": 0.9, "perplexity": 3.0}])
@@ -49,11 +49,12 @@ def best(scores: Sequence[Mapping[str, float]]) -> int:
 
     Args:
         scores: of each try, its accuracy, its perplexity or loss, or one of each.
+        enough: the accuracy that no greater one is better than.
     """
 
     def rank(score: Mapping[str, float]) -> tuple[float, ...]:
         losses = [score[name] for name in ("perplexity", "loss") if name in score]
-        return (-score["accuracy"] if "accuracy" in score else 0.0, *losses)
+        return (-min(score["accuracy"], enough) if "accuracy" in score else 0.0, *losses)
 
     return min(range(len(scores)), key=lambda number: rank(scores[number]))
 
@@ -79,7 +80,7 @@ def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
 
 
 def search(
-    path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path, *, records: str = ""
+    path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path, *, records: str = "", enough: float = 1.0
 ) -> dict[str, Any]:
     """Does what is missing of a search, and writes which rates each learner is to have.
 
@@ -89,6 +90,7 @@ def search(
         folder: of the runs.
         out: the file to write: the rule, what was found and the rates.
         records: the file of records, which count as measured without the runs' folders; "": none.
+        enough: see `best`.
 
     Returns:
         What was written.
@@ -105,18 +107,21 @@ def search(
     for learner, tried in tries.items():
         mine = [scores[label_of(learner, number)] for number in range(len(tried))]
         found[learner] = [{**rates, **score} for rates, score in zip(tried, mine, strict=True)]
-        rates[learner] = dict(tried[best(mine)])
-    result = {"command": f"python experiments/{path.name}", "rule": RULE, "found": found, "rates": rates}
+        rates[learner] = dict(tried[best(mine, enough)])
+    rule = RULE if enough == 1.0 else f"{RULE}; an accuracy of {enough:g} is as good as any greater"
+    result = {"command": f"python experiments/{path.name}", "rule": rule, "found": found, "rates": rates}
     files.write_atomically(out, json.dumps(result, indent=2) + "\n")
     return result
 
 
-def command(path: Path, tries: Mapping[str, Sequence[Rates]], out: Path, argv: Sequence[str]) -> None:
+def command(
+    path: Path, tries: Mapping[str, Sequence[Rates]], out: Path, argv: Sequence[str], *, enough: float = 1.0
+) -> None:
     """The command line of a search: does what is missing, and writes the file of rates.
 
     Args:
         path: the experiment's file; records/NAME.jsonl beside it has what was measured.
-        tries, out: see `search`.
+        tries, out, enough: see `search`.
         argv: the arguments.
 
     Raises:
@@ -127,5 +132,5 @@ def command(path: Path, tries: Mapping[str, Sequence[Rates]], out: Path, argv: S
         "--runs", type=Path, default=Path("runs") / path.stem, help=f"folder of the runs (runs/{path.stem})"
     )
     records = path.with_name("records") / f"{path.stem}.jsonl"
-    result = search(path, tries, parser.parse_args(argv).runs, out, records=str(records))
+    result = search(path, tries, parser.parse_args(argv).runs, out, records=str(records), enough=enough)
     print(f"wrote {out}: {result['rates']}")

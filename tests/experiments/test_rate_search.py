@@ -46,3 +46,6 @@ def test_perplexity_decides_between_equal_accuracies_and_where_no_keys_are_plant
     assert rate_search.best([{"accuracy": 0.5, "perplexity": 3.0}, {"accuracy": 0.5, "perplexity": 2.0}]) == 1
     assert rate_search.best([{"perplexity": 2.0}, {"perplexity": 2.0}, {"perplexity": 3.0}]) == 0
     assert rate_search.best([{"loss": 2.0}, {"loss": 1.0}]) == 1
+    found, lost = {"accuracy": 1.0, "perplexity": 3.0}, {"accuracy": 0.94, "perplexity": 1.0}
+    tries = [found, {"accuracy": 0.96, "perplexity": 2.0}, lost]
+    assert rate_search.best(tries) == 0 and rate_search.best(tries, enough=0.95) == 1
