@@ -55,7 +55,7 @@ NOTES = (
     was looked for.""",
     """20 prompts a cell (40 in the first row, 10 at 500×) are worth about ±.1 for one model, ±.2 where it finds half of the
     keys, and one training seed says nothing about a baseline's spread: baselines less than .2 apart are
-    not told apart.""",
+    not told apart. BAM SSMax's seed is the least of its eight in the README's table, whose mean at 64× is .82.""",
     """A baseline that does not find the keys at 1× has not learned the task at any of its rates: what it does
     beyond says nothing of its reach.""",
     """Perplexity is per character, of text without keys, and says nothing about reaching far: Local RoPE,

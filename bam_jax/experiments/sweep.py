@@ -200,7 +200,7 @@ class Sweep:
         if recorder.file is None:
             return self.jobs
         todo = [job for job in self.rows if not recorder.is_done(job)]
-        said = f"{recorder.file} has all of {len(self.rows) - len(todo)} of {len(self.rows)} rows"
+        said = f"{recorder.file} holds {len(self.rows) - len(todo)} of {len(self.rows)} rows whole"
         asked = {job.digest for root in self.rows for job in (root, *root.then)}
         others = [run.name for digest, run in record_file.read(recorder.file).items() if digest not in asked]
         if others:

@@ -80,7 +80,9 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
     tested = [judgement for said in judged.values() for judgement in said if judgement.p is not None]
     told = sum(judgement.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED) for judgement in tested)
     level = (
-        f", and told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}" if told else ""
+        f"; they are told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}"
+        if told
+        else ""
     )
     found = {judgement.verdict for said in judged.values() for judgement in said}
     shown = [verdict for verdict in Verdict if verdict in found]
@@ -88,7 +90,10 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
         [verdict.value, *(str(count_verdicts(said, verdict)) for said in judged.values()), MEANINGS[verdict]]
         for verdict in shown
     ]
-    text = f"{PROCEDURE.strip()} {len(tested)} claims are tested here{level}. The criteria are {frozen}."
+    text = (
+        f"{PROCEDURE.strip()} {len(tested)} claims are tested here, those with a condition that is not shown among them and "
+        f"counts of parameters not{level}. The criteria are {frozen}."
+    )
     return Section("What the verdicts mean", text, table=page.Table(["verdict", *judged, "meaning"], rows))
 
 

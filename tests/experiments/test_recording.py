@@ -85,7 +85,7 @@ def run(place, folder, *options):
 
 def test_what_is_recorded_is_not_done_again_without_the_folders(place, capsys):
     assert run(place, "one") == 0
-    assert len(place.done) == 8 and f"{place.file} has all of 0 of 3 rows" in capsys.readouterr().err
+    assert len(place.done) == 8 and f"{place.file} holds 0 of 3 rows whole" in capsys.readouterr().err
     found = record_file.read(place.file)
     assert sorted(each.name for each in found.values()) == ["base-seed0", "first-seed0", "first-seed1", "next-seed0"]
     source = next(iter(found.values())).source
@@ -93,7 +93,7 @@ def test_what_is_recorded_is_not_done_again_without_the_folders(place, capsys):
     text = place.file.read_text()
     assert run(place, "two") == 0
     assert not place.done and place.file.read_text() == text
-    assert f"{place.file} has all of 3 of 3 rows\n" in capsys.readouterr().err
+    assert f"{place.file} holds 3 of 3 rows whole\n" in capsys.readouterr().err
     assert run(place, "two", "--only=first-seed1") == 0 and not place.done
     assert run(place, "two", "--print") == 0 and not capsys.readouterr().out
     assert run(place, "one", "--records=") == 0
