@@ -146,9 +146,9 @@ def test_the_three_readings_of_z_agree(rng):
     np.testing.assert_allclose(sum(terms), free_energy, rtol=1e-9, atol=1e-12)
     assert all(np.all(term >= -1e-12) for term in terms)
     joint, p_content, p_position, _ = theory.factors(content, position, seen)
-    direct = np.sum(joint * np.log(np.where(seen, joint / (p_content * p_position), 1), where=seen), -1, where=seen)
+    direct = np.sum(joint * np.log(np.where(seen, joint / (p_content * p_position), 1)), -1, where=seen)
     np.testing.assert_allclose(free_energy, direct, rtol=1e-9, atol=1e-12)
-    divergence = lambda q: np.sum(joint * np.log(np.where(seen, joint / q, 1), where=seen), -1, where=seen)
+    divergence = lambda q: np.sum(joint * np.log(np.where(seen, joint / q, 1)), -1, where=seen)
     np.testing.assert_allclose(terms.kl_content, divergence(p_content), atol=1e-12)
     np.testing.assert_allclose(terms.kl_prior, divergence(p_position), atol=1e-12)
 
