@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bam_jax.report import tables_page
 from bam_jax.system import errors
+from bam_jax.system.errors import UserError
 
 
 def main(argv: Sequence[str]) -> None:
@@ -34,6 +35,8 @@ def main(argv: Sequence[str]) -> None:
     formats = "page: all of it, also into files (the default); markdown: only the grids, no files; figures: curves as SVG files"
     parser.add_argument("--format", choices=("page", "markdown", "figures"), default="page", help=formats)
     given = parser.parse_args(argv)
+    if given.records and not Path(given.records).is_file():
+        raise UserError(f"--records={given.records} is no file; give what a sweep has recorded, or --records= for none")
     if given.format == "markdown":
         print(
             "\n".join(tables_page.grids_to_markdown(given.experiments, given.runs, given.scale, given.records)), end=""

@@ -27,7 +27,7 @@ NOTES = (
     "of which six find less than 90% of the keys at 64 times the training context; the second, with 9 nats, after 14, of "
     "which one finds 5%; the third, whose widest near head is nearly a window, after 6, of which one finds 5%. The present "
     "start follows from what these eight had in common (docs/prior_study.md). The verdicts do not count the tries. Who does "
-    "takes a quarter of the level, .0125, at which three verdicts fall: that of all depths, that of 4 layers at 500 times the "
+    "takes a quarter of the level .05, at which three verdicts fall: that of all depths, that of 4 layers at 500 times the "
     "training context, and that of 6 layers beside BAM at 64 times.",
     "BAM ladder is BAM's prior, with one head of a layer that starts by looking far, others that start by looking near, of "
     "which the widest takes 16 nats from a key one training context away, a trained location, and Scalable Softmax over the "
@@ -36,10 +36,10 @@ NOTES = (
     "A claim of accuracy at one depth is of the mean over ten seeds, and does not say that each model does it: ten of ten "
     "seeds leave .69 to 1 of all. It cannot tell this form from one that fails now and then: two of 32 models of 2 layers of the "
     "second form lost their keys, and a form that fails as often passes ten of ten at one depth with a chance of .52.",
-    "Models of one seed share texts and prompts at all depths, and the claim over all depths counts them as 40 independent ones, "
-    "which it calls seeds; its verdict stands on that. Counted by seed, ten of ten have the one-sided p-value .35 and decide "
-    "nothing. If two models of a seed agreed with a correlation of .3, 40 of 40 would have .06, not .015. A verdict on it needs "
-    "20 claims of the page that have one.",
+    "Models of one seed share texts and prompts at all depths, and the claim over all depths counts them as 40 independent "
+    "seeds; its verdict stands on that. Counted by seed, ten of ten have the one-sided p-value .35 and decide nothing. If two "
+    "models of a seed agreed with a correlation of .3, 40 of 40 would have .06, not .015. This two-sided .03 is told apart only "
+    "since 20 claims of the page or more have a verdict.",
     "Perplexity is of 32,768 characters, on which the method and the rates were chosen as well; that text leaves .2 to .3% of a "
     "ratio in doubt. ALiBi was 8 to 12% higher in the screening, so that the claims against it are no test.",
 )

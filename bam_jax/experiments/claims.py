@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import math
+import reprlib
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -249,4 +250,12 @@ def load(path: Path) -> ClaimsFile:
                     "first lines, as experiments/claims_prior.py does"
                 )
         own = {field: names[name] for field, name in (("frozen", "FROZEN"), ("title", "TITLE")) if name in names}
-        return ClaimsFile(names["get_claims"](), names["NOTES"], **own)
+        said, notes = names["get_claims"](), names["NOTES"]
+    lists = isinstance(said, Mapping) and all(isinstance(some, Sequence) for some in said.values())
+    if not lists or not all(isinstance(claim, Claim) for some in said.values() for claim in some):
+        raise UserError(f"{path}: get_claims() returns {reprlib.repr(said)}; it must be lists of Claim by paper")
+    if isinstance(notes, str) or not isinstance(notes, Sequence) or not all(isinstance(note, str) for note in notes):
+        raise UserError(
+            f"{path}: NOTES is {reprlib.repr(notes)}; it must be a tuple of strings, the page's first lines"
+        )
+    return ClaimsFile(said, notes, **own)

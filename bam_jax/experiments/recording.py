@@ -73,7 +73,9 @@ class Recorder:
         """The evaluations of which the file has not all."""
         run = record_file.find(self.file, job.digest)
         measured = RunResults(run.cells, run.stops) if run else RunResults((), ())
-        return [each for each in job.row.evaluations if not tables.is_measured(each, job, measured)]
+        # Each evaluation has the changes of the row that asks for it; the job's are those of one of them.
+        plain = dataclasses.replace(job, row=dataclasses.replace(job.row, changes={}))
+        return [each for each in job.row.evaluations if not tables.is_measured(each, plain, measured)]
 
 
 def _has_weights(job: Job, folder: Path) -> bool:

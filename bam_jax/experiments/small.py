@@ -132,7 +132,10 @@ def chosen_rates(name: str, file: Path = RATES) -> dict[str, float]:
     search = f"python experiments/{file.stem}.py"
     if not file.is_file():
         raise UserError(f"no {file}; give the command in a clone, after {search}")
-    rates = json.loads(file.read_text())["rates"]
+    try:
+        rates = json.loads(file.read_text())["rates"]
+    except (ValueError, TypeError, LookupError) as error:
+        raise UserError(f"{file} is not what {search} writes ({error!r}); put it back, or run that command") from error
     if name not in rates:
         raise UserError(f"{file.name} has no rates of {name!r}; run {search}, which lists the learners")
     return dict(rates[name])

@@ -49,3 +49,13 @@ def test_a_row_from_the_corpus_to_the_table(tmp_path, monkeypatch, capsys, name,
     tables.main([str(path), "--scale=small", f"--runs={tmp_path / 'runs'}"])
     written = capsys.readouterr().out
     assert "(small scale)" in written and "BAM SSMax" in written and "—" not in written.partition("BAM SSMax")[2]
+
+
+@pytest.mark.full  # it reads all records
+def test_the_committed_records_hold_all_that_the_page_of_claims_was_made_from(tmp_path):
+    encoders = {"cable_figure6_mlm", "cable_figure7_contrastive", "cable_table3_retrieval"}
+    files = [
+        str(path) for each in ("bam", "cable") for path in EXPERIMENTS.glob(f"{each}_*.py") if path.stem not in encoders
+    ]
+    asked = Sweep.load(files, runs=tmp_path, scale="small")
+    assert len(asked.rows) == 504 and asked.find_unrecorded() == asked.compared

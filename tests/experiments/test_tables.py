@@ -376,3 +376,8 @@ def test_numbers_are_read_as_printed(value, sign):
 def test_other_texts_are_no_numbers(text):
     with pytest.raises(UserError, match="is not a number as tables print them"):
         parse_number(text)
+
+
+def test_a_file_of_records_that_is_asked_for_is_there():
+    with pytest.raises(UserError, match=r"--records=nowhere\.jsonl is no file"):
+        tables_command.main(["experiments/headline.py", "--records=nowhere.jsonl"])

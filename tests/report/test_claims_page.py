@@ -66,3 +66,18 @@ def test_clusters_are_counted_among_learned_shapes(tmp_path, monkeypatch, shapes
     monkeypatch.setattr(priors, "learned_priors", lambda run: Heads(learned, learned, learned))
     (criterion,) = check(measured).criteria
     assert (criterion.met, criterion.n) == (holds, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("NOTES = ()\ndef get_claims(): return 3", r"get_claims\(\) returns 3; it must be lists of Claim by paper"),
+        ("NOTES = ()\ndef get_claims(): return {'a': [3]}", r"returns \{'a': \[3\]\}; it must be lists of Claim"),
+        ("NOTES = 3\ndef get_claims(): return {}", "NOTES is 3; it must be a tuple of strings"),
+        ("NOTES = 'a note'\ndef get_claims(): return {}", "NOTES is 'a note'; it must be"),
+    ],
+)
+def test_a_claims_file_of_other_things_is_named(tmp_path, text, says):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UserError, match=says):
+        claims_command.main([str(tmp_path / "mine.py")])
