@@ -9,6 +9,7 @@ joined line by line.
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,6 +125,13 @@ def _read(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]:
             cells, stops = records.merge(older.cells, run.cells), [*older.stops, *run.stops]
             run = dataclasses.replace(run, cells=cells, stops=stops)
         found[digest] = run
+    if jsonl.is_torn(path):
+        print(
+            f"{path}: its last line is not whole and is left out; put it back from a copy, or sweep again",
+            file=sys.stderr,
+        )
+    elif not found:
+        print(f"{path} holds no runs", file=sys.stderr)
     return found
 
 

@@ -147,6 +147,13 @@ class Section:
     folded: bool = False
 
 
+HEAD = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+)
+"""How every page begins, by which a page of another is told from one of these."""
+
+
 def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ()) -> str:
     """The page in one file that needs no network; its drawings follow the reader's light or dark colours.
 
@@ -159,9 +166,7 @@ def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ())
     above = f"<nav>{' / '.join(_inline(link) for link in trail)} /</nav>\n" if trail else ""
     script = f"<script>{SCRIPT}</script>\n" if "class=sortable" in body else ""
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"{HEAD}<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         f"{above}<h1>{html.escape(title)}</h1>\n{body}\n{script}</body>\n</html>\n"
     )
 

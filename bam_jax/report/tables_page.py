@@ -17,7 +17,7 @@ from bam_jax.render.page import Estimated, Section, Words
 from bam_jax.report.cell_words import cell_formatter, cell_value, describe_interval, end_formatter, format_value
 from bam_jax.report.paper_figures import draw_curves
 from bam_jax.system.errors import UserError
-from bam_jax.system.files import write_atomically
+from bam_jax.system.files import keep_other, write_atomically
 
 HEAD = ("row", "column", "ours", "95% interval", "paper", "ours - paper", "seeds")
 CSV_HEAD = ("table", "row", "column", "ours", "low", "high", "paper", "difference", "seeds", "values", "note")
@@ -56,11 +56,18 @@ def write(
         sections = tables_sections(made, entries)
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"
         markdown = page.to_markdown(made.heading, sections)
-        texts = {"md": markdown, "html": page.to_html(made.heading, sections), "csv": to_csv(made, entries)}
+        texts = {"html": page.to_html(made.heading, sections), "md": markdown, "csv": to_csv(made, entries)}
+        _keep_other([Path(f"{name}.{suffix}") for suffix in texts])
         out.mkdir(parents=True, exist_ok=True)
-        for suffix, text in texts.items():
+        for suffix, text in texts.items():  # the page first: beside it the others are taken for this command's
             write_atomically(Path(f"{name}.{suffix}"), text)
         yield name, markdown
+
+
+def _keep_other(paths: Sequence[Path]) -> None:
+    """Refuse to replace files of an experiment, its page first, that this command did not write."""
+    for path in paths[:1] if paths[0].exists() else paths:
+        keep_other(path, page.HEAD)
 
 
 def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, records: str | None = None) -> Iterator[str]:

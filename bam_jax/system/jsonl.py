@@ -172,12 +172,16 @@ def mend(path: Path) -> None:
     Args:
         path: a JSON-lines file; a missing one stays missing.
     """
-    if path.exists() and _is_torn(path):
+    if path.exists() and is_torn(path):
         keep(path, lambda record: True)
 
 
-def _is_torn(path: Path) -> bool:
-    """True where a file's last line has no end; only the last byte is read, since files grow and are mended often."""
+def is_torn(path: Path) -> bool:
+    """True where a file's last line has no end; only the last byte is read, since files grow and are mended often.
+
+    Args:
+        path: a file that is there.
+    """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))

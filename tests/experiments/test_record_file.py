@@ -268,6 +268,18 @@ def test_a_line_that_says_something_impossible_is_named(place, kind, path, value
     assert says in said and said.startswith(f"{place.file}, line {number + 1} ") and "\n" not in said
 
 
+def test_a_torn_last_line_and_an_empty_file_are_said(place, capsys):
+    whole = place.file.read_text()
+    assert len(record_file.read(place.file)) == 4 and not capsys.readouterr().err
+    place.file.write_text(whole[:-9])
+    record_file.read(place.file)
+    assert capsys.readouterr().err == (
+        f"{place.file}: its last line is not whole and is left out; put it back from a copy, or sweep again\n"
+    )
+    place.file.write_text("")
+    assert not record_file.read(place.file) and capsys.readouterr().err == f"{place.file} holds no runs\n"
+
+
 def test_a_changed_line_is_noticed(place):
     place.file.write_text(place.file.read_text().replace('"n":3', '"n":4', 1))
     with pytest.raises(UserError, match="was changed after it was written"):

@@ -71,3 +71,17 @@ def test_several_experiments_at_once(tmp_path, capsys):
     assert capsys.readouterr().out.count("\n# ") + 1 == 2
     names = {f"{path.stem}-paper.{end}" for path in files for end in ("md", "html", "csv")}
     assert {path.name for path in (tmp_path / "tables").iterdir()} == names
+
+
+def test_files_of_others_stay(tmp_path):
+    """The first write of an experiment's files replaces none; a later one replaces its own, whatever their titles were."""
+    given = ["experiments/headline.py"], tmp_path / "none", tmp_path / "out", "small"
+    for suffix in ("csv", "md", "html"):
+        theirs = tmp_path / "out" / f"headline-small.{suffix}"
+        theirs.parent.mkdir(exist_ok=True)
+        theirs.write_text("mine")
+        with pytest.raises(UserError, match=rf"headline-small\.{suffix} is there, and this command did not write it"):
+            list(tables_page.write(*given))
+        assert theirs.read_text() == "mine" and [*theirs.parent.iterdir()] == [theirs]
+        theirs.unlink()
+    assert len(list(tables_page.write(*given))) == 1 == len(list(tables_page.write(*given)))
