@@ -33,7 +33,7 @@ def get_experiment():
 CLAIMS = """
 from bam_jax.experiments.claims import Claim
 
-NOTES = {}
+NOTES = ()
 get_claims = lambda: {"Invented": []}
 """
 NO_RUN = "/none is not a run"
