@@ -41,7 +41,7 @@ METHODS = {
 METHODS["local RoPE, BAM SSMax"] |= PRIOR_RATE
 GROWING = {"encoding": "/".join([LOCAL] * 3 + ["nope:log_temperature=0.1"])}
 """The change at evaluation that makes RNoPE iRoPE: within the training context its factor is 1."""
-ROWS = {"iRoPE": "RNoPE", "iRoPE, gated": "RNoPE, gated"}
+GROWN = {"iRoPE": "RNoPE", "iRoPE, gated": "RNoPE, gated"}
 """The rows that are models of another, evaluated with `GROWING`."""
 
 SEEDS = tuple(range(400, 408))
@@ -75,7 +75,7 @@ def get_experiment(scale: str) -> Experiment:
     rows = [make_row(method, seeds, rates(method)) for method in METHODS]
     rows += [
         dataclasses.replace(make_row(method, seeds, rates(method)), label=label, changes=GROWING)
-        for label, method in ROWS.items()
+        for label, method in GROWN.items()
     ]
     keys = tuple(Column(f"{times}×", Passkey((times * CONTEXT,), trials=5)) for times in TIMES)
     text = tuple(Column(f"{times}×", Perplexity((times * CONTEXT,), tokens=2**17)) for times in TIMES)
@@ -92,4 +92,4 @@ def make_row(method: str, seeds: Sequence[int], rates: Mapping[str, float]) -> R
         seeds: of the training.
         rates: overrides.
     """
-    return Row(method, CONFIG, {**METHODS[method], "model.layers": 4, **rates}, tuple(seeds), changes={})
+    return Row(method, CONFIG, {**METHODS[method], "model.layers": 4, **rates}, tuple(seeds))

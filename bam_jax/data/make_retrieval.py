@@ -2,9 +2,10 @@
 
     python -m bam_jax.data.make_retrieval --source=stdlib --vocab=2048 --out=corpora/inverse-cloze
 
-Writes texts.jsonl and triplets.jsonl to train on; corpus.jsonl, queries.jsonl and test_triplets.jsonl of others to test with; and
-held_out_triplets.jsonl of documents whose text alone is trained on. With --vocab it also trains a tokenizer on the texts,
-bpe.json, and prepares the triplets with it: a folder for each of their files. The same text and options give the same files.
+Training has texts.jsonl and triplets.jsonl; a fifth of that text gives held_out_triplets.jsonl instead of triplets to train on.
+Tests have corpus.jsonl, queries.jsonl and test_triplets.jsonl, of other documents. With --vocab the command also trains a
+tokenizer on the texts, bpe.json, and prepares each file of triplets with it, in a folder of its name. The same text and options
+give the same files.
 """
 
 import argparse

@@ -9,7 +9,6 @@ joined line by line.
 import dataclasses
 import functools
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from bam_jax.evals import records
 from bam_jax.evals.records import Cell
 from bam_jax.experiments.record_lines import REMEDY, CellsLine, Header, RunLine, Source, kept_text, key_of, pack, unpack
 from bam_jax.models.head_parameters import head_parameters
-from bam_jax.system import jsonl, strict_json
+from bam_jax.system import console, jsonl, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 from bam_jax.training.metrics import read_metrics
@@ -126,12 +125,9 @@ def _read(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]:
             run = dataclasses.replace(run, cells=cells, stops=stops)
         found[digest] = run
     if jsonl.is_torn(path):
-        print(
-            f"{path}: its last line is not whole and is left out; put it back from a copy, or sweep again",
-            file=sys.stderr,
-        )
+        console.say(f"{path}: its last line is not whole and is left out; put it back from a copy, or sweep again")
     elif not found:
-        print(f"{path} holds no runs", file=sys.stderr)
+        console.say(f"{path} holds no runs")
     return found
 
 

@@ -151,7 +151,7 @@ HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
 )
-"""How every page begins, by which a page of another is told from one of these."""
+"""The first lines of every page; a file that lacks them is none of these pages."""
 
 
 def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ()) -> str:

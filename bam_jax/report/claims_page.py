@@ -80,9 +80,7 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
     tested = [judgement for said in judged.values() for judgement in said if judgement.p is not None]
     told = sum(judgement.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED) for judgement in tested)
     level = (
-        f"; they are told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}"
-        if told
-        else ""
+        f", and told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}" if told else ""
     )
     found = {judgement.verdict for said in judged.values() for judgement in said}
     shown = [verdict for verdict in Verdict if verdict in found]
@@ -91,8 +89,8 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
         for verdict in shown
     ]
     text = (
-        f"{PROCEDURE.strip()} {len(tested)} claims are tested here, those with a condition that is not shown among them and "
-        f"counts of parameters not{level}. The criteria are {frozen}."
+        f"{PROCEDURE.strip()} {len(tested)} claims are tested here{level}. A claim whose condition is not shown is one of them; "
+        f"a count of parameters needs no test. The criteria are {frozen}."
     )
     return Section("What the verdicts mean", text, table=page.Table(["verdict", *judged, "meaning"], rows))
 

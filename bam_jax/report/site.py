@@ -81,9 +81,10 @@ def write(
     papers = _read_papers(files, folder, scale, left_out)
     recorded = _find_recorded(papers, descriptions, folder)
     commands = _find_commands(papers, descriptions, folder)
-    runs, configs = _read_runs(_find_runs(folder, descriptions, recorded, left_out), recorded, commands, left_out)
+    runs, configs = _read_runs(_find_runs(folder, descriptions, recorded), recorded, commands, left_out)
     if not runs:
-        raise UserError(left_out.lines[0])
+        none = f"{folder} has no runs; make some with python -m bam_jax.sweep, or give the folder of yours"
+        raise UserError(left_out.lines[0] if left_out.lines else none)
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder)])
     given = [f"--scale={scale}"] if scale else []
     priors: dict[str, Heads] = {}
@@ -148,17 +149,11 @@ def _find_recorded(papers: Sequence[Progress], descriptions: Descriptions, folde
     return found
 
 
-def _find_runs(
-    folder: Path, descriptions: Descriptions, recorded: Mapping[str, RecordedRun], left_out: LeftOut
-) -> dict[str, Path]:
+def _find_runs(folder: Path, descriptions: Descriptions, recorded: Mapping[str, RecordedRun]) -> dict[str, Path]:
     """The folders of all runs by their names, which are paths from the folder of the runs; recorded ones need not be there."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} is itself a run; give the folder that holds it, {folder.parent}")
     found = [path.parent for place in (folder, *descriptions) for path in sorted(place.glob("*/config.json"))]
-    if not found and not recorded:
-        if left_out.lines:
-            raise UserError(left_out.lines[0])
-        raise UserError(f"{folder} has no runs; make some with python -m bam_jax.sweep, or give the folder of yours")
     return {str(path.relative_to(folder)): path for path in found} | {name: folder / name for name in recorded}
 
 

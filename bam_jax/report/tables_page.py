@@ -57,17 +57,14 @@ def write(
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"
         markdown = page.to_markdown(made.heading, sections)
         texts = {"html": page.to_html(made.heading, sections), "md": markdown, "csv": to_csv(made, entries)}
-        _keep_other([Path(f"{name}.{suffix}") for suffix in texts])
+        written = [Path(f"{name}.{suffix}") for suffix in texts]
+        # Text and CSV carry no mark: beside this command's page they are its own, and without it another's.
+        for file in written[:1] if written[0].exists() else written:
+            keep_other(file, page.HEAD)
         out.mkdir(parents=True, exist_ok=True)
-        for suffix, text in texts.items():  # the page first: beside it the others are taken for this command's
-            write_atomically(Path(f"{name}.{suffix}"), text)
+        for file, text in zip(written, texts.values(), strict=True):  # the page first
+            write_atomically(file, text)
         yield name, markdown
-
-
-def _keep_other(paths: Sequence[Path]) -> None:
-    """Refuse to replace files of an experiment, its page first, that this command did not write."""
-    for path in paths[:1] if paths[0].exists() else paths:
-        keep_other(path, page.HEAD)
 
 
 def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, records: str | None = None) -> Iterator[str]:

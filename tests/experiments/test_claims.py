@@ -200,7 +200,7 @@ def test_the_page_says_what_was_found_and_by_which_criterion():
     ]
     assert table.table.rows[1][1:4] == ["0.9 [0.883, 0.917]", "8", "8, 1.00 [0.63, 1.00]"]
     counts = claims_page.verdicts_section(claims.ClaimsFile({"P": said}, (), "abc1234"), found)
-    assert "counts of parameters not; they are told by a two-sided p of at most 0.025. The criteria are" in counts.text
+    assert "2 claims are tested here, and told by a two-sided p of at most 0.025. A claim whose" in counts.text
     assert "frozen in commit `abc1234`" in counts.text
     assert [row[:2] for row in counts.table.rows] == [["holds", "1"], ["not told apart", "1"], ["not checked", "1"]]
     assert "not frozen yet" in claims_page.verdicts_section(claims.ClaimsFile({"P": said}, (), ""), found).text
