@@ -2,7 +2,8 @@
 
     python -m bam_jax.bench.accelerator --out=runs/chip                     # all of it; a stopped one goes on
     python -m bam_jax.bench.accelerator --out=runs/chip --minutes=9         # stops between two cases, with exit code 75
-    python -m bam_jax.bench.accelerator --out=runs/chip --stages=parity,times
+    python -m bam_jax.bench.accelerator --out=runs/chip --stages=parity,times --cases='causal|2048 tokens'
+    python -m bam_jax.bench.accelerator --out=runs/chip --workers=8         # of a GPU's stages that time nothing, at once
     python -m bam_jax.bench.accelerator --out=runs/short --short            # tiny sizes, about a minute, on any machine
 
 Stages, in this order:
@@ -21,13 +22,17 @@ A case that failed is not run again unless --again=failed says so. docs/accelera
 """
 
 import argparse
+import dataclasses
 import functools
+import os
+import re
 import shlex
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +40,7 @@ import jax
 import jax.numpy as jnp
 
 from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
-from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, Plan
+from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 from bam_jax.bench.machine import machine
 from bam_jax.system import errors, lock
 from bam_jax.system.errors import Stopped, UserError
@@ -72,17 +77,34 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="stop between two cases after so many (never)"
     )
+    parser.add_argument(
+        "--cases", type=_pattern, help="only those with a name that this regular expression finds (all)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help=f"processes that share the cases of {' and '.join(UNTIMED)}, most of which a compiler takes; "
+        "not on a TPU, which belongs to one (1)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="that a model trains before it is killed (what the chip's scale says)"
+    )
     parser.add_argument("--short", action="store_true", help="tiny sizes, which show that all of it runs")
     parser.add_argument("--again", choices=("failed", "all"), help="run failed cases, or all of the stages, once more")
     parser.add_argument(
         "--config", type=Path, default=Path("configs/lm_120m.py"), help="of the model (configs/lm_120m.py)"
     )
-    parser.add_argument(
-        "--worker", action="store_true", help="run what needs the device here; the command starts this itself"
-    )
+    own = "; the command gives this itself"
+    parser.add_argument("--worker", action="store_true", help=f"run what needs the device here{own}")
+    parser.add_argument("--part", type=int, default=0, help=f"of the cases, which this worker runs{own}")
     given = parser.parse_args(argv)
     if not given.minutes > 0:
         raise UserError(f"--minutes={given.minutes:g} must be above 0")
+    if given.workers < 1:
+        raise UserError(f"--workers={given.workers} must be at least 1")
+    if given.seconds is not None and not given.seconds >= 0:
+        raise UserError(f"--seconds={given.seconds:g} must be at least 0")
     given.stages = chip_plan.chosen(given.stages)
     if {"steps", TRAINING} & set(given.stages) and not given.config.is_file():
         raise UserError(
@@ -92,8 +114,27 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
+def _pattern(text: str) -> re.Pattern:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+
+
+def _cases(given: argparse.Namespace, machine: Mapping[str, Any], stages: Sequence[str]) -> list[chip_cases.Case]:
+    """The cases for a machine that are wanted; nothing of them touches the device before it runs."""
+    cases = _plan(given, machine).cases(stages)
+    return [x for x in cases if x.stage == CEILINGS or given.cases is None or given.cases.search(x.name)]
+
+
+def _part(cases: Sequence[chip_cases.Case], part: int, workers: int) -> list[chip_cases.Case]:
+    """The cases of one of several workers: in pairs, since both types of a problem share the reference's results."""
+    return [
+        x for number, x in enumerate(cases, start=1) if number // 2 % workers == part
+    ]  # the ceilings are before them
+
+
 def _plan(given: argparse.Namespace, machine: Mapping[str, Any]) -> Plan:
-    """The plan for a machine; nothing of it touches the device."""
 
     def ceilings() -> chip_peaks.Ceilings:
         (measured,) = (x for x in chip_cases.read(given.out) if x["stage"] == CEILINGS and x["status"] == "measured")
@@ -101,6 +142,8 @@ def _plan(given: argparse.Namespace, machine: Mapping[str, Any]) -> Plan:
 
     platform = machine["platform"]
     scale, devices = chip_scales.scale_of(platform, given.short), 1 if platform == "cpu" else machine["devices"]
+    if given.seconds is not None:
+        scale = dataclasses.replace(scale, trial={**scale.trial, "seconds": given.seconds})
     return Plan(platform, devices, scale, given.config, given.out, functools.cache(ceilings))
 
 
@@ -109,7 +152,7 @@ def _work(given: argparse.Namespace) -> int:
     about: Any = {"machine": machine(), "short": given.short, "config": str(given.config)}
     chip_cases.check_same(chip_cases.read(given.out), about, given.out)
     stages = [name for name in given.stages if name != TRAINING]
-    cases = _plan(given, about["machine"]).cases(stages)
+    cases = _part(_cases(given, about["machine"], stages), given.part, given.workers)
     answers = lambda: jax.block_until_ready(jnp.ones(8) + 1)
     try:
         chip_cases.run_all(cases, given.out, about, given.deadline, answers)
@@ -118,23 +161,30 @@ def _work(given: argparse.Namespace) -> int:
     return 0
 
 
-def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Have worker processes run what needs the device, then train, write the page and say how it ended.
+def _phases(given: argparse.Namespace) -> Iterator[tuple[list[str], int]]:
+    """Stages that run after one another, and the processes that share each one's cases."""
+    if given.workers == 1:
+        yield given.stages, 1
+        return
+    untimed = [name for name in given.stages if name in UNTIMED]
+    yield [CEILINGS], 1
+    if untimed:
+        yield untimed, given.workers
+    yield [name for name in given.stages if name not in UNTIMED], 1
 
-    A device belongs to one process, and a kernel's fault takes its process along: another one goes on.
-    """
-    while True:
-        known = len(chip_cases.read(given.out))
-        status = _start_worker(given, argv)
-        if status in (0, errors.AGAIN):
-            break
-        records = chip_cases.read(given.out)
-        if status in (2, errors.INTERRUPTED):
+
+def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Have worker processes run what needs the device, then train, write the page and say how it ended."""
+    for stages, count in _phases(given):
+        phase = argparse.Namespace(**{**vars(given), "workers": count})
+        shared = [*argv, f"--stages={','.join(stages)}", f"--workers={count}"]
+        with ThreadPoolExecutor(count) as pool:
+            parts = [pool.submit(_finish_part, phase, [*shared, f"--part={part}"]) for part in range(count)]
+            status = max((part.result() for part in parts), key=abs)
+        if status not in (0, errors.AGAIN):
             return status  # it said why
-        if len(records) == known:
-            print(f"a process ended with status {status} before it began a case", file=sys.stderr)
-            return 1
-        print(f"a process ended with status {status} in {records[-1]['case']!r}; another one goes on", file=sys.stderr)
+        if status:
+            break
     records = chip_cases.read(given.out)
     ceilings = [x for (stage, _), x in chip_cases.outcomes(records).items() if stage == CEILINGS]
     if not ceilings or ceilings[0]["status"] == "started":
@@ -142,7 +192,7 @@ def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
     if ceilings[0]["status"] == "failed":  # no program runs here
         raise UserError(f"{ceilings[0]['case']}: {ceilings[0]['reason']}; mend that, then give --again=failed")
     about: Any = {name: records[0][name] for name in ("machine", "short", "config")}
-    cases = _plan(given, about["machine"]).cases(given.stages)
+    cases = _cases(given, about["machine"], given.stages)
     if status == 0:
         try:
             chip_cases.run_all(cases, given.out, about, given.deadline)
@@ -151,10 +201,34 @@ def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
     return _conclude(given, argv, cases)
 
 
+def _finish_part(given: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Start workers, one after another, until one has finished its part of the cases or says why it cannot.
+
+    A device's memory belongs to one process, and a kernel's fault takes its process along: another one goes on.
+
+    Returns:
+        The last one's exit code; 1 where it ended before it began a case.
+    """
+    while True:
+        known = len(chip_cases.read(given.out))
+        status = _start_worker(given, argv)
+        if status in (0, 2, errors.AGAIN, errors.INTERRUPTED):
+            return status
+        records = chip_cases.read(given.out)
+        if len(records) == known:
+            print(f"a process ended with status {status} before it began a case", file=sys.stderr)
+            return 1
+        last = f" in {records[-1]['case']!r}" if given.workers == 1 else ""
+        print(f"a process ended with status {status}{last}; another one goes on", file=sys.stderr)
+
+
 def _start_worker(given: argparse.Namespace, argv: Sequence[str]) -> int:
     left = max(given.deadline - time.monotonic(), 0.001) / 60
+    # Each takes what memory it needs: the first one would take most of it.
+    shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if given.workers > 1 else {}
     # The last --minutes counts; a worker forgets nothing, whatever --again says.
-    return subprocess.run([sys.executable, "-m", COMMAND, *argv, f"--minutes={left}", "--worker"]).returncode
+    command = [sys.executable, "-m", COMMAND, *argv, f"--minutes={left}", "--worker"]
+    return subprocess.run(command, env={**os.environ, **shared}).returncode
 
 
 def _conclude(given: argparse.Namespace, argv: Sequence[str], cases: Sequence[chip_cases.Case]) -> int:

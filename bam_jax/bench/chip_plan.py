@@ -23,6 +23,10 @@ TRAINING = "training"
 """The stage of real trainings. They are processes of their own, and a device belongs to one process."""
 
 
+UNTIMED = ("parity", "determinism")
+"""The stages that time nothing: other work on the device beside them changes no outcome."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """All that is to be found out on a machine.

@@ -155,6 +155,42 @@ def test_a_process_that_ends_is_followed_by_another(tmp_path, capsys, monkeypatc
     assert capsys.readouterr().err == "a process ended with status -9 before it began a case\n"
 
 
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_workers_share_the_cases_and_keep_the_types_of_a_problem_together(tmp_path, workers):
+    plan = Plan("gpu", 1, chip_scales.CHIP, Path("x.py"), tmp_path, lambda: pytest.fail("nothing is measured"))
+    cases = plan.cases(["parity", "determinism"])
+    parts = [accelerator._part(cases, part, workers) for part in range(workers)]
+    assert sorted(x.name for part in parts for x in part) == sorted(x.name for x in cases)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 2
+    owner = {x.name: number for number, part in enumerate(parts) for x in part}
+    for name in owner:
+        if name.startswith("pallas_gpu bfloat16"):
+            assert owner[name] == owner[name.replace("bfloat16", "float32")]
+
+
+def test_several_workers_run_what_times_nothing_and_one_the_rest(tmp_path, monkeypatch):
+    started = []
+
+    def start(given, argv):
+        started.append([x.split("=") for x in argv[-3:]])
+        new = record("ceilings", "product and copy", operations_per_second=1e9, bytes_per_second=1e9, dtype="float32")
+        jsonl.append(tmp_path / chip_cases.RECORDS, new)
+        return 0
+
+    monkeypatch.setattr(accelerator, "_start_worker", start)
+    options = ["--short", "--workers=2", "--stages=parity,determinism,times", "--cases=no such", f"--out={tmp_path}"]
+    assert accelerator.main(options) == 0
+    (first, *together, last) = [tuple(value for _, value in x) for x in started]
+    assert first == ("ceilings", "1", "0") and last == ("times", "1", "0")
+    assert sorted(together) == [("parity,determinism", "2", "0"), ("parity,determinism", "2", "1")]
+
+
+@pytest.mark.parametrize("option", ["--workers=0", "--seconds=-1", "--cases=("])
+def test_options_that_mean_nothing_are_refused(tmp_path, option):
+    with pytest.raises(UserError, match=option.partition("=")[0]):
+        accelerator.main([option, f"--out={tmp_path}"])
+
+
 def test_wrong_arrays_name_their_kernels():
     gpu = (
         '  %a = f32[1] custom-call(%x), custom_call_target="mosaic_gpu_v2", metadata={op_name="jit(f)/jvp(g)/forward/mpmd_map"}\n'
