@@ -25,7 +25,7 @@ from bam_jax.attention.logits.residuals import Gradients, Residuals
 from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
-from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents
+from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
 
 _PROCESSORS = 132  # Of an H100 and an H200; each holds a block of threads.
@@ -141,7 +141,7 @@ def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
     (q,), (k, v) = loaded.held, loaded.other
     top, total, sums = state
     scores = loaded.content.scores(product(q, k))
-    logits, _ = tile.logits(scores, loaded.bias, loaded.along_rows, loaded.along_columns)
+    logits, _ = lowered(tile.logits, scores, loaded.bias, loaded.along_rows, loaded.along_columns)
     highest = jnp.maximum(top, logits.max(1))
     weights = jnp.exp(logits - spread(highest, logits.shape))
     # What was summed so far is relative to the old maximum. It shrinks first, since the tensor cores add on top of it.
@@ -178,7 +178,7 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     queries, lse, delta = loaded.along_rows
     (dq,), d_query = state
     scores = loaded.content.scores(product(q, k))
-    logits, raw = tile.logits(scores, loaded.bias, queries, loaded.along_columns)
+    logits, raw = lowered(tile.logits, scores, loaded.bias, queries, loaded.along_columns)
     # Weights are computed again from the log-normaliser: the table of weights is never in memory.
     d_logits = jnp.exp(logits - lse) * (product(d_out, v) - delta)
     d_temperature = []
@@ -199,7 +199,7 @@ def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     queries, lse, delta = loaded.along_columns
     (dk, dv), d_key = state
     scores = loaded.content.scores(product(k, q))
-    logits, _ = tile.logits(scores, loaded.bias, queries, loaded.along_rows)
+    logits, _ = lowered(tile.logits, scores, loaded.bias, queries, loaded.along_rows)
     weights = jnp.exp(logits - lse)
     dv = loaded.add_product(dv, weights.astype(d_out.dtype), d_out)
     d_logits = weights * (product(v, d_out) - delta)

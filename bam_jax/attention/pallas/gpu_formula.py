@@ -1,5 +1,6 @@
 """A bias's formula and its gradient in the terms that Mosaic, the compiler of GPU kernels, lowers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,21 +11,28 @@ LOWERED = frozenset(
     exp2 ge gt integer_pow jit le log log2 logistic lt max min mul ne neg not or pjit reduce_max reduce_min reduce_sum reshape
     rsqrt select_n sign sin sqrt square squeeze sub tanh xor""".split()
 )
-"""The primitives that Mosaic, the compiler of GPU kernels, lowers in a formula and, by `cotangents`, in its gradient."""
+"""The primitives that Mosaic, the compiler of GPU kernels, lowers in a formula and, by `lowered`, in its gradient."""
 
 
 def cotangents(*arguments: Any) -> tuple:
-    """`Bias.cotangents` inside a kernel, in terms that Mosaic lowers: no `add_any`, no negative power.
+    """`Bias.cotangents` inside a kernel; see `lowered`.
 
     Args:
         arguments: bias, i, j and d_logits, each spread over the tile.
     """
+    return lowered(lambda bias, *rest: bias.cotangents(*rest), *arguments)
 
-    def gradient(bias: Any, *rest: Any) -> tuple:
-        return bias.cotangents(*rest)
 
-    # JAX's own derivatives bring primitives in that Mosaic lacks: traced, they are replaced one by one.
-    traced, shape = jax.make_jaxpr(gradient, return_shape=True)(*arguments)
+def lowered(function: Callable, *arguments: Any) -> Any:
+    """The results of a function inside a kernel, in terms that Mosaic lowers: no `add_any`, no negative power.
+
+    Args:
+        function: of trees of arrays.
+        arguments: each spread over the tile.
+    """
+    # JAX's own derivatives bring primitives in that Mosaic lacks, and custom ones stand in the way of jax 0.11's count of
+    # shared memory: traced, they are replaced one by one.
+    traced, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     results = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shape), results)
 

@@ -273,8 +273,9 @@ class _Walk:
         def compute(loop: Callable) -> None:
             for source, target in zip(inputs.held_matrices, mine, strict=True):
                 plgpu.copy_gmem_to_smem(matrix(source).at[tokens], target, landed.at[group])
-            # Vectors go straight to registers while the matrices are on their way; only these must be waited for.
-            load = lambda x: plgpu.load(vector(x).at[tokens], layout=ALONG_ROWS)
+            # Vectors go straight to registers while the matrices are on their way; only these must be waited for. "Optimized"
+            # is about banks of shared memory, of which there are none here.
+            load = lambda x: plgpu.load(vector(x).at[tokens], layout=ALONG_ROWS, optimized=False)
             along_rows = jax.tree.map(load, inputs.held_vectors)
             plgpu.barrier_wait(landed.at[group])
             _, state = loop((along_rows, self.kernel.start(self.tiles.q.shape[3])))
