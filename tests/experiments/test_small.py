@@ -23,7 +23,8 @@ def get_experiment(scale):
     columns = [column for column in made.tables[0].columns if column.label in {columns!r}]
     columns = tuple(dataclasses.replace(c, evaluation=dataclasses.replace(c.evaluation, **{fewer!r})) for c in columns)
     row = dataclasses.replace(row, overrides={{**row.overrides, **TINY}}, seeds=(0,))
-    return tabled(made.title, [row], [dataclasses.replace(made.tables[0], columns=columns, values={{"BAM SSMax": ()}})])
+    table = dataclasses.replace(made.tables[0], columns=columns, values={{"BAM SSMax": ()}})
+    return tabled(made.title, [row], [table], scale=made.scale)
 """
 
 
