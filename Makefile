@@ -35,7 +35,7 @@ test-all: lint docs test-oldest test-compilers test-hopper test-full  ## static 
 test-full: $(INSTALLED)  ## the full products and long runs, as XLA optimises them for users
 	cd $(ROOT) && JAX_DISABLE_MOST_OPTIMIZATIONS=0 .venv/bin/python -m pytest -n auto -m 'full and not endurance'
 
-test-oldest: $(OLDEST)  ## what users import into their own models, with the oldest supported versions
+test-oldest: $(OLDEST)  ## what users import into their own models, and the compiler of GPU kernels, with the oldest supported versions
 	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention
 
 test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
@@ -73,7 +73,7 @@ $(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
 
 $(OLDEST): $(INSTALLED)
 	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-oldest
-	cd $(ROOT) && .venv/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct --editable '.[dev]'
+	cd $(ROOT) && .venv/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct --editable '.[dev]' 'jax-cuda13-pjrt>=0.11.2' 'jax-cuda13-plugin>=0.11.2'
 	touch $@
 
 $(COMPILERS): $(INSTALLED)
