@@ -10,7 +10,6 @@ bits in each run (docs/accelerator.md). Biases of many parameters (T5, FIRE) spi
 right, and slow; see `bench.gpu_static`.
 """
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -21,15 +20,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping, tile
-from bam_jax.attention.logits.merge import deal_blocks, merge
+from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring
+from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring, bias_table, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
 from bam_jax.attention.pallas.gpu_pipeline import Kernel, LoadedTile, TilePipeline, pad
-
-_PROCESSORS = 132  # Of an H100 and an H200; each holds a block of threads.
 
 _DTYPES = (
     "bfloat16",
@@ -77,25 +74,31 @@ def forward(
     q: Float[Array, "B T H D"], k: Float[Array, "B S K D"], v: Float[Array, "B S K D"], scoring: Scoring, tiling: Tiling
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B H T"]]:
     """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`. The output is float32."""
+    if q.shape[1] == 1:
+        return _one_query(q, k, v, scoring)
     pipeline = TilePipeline.of(q, k, v, scoring, tiling)
     kernel = Kernel("forward", _forward_start, _forward_step, _forward_finish, _FORWARD_WIDTH)
-    if q.shape[1] == 1:
-        return _decode(pipeline, kernel, q)
     (out,), (lse,) = pipeline.over_keys(kernel, (pipeline.q,), pipeline.queries, matrices=1, vectors=1)
     return out[:, : q.shape[1], :, : q.shape[3]], lse[:, :, : q.shape[1]]
 
 
-def _decode(pipeline: TilePipeline, kernel: Kernel, q: Array) -> tuple[Array, Array]:
-    """`forward` of one query: a block of threads for each part of its keys, as many as the GPU can hold at once."""
-    count = min(max(1, _PROCESSORS // (q.shape[0] * q.shape[2])), pipeline.k.shape[1] // pipeline.block_k)
-    # A copy of the query's block for each part: to the grid they are so many blocks of queries.
-    dealt = deal_blocks(pipeline.runs_of_keys, count)
-    copies = dataclasses.replace(pipeline, runs_of_keys=dealt, q=jnp.tile(pipeline.q, (1, count, 1, 1)))
-    query_vectors = jax.tree.map(lambda x: jnp.tile(x, count), pipeline.queries)
-    (out,), (lse,) = copies.over_keys(kernel, (copies.q,), query_vectors, matrices=1, vectors=1)
-    first = slice(None, None, pipeline.block_q)  # of each block, whose other queries are padding
-    out, lse = merge(out[:, first].swapaxes(1, 2), lse[:, :, first], axis=2)  # [B, H, D], [B, H]
-    return out[:, None, :, : q.shape[3]], lse[..., None]
+def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
+    """`forward` of one query by XLA: memory bounds it, and a kernel's choice of blocks takes longer than to read them all."""
+    k, v = sealed(k, v)
+    # One query head of each key head at a time: XLA reads keys and values as they lie for a product with a vector, several of
+    # them at once, and would copy them for a product with a matrix.
+    by_key_head = q.reshape(q.shape[0], k.shape[2], -1, q.shape[3])
+    times_k = functools.partial(jnp.einsum, "bkd,bskd->bks", preferred_element_type=jnp.float32)
+    times_v = functools.partial(jnp.einsum, "bks,bskd->bkd")
+    product = jnp.stack([times_k(by_key_head[:, :, g], k) for g in range(by_key_head.shape[2])], 2)
+    scores = scoring.content(q.shape[3]).scores(product.reshape(q.shape[0], q.shape[2], 1, -1))
+    raw = scores + bias_table(scoring, jnp.dtype(jnp.float32))
+    heated = raw if scoring.temperature is None else raw * scoring.temperature[..., None]
+    logits = jnp.where(visible(scoring.queries, scoring.keys, scoring.mask)[:, None], heated, HIDDEN)
+    lse = jax.nn.logsumexp(logits, -1)
+    weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None]).reshape(product.shape)  # 0 of what is hidden
+    out = jnp.stack([times_v(weights[:, :, g], v.astype(jnp.float32)) for g in range(weights.shape[2])], 2)
+    return out.reshape(q.shape), jnp.where(lse < FLOOR, HIDDEN, lse)
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:

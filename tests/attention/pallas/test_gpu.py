@@ -91,15 +91,34 @@ def test_a_users_bias_and_tiles_left_out(cauchy):
     agree(interpreted(*arguments, Tiling(block_q=128, block_k=256)), reference(*arguments), 3e-2)
 
 
-@pytest.mark.hopper
-def test_one_query_over_parts_of_its_keys():
+@pytest.mark.parametrize("tempered", [False, True])
+def test_one_query(tempered):
+    """XLA alone computes it; its gradients are the kernels'."""
     q, k, v, _ = operands("bfloat16")
     whole = scoring(GGD, packed=False)
-    last = Tokens(whole.queries.position[:, -1:])
-    one = Scoring(GGD, last, whole.keys)
-    out = jax.jit(lambda *x: attention(*x, one, backend="pallas_gpu"))(q[:, -1:], k, v)
-    wide = (x.astype(jnp.float32) for x in (q[:, -1:], k, v))
-    agree(out, attention(*wide, one, backend="reference"), 3e-2)
+    k, v = k.at[1, :70].set(jnp.nan), v.at[1, :70].set(jnp.inf)  # empty slots
+    temperature = few(0.5, 2.0)[None, :, None] if tempered else None
+    for at in (-1, 30):  # in the second row the latter is an empty slot, which sees nothing
+        one = Scoring(GGD, Tokens(whole.queries.position[:, at][:, None]), whole.keys, temperature)
+        last = q[:, at][:, None]
+        made = jax.jit(lambda *x: attention(*x, one, backend="pallas_gpu", return_lse=True))(last, k, v)  # noqa: B023
+        wide = (x.astype(jnp.float32) for x in (last, k, v))
+        agree(made, attention(*wide, one, backend="reference", return_lse=True), 1e-2)
+
+
+@needs_compiler
+def test_one_query_starts_few_programs_and_copies_no_cache():
+    length, heads, key_heads, width = 32768, 16, 4, 128
+
+    def decode(q, k, v, bias):
+        position = jnp.arange(length, dtype=jnp.int32)[None]
+        return gpu.forward(q, k, v, Scoring(bias, Tokens(position[:, -1:]), Tokens(position)), Tiling())
+
+    keys = jax.ShapeDtypeStruct((4, length, key_heads, width), jnp.bfloat16)
+    shapes = jax.ShapeDtypeStruct((4, 1, heads, width), jnp.bfloat16), keys, keys, gpu_static.BIASES["ggd"]
+    compiled = gpu_static.compile_for_h100(decode, *shapes)
+    assert gpu_static.launches(compiled.as_text()) <= 20
+    assert compiled.memory_analysis().temp_size_in_bytes < keys.size * keys.dtype.itemsize / 2
 
 
 @needs_compiler
