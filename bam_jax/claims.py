@@ -32,8 +32,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument("--out", type=Path, help="file to write (default: print)")
     given = parser.parse_args(argv)
+    if given.runs.is_file():
+        raise errors.UserError(
+            f"--runs={given.runs} is a file; give the folder of the runs, or a name that is not there for none"
+        )
     if given.out:
         files.keep_other(given.out, f"# {claims.load(given.claims).title}\n")
+        if given.out.exists() and claims_page.of_scale(given.scale) not in given.out.read_text():
+            raise errors.UserError(f"{given.out} is of another scale than --scale={given.scale}; give another path")
     text = claims_page.to_markdown(given.claims, given.runs, given.scale)
     if given.out:
         files.write_atomically(given.out, text)

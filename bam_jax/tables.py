@@ -37,15 +37,25 @@ def main(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     if given.records and not Path(given.records).is_file():
         raise UserError(f"--records={given.records} is no file; give what a sweep has recorded, or --records= for none")
+    if given.runs.is_file():
+        raise UserError(
+            f"--runs={given.runs} is a file; give the folder of the runs, or a name that is not there for none"
+        )
     if given.format == "markdown":
+        if given.out:
+            raise UserError(f"--format=markdown prints and writes no files; leave --out={given.out} out")
         print(
             "\n".join(tables_page.grids_to_markdown(given.experiments, given.runs, given.scale, given.records)), end=""
         )
         return
     out = given.out or given.runs / "tables"
     if given.format == "figures":
-        for path in tables_page.draw(given.experiments, given.runs, out, given.scale, given.records):
-            print(f"wrote {path}")
+        drawn = [*tables_page.draw(given.experiments, given.runs, out, given.scale, given.records)]
+        if not drawn:
+            raise UserError(
+                f"no curve to draw in {' '.join(given.experiments)}: a curve needs two measured lengths of a row"
+            )
+        print("\n".join(f"wrote {path}" for path in drawn))
         return
     for path, markdown in tables_page.write(given.experiments, given.runs, out, given.scale, given.records):
         sys.stdout.write(markdown)

@@ -61,10 +61,19 @@ def judged_sections(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]],
         scale: at which they were.
     """
     return [
-        Section(f"At the {scale} scale", items=file.notes),
+        Section(of_scale(scale), items=file.notes),
         verdicts_section(file, judged),
         *claims_sections(judged),
     ]
+
+
+def of_scale(scale: str) -> str:
+    """The heading of a page at a scale, by which a page tells its own.
+
+    Args:
+        scale: of the experiments.
+    """
+    return f"At the {scale} scale"
 
 
 def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]) -> Section:

@@ -303,7 +303,15 @@ def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
     ]
     (row,) = [row for row in rows if (row["row"], row["column"]) == ("BAM", "keys")]
     assert float(row["difference"]) == pytest.approx(-0.05) and row["note"] == "seed 1: 1 of 2 samples"
-    tables_command.main([str(path), f"--runs={folder}", f"--out={tmp_path / 'none'}", "--format=markdown"])
+    asked = [str(path), f"--runs={folder}"]
+    for options, said in {
+        ("--format=markdown", f"--out={tmp_path / 'none'}"): "prints and writes no files",
+        ("--format=figures", f"--out={tmp_path / 'none'}"): "no curve to draw",
+        (f"--runs={path}",): "is a file; give the folder",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            tables_command.main([*asked, *options])
+    tables_command.main([*asked, "--format=markdown"])
     grid = capsys.readouterr().out
     assert (
         grid.startswith("Table 1: all\n\n|  | keys |")

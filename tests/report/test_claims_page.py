@@ -39,6 +39,11 @@ def test_the_page_is_written_and_bad_input_named(tmp_path):
     assert "**not measured** (by the paper's own numbers: holds)" in page and "**no verdict**" not in page
     claims_command.main(given)
     assert out.read_text() == page
+    with pytest.raises(UserError, match="is of another scale than --scale=paper"):
+        claims_command.main([given[0], "--scale=paper", *given[2:]])
+    with pytest.raises(UserError, match="is a file; give the folder of the runs"):
+        claims_command.main([given[0], f"--runs={out}"])
+    assert out.read_text() == page
     out.write_text("my notes")
     with pytest.raises(UserError, match="this command did not write it"):
         claims_command.main(given)
