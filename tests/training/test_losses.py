@@ -95,6 +95,18 @@ def test_a_bfloat16_head_has_a_bfloat16_gradient(rows, recompute):
         np.testing.assert_allclose(x.astype(np.float32), right, atol=0.1)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_no_product_of_a_bfloat16_head_is_of_wider_operands(rows, recompute):
+    """A GPU would take twice as long for those, or more."""
+    narrow = [jnp.asarray(x, jnp.bfloat16) for x in rows[:2]]
+    loss = lambda *given: losses.cross_entropy(*given, *rows[2:], chunk=7, recompute=recompute)[0]
+    lowered = jax.jit(jax.grad(loss, (0, 1))).lower(*narrow).as_text()
+    operands = [
+        line.partition(" : (")[2].partition(") ->")[0] for line in lowered.splitlines() if "dot_general" in line
+    ]
+    assert len(operands) >= 3 and all(x.count("bf16>") == 2 for x in operands), operands
+
+
 def test_chunk_rows():
     assert losses.chunk_rows(32_768) * 32_768 * 4 == 128 * 2**20
     assert losses.chunk_rows(2**30) == 1
