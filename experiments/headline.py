@@ -17,7 +17,7 @@ METHODS = {
     "BAM": "BAM",
     "ALiBi SSMax": "ALiBi SSMax",
     "NoPE SSMax": "NoPE SSMax",
-    "RoPE SSMax": "RoPE SSMax x1",
+    "RoPE SSMax x1": "RoPE SSMax x1",
     "Local RoPE": "RoPE Local",
     "Sinusoidal SSMax": "Sinusoidal SSMax",
 }

@@ -48,7 +48,8 @@ NOTES = (
     peak rates to choose from, by its own accuracy at 1× the context and then its perplexity there, with other
     training seeds and other prompts; nothing else was tuned for a baseline.""",
     """The first row is ours: BAM's prior with a trained location; one head of a layer starts by looking far and the others
-    near, which forget within the training context; Scalable Softmax counts the keys that a head's prior leaves in play. BAM
+    near, which forget within the training context; Scalable Softmax counts the keys that a head's prior leaves in play. It is
+    the fourth form that was tried, each on other seeds (docs/prior_study.md). BAM
     SSMax starts from the uniform prior, as the paper's models do, with shapes and scales that learn at 20 times
     the common rate, and its Scalable Softmax counts all keys, as the paper's does.""",
     """Training seeds were fixed beforehand; their prompts, which all rows of a seed share, were not used while the recipe

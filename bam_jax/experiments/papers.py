@@ -95,9 +95,10 @@ TOY_NOTE = (
     "with an eighth (BAM) or a sixteenth (CABLE) of their tokens; nothing here can be compared with the paper's values."
 )
 SMALL_NOTE = (
-    "SMALL SCALE: models of 65,000 to 1.5 million parameters, eight training seeds a row (docs/claims_protocol.md). The columns "
-    "keep the paper's names, with an eighth (BAM) or a sixteenth (CABLE) of their tokens; what the paper says of methods can be "
-    "held against these numbers, its values cannot."
+    "SMALL SCALE: models of 65,000 to 1.5 million parameters, eight training seeds a row, encoders twelve "
+    "(docs/claims_protocol.md). They read planted keys, or one English text whatever the paper's corpus is; encoders read "
+    "Python's documentation. The columns keep the paper's names, with an eighth (BAM, encoders) or a sixteenth (CABLE's "
+    "decoders) of their tokens; what the paper says of methods can be held against these numbers, its values cannot."
 )
 _SCALE_NOTES = {"toy": TOY_NOTE, "small": SMALL_NOTE}
 

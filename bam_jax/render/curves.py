@@ -13,7 +13,7 @@ FEW = 5
 """Seeds of a curve that are drawn each by itself; more would hide the band."""
 MANY = 12
 """Curves that a figure over lengths has room for."""
-NAME = 26
+NAME = 28
 """Characters of a curve's name."""
 
 
@@ -65,7 +65,7 @@ def passkey(curves: Curves, context: int) -> Figure:
     Source: BAM, figure 2.
     """
     shown = _best(curves, largest=True)
-    figure, axes = _lines(shown, context)
+    figure, axes = _lines(shown, context, len(curves) - len(shown))
     axes.set(ylim=(-0.03, 1.03), ylabel="accuracy")
     _name(axes, shown, len(curves) - len(shown))
     return figure
@@ -82,7 +82,7 @@ def perplexity(curves: Curves, context: int) -> Figure:
     Source: BAM, figure 6.
     """
     shown = _best(curves, largest=False)
-    figure, axes = _lines(shown, context)
+    figure, axes = _lines(shown, context, len(curves) - len(shown))
     axes.set_yscale("log")
     axes.set_ylabel("perplexity (per character or token)")
     figure.subplots_adjust(left=0.14)  # numbers of three digits and more
@@ -219,12 +219,13 @@ def _best(curves: Curves, *, largest: bool) -> Curves:
     return {label: curve for label, curve in curves.items() if label in kept}
 
 
-def _lines(curves: Curves, context: int) -> tuple[Figure, Axes]:
+def _lines(curves: Curves, context: int, left_out: int) -> tuple[Figure, Axes]:
     """Curves over lengths on a logarithmic axis, with room for their names at the right."""
     figure = sheet(3.3, layout=None)
     axes = figure.add_subplot()
     names = max((len(plain(label, NAME)) for label in curves), default=0)
-    figure.subplots_adjust(left=0.1, right=1 - (0.5 + 0.062 * names) / SIZE, bottom=0.19, top=0.97)
+    names = max(names, len(_more(left_out)))
+    figure.subplots_adjust(left=0.1, right=1 - (0.65 + 0.062 * names) / SIZE, bottom=0.19, top=0.97)
     looks = _looks(curves)
     for label, curve in curves.items():
         look = looks[label]
@@ -262,6 +263,11 @@ def _draw_seeds(axes: Axes, curve: Curve, colour: str) -> None:
             axes.plot([*seed.values], [*seed.values.values()], color=colour, linewidth=0.6, alpha=0.7)
 
 
+def _more(left_out: int) -> str:
+    """The words for curves that are left out; "" for none."""
+    return f"{left_out} more in the table" if left_out else ""
+
+
 def _name(axes: Axes, curves: Curves, left_out: int) -> None:
     """Writes the curves' names at the right in the order of their ends, each with a piece of its line, and how many are left out.
 
@@ -286,10 +292,10 @@ def _name(axes: Axes, curves: Curves, left_out: int) -> None:
     looks = _looks(curves)
     for height, (_, label) in zip(heights, ends, strict=True):
         piece = {"transform": axes.transAxes, "clip_on": False, "markevery": [1], **looks[label]}
-        axes.plot((1.02, 1.0425, 1.065), [height] * 3, **piece)
-        axes.text(1.08, height, plain(label, NAME), transform=axes.transAxes, va="center")
+        axes.plot((1.02, 1.06, 1.1), [height] * 3, **piece)
+        axes.text(1.115, height, plain(label, NAME), transform=axes.transAxes, va="center")
     if left_out:
-        axes.text(1.08, -0.08, f"{left_out} more in the table", transform=axes.transAxes, va="center", style="italic")
+        axes.text(1.02, -0.08, _more(left_out), transform=axes.transAxes, va="center", style="italic")
 
 
 def _looks(curves: Curves) -> dict[str, dict[str, Any]]:

@@ -36,8 +36,8 @@ ul { padding-left: 1.2rem; }
 }
 figure { margin: 0; }
 svg { width: 100%; max-width: 40rem; height: auto; display: block; }
-@media (max-width: 40rem) { figure { overflow-x: auto; } figure svg { min-width: 30rem; } }
-.scroll { overflow-x: auto;  /* a shadow at the edge behind which a table goes on */
+@media (max-width: 40rem) { figure svg { min-width: 30rem; } }
+.scroll, figure, pre { overflow-x: auto;  /* a shadow at the edge behind which it goes on */
   background: linear-gradient(to right, var(--page), var(--page)) left / 1rem 100%,
     linear-gradient(to left, var(--page), var(--page)) right / 1rem 100%,
     linear-gradient(to right, var(--shade), transparent) left / .8rem 100%,
@@ -52,16 +52,19 @@ td small, th small { display: block; font-weight: 400; color: var(--soft); font-
 .sortable th { cursor: pointer; } .sortable th[aria-sort=ascending]::after { content: " ↑"; }
 .sortable th[aria-sort=descending]::after { content: " ↓"; }
 th.wide, td.wide { text-align: left; } td.wide { white-space: normal; min-width: 11rem; }
+@media (max-width: 40rem) {  /* the first column leaves room for the numbers */
+  th:first-child, td:first-child { white-space: normal; max-width: 9rem; } th.wide, td.wide { min-width: 9rem; }
+}
 tr.part td { color: var(--soft); } tr.part td:first-child { padding-left: 1.4rem; }
 code { font: .85em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-pre { background: var(--tint); padding: .6rem .8rem; margin: .5rem 0 0; overflow-x: auto; }
+pre { border-left: .2rem solid var(--line); padding: .6rem .8rem; margin: .5rem 0 0; }
 @media print {
   :root { --ink: #000; --link: #000; --soft: #444; --line: #bbb; --page: #fff; --tint: #f3f3f3; }
   body { font-size: 9.5pt; max-width: none; padding: 0; }
   figure, pre, tr { break-inside: avoid; } h2, h2 + p { break-after: avoid; }
   .pair.both { display: grid; }
   details::details-content { content-visibility: visible; block-size: auto; } nav { display: none; }
-  svg { max-width: 28rem; } .scroll { overflow: visible; }
+  svg { max-width: 28rem; } .scroll, figure { overflow: visible; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   details pre { break-inside: auto; columns: 3; font-size: 8pt; } th:first-child, td:first-child { position: static; }
   table { font-size: 7.5pt; }

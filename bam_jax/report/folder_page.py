@@ -79,6 +79,7 @@ def page_sections(
     sections = [
         _summary(description, runs, main[0].label, context),
         *_expected_sections(description["claims"], length_curves(runs, Passkey.name), context),
+        *_notes_sections(description["notes"]),
         *_passkey_sections(runs, main, context, again),
         *_perplexity_sections(runs, main, context, again),
     ]
@@ -89,9 +90,11 @@ def page_sections(
     if known:
         sections.append(scatter_section(known, again))
     sections.append(_runs_section(runs, folder))
-    if description["notes"]:
-        sections.append(Section("What these numbers say, and what they do not", items=description["notes"]))
     return sections
+
+
+def _notes_sections(notes: Sequence[str]) -> list[Section]:
+    return [Section("What these numbers say, and what they do not", items=notes)] if notes else []
 
 
 def _commands(main: Sequence[Run], evaluation: str, again: str) -> list[str]:
@@ -161,12 +164,19 @@ def _findings(curves: Curves, main: str, context: int, does: str, *, largest: bo
     if shared:
         length = max(shared)
         there = [label for label, curve in curves.items() if curve.values(length)]
-        best, second = sorted(there, key=lambda label: curves[label].middle(length), reverse=largest)[:2]
-        where = render.times(length, context)
+        best, second, *others = sorted(there, key=lambda label: curves[label].middle(length), reverse=largest)
+        value = lambda label: said(label, length).partition(" ")[0]
+        alike = [second, *(label for label in others if value(label) == value(second))]
+        where = f"At {render.times(length, context)} {best}"
         if said(best, length) == said(second, length):
-            found.append(f"At {where} {best} and {second} are equal, {said(best, length)}, and no other is better.")
+            found.append(f"{where} and {second} are equal, {said(best, length)}, and no other is better.")
+        elif len(alike) > 1:
+            rows = f"{', '.join(alike[:-1])} and {alike[-1]}"
+            found.append(f"{where} {does}: {said(best, length)}; next are {rows}, {value(second)} each.")
         else:
-            found.append(f"At {where} {best} {does}: {said(best, length)}; next is {second}, {said(second, length)}.")
+            few = min(len(curves[label].values(length)) for label in (best, second)) < 2
+            doubt = ", and one seed tells no difference" if few else ""
+            found.append(f"{where} {does}: {said(best, length)}; next is {second}, {said(second, length)}{doubt}.")
     if main in curves and (not shared or curves[main].lengths[-1] > max(shared)):
         far = curves[main].lengths[-1]
         found.append(f"At {render.times(far, context)}, which it alone was asked for, {main} has {said(main, far)}.")

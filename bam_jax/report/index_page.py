@@ -10,7 +10,7 @@ from bam_jax.experiments.claims import TITLE, Judgement, Verdict
 from bam_jax.experiments.results import Run
 from bam_jax.render.page import Link, Section, Table, Words
 from bam_jax.report.claims_page import count_verdicts
-from bam_jax.report.paper_page import findings
+from bam_jax.report.paper_page import caveat, findings
 from bam_jax.report.progress import Progress, Status, describe_training
 
 INDEX = "index.html"
@@ -93,7 +93,8 @@ def _papers_sections(papers: Sequence[Progress]) -> list[Section]:
     sections = []
     if found:
         progressed = ", ".join(f"{counts[status]} {status.value}" for status in Status)
-        text = f"{progressed}. A finding compares means and is no verdict."
+        caveats = " ".join(dict.fromkeys(filter(None, (caveat(progress.made) for progress in papers))))
+        text = f"{progressed}. A finding compares means and is no verdict. {caveats}"
         table = Table(["", "at the longest length", "cells measured"], found)
         sections.append(Section("Tables and figures of the papers", text, table=table))
     if waiting:

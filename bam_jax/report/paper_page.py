@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax import render
+from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.results import Run
 from bam_jax.render.fractions import Grid
 from bam_jax.render.page import Link, Section, Table, Words
@@ -65,18 +66,28 @@ def page_sections(
 
 def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: Sequence[str]) -> Section:
     """The findings of its tables, the experiment's progress, and the commands that make it."""
+    made = progress.made
     trained = {job.name: job for job in progress.planned if job.row.train}
     begun = [runs[name] for name in trained if name in runs]
     done = sum(run.metrics["step"] == trained[run.name].config.steps for run in begun if run.metrics)
     stopped = sum(entry.stopped for entry in progress.settled)
     patience = f", {stopped} of them given up where no prompt was answered before" if stopped else ""
     text = f"""**{progress.status.value}**: {len(progress.settled)} of {len(progress.asked)} cells measured{patience};
-        {done} of {len(trained)} models trained."""
+        {done} of {len(trained)} models trained. {caveat(made)}"""
     commands = [
         shlex.join(["python", "-m", module, str(progress.path), *given, f"--runs={folder}"])
         for module in ("bam_jax.sweep", "bam_jax.tables")
     ]
     return Section("In short", text, items=findings(progress), commands=commands)
+
+
+def caveat(made: Experiment) -> str:
+    """The note on what its models are, where they are not the paper's; "" where they are.
+
+    Args:
+        made: the experiment.
+    """
+    return "" if made.comparable or not made.notes else made.notes[0]
 
 
 def findings(progress: Progress) -> list[str]:
@@ -85,8 +96,13 @@ def findings(progress: Progress) -> list[str]:
     Args:
         progress: of the experiment.
     """
+    comparable = progress.made.comparable
     both = zip(progress.made.tables, progress.entries, strict=True)
-    found = {table.title: said for table, entries in both if (said := describe_finding(table, entries))}
+    found = {
+        table.title: said
+        for table, entries in both
+        if (said := describe_finding(table, entries, comparable=comparable))
+    }
     return [f"{title}: {said}" for title, said in found.items()] if len(progress.made.tables) > 1 else [*found.values()]
 
 

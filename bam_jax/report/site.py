@@ -119,7 +119,8 @@ def write(
                 file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
                 save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
-    title = f"{TITLE_START} {folder}, {scale or SCALES[0]} scale"
+    place = folder if _find_runs(folder, descriptions, {}) else "the records of sweeps"
+    title = f"{TITLE_START} {place}, {scale or SCALES[0]} scale"
     write_atomically(out / INDEX, page.to_html(title, [*left_out.sections(), *index]))
     left_out.say()
     return out / INDEX

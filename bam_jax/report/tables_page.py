@@ -140,7 +140,11 @@ def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) 
         entries: its cells.
         comparable: whether a difference from the paper means anything.
     """
-    text = f"{sum(bool(entry.ours) for entry in entries)} of {len(entries)} cells measured."
+    asked = [entry for entry in entries if entry.asked]
+    others = (
+        f"; of {len(entries) - len(asked)} others nothing is asked at this scale" if len(asked) < len(entries) else ""
+    )
+    text = f"{sum(bool(entry.ours) for entry in asked)} of {len(asked)} cells measured{others}."
     whole = Section(table.title, text, table=_grid(table, entries, comparable=comparable))
     lines = [entry_line(entry, comparable=comparable) for entry in entries]
     return whole, Section(f"{table.title}: cell by cell", table=page.Table(HEAD, lines), folded=True)
@@ -187,11 +191,19 @@ def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.T
 
 def _head(column: Column, *, comparable: bool) -> Words:
     """A column's name; where that is a length of the paper's and not of these models, with theirs below."""
-    named = re.fullmatch(r"[<>~]?[\d.,]+[KM]?", column.label)
-    if comparable or named is None or column.evaluation is None:
-        return column.label
-    tokens = column.position or column.evaluation.lengths[0]
-    return Estimated(column.label, f"{tokens:,}")
+    tokens = None if comparable else own_tokens(column)
+    return column.label if tokens is None else Estimated(column.label, f"{tokens:,}")
+
+
+def own_tokens(column: Column) -> int | None:
+    """The tokens that a column was measured at, if its name is a length of the paper's; None of others.
+
+    Args:
+        column: of a table.
+    """
+    if column.evaluation is None or not re.fullmatch(r"[<>~]?[\d.,]+[KM]?", column.label):
+        return None
+    return column.position or column.evaluation.lengths[0]
 
 
 def _in_grid(entry: Entry, *, comparable: bool, counted: bool) -> Words:

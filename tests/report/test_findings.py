@@ -1,0 +1,40 @@
+"""The sentence of a table: ties, what seeds do not tell apart, keys that everybody sees, and lengths that are not the paper's."""
+
+import pytest
+
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.entries import Entry, Outcome, State
+from bam_jax.experiments.experiment import Column, Table
+from bam_jax.report.findings import describe_finding
+
+KEYS, TEXT = Passkey((4096,), depths=20), Perplexity((4096,))
+
+
+def sentence(evaluation, values, *, comparable=True):
+    """Of one column with a row for each name: its value in each seed."""
+    column = Column("32K", evaluation)
+    outcomes = lambda row: tuple(Outcome(State.MEASURED, x, seed=n, n=20) for n, x in enumerate(values[row]))
+    entries = [Entry(row, column, "", outcomes(row)) for row in values]
+    return describe_finding(Table("", (column,), dict.fromkeys(values, ())), entries, comparable=comparable)
+
+
+def test_all_that_come_next_are_named_and_the_keys_that_everybody_sees():
+    said = sentence(KEYS, {"a": [0.05], "b": [0.9], "c": [0.05], "d": [0.0]})
+    assert said.startswith("At 32K b finds most: 0.90 1 seed; next are a and c, 0.05 each.")
+    assert said.endswith("One of 20 keys stands beside its question, which gives 0.05 to all.")
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [([3.9, 4.0, 4.2], False), ([4.1, 4.2, 4.3], True), ([4.0], None)],
+)
+def test_what_seeds_do_not_tell_apart_is_said(second, told):
+    said = sentence(TEXT, {"a": second, "b": [3.9, 4.0, 4.1]})
+    assert ("do not tell apart" in said) == (told is False) and ("one seed tells" in said) == (told is None)
+
+
+def test_a_length_that_is_not_the_papers_comes_with_its_own_tokens():
+    values = {"a": [0.5], "b": [0.9]}
+    assert sentence(KEYS, values).startswith("At 32K b")
+    assert sentence(KEYS, values, comparable=False).startswith("At 4,096 tokens (the paper's 32K) b")
