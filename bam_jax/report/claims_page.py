@@ -63,6 +63,7 @@ def judged_sections(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]],
     return [
         Section(of_scale(scale), items=file.notes),
         verdicts_section(file, judged),
+        *contradicted_sections(judged),
         *claims_sections(judged),
     ]
 
@@ -102,6 +103,21 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
         f"a count of parameters needs no test. The criteria are {frozen}."
     )
     return Section("What the verdicts mean", text, table=page.Table(["verdict", *judged, "meaning"], rows))
+
+
+def contradicted_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
+    """The claims that are contradicted, in a line each, for readers who look for these first; no section where none is.
+
+    Args:
+        judged: the claims by paper.
+    """
+    items = [
+        f"{paper}, {each.claim.place}: {each.claim.says}"
+        for paper, said in judged.items()
+        for each in said
+        if each.verdict is Verdict.CONTRADICTED
+    ]
+    return [Section(f"What is contradicted: {len(items)} claims", items=items)] if items else []
 
 
 def claims_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
