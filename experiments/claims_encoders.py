@@ -13,7 +13,7 @@ from bam_jax.experiments.compound_checks import all_of, better_across
 from bam_jax.experiments.paper_encoders import ENCODER_METHODS, contrastive_loss
 
 TITLE = "What CABLE's authors claim of encoders, and what came out here"
-FROZEN = ""
+FROZEN = "94950bdd26"
 """The commit in which the criteria were frozen, before the first run that they judge; "": they are not yet."""
 
 NOTES = (
