@@ -140,7 +140,7 @@ def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) 
         entries: its cells.
         comparable: whether a difference from the paper means anything.
     """
-    asked = [entry for entry in entries if entry.asked]
+    asked = [entry for entry in entries if entry.asked or entry.ours]  # parameters are counted unasked
     others = (
         f"; of {len(entries) - len(asked)} others nothing is asked at this scale" if len(asked) < len(entries) else ""
     )

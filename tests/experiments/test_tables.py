@@ -285,7 +285,7 @@ def test_the_files_hold_every_cell(made, folder, tmp_path, monkeypatch, capsys):
     markdown, page, text = ((tmp_path / "out" / f"invented-paper.{end}").read_text() for end in ("md", "html", "csv"))
     assert said.out == markdown and "invented-paper" in said.err
     assert "| BAM | text | 10.88 |  | 12.00 | -1.12 | 1; seed 1: missing |" in markdown
-    assert "10 of 21 cells measured" in markdown
+    assert "10 of 17 cells measured; of 4 others nothing is asked at this scale." in markdown
     row = "| BAM | 0.75 (0.80) 1 seed | 0.62 [0.00, 1.00] n=2 | 10.88 (12.00) 1 seed |"
     assert row in markdown and tables_page.MEANS.replace("\n", " ") in markdown and "| Late | … | … |" in markdown
     counter = Counter()
