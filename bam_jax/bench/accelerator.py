@@ -44,6 +44,7 @@ from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 from bam_jax.bench.machine import machine
 from bam_jax.system import errors, lock
 from bam_jax.system.errors import Stopped, UserError
+from bam_jax.system.parent import end_with
 
 COMMAND = "bam_jax.bench.accelerator"
 
@@ -59,8 +60,11 @@ def main(argv: Sequence[str]) -> int:
         Stopped: the time is over; the same command goes on.
     """
     given = _parse(argv)
+    if given.out == Path():
+        raise UserError("--out= names this folder itself; give a folder for the records")
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.worker:
+    if given.worker is not None:
+        end_with(given.worker)
         return _work(given)
     with lock.hold(
         given.out / ".accelerator.lock", f"--out={given.out} is being written by another process; wait for it"
@@ -96,7 +100,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--config", type=Path, default=Path("configs/lm_120m.py"), help="of the model (configs/lm_120m.py)"
     )
     own = "; the command gives this itself"
-    parser.add_argument("--worker", action="store_true", help=f"run what needs the device here{own}")
+    parser.add_argument("--worker", type=int, metavar="PARENT", help=f"run what needs the device here{own}")
     parser.add_argument("--part", type=int, default=0, help=f"of the cases, which this worker runs{own}")
     given = parser.parse_args(argv)
     if not given.minutes > 0:
@@ -170,7 +174,9 @@ def _phases(given: argparse.Namespace) -> Iterator[tuple[list[str], int]]:
     yield [CEILINGS], 1
     if untimed:
         yield untimed, given.workers
-    yield [name for name in given.stages if name not in UNTIMED], 1
+    timed = [name for name in given.stages if name not in UNTIMED]
+    if timed:
+        yield timed, 1
 
 
 def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -193,6 +199,10 @@ def _drive(given: argparse.Namespace, argv: Sequence[str]) -> int:
         raise UserError(f"{ceilings[0]['case']}: {ceilings[0]['reason']}; mend that, then give --again=failed")
     about: Any = {name: records[0][name] for name in ("machine", "short", "config")}
     cases = _cases(given, about["machine"], given.stages)
+    if given.cases is not None and all(case.stage == CEILINGS for case in cases):
+        raise UserError(
+            f"--cases={given.cases.pattern} finds no case of {', '.join(given.stages)}; give another expression"
+        )
     if status == 0:
         try:
             chip_cases.run_all(cases, given.out, about, given.deadline)
@@ -227,7 +237,7 @@ def _start_worker(given: argparse.Namespace, argv: Sequence[str]) -> int:
     # Each takes what memory it needs: the first one would take most of it.
     shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if given.workers > 1 else {}
     # The last --minutes counts; a worker forgets nothing, whatever --again says.
-    command = [sys.executable, "-m", COMMAND, *argv, f"--minutes={left}", "--worker"]
+    command = [sys.executable, "-m", COMMAND, *argv, f"--minutes={left}", f"--worker={os.getpid()}"]
     return subprocess.run(command, env={**os.environ, **shared}).returncode
 
 

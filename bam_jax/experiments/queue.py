@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import Slot
 from bam_jax.experiments.speed_jobs import Comparison
 from bam_jax.system.errors import UserError
+from bam_jax.system.parent import end_with
 
 POLL = 0.5
 """Seconds between two looks at the running jobs."""
@@ -123,19 +123,8 @@ def work_alone(
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     if parent is not None:
-        _end_with(parent)
+        end_with(parent)
     if isinstance(job, Job):
         recorder.work(job, folder)
     else:
         job.work(folder)
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process when the sweep that started it has ended, even by SIGKILL."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

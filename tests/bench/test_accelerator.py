@@ -101,7 +101,9 @@ def tiny(monkeypatch):
     )
     monkeypatch.setattr(chip_scales, "SHORT", scale)
     monkeypatch.setattr(Plan, "dtypes", ("float32",))
-    monkeypatch.setattr(accelerator, "_start_worker", lambda given, argv: accelerator.main([*argv, "--worker"]))
+    monkeypatch.setattr(
+        accelerator, "_start_worker", lambda given, argv: accelerator.main([*argv, f"--worker={os.getppid()}"])
+    )
 
 
 def test_a_broken_kernel_fails(tmp_path, capsys, monkeypatch, tiny):
@@ -175,20 +177,25 @@ def test_several_workers_run_what_times_nothing_and_one_the_rest(tmp_path, monke
         started.append([x.split("=") for x in argv[-3:]])
         new = record("ceilings", "product and copy", operations_per_second=1e9, bytes_per_second=1e9, dtype="float32")
         jsonl.append(tmp_path / chip_cases.RECORDS, new)
+        jsonl.append(tmp_path / chip_cases.RECORDS, record("determinism", "ggd, 64 tokens", status="passed"))
         return 0
 
     monkeypatch.setattr(accelerator, "_start_worker", start)
-    options = ["--short", "--workers=2", "--stages=parity,determinism,times", "--cases=no such", f"--out={tmp_path}"]
-    assert accelerator.main(options) == 0
+    options = ["--short", "--workers=2", f"--out={tmp_path}"]
+    assert accelerator.main([*options, "--stages=parity,determinism,times", "--cases=^ggd, 64 tokens$"]) == 0
     (first, *together, last) = [tuple(value for _, value in x) for x in started]
     assert first == ("ceilings", "1", "0") and last == ("times", "1", "0")
     assert sorted(together) == [("parity,determinism", "2", "0"), ("parity,determinism", "2", "1")]
+    started.clear()
+    with pytest.raises(UserError, match="--cases=no such finds no case of determinism"):
+        accelerator.main([*options, "--stages=determinism", "--cases=no such"])
+    assert [stages for (_, stages), *_ in started] == ["ceilings", "determinism", "determinism"]
 
 
-@pytest.mark.parametrize("option", ["--workers=0", "--seconds=-1", "--cases=("])
+@pytest.mark.parametrize("option", ["--workers=0", "--seconds=-1", "--cases=(", "--out="])
 def test_options_that_mean_nothing_are_refused(tmp_path, option):
     with pytest.raises(UserError, match=option.partition("=")[0]):
-        accelerator.main([option, f"--out={tmp_path}"])
+        accelerator.main([f"--out={tmp_path}", option])
 
 
 def test_wrong_arrays_name_their_kernels():
