@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.experiments import claims, experiment
+from bam_jax.experiments import claims, experiment, results
 from bam_jax.report import claims_page
 from bam_jax.system import errors, files
 
@@ -32,10 +32,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument("--out", type=Path, help="file to write (default: print)")
     given = parser.parse_args(argv)
-    if given.runs.is_file():
-        raise errors.UserError(
-            f"--runs={given.runs} is a file; give the folder of the runs, or a name that is not there for none"
-        )
+    results.refuse_file(given.runs)
     if given.out:
         files.keep_other(given.out, f"# {claims.load(given.claims).title}\n")
         if given.out.exists() and claims_page.of_scale(given.scale) not in given.out.read_text():

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bam_jax.experiments import results
 from bam_jax.report import tables_page
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
@@ -37,10 +38,7 @@ def main(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     if given.records and not Path(given.records).is_file():
         raise UserError(f"--records={given.records} is no file; give what a sweep has recorded, or --records= for none")
-    if given.runs.is_file():
-        raise UserError(
-            f"--runs={given.runs} is a file; give the folder of the runs, or a name that is not there for none"
-        )
+    results.refuse_file(given.runs)
     if given.format == "markdown":
         if given.out:
             raise UserError(f"--format=markdown prints and writes no files; leave --out={given.out} out")

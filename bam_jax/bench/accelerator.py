@@ -44,7 +44,7 @@ from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 from bam_jax.bench.machine import machine
 from bam_jax.system import errors, lock
 from bam_jax.system.errors import Stopped, UserError
-from bam_jax.system.parent import end_with
+from bam_jax.system.parent import end_with_parent
 
 COMMAND = "bam_jax.bench.accelerator"
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--out= names this folder itself; give a folder for the records")
     given.out.mkdir(parents=True, exist_ok=True)
     if given.worker is not None:
-        end_with(given.worker)
+        end_with_parent(given.worker)
         return _work(given)
     with lock.hold(
         given.out / ".accelerator.lock", f"--out={given.out} is being written by another process; wait for it"

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import multiprocessing
-import os
 import signal
 import sys
-import threading
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +13,7 @@ from bam_jax.data.packing.base import Batch, RowSource
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
+from bam_jax.system.parent import end_with_parent
 
 if TYPE_CHECKING:
     import grain
@@ -151,16 +149,11 @@ def _make_ahead(source: _BatchesFrom, workers: int) -> "grain.DatasetIterator[Ba
     # Through pipes: arrays in shared memory last only as long as their files, and leave those behind when killed.
     piped = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
     dataset = grain.experimental.WithOptionsIterDataset(grain.MapDataset.source(source).to_iter_dataset(here), piped)
-    return iter(dataset.mp_prefetch(options, worker_init_fn=_end_with_parent))
+    return iter(dataset.mp_prefetch(options, worker_init_fn=_begin_worker))
 
 
-def _end_with_parent(worker: int, workers: int) -> None:
+def _begin_worker(worker: int, workers: int) -> None:
     """Ends a worker with the process that started it, also when that is killed; signals are that one's to answer."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a scheduler sends them to all processes
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_wait_and_end, args=(multiprocessing.parent_process(),), daemon=True).start()
-
-
-def _wait_and_end(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
+    end_with_parent()

@@ -15,7 +15,7 @@ from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import Slot
 from bam_jax.experiments.speed_jobs import Comparison
 from bam_jax.system.errors import UserError
-from bam_jax.system.parent import end_with
+from bam_jax.system.parent import end_with_parent
 
 POLL = 0.5
 """Seconds between two looks at the running jobs."""
@@ -123,7 +123,7 @@ def work_alone(
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     if parent is not None:
-        end_with(parent)
+        end_with_parent(parent)
     if isinstance(job, Job):
         recorder.work(job, folder)
     else:

@@ -97,6 +97,19 @@ def require_folder(folder: Path, files: Iterable[Path | None] = ()) -> None:
         )
 
 
+def refuse_file(folder: Path) -> None:
+    """Raise UserError where a file stands in the place of the folder of runs, which need not be there.
+
+    Args:
+        folder: of runs.
+
+    Raises:
+        UserError: it is a file.
+    """
+    if folder.is_file():
+        raise UserError(f"--runs={folder} is a file; give the folder of the runs, or a name that is not there for none")
+
+
 def read_sweep(
     folder: Path, reading: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 ) -> tuple[dict[str, Any], list[Run]]:

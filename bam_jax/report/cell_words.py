@@ -1,7 +1,7 @@
 """The value of a table's cell and its uncertainty, as they are printed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.statistics import Kind
@@ -51,6 +51,27 @@ def describe_interval(interval: tuple[float, float, float] | None, n: int | None
         return "1 seed"
     ends = f"[{show(interval[0])}, {show(interval[2])}]"
     return ends if n is None else f"{ends} n={n}"
+
+
+def describe_next(rows: Sequence[str], value: str, whole: str, doubt: str) -> str:
+    """The words for the rows that come after the best: all of those that are alike, or the one there is, and its doubt.
+
+    >>> describe_next(["a", "b"], "0.05", "", ""), describe_next(["a"], "0.05", "a 0.05 1 seed", ", perhaps")
+    ('next are a and b, 0.05 each', 'next is a 0.05 1 seed, perhaps')
+
+    Args:
+        rows: that have the value.
+        value: as it is printed.
+        whole: one row with its value and interval.
+        doubt: of one row, as the end of a sentence.
+    """
+    if len(rows) > 1:
+        return f"next are {', '.join(rows[:-1])} and {rows[-1]}, {value} each"
+    return f"next is {whole}{doubt}"
+
+
+ONE_SEED = ", and one seed tells no difference"
+"""The doubt about a row with fewer than two seeds."""
 
 
 def format_value(value: float, printed: str, sign: str = "") -> str:

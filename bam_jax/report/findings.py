@@ -8,7 +8,14 @@ from bam_jax.experiments import statistics
 from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Column, Table
 from bam_jax.experiments.statistics import Kind
-from bam_jax.report.cell_words import cell_formatter, cell_value, describe_interval, end_formatter
+from bam_jax.report.cell_words import (
+    ONE_SEED,
+    cell_formatter,
+    cell_value,
+    describe_interval,
+    describe_next,
+    end_formatter,
+)
 from bam_jax.report.tables_page import own_tokens
 
 KINDS = {Kind.ACCURACY: "finds most", Kind.PERPLEXITY: "has the lowest perplexity", Kind.LOSS: "has the lowest loss"}
@@ -38,14 +45,9 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
             if _words(best) == _words(second):
                 equal = f"{where} {best.row} and {second.row} are equal, {_words(best)}, and no other is better."
                 return f"{equal}{_floor(second)}"
-            alike = [entry.row for entry in others if _shown(entry) == _shown(second)]
-            said = f"{where} {best.row} {KINDS[kind]}: {_words(best)}; "
-            if alike:
-                rows = [second.row, *alike]
-                said += f"next are {', '.join(rows[:-1])} and {rows[-1]}, {_shown(second)} each"
-            else:
-                said += f"next is {_words(second, second.row)}{_doubt(best, second)}"
-            return f"{said}.{_floor(second)}"
+            alike = [second.row, *(entry.row for entry in others if _shown(entry) == _shown(second))]
+            then = describe_next(alike, _shown(second), _words(second, second.row), _doubt(best, second))
+            return f"{where} {best.row} {KINDS[kind]}: {_words(best)}; {then}.{_floor(second)}"
     return ""
 
 
@@ -59,7 +61,7 @@ def _doubt(best: Entry, second: Entry) -> str:
     """The words for two rows whose common seeds do not tell them apart; "" where they do."""
     shared = sorted(best.by_seed.keys() & second.by_seed.keys())
     if len(shared) < 2:
-        return ", and one seed tells no difference"
+        return ONE_SEED
     of = math.log if best.kind is Kind.PERPLEXITY else float
     ends = statistics.estimate([of(best.by_seed[seed]) - of(second.by_seed[seed]) for seed in shared]).interval()
     return ", which the seeds do not tell apart from it" if ends.low <= 0 <= ends.high else ""

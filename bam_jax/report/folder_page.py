@@ -17,7 +17,7 @@ from bam_jax.render import page, style
 from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Estimated, Section, Table, Words
-from bam_jax.report.cell_words import describe_interval
+from bam_jax.report.cell_words import ONE_SEED, describe_interval, describe_next
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
 from bam_jax.report.left_out import LeftOut
 from bam_jax.report.progress import describe_training
@@ -170,13 +170,10 @@ def _findings(curves: Curves, main: str, context: int, does: str, *, largest: bo
         where = f"At {render.times(length, context)} {best}"
         if said(best, length) == said(second, length):
             found.append(f"{where} and {second} are equal, {said(best, length)}, and no other is better.")
-        elif len(alike) > 1:
-            rows = f"{', '.join(alike[:-1])} and {alike[-1]}"
-            found.append(f"{where} {does}: {said(best, length)}; next are {rows}, {value(second)} each.")
         else:
             few = min(len(curves[label].values(length)) for label in (best, second)) < 2
-            doubt = ", and one seed tells no difference" if few else ""
-            found.append(f"{where} {does}: {said(best, length)}; next is {second}, {said(second, length)}{doubt}.")
+            then = describe_next(alike, value(second), f"{second}, {said(second, length)}", ONE_SEED if few else "")
+            found.append(f"{where} {does}: {said(best, length)}; {then}.")
     if main in curves and (not shared or curves[main].lengths[-1] > max(shared)):
         far = curves[main].lengths[-1]
         found.append(f"At {render.times(far, context)}, which it alone was asked for, {main} has {said(main, far)}.")

@@ -1,20 +1,26 @@
 """The process that started this one."""
 
+import multiprocessing
 import os
 import threading
 import time
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(number: int | None = None) -> None:
     """End this process when the one that started it has ended, even by SIGKILL.
 
     Args:
-        parent: its number.
+        number: of the process that started this one as a command; None: `multiprocessing` started it.
     """
+    threading.Thread(target=_wait_and_end, args=(number,), daemon=True).start()
 
-    def watch() -> None:
-        while os.getppid() == parent:
+
+def _wait_and_end(number: int | None) -> None:
+    parent = multiprocessing.parent_process()
+    if number is None:
+        assert parent is not None
+        parent.join()
+    else:
+        while os.getppid() == number:
             time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    os._exit(1)

@@ -12,7 +12,7 @@ KEYS, TEXT = Passkey((4096,), depths=20), Perplexity((4096,))
 
 
 def sentence(evaluation, values, *, comparable=True):
-    """Of one column with a row for each name: its value in each seed."""
+    """The finding of a table of one column, from the value of each row in each seed."""
     column = Column("32K", evaluation)
     outcomes = lambda row: tuple(Outcome(State.MEASURED, x, seed=n, n=20) for n, x in enumerate(values[row]))
     entries = [Entry(row, column, "", outcomes(row)) for row in values]

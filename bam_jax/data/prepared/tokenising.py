@@ -8,7 +8,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Generator, Iterator
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from bam_jax.data.sources.fragment import Fragment, Record
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
+from bam_jax.system.parent import end_with_parent
 
 BATCH = 2**18
 """Characters after which a batch is full; a longer record is one by itself."""
@@ -203,17 +203,9 @@ def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, workers: int) -
 
 
 def _begin_worker(encoder: Encoder) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # it would wait for work for ever
     _WORKER["encoder"] = encoder
 
 
 def _encode(records: tuple[Record, ...]) -> EncodedBatch:
     return _WORKER["encoder"](records)
-
-
-def _end_with_parent() -> None:
-    """Ends a worker whose parent is killed: it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
