@@ -15,6 +15,7 @@ import numpy as np
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
+from bam_jax.evals.records import Cell
 from bam_jax.experiments import jobs, record_file, results, speed_jobs
 from bam_jax.experiments.entries import Entry, Outcome, State
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
@@ -72,7 +73,7 @@ def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
 class RunResults(NamedTuple):
     """A run's results: what was measured, and what was left out."""
 
-    cells: Sequence[results.Cell]
+    cells: Sequence[Cell]
     stops: Sequence[Mapping[str, Any]]
 
 
@@ -159,7 +160,7 @@ def _mean(parts: Mapping[Any, Part], position: int = 0) -> float:
     return float(np.average(values, weights=[part.wanted for part in parts.values()]))
 
 
-def _window(cells: Sequence[results.Cell], position: int) -> float:
+def _window(cells: Sequence[Cell], position: int) -> float:
     """The perplexity of the window of positions that ends at one.
 
     Raises:

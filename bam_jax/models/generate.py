@@ -26,7 +26,7 @@ def read_in_chunks(
     model: Decoder,
     tokens: Int[Array, "B T"],
     *,
-    lengths: Int[Array, "B"] | None = None,
+    lengths: Int[Array, " B"] | None = None,
     chunk: int = CHUNK,
     read: int = 1,
     slots: int = 0,
@@ -74,7 +74,7 @@ def prefill(
     model: Decoder,
     tokens: Int[Array, "B T"],
     *,
-    lengths: Int[Array, "B"] | None = None,
+    lengths: Int[Array, " B"] | None = None,
     chunk: int = CHUNK,
     read: int = 1,
     slots: int = 0,
@@ -94,10 +94,10 @@ def generate(
     sampling: Sampling = GREEDY,
     seed: int = 0,
     vocab: int | None = None,
-    lengths: Int[Array, "B"] | None = None,
+    lengths: Int[Array, " B"] | None = None,
     chunk: int = CHUNK,
     tell: Callable[[int], object] = lambda count: None,
-) -> Iterator[Int[Array, "B"]]:
+) -> Iterator[Int[Array, " B"]]:
     """Tokens after a prompt, one after another, each drawn as soon as it is asked for.
 
     Args:
@@ -144,7 +144,7 @@ def greedy(
     tokens: Int[Array, "B T"],
     steps: int,
     *,
-    lengths: Int[Array, "B"] | None = None,
+    lengths: Int[Array, " B"] | None = None,
     chunk: int = CHUNK,
 ) -> Int[Array, "B N"]:
     """The `steps` most likely tokens after a prompt, one after another; arguments as in `read_in_chunks`."""

@@ -115,9 +115,9 @@ class Table:
     magnitude: Float[Array, " P"] | None
     alpha: Float[Array, " P"] | None
     start: Float[Array, " P"] | None
-    lowest: Int[Array, "P #B T"] | None
-    highest: Int[Array, "P #B T"] | None
-    visible: Int[Array, "P #B T"]
+    lowest: Int[Array, " P #B T"] | None
+    highest: Int[Array, " P #B T"] | None
+    visible: Int[Array, " P #B T"]
 
     def row(self, place: Int[Array, ""]) -> "Table":
         """The row that the layers of one place read."""

@@ -44,7 +44,7 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p={self.top_p} must be a share above 0 and at most 1, for all tokens")
 
-    def __call__(self, logits: Float[Array, "B V"], key: Array) -> Int[Array, "B"]:
+    def __call__(self, logits: Float[Array, "B V"], key: Array) -> Int[Array, " B"]:
         """A token of each row.
 
         Args:

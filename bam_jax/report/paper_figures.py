@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax import render
+from bam_jax.evals.records import Cell
 from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Column, Experiment, Table
@@ -91,7 +92,7 @@ def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:
     read = tables.results_reader(folder, progress.made.records)
     for table, column in columns:
         for label in table.values:
-            cells: dict[str, list[results.Cell]] = defaultdict(list)
+            cells: dict[str, list[Cell]] = defaultdict(list)
             for depth, cell in _by_depth(progress, table.row(label), column, read):
                 cells[depth].append(cell)
             depths |= {*cells}
@@ -101,7 +102,7 @@ def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:
     return {label: make_grid(cells, sorted(depths), lengths) for label, cells in means.items()}
 
 
-def _by_depth(progress: Progress, row: str, column: Column, read: tables.Reader) -> Iterator[tuple[str, results.Cell]]:
+def _by_depth(progress: Progress, row: str, column: Column, read: tables.Reader) -> Iterator[tuple[str, Cell]]:
     """The cells that a row has of a column of passkeys, in all seeds, each with its depth."""
     assert column.evaluation is not None
     for job in progress.planned:

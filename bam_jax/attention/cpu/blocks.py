@@ -294,7 +294,7 @@ class Blocks:
         blocks, batch, _, _, block, width = x.shape
         return x.transpose(1, 0, 4, 2, 3, 5).reshape(batch, blocks * block, -1, width)[:, : self.length]
 
-    def join(self, x: Float[Array, "N #B #H q"]) -> Float[Array, "#B #H T"]:
+    def join(self, x: Float[Array, " N #B #H q"]) -> Float[Array, "#B #H T"]:
         """Numbers of all queries from those of the query blocks, whatever axes stand before theirs."""
         return jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)[..., : self.length]
 

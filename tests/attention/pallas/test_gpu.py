@@ -107,21 +107,6 @@ def test_one_query(tempered):
 
 
 @needs_compiler
-def test_one_query_starts_few_programs_and_copies_no_cache():
-    length, heads, key_heads, width = 32768, 16, 4, 128
-
-    def decode(q, k, v, bias):
-        position = jnp.arange(length, dtype=jnp.int32)[None]
-        return gpu.forward(q, k, v, Scoring(bias, Tokens(position[:, -1:]), Tokens(position)), Tiling())
-
-    keys = jax.ShapeDtypeStruct((4, length, key_heads, width), jnp.bfloat16)
-    shapes = jax.ShapeDtypeStruct((4, 1, heads, width), jnp.bfloat16), keys, keys, gpu_static.BIASES["ggd"]
-    compiled = gpu_static.compile_for_h100(decode, *shapes)
-    assert gpu_static.launches(compiled.as_text()) <= 20
-    assert compiled.memory_analysis().temp_size_in_bytes < keys.size * keys.dtype.itemsize / 2
-
-
-@needs_compiler
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", gpu_static.BIASES)
 def test_every_bias_compiles_for_an_h100(name, packed):
@@ -138,13 +123,15 @@ def test_it_compiles_whatever_the_users_default_numbers(x64):
 
 @needs_compiler
 @pytest.mark.parametrize("name", ["ggd", "cable"])
-def test_decoding_compiles_for_an_h100(name):
-    _, k, v, whole = gpu_static.operand_shapes(name, 64, length=8192)
+def test_one_query_starts_few_programs_and_copies_no_cache(name):
+    _, k, v, whole = gpu_static.operand_shapes(name, 128, length=32768)
     queries = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*x.shape[:-1], 1), x.dtype), whole.queries)
+    q = jax.ShapeDtypeStruct((1, 1, gpu_static.HEADS, 128), k.dtype)
     one = dataclasses.replace(whole, queries=queries)
-    q = jax.ShapeDtypeStruct((1, 1, gpu_static.HEADS, 64), k.dtype)
     forward, _ = gpu_static.kernels(q, k, v, one)["forward"]
-    assert gpu_static.compile_for_h100(forward, q, k, v, one).as_text().count('custom_call_target="mosaic_gpu') == 1
+    compiled = gpu_static.compile_for_h100(forward, q, k, v, one)
+    assert gpu_static.launches(compiled.as_text()) <= 20
+    assert compiled.memory_analysis().temp_size_in_bytes < k.size * k.dtype.itemsize / 2
 
 
 def pattern_model(pattern, backend, **sizes):
