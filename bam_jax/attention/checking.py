@@ -1,6 +1,8 @@
 """The arguments of attention looked at before anything is computed: what does not fit is said in one line."""
 
+import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +10,9 @@ from jaxtyping import Array
 
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases import Bias, Relative
-from bam_jax.biases.base import compares_pairs, head_axes, trial
+from bam_jax.biases.base import compares_pairs, trial
 
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -20,6 +23,8 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     Raises:
         ValueError: with their shapes or dtypes.
     """
+    for name, x in {"q": q, "k": k, "v": v}.items():
+        check_array(name, x)
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
     if not {q.dtype.name, k.dtype.name, v.dtype.name} <= set(_DTYPES):
         dtypes = f"q {q.dtype}, k {k.dtype}, v {v.dtype}"
@@ -30,8 +35,11 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
         raise ValueError(
             f"scoring.bias is a Bias, such as biases.Uniform() for none, got {type(scoring.bias).__name__}"
         )
+    check_class(scoring.bias)
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
+    if q.shape[3] == 0:
+        raise ValueError(f"heads are at least 1 wide: {shapes}")
     same = k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
     if not same or k.shape[2] == 0 or q.shape[2] % k.shape[2]:
         raise ValueError(
@@ -44,12 +52,41 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
     _check_coordinates(scoring)
 
 
+def check_array(name: str, x: Any) -> None:
+    """Refuse what is no array.
+
+    Raises:
+        TypeError: with its type.
+    """
+    if not hasattr(x, "dtype"):
+        raise TypeError(f"{name} must be an array, not {type(x).__name__}; give jnp.asarray(...)")
+
+
+def check_class(bias: Bias) -> None:
+    """Refuse a bias whose class is no pytree of its parameters.
+
+    Raises:
+        TypeError: with the decorator that makes it one.
+    """
+    if "__dataclass_fields__" not in vars(type(bias)):
+        raise TypeError(f"the class {type(bias).__name__} is no bias yet; put @biases.bias above it")
+
+
+def is_finite(x: Any) -> bool:
+    """True of a finite number of Python's."""
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
+
+
 def _check_tokens(q: Array, k: Array, scoring: Scoring, shapes: str) -> None:
     batch, _, heads, _ = q.shape
     for side, tokens, length in (("queries", scoring.queries, q.shape[1]), ("keys", scoring.keys, k.shape[1])):
+        if not isinstance(tokens, Tokens):
+            raise ValueError(f"scoring.{side} is a Tokens(position, ...), got {type(tokens).__name__}")
+        check_array(f"scoring.{side}: position", tokens.position)
         named = {name: getattr(tokens, name) for name in ("position", "segment", "sees_from", "sees_to")}
         arrays = {name: x for name, x in named.items() if x is not None}
         for name, x in arrays.items():
+            check_array(f"scoring.{side}: {name}", x)
             # Others wrap where they are compared with -1 or with an empty slot's position.
             if not (jnp.issubdtype(x.dtype, jnp.signedinteger) and x.dtype.itemsize >= 4):
                 raise ValueError(f"scoring.{side} counts tokens: {name} holds int32 or int64, got {x.dtype}")
@@ -66,21 +103,15 @@ def _check_numbers(scoring: Scoring) -> None:
         for leaf in jax.tree.leaves(getattr(scoring, name)):
             if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
                 raise ValueError(f"scoring.{name} holds floating-point numbers, got {jnp.result_type(leaf)}")
-    finite = lambda x: isinstance(x, (int, float)) and math.isfinite(x)
-    if scoring.scale is not None and not finite(scoring.scale):
+    if scoring.scale is not None and not is_finite(scoring.scale):
         raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
-    if scoring.soft_cap is not None and not (finite(scoring.soft_cap) and scoring.soft_cap > 0):
+    if scoring.soft_cap is not None and not (is_finite(scoring.soft_cap) and scoring.soft_cap > 0):
         raise ValueError(f"scoring.soft_cap is None or a number of Python's above 0, got {scoring.soft_cap!r}")
 
 
 def _check_heads(q: Array, scoring: Scoring, shapes: str) -> None:
     heads, temperature = q.shape[2], scoring.temperature
-    own = lambda axis, leaf: None if axis is None else leaf  # shared parameters have no head axis
-    per_head = jax.tree.map(own, head_axes(scoring.bias), scoring.bias, is_leaf=lambda x: x is None)
-    for leaf in jax.tree.leaves(per_head):
-        if jnp.shape(leaf)[:1] != (heads,):
-            name = type(scoring.bias).__name__
-            raise ValueError(f"the bias {name} holds a parameter {jnp.shape(leaf)}, not [H] or [H, n] of {heads} heads")
+    _check_parameters(scoring.bias, heads)
     if scoring.sink_logits is not None and scoring.sink_logits.shape != (heads,):
         raise ValueError(f"scoring.sink_logits {scoring.sink_logits.shape} is not [H] of {shapes}")
     if temperature is not None:
@@ -90,6 +121,30 @@ def _check_heads(q: Array, scoring: Scoring, shapes: str) -> None:
             or temperature.shape[1:] != q.shape[2:0:-1]
         ):
             raise ValueError(f"scoring.temperature {temperature.shape} is not [#B, H, T] of {shapes}")
+
+
+def _check_parameters(bias: Bias, heads: int) -> None:
+    """See that parameters have the axes of their annotations, such as "*H n", or that of heads where those say nothing."""
+    sizes = {"H": heads}
+    for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
+        said = getattr(field.type, "dim_str", "").split()
+        shared = field.metadata.get("shared", False)
+        known = said[:1] == ["*H"] or (shared and hasattr(field.type, "dim_str"))
+        axes = ["H", *said[1:]] if not shared else said
+        for x in jax.tree.leaves(getattr(bias, field.name)) if not field.metadata.get("static") else ():
+            shape = jnp.shape(x)
+            if known:
+                fits = len(shape) == len(axes) and all(
+                    sizes.setdefault(axis, n) == n for axis, n in zip(axes, shape, strict=True)
+                )
+            else:
+                fits = shared or shape[:1] == (heads,)
+            if not fits:
+                wanted = f"[{', '.join(axes)}]" if known else "[H] or [H, n]"
+                also = "".join(f", {axis} = {sizes[axis]}" for axis in axes if axis in sizes and axis != "H")
+                raise ValueError(
+                    f"the bias {type(bias).__name__} holds {field.name} {shape}, not {wanted} of {heads} heads{also}"
+                )
 
 
 def _check_coordinates(scoring: Scoring) -> None:

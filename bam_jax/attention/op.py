@@ -224,11 +224,14 @@ def attention(
 
     Raises:
         ValueError: shapes or dtypes do not fit together; the message holds them.
+        TypeError: something else than an array, a `Tiling` or a class that `biases.bias` made.
         Unsupported: the named backend cannot do it, or there is none of that name.
 
     Source: BAM definition 1 and theorem 1.
     """
     check(q, k, v, scoring)
+    if not isinstance(tiling, Tiling):
+        raise TypeError(f"tiling is a Tiling(skip, block_q, block_k), got {tiling!r:.100}")
     if backend == "auto":
         backend = choose(q, k, v, scoring)
     if not isinstance(backend, Backend) and backend not in BACKENDS:

@@ -3,13 +3,13 @@
 import dataclasses
 import difflib
 import inspect
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bam_jax.attention.checking import check_array, check_class, is_finite
 from bam_jax.attention.logits.mask import Mask
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.skipping import Tiling
@@ -17,6 +17,8 @@ from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.attention.op import DEFAULT, attention
 from bam_jax.biases import Bias, Uniform
 
+_MASK = "a dense mask takes O(T S) memory; give causal=, window=, segments= (0 for pads), sees_from= and sees_to="
+_DROPOUT = "no backend drops weights; drop what attend gives, as most models do now"
 ELSEWHERE = {
     "is_causal": "give causal=",
     "local_window_size": "give window=, the tokens that a query sees, itself included",
@@ -24,11 +26,17 @@ ELSEWHERE = {
     "logits_soft_cap": "give soft_cap=",
     "sinks": "give sink_logits= of learned logits, or sink_tokens= beside window=",
     "implementation": "give backend=",
-    "mask": "a dense mask takes O(T S) memory; give causal=, window=, segments= (0 for pads), sees_from= and sees_to=",
+    "mask": _MASK,
     "query_seq_lengths": "give query_segments=, where 0 stands for pads",
     "key_value_seq_lengths": "give segments=, where 0 stands for pads",
-    "dropout": "no backend drops weights; drop what attend gives, as most models do now",
-    "dropout_rate": "no backend drops weights; drop what attend gives, as most models do now",
+    "dropout": _DROPOUT,
+    "dropout_rate": _DROPOUT,
+    "dropout_p": _DROPOUT,
+    "dropout_rng": _DROPOUT,
+    "attn_mask": _MASK,
+    "key_padding_mask": "give segments=, 1 for tokens and 0 for pads",
+    "enable_gqa": "k and v may have fewer heads than q as they are",
+    "score_mod": "give a bias: a class under @biases.bias with __call__(self, i, j)",
 }
 """Arguments that other functions of this kind have, and what stands for them here."""
 
@@ -130,6 +138,7 @@ def _refuse(others: dict[str, Any]) -> None:
 def _checked(bias: Any) -> Bias:
     """The bias, or a TypeError with what is meant instead."""
     if isinstance(bias, Bias):
+        check_class(bias)
         name = type(bias).__name__
         for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
             x = getattr(bias, field.name)
@@ -159,8 +168,7 @@ def _check_arrays(arguments: dict[str, Any]) -> None:
     for name, x in {"q": q, "k": k, "v": v, **others}.items():
         if name == "temperature" and jnp.ndim(x) == 0:
             raise ValueError("attend: temperature is an array [#B, H, T]; for a single number give scale=")
-        if not hasattr(x, "dtype"):
-            raise TypeError(f"attend: {name} must be an array, not {type(x).__name__}; give jnp.asarray(...)")
+        check_array(f"attend: {name}", x)
         if name in (*"qkv", *FLOATS):
             if not jnp.issubdtype(x.dtype, jnp.floating):
                 raise ValueError(f"attend: {name} must hold floats, not {x.dtype}; give {name}.astype(jnp.float32)")
@@ -191,7 +199,7 @@ def _check_shape(name: str, shape: tuple[int, ...], sizes: dict[str, int]) -> No
 def _check_numbers(**options: Any) -> None:
     """See that options are numbers of Python's."""
     for name, x in options.items():
-        if x is not None and not (isinstance(x, int | float) and math.isfinite(x) and (x > 0 or name == "scale")):
+        if x is not None and not (is_finite(x) and (x > 0 or name == "scale")):
             which = "a finite number" if name == "scale" else "a finite number above 0"
             remedy = f"; give {name}=float(...)" if hasattr(x, "dtype") else ""
             raise ValueError(f"attend: {name} must be {which} of Python's, not {x!r:.100}{remedy}")

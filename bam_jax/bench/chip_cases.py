@@ -100,7 +100,10 @@ def outcomes(records: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[st
     for key, record in newest.items():
         begun = sum(x["status"] == "started" and (x["stage"], x["case"]) == key for x in records)
         if record["status"] == "started" and begun >= TRIES:
-            newest[key] = record | {"status": "failed", "reason": f"it ended its process {begun} times"}
+            newest[key] = record | {
+                "status": "failed",
+                "reason": f"its process ended {begun} times before it did; --again=failed tries it again",
+            }
     return newest
 
 

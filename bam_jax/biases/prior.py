@@ -255,6 +255,10 @@ class T5(Relative):
     bidirectional: bool = static(False)
 
     def __call__(self, i: Array, j: Array) -> Array:
+        values, wanted = self.table.shape[-1], len(self.starts) * (1 + self.bidirectional)
+        if values != wanted:
+            raise ValueError(f"T5 holds a table of {values} values, and its starts ask for {wanted}")
+
         def side(distance: Array, offset: int) -> Array:
             value = self.table[offset] + jnp.zeros_like(distance)
             for n, start in enumerate(self.starts[1:], 1):

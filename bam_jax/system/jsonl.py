@@ -123,7 +123,7 @@ def _checksum(record: Mapping[str, Any]) -> int:
 
 
 def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The records of a JSON-lines file; a last line torn by a killed writer is left out.
+    """The records of a JSON-lines file; a last line torn by a killed writer is left out, one that only lacks its newline is not.
 
     Args:
         path: the file; a missing one has no records.
@@ -140,17 +140,21 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, text in enumerate(lines[:-1], start=1):
         yield text, parse(text, f"{path}, line {number}")
-    # What follows the last newline was never finished; but one that has all of a record and more has lost its newline since.
-    if lines[-1][-2:-1] == b"}" and _is_record(lines[-1][:-1]):
-        raise UserError(f"{path}, line {len(lines)} ends with {lines[-1][-1:]!r}, not a newline; {_REMEDY}")
+    last, where = lines[-1], f"{path}, line {len(lines)}"
+    if _object(last) is not None:  # a part of an object is none
+        yield last, parse(last, where)
+    # It has all of a record and more: its newline was changed.
+    elif last[-2:-1] == b"}" and CRC in (_object(last[:-1]) or ()):
+        raise UserError(f"{where} ends with {last[-1:]!r}, not a newline; {_REMEDY}")
 
 
-def _is_record(text: bytes) -> bool:
-    """True of what `line` gives."""
+def _object(text: bytes) -> dict[str, Any] | None:
+    """The object that a JSON text holds; None: it holds none."""
     try:
-        return CRC in json.loads(text)
-    except (ValueError, RecursionError, TypeError):
-        return False
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -167,7 +171,7 @@ def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> N
 
 
 def mend(path: Path) -> None:
-    """Cut off a last line that a killed process left torn: the next would be appended to it.
+    """End the last line, or cut off what a killed process left of it: the next would be appended to it.
 
     Args:
         path: a JSON-lines file; a missing one stays missing.

@@ -275,6 +275,11 @@ def count(primitive, jaxpr):
     )
 
 
+class Undecorated(biases.Relative):
+    def __call__(self, i, j):
+        return i - j
+
+
 def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
     with pytest.raises(Unsupported, match="no attention backend 'flash': there are auto, reference, rows, chunked"):
         attention(*qkv, scoring(), backend="flash")
@@ -318,18 +323,59 @@ def test_shapes_that_do_not_fit_are_said(qkv):
         attention(q, k, v, dataclasses.replace(scoring(), temperature=jnp.ones((B, T))))
     with pytest.raises(ValueError, match="whose mask is a Mask"):
         attention(q, k, v, dataclasses.replace(scoring(), mask=None))
-    for scale in (jnp.ones(()), float("nan"), "1"):
+    for scale in (jnp.ones(()), float("nan"), "1", True):
         with pytest.raises(ValueError, match="scoring.scale is None or a finite number"):
             attention(q, k, v, dataclasses.replace(scoring(), scale=scale))
     for window in (0, "64", 6.5):
         with pytest.raises(ValueError, match=f"window={window!r}"):
             Mask(window=window)
+    assert Mask(window=np.int64(6), sink_tokens=np.int32(2)) == Mask(window=6, sink_tokens=2)  # and hashes alike
+    assert type(Mask(window=np.int64(6)).window) is int
     with pytest.raises(ValueError, match="causal='no'"):
         Mask(causal="no")
     with pytest.raises(ValueError, match=r"head count.*k \(2, 12, 0, 4\)"):
         attention(q, k[:, :, :0], v[:, :, :0], scoring())
     with pytest.raises(ValueError, match=r"scoring.bias is a Bias, such as biases.Uniform\(\) for none, got None"):
         attention(q, k, v, dataclasses.replace(scoring(), bias=None))
+
+
+def test_parameters_that_do_not_fit_their_formula_are_said(qkv):
+    square = jnp.ones((H, 8, 1))
+    fire = biases.FIRE(jnp.ones((H, 8)), jnp.ones(H), jnp.ones(8), jnp.ones(7), jnp.ones(()), jnp.ones(()))
+    starts = biases.t5_starts(8, 16)
+    for bias, says in (
+        (
+            biases.GeneralisedGaussian(square, square, square),
+            r"GeneralisedGaussian holds shape \(3, 8, 1\), not \[H\] of 3",
+        ),
+        (fire, r"FIRE holds b1 \(7,\), not \[n\] of 3 heads, n = 8"),
+        (dataclasses.replace(fire, b1=jnp.ones(8), c=jnp.ones(1)), r"FIRE holds c \(1,\), not \[\] of 3 heads"),
+        (biases.T5(jnp.ones(H), starts), r"T5 holds table \(3,\), not \[H, n\]"),
+        (biases.T5(jnp.ones((H, 7)), starts), "T5 holds a table of 7 values, and its starts ask for 8"),
+        (biases.T5(jnp.ones((H, 8)), starts, True), "T5 holds a table of 8 values, and its starts ask for 16"),
+        (Undecorated(), "the class Undecorated is no bias yet; put @biases.bias above it"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=says):
+            attention(*qkv, scoring(bias))
+
+
+def test_what_is_no_array_or_tiling_is_said(qkv):
+    q, k, v = qkv
+    for arguments, name in (((None, k, v), "q"), ((q, k.tolist(), v), "k")):
+        with pytest.raises(TypeError, match=rf"{name} must be an array, not (NoneType|list); give jnp.asarray"):
+            attention(*arguments, scoring())
+    for tokens, says in (
+        (jnp.arange(T)[None], r"scoring.keys is a Tokens\(position, ...\), got ArrayImpl"),
+        (Tokens(None), "scoring.keys: position must be an array, not NoneType"),
+        (Tokens(jnp.arange(T)[None], segment=[1] * T), "scoring.keys: segment must be an array, not list"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=says):
+            attention(q, k, v, dataclasses.replace(scoring(), keys=tokens))
+    with pytest.raises(ValueError, match=r"heads are at least 1 wide: q \(2, 12, 3, 0\)"):
+        attention(q[..., :0], k[..., :0], v, scoring())
+    for tiling in (None, (128, 128)):
+        with pytest.raises(TypeError, match=r"tiling is a Tiling\(skip, block_q, block_k\), got (None|\(128, 128\))"):
+            attention(q, k, v, scoring(), tiling=tiling)
 
 
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.bool_, jnp.complex64, jnp.float8_e4m3fn])

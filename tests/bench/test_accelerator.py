@@ -62,7 +62,7 @@ def test_what_ends_its_process_each_time_has_failed(tmp_path):
             chip_cases.run_all([killed], tmp_path, ABOUT, OPEN)
     records = chip_cases.read(tmp_path)
     assert not chip_cases.missing([killed], records)
-    assert "ended its process" in chip_cases.failed([killed], records)[0]["reason"]
+    assert "its process ended 2 times" in chip_cases.failed([killed], records)[0]["reason"]
 
 
 def test_time_ends_between_cases_and_a_long_one_is_not_begun(tmp_path):

@@ -27,6 +27,19 @@ def test_a_torn_last_line_is_left_out_and_mended(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
+def test_a_last_line_that_only_lacks_its_newline_is_a_record(tmp_path):
+    """A stranger's file may end so; one line cut off would be all of it."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}')
+    assert list(jsonl.read(path)) == [{"step": 1}]
+    jsonl.append(path, {"step": 2})
+    assert path.read_text() == '{"step": 1}\n' + jsonl.line({"step": 2}) + "\n"
+    whole = path.read_bytes()
+    for end in range(len(whole)):  # a writer killed anywhere
+        path.write_bytes(whole[:end])
+        assert [record["step"] for record in jsonl.read(path)] == [1, 2][: (end >= 11) + (end >= len(whole) - 1)]
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
@@ -55,6 +56,9 @@ class Mask:
     def __post_init__(self) -> None:
         if type(self.causal) is not bool:
             raise ValueError(f"a mask is causal or not: got causal={self.causal!r}")
+        for name in ("window", "sink_tokens"):
+            if isinstance(count := getattr(self, name), np.integer):  # as a computation of NumPy's gives it
+                object.__setattr__(self, name, int(count))
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             raise ValueError(f"a window is a number of tokens, at least the token itself: got window={self.window!r}")
         if type(self.sink_tokens) is not int or self.sink_tokens < 0:
