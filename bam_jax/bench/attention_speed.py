@@ -2,8 +2,8 @@
 
     python -m bam_jax.bench.attention_speed --bias=ggd --lengths=512,2048,8192 --out=speed.json
 
-Every contender runs once in each repetition, one after another, so that a machine that slows down slows all of them; times
-are medians. Ratios are to this package's attention, "ours", on the first backend that runs here: 3.0 takes three times as
+Every contender runs once in each repetition, one after another, so that a machine that slows down slows all of them, each
+after a call that is not timed; times are medians. Ratios are to this package's attention, "ours", on the first backend that runs here: 3.0 takes three times as
 long. What cannot run is in the table with its reason. Queries and keys have unit-variance elements; rows are causal.
 `--decode` lengths are for one query at the end of so many keys. Contenders:
 
@@ -107,6 +107,7 @@ def _take_turns(ready: dict[str, tuple[PreparedRun, int]], repetitions: int) -> 
     seconds: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(repetitions):
         for name, (run, calls) in ready.items():
+            run.wait(run.call())  # the system still clears the gigabytes that a table before it left
             started = time.perf_counter()
             for _ in range(calls):
                 result = run.call()
