@@ -104,7 +104,7 @@ def everything(place):
         run = results.read_run(path / place.job.name)
         table = tables_page.to_csv(made, each.entries)
         parts = paper_page.page_sections(each, {run.name: run}, str, path, [])
-        return page.to_html("t", [*tables_page.tables_sections(made, each.entries), *parts]), table, each.status
+        return page.to_html("t", [*tables_page.tables_sections(made, each.entries, path), *parts]), table, each.status
 
     def one():
         run = results.read_run(path / place.job.name, commands=["x"])

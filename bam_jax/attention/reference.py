@@ -2,13 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, bias_table, sealed
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, logits_table, sealed
 from bam_jax.attention.logits.skipping import Tiling
-from bam_jax.biases import Rows
 
 
 def forward(
@@ -20,35 +18,12 @@ def forward(
     k, v = sealed(k, v)
     keys, values = (jnp.repeat(x, groups, axis=2) for x in (k, v))
     product = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)
-    logits, seen = table_of_logits(q, product, scoring)
+    logits, seen = logits_table(q, product, scoring)
     lse = jax.nn.logsumexp(logits, axis=-1)
     weights = jnp.where(seen, jnp.exp(logits - lse[..., None]), 0)
     # Weights of bfloat16 would have cotangents of bfloat16, which lose what a steep prior's gradient is made of.
     out = jnp.einsum("bhts,bshd->bthd", weights, values.astype(dtype))
     return out.astype(q.dtype), jnp.where(seen.any(-1), lse, HIDDEN)
-
-
-def table_of_logits(
-    q: Float[Array, "B T H D"], product: Float[Array, "B H T S"], scoring: Scoring
-) -> tuple[Float[Array, "B H T S"], Bool[Array, "#B 1 T S"]]:
-    """The logits of all queries and keys, `HIDDEN` where a key is not seen, and where it is.
-
-    Args:
-        q: queries, which a rowwise bias may read.
-        product: q . k, in the logits' dtype.
-        scoring: all else.
-    """
-    scores = scoring.content(q.shape[-1]).scores(product)
-    bias = bias_table(scoring, product.dtype)
-    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
-    if scoring.rowwise is None:
-        logits = scores + bias
-    else:
-        i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
-        logits = scoring.rowwise(Rows(q, scores, bias, seen, i, j))
-    if scoring.temperature is not None:
-        logits = logits * scoring.temperature[..., None]
-    return jnp.where(seen, logits, HIDDEN), seen
 
 
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:

@@ -3,9 +3,9 @@
     python -m bam_jax.bench.attention_speed --bias=ggd --lengths=512,2048,8192 --out=speed.json
 
 Every contender runs once in each repetition, one after another, so that a machine that slows down slows all of them, each
-after a call that is not timed; times are medians. Ratios are to this package's attention, "ours", on the first backend that runs here: 3.0 takes three times as
-long. What cannot run is in the table with its reason. Queries and keys have unit-variance elements; rows are causal.
-`--decode` lengths are for one query at the end of so many keys. Contenders:
+after a call that is not timed; times are medians. Ratios are to this package's attention, "ours", on the first backend that runs
+here: 3.0 takes three times as long. What cannot run is in the table with its reason. Queries and keys have unit-variance
+elements; rows are causal. `--decode` lengths are for one query at the end of so many keys. Contenders:
 
     ours BACKEND, SKIP     `bam_jax.attention` on every backend of this machine, in every mode of leaving tiles out
     ours ..., cache        a whole step of decoding: the last token is written into a cache, whose summary says what is near

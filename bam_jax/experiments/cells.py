@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.experiments import entries, experiment, statistics, tables
+from bam_jax.experiments import entries, experiment, origins, statistics, tables
 from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Experiment, Table
 from bam_jax.experiments.statistics import Interval, Kind
@@ -48,6 +48,7 @@ class Measured:
         self.folder, self.scale, self.experiments = folder, scale, experiments
         self.load = functools.cache(self._load)
         self._entries = functools.cache(self._compare)
+        self._compared: dict[tuple[str, str], None] = {}
 
     def seed_values(self, name: str, title: str, row: str, column: str, scale: str = "") -> SeedValues:
         """A cell's values by seed, 0 for a length that was given up; without values where nothing is whole.
@@ -82,7 +83,14 @@ class Measured:
             raise UserError(f"{name} has {len(named)} tables whose titles begin with {title!r}, not 1")
         return named[0]
 
+    def origins(self) -> list[str]:
+        """A line for each machine that trained the models of the experiments that were read; see `origins.describe`."""
+        experiments = [self.load(*each) for each in self._compared]
+        sources = [origins.read_sources(made, self.folder) for made in experiments]
+        return origins.describe({digest: source for each in sources for digest, source in each.items()}.values())
+
     def _compare(self, name: str, title: str, scale: str) -> dict[tuple[str, str], Entry]:
+        self._compared[name, scale] = None
         compared = tables.compare(self.table(name, title, scale), self.load(name, scale), self.folder)
         return {(entry.row, entry.column.label): entry for entry in compared}
 

@@ -230,9 +230,9 @@ def _lines(described: Mapping[str, Any], run: Path, config: Config, contents: Co
     changes = {name: value for name, value in fields.items() if json.dumps(value) != json.dumps(base[name])}
     headers = [{"fields": base}]
     line = {**described, "config": key_of(headers[0]), "changes": changes}
-    if (run / SOURCE).exists():
-        source = strict_json.parse((run / SOURCE).read_bytes(), str(run / SOURCE))
-        headers.append({"fields": strict_json.check(source, Source, str(run / SOURCE))})
+    source = read_source(run)
+    if source is not None:
+        headers.append({"fields": source})
         line["source"] = key_of(headers[1])
     key = key_of(line)
     there = {kept_text(cell) for cell in contents.unpack(key)} if key in contents.runs else set()
@@ -246,6 +246,22 @@ def _lines(described: Mapping[str, Any], run: Path, config: Config, contents: Co
         yield {"run": key, **line}
     for header, beside in packed:
         yield {"cells": key_of(header), "run": key, **beside}
+
+
+def read_source(run: Path) -> dict[str, Any] | None:
+    """The `Source` of a run; None of one that no sweep trained, or that is not there.
+
+    Args:
+        run: its folder.
+
+    Raises:
+        UserError: the file that says it cannot be read.
+    """
+    path = run / SOURCE
+    if not path.exists():
+        return None
+    source: dict[str, Any] = strict_json.check(strict_json.parse(path.read_bytes(), str(path)), Source, str(path))
+    return source
 
 
 def _losses(run: Path, steps: int) -> dict[str, list[Any]]:

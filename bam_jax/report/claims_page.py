@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from bam_jax.experiments import claims, statistics
+from bam_jax.experiments import claims, origins, statistics
 from bam_jax.experiments.cells import Measured, Printed
 from bam_jax.experiments.checks import Check, Finding
 from bam_jax.experiments.claims import MEANINGS, ClaimsFile, Judgement, Verdict
@@ -41,30 +42,43 @@ def page_sections(path: Path, folder: Path, scale: str) -> list[Section]:
     Raises:
         UserError: a file without claims, or a run that cannot be read.
     """
-    file, judged = judge(path, folder, scale)
-    return judged_sections(file, judged, scale)
+    return judged_sections(judge(path, folder, scale), scale)
 
 
-def judge(path: Path, folder: Path, scale: str) -> tuple[ClaimsFile, Mapping[str, Sequence[Judgement]]]:
-    """The claims of a file, and all of them judged, by paper; arguments and errors as in `page_sections`."""
-    file = claims.load(path)
-    measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
-    return file, claims.judge(file.by_paper, measured, printed)
-
-
-def judged_sections(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]], scale: str) -> list[Section]:
-    """The page's sections of claims that are judged already.
+class Judged(NamedTuple):
+    """The claims of a file, judged.
 
     Args:
         file: the claims.
-        judged: by paper.
+        by_paper: all of them, judged.
+        origins: lines that say where the models were trained.
+    """
+
+    file: ClaimsFile
+    by_paper: Mapping[str, Sequence[Judgement]]
+    origins: Sequence[str]
+
+
+def judge(path: Path, folder: Path, scale: str) -> Judged:
+    """The claims of a file, judged; arguments and errors as in `page_sections`."""
+    file = claims.load(path)
+    measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
+    return Judged(file, claims.judge(file.by_paper, measured, printed), measured.origins())
+
+
+def judged_sections(judged: Judged, scale: str) -> list[Section]:
+    """The page's sections of claims that are judged already.
+
+    Args:
+        judged: the claims.
         scale: at which they were.
     """
     return [
-        Section(of_scale(scale), items=file.notes),
-        verdicts_section(file, judged),
-        *contradicted_sections(judged),
-        *claims_sections(judged),
+        Section(of_scale(scale), items=judged.file.notes),
+        verdicts_section(judged.file, judged.by_paper),
+        *([Section(origins.TITLE, items=judged.origins)] if judged.origins else []),
+        *contradicted_sections(judged.by_paper),
+        *claims_sections(judged.by_paper),
     ]
 
 

@@ -61,7 +61,7 @@ def page_sections(
                 table=_grids_table(tasks, "task"),
             )
         )
-    return [*sections, *_runs_sections(progress, runs, page, folder), *notes_sections(made)]
+    return [*sections, *_runs_sections(progress, runs, page, folder), *notes_sections(made, folder)]
 
 
 def _summary(progress: Progress, runs: Mapping[str, Run], folder: Path, given: Sequence[str]) -> Section:

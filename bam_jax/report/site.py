@@ -116,8 +116,9 @@ def write(
         judged = None
         if claims is not None:
             with left_out.reading("the page of the papers' claims"):
-                file, judged = claims_page.judge(claims, folder, scale or SCALES[0])
-                save(CLAIMS, TITLE, claims_page.judged_sections(file, judged, scale or SCALES[0]))
+                found = claims_page.judge(claims, folder, scale or SCALES[0])
+                judged = found.by_paper
+                save(CLAIMS, TITLE, claims_page.judged_sections(found, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
     place = folder if _find_runs(folder, descriptions, {}) else "the records of sweeps"
     title = f"{TITLE_START} {place}, {scale or SCALES[0]} scale"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bam_jax.experiments import experiment, results
+from bam_jax.experiments import experiment, origins, results
 from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.statistics import Kind
@@ -53,7 +53,7 @@ def write(
         UserError: an experiment without tables, no folder of runs, or a file that cannot be read.
     """
     for path, made, entries in _compare_all(files, runs, scale, records):
-        sections = tables_sections(made, entries)
+        sections = tables_sections(made, entries, runs)
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"
         markdown = page.to_markdown(made.heading, sections)
         texts = {"html": page.to_html(made.heading, sections), "md": markdown, "csv": to_csv(made, entries)}
@@ -119,17 +119,18 @@ def _compare_all(
         yield path, made, [compare(table, made, runs) for table in made.tables]
 
 
-def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> list[Section]:
+def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: Path) -> list[Section]:
     """The signs of the tables; for each table a grid, then the same cell by cell; at last the notes.
 
     Args:
         made: the experiment.
         entries: the cells of each of its tables.
+        runs: the folder of the runs.
     """
     sections = reading_sections(made, entries)
     for table, cells in zip(made.tables, entries, strict=True):
         sections += table_sections(table, cells, comparable=made.comparable)
-    return sections + notes_sections(made)
+    return sections + notes_sections(made, runs)
 
 
 def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) -> tuple[Section, Section]:
@@ -169,9 +170,18 @@ def reading_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> li
     return [Section("The signs in the tables", items=items, folded=True)] if items else []
 
 
-def notes_sections(made: Experiment) -> list[Section]:
-    """The section of an experiment's notes, if it has any."""
-    return [Section("What these numbers say, and what they do not", items=made.notes)] if made.notes else []
+def notes_sections(made: Experiment, runs: Path) -> list[Section]:
+    """An experiment's notes, and where its models were trained, as far as there are such.
+
+    Args:
+        made: the experiment.
+        runs: the folder of its runs.
+    """
+    said = {
+        "What these numbers say, and what they do not": made.notes,
+        origins.TITLE: origins.describe(origins.read_sources(made, runs).values()),
+    }
+    return [Section(title, items=items) for title, items in said.items() if items]
 
 
 def _grid(table: Table, entries: Sequence[Entry], *, comparable: bool) -> page.Table:

@@ -180,7 +180,7 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
     assert said(entry)[1] == (State.PARTIAL, "1 of 2 samples")
     assert entry.stopped and not entry.settled and entry.score is None
     note = "seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1: 1 of 2 samples"
-    signs, grid, lines, *_ = tables_page.tables_sections(made, [tables.compare(made.tables[0], made, folder)])
+    signs, grid, lines, *_ = tables_page.tables_sections(made, [tables.compare(made.tables[0], made, folder)], folder)
     assert tables_page.LEGEND in signs.items and grid.table.rows[0][1].startswith("0 (stopped)")
     assert lines.table.rows[0][2] == note
 

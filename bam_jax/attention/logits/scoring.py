@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from bam_jax.attention.logits.mask import Mask
+from bam_jax.attention.logits.mask import Mask, visible
 from bam_jax.attention.logits.tokens import Tokens
-from bam_jax.biases import Bias, Rowwise, Uniform, table
+from bam_jax.biases import Bias, Rows, Rowwise, Uniform, table
 from bam_jax.biases.base import Coordinate
 
 HIDDEN = -1e30
@@ -105,6 +105,29 @@ def bias_table(scoring: Scoring, dtype: jnp.dtype) -> Float[Array, "#B #H T S"]:
     if isinstance(scoring.bias, Uniform):
         return jnp.zeros((1, 1, 1, 1), dtype)
     return table(scoring.bias, coordinate(scoring.queries, dtype), coordinate(scoring.keys, dtype))
+
+
+def logits_table(
+    q: Float[Array, "B T H D"], product: Float[Array, "B H T S"], scoring: Scoring
+) -> tuple[Float[Array, "B H T S"], Bool[Array, "#B 1 T S"]]:
+    """The logits of all queries and keys, `HIDDEN` where a key is not seen, and where it is.
+
+    Args:
+        q: queries, which a rowwise bias may read.
+        product: q . k, in the logits' dtype.
+        scoring: all else.
+    """
+    scores = scoring.content(q.shape[-1]).scores(product)
+    bias = bias_table(scoring, product.dtype)
+    seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
+    if scoring.rowwise is None:
+        logits = scores + bias
+    else:
+        i, j = scoring.queries.position[:, None, :, None], scoring.keys.position[:, None, None, :]
+        logits = scoring.rowwise(Rows(q, scores, bias, seen, i, j))
+    if scoring.temperature is not None:
+        logits = logits * scoring.temperature[..., None]
+    return jnp.where(seen, logits, HIDDEN), seen
 
 
 def sealed(k: Float[Array, "... D"], v: Float[Array, "... D"]) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:

@@ -19,10 +19,9 @@ import jax.extend
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.attention import reference
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring, sealed
+from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring, logits_table, sealed
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
@@ -91,7 +90,7 @@ def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, A
     times_k = functools.partial(jnp.einsum, "bkd,bskd->bks", preferred_element_type=jnp.float32)
     times_v = functools.partial(jnp.einsum, "bks,bskd->bkd")
     product = jnp.stack([times_k(by_key_head[:, :, g], k) for g in range(by_key_head.shape[2])], 2)
-    logits, _ = reference.table_of_logits(q, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
+    logits, _ = logits_table(q, product.reshape(q.shape[0], q.shape[2], 1, -1), scoring)
     lse = jax.nn.logsumexp(logits, -1)
     weights = jnp.exp(logits - jnp.maximum(lse, FLOOR)[..., None]).reshape(product.shape)  # 0 of what is hidden
     out = jnp.stack([times_v(weights[:, :, g], v.astype(jnp.float32)) for g in range(weights.shape[2])], 2)
