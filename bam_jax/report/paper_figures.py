@@ -71,8 +71,10 @@ def _curve(entries: Sequence[Entry], encoding: str) -> Curve:
     return Curve([Seed(seed, values) for seed, values in sorted(seeds.items())], intervals, encoding)
 
 
-def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:
+def passkey_grids(progress: Progress, folder: Path) -> dict[int, dict[str, Grid]]:
     """Passkey accuracy by depth and length, mean over prompts and seeds, of every row that has any.
+
+    Lengths with different depths have no map in common; there is one for each number of depths.
 
     Args:
         progress: of the experiment.
@@ -81,25 +83,27 @@ def passkey_grids(progress: Progress, folder: Path) -> dict[str, Grid]:
     Raises:
         UserError: results that cannot be read.
     """
-    means: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
-    depths: set[str] = set()
-    columns = [
-        (table, column)
-        for table in progress.made.tables
-        for column in table.columns
-        if column.evaluation is not None and column.evaluation.figure == "depth"
-    ]
+    columns = defaultdict(list)
+    for table in progress.made.tables:
+        for column in table.columns:
+            if column.evaluation is not None and column.evaluation.figure == "depth":
+                columns[len(column.evaluation.places())].append((table, column))
     read = tables.results_reader(folder, progress.made.records)
-    for table, column in columns:
-        for label in table.values:
-            cells: dict[str, list[Cell]] = defaultdict(list)
-            for depth, cell in _by_depth(progress, table.row(label), column, read):
-                cells[depth].append(cell)
-            depths |= {*cells}
-            for depth, several in cells.items():
-                means[table.row(label)][depth, column.label] = results.mean(several)
-    lengths = list(dict.fromkeys(column.label for _, column in columns))
-    return {label: make_grid(cells, sorted(depths), lengths) for label, cells in means.items()}
+    found = {}
+    for count, alike in sorted(columns.items(), reverse=True):
+        means: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
+        for table, column in alike:
+            for row in map(table.row, table.values):
+                cells: dict[str, list[Cell]] = defaultdict(list)
+                for depth, cell in _by_depth(progress, row, column, read):
+                    cells[depth].append(cell)
+                for depth, several in cells.items():
+                    means[row][depth, column.label] = results.mean(several)
+        depths = sorted({depth for each in means.values() for depth, _ in each})
+        lengths = list(dict.fromkeys(column.label for _, column in alike))
+        if means:
+            found[count] = {row: make_grid(each, depths, lengths) for row, each in means.items()}
+    return found
 
 
 def _by_depth(progress: Progress, row: str, column: Column, read: tables.Reader) -> Iterator[tuple[str, Cell]]:

@@ -39,15 +39,15 @@ def page_sections(
         grid, lines = table_sections(table, entries, comparable=made.comparable)
         figure = draw_curves(made, table, entries)
         sections += [dataclasses.replace(grid, figure=figure, name=f"table{number}"), lines]
-    depths, tasks = passkey_grids(progress, folder), ruler_grids(progress)
-    if depths:
+    tasks = ruler_grids(progress)
+    for count, depths in passkey_grids(progress, folder).items():
         sections.append(
             Section(
-                "Passkey accuracy by depth and length",
+                f"Passkey accuracy by depth and length, {count} depths",
                 """Mean over prompts and training seeds, at the lengths that the columns of the tables name. At depth 0 the
                 key stands at the start, as far from the question as it can.""",
                 figure=render.grids(depths, down="depth of the passkey", across="length"),
-                name="depths",
+                name=f"depths{count}",
                 table=_grids_table(depths, "depth"),
             )
         )

@@ -281,7 +281,8 @@ def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
 
 def test_heat_maps_are_the_records_of_each_row(folder, paper):
     each = read_progress(paper, folder, None)
-    grids = paper_figures.passkey_grids(each, folder)
+    ((count, grids),) = paper_figures.passkey_grids(each, folder).items()
+    assert count == 2
     assert {*grids} == {"RoPE", "Local"}
     for grid in grids.values():
         assert grid.rows == ["0.00", "1.00"] and grid.columns == ["64 <tokens>", "128 <tokens>"]
