@@ -123,7 +123,7 @@ def test_fire(c, length, seed, i, j):
 def test_t5(bidirectional, i, j):
     check(
         biases.T5,
-        {"table": np.arange(16.0)},
+        {"table": np.arange(16.0 if bidirectional else 8.0)},
         i,
         j,
         starts=biases.t5_starts(8, 40),
