@@ -99,6 +99,9 @@ def _check_tokens(q: Array, k: Array, scoring: Scoring, shapes: str) -> None:
 
 
 def _check_numbers(scoring: Scoring) -> None:
+    for name in ("temperature", "sink_logits"):
+        if getattr(scoring, name) is not None:
+            check_array(f"scoring.{name}", getattr(scoring, name))
     for name in ("bias", "temperature", "rowwise", "sink_logits"):
         for leaf in jax.tree.leaves(getattr(scoring, name)):
             if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
@@ -127,24 +130,23 @@ def _check_parameters(bias: Bias, heads: int) -> None:
     """See that parameters have the axes of their annotations, such as "*H n", or that of heads where those say nothing."""
     sizes = {"H": heads}
     for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
-        said = getattr(field.type, "dim_str", "").split()
+        if field.metadata.get("static"):
+            continue
         shared = field.metadata.get("shared", False)
-        known = said[:1] == ["*H"] or (shared and hasattr(field.type, "dim_str"))
-        axes = ["H", *said[1:]] if not shared else said
-        for x in jax.tree.leaves(getattr(bias, field.name)) if not field.metadata.get("static") else ():
+        axes = [axis.removeprefix("*") for axis in getattr(field.type, "dim_str", "").split()]
+        said = hasattr(field.type, "dim_str") and all(map(str.isidentifier, axes)) and (shared or axes[:1] == ["H"])
+        for x in jax.tree.leaves(getattr(bias, field.name)):
             shape = jnp.shape(x)
-            if known:
-                fits = len(shape) == len(axes) and all(
-                    sizes.setdefault(axis, n) == n for axis, n in zip(axes, shape, strict=True)
-                )
+            if said:
+                fits = len(shape) == len(axes)
+                fits = fits and all(sizes.setdefault(axis, n) == n for axis, n in zip(axes, shape, strict=True))
             else:
                 fits = shared or shape[:1] == (heads,)
             if not fits:
-                wanted = f"[{', '.join(axes)}]" if known else "[H] or [H, n]"
-                also = "".join(f", {axis} = {sizes[axis]}" for axis in axes if axis in sizes and axis != "H")
-                raise ValueError(
-                    f"the bias {type(bias).__name__} holds {field.name} {shape}, not {wanted} of {heads} heads{also}"
-                )
+                wanted = f"[{', '.join(axes)}]" if said else "[H] or [H, n]"
+                others = "".join(f", {axis} = {sizes[axis]}" for axis in axes if axis in sizes.keys() - {"H"})
+                name = type(bias).__name__
+                raise ValueError(f"the bias {name} holds {field.name} {shape}, not {wanted} of {heads} heads{others}")
 
 
 def _check_coordinates(scoring: Scoring) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jaxtyping import Array, Float
 
 from bam_jax import biases
 from bam_jax.attention import BACKENDS, EMPTY, Backend, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op, rows
@@ -280,6 +281,17 @@ class Undecorated(biases.Relative):
         return i - j
 
 
+@biases.bias
+class Own(biases.Relative):
+    """Annotations that say less than names of axes are not held against their parameters."""
+
+    own: Float[Array, "*H"]
+    any: Float[Array, "..."] = biases.shared()
+
+    def __call__(self, i, j):
+        return -self.own * abs(i - j) * self.any.sum()
+
+
 def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
     with pytest.raises(Unsupported, match="no attention backend 'flash': there are auto, reference, rows, chunked"):
         attention(*qkv, scoring(), backend="flash")
@@ -353,6 +365,7 @@ def test_parameters_that_do_not_fit_their_formula_are_said(qkv):
         (biases.T5(jnp.ones(H), starts), r"T5 holds table \(3,\), not \[H, n\]"),
         (biases.T5(jnp.ones((H, 7)), starts), "T5 holds a table of 7 values, and its starts ask for 8"),
         (biases.T5(jnp.ones((H, 8)), starts, True), "T5 holds a table of 8 values, and its starts ask for 16"),
+        (Own(jnp.ones((H, 2)), jnp.ones(5)), r"Own holds own \(3, 2\), not \[H\] of 3 heads"),
         (Undecorated(), "the class Undecorated is no bias yet; put @biases.bias above it"),
     ):
         with pytest.raises((ValueError, TypeError), match=says):
@@ -373,6 +386,10 @@ def test_what_is_no_array_or_tiling_is_said(qkv):
             attention(q, k, v, dataclasses.replace(scoring(), keys=tokens))
     with pytest.raises(ValueError, match=r"heads are at least 1 wide: q \(2, 12, 3, 0\)"):
         attention(q[..., :0], k[..., :0], v, scoring())
+    for name in ("temperature", "sink_logits"):
+        with pytest.raises(TypeError, match=f"scoring.{name} must be an array, not list"):
+            attention(q, k, v, dataclasses.replace(scoring(), **{name: [1.0] * H}))
+    assert attention(q, k, v, scoring(Own(jnp.ones(H), jnp.ones((5, 2))))).shape == q.shape
     for tiling in (None, (128, 128)):
         with pytest.raises(TypeError, match=r"tiling is a Tiling\(skip, block_q, block_k\), got (None|\(128, 128\))"):
             attention(q, k, v, scoring(), tiling=tiling)
