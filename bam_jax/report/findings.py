@@ -25,6 +25,8 @@ KINDS = {Kind.ACCURACY: "finds most", Kind.PERPLEXITY: "has the lowest perplexit
 def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool = True) -> str:
     """The best row and those that come next in the last column of which two rows are measured; "" where there is none.
 
+    Of a table of one row it is the value in the last column that is measured, but for that of one depth alone.
+
     The seeds that both were measured with stand beside the values, and whether the seeds that both have tell them apart. That
     compares two rows, chosen by what was found, and is no verdict.
 
@@ -48,7 +50,11 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
             alike = [second.row, *(entry.row for entry in others if _shown(entry) == _shown(second))]
             then = describe_next(alike, _shown(second), _words(second, second.row), _doubt(best, second))
             return f"{where} {best.row} {KINDS[kind]}: {_words(best)}; {then}.{_floor(second)}"
-    return ""
+    measured = [entry for entry in entries if entry.kind in KINDS and cell_value(entry) is not None]
+    if len(table.values) > 1 or not measured or measured[-1].column.depth is not None:
+        return ""
+    where = _place(measured[-1].column, comparable=comparable)
+    return f"At {where} {measured[-1].row} has {_words(measured[-1])}.{_floor(measured[-1])}"
 
 
 def _place(column: Column, *, comparable: bool) -> str:

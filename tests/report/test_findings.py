@@ -38,3 +38,12 @@ def test_a_length_that_is_not_the_papers_comes_with_its_own_tokens():
     values = {"a": [0.5], "b": [0.9]}
     assert sentence(KEYS, values).startswith("At 32K b")
     assert sentence(KEYS, values, comparable=False).startswith("At 4,096 tokens (the paper's 32K) b")
+
+
+def test_one_row_is_compared_with_nothing_and_a_depth_alone_says_nothing():
+    said = sentence(KEYS, {"a": [0.5]})
+    assert said == ("At 32K a has 0.50 1 seed. One of 20 keys stands beside its question, which gives 0.05 to all.")
+    assert sentence(TEXT, {"a": []}) == ""
+    column = Column("32K", KEYS, depth=0.5)
+    entry = Entry("a", column, "", (Outcome(State.MEASURED, 0.5, seed=0, n=20),))
+    assert describe_finding(Table("", (column,), {"a": ()}), [entry]) == ""
