@@ -95,13 +95,25 @@ def draw(files: Sequence[str], runs: Path, out: Path, scale: str | None, records
         UserError: see `write`.
     """
     for path, made, compared in _compare_all(files, runs, scale, records):
-        figures = (draw_curves(made, *each) for each in zip(made.tables, compared, strict=True))
-        for number, figure in enumerate(filter(None, figures), start=1):
+        both = [*zip(made.tables, compared, strict=True)]
+        drawn = [(each, figure) for each in both if (figure := draw_curves(made, *each)) is not None]
+        for number, (each, figure) in enumerate(drawn, start=1):
+            if len(drawn) > 1:
+                _entitle(figure, *each)
             name = f"{Path(path).stem}-{scale or experiment.SCALES[0]}{f'-{number}' if number > 1 else ''}.svg"
             out.mkdir(parents=True, exist_ok=True)
             style.keep_other(out / name)
             style.save(figure, out / name)
             yield out / name
+
+
+@style.styled
+def _entitle(figure: style.Figure, table: Table, entries: Sequence[Entry]) -> None:
+    """Write a table's title above its curves, with the number of seeds where all cells have the same."""
+    counts = {len(entry.by_seed) for entry in entries if cell_value(entry) is not None}
+    seeds = f", n={max(counts)}" if len(counts) == 1 else ""
+    figure.subplots_adjust(top=0.9)
+    figure.axes[0].set_title(f"{style.plain(table.title, 60)}{seeds}", loc="left")
 
 
 def _compare_all(

@@ -85,3 +85,10 @@ def test_files_of_others_stay(tmp_path):
         assert theirs.read_text() == "mine" and [*theirs.parent.iterdir()] == [theirs]
         theirs.unlink()
     assert len(list(tables_page.write(*given))) == 1 == len(list(tables_page.write(*given)))
+
+
+def test_figures_of_several_tables_have_their_titles(tmp_path):
+    files = tables_page.draw(["experiments/bam_figure2_passkey.py"], tmp_path, tmp_path, "small")
+    first, second = (path.read_text() for path in files)
+    assert "<!-- Figure 2: passkey accuracy, n=8 -->" in first
+    assert "<!-- Section 5: passkey accuracy beyond, n=8 -->" in second
