@@ -128,14 +128,16 @@ def _check_heads(q: Array, scoring: Scoring, shapes: str) -> None:
 
 def _check_parameters(bias: Bias, heads: int) -> None:
     """See that parameters have the axes of their annotations, such as "*H n", or that of heads where those say nothing."""
-    sizes = {"H": heads}
+    sizes, name = {"H": heads}, type(bias).__name__
     for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
         if field.metadata.get("static"):
             continue
-        shared = field.metadata.get("shared", False)
+        shared, value = field.metadata.get("shared", False), getattr(bias, field.name)
+        if hasattr(field.type, "dim_str") and not isinstance(value, int | float):
+            check_array(f"{field.name} of {name}", value)
         axes = [axis.removeprefix("*") for axis in getattr(field.type, "dim_str", "").split()]
         said = hasattr(field.type, "dim_str") and all(map(str.isidentifier, axes)) and (shared or axes[:1] == ["H"])
-        for x in jax.tree.leaves(getattr(bias, field.name)):
+        for x in jax.tree.leaves(value):
             shape = jnp.shape(x)
             if said:
                 fits = len(shape) == len(axes)
@@ -145,8 +147,11 @@ def _check_parameters(bias: Bias, heads: int) -> None:
             if not fits:
                 wanted = f"[{', '.join(axes)}]" if said else "[H] or [H, n]"
                 others = "".join(f", {axis} = {sizes[axis]}" for axis in axes if axis in sizes.keys() - {"H"})
-                name = type(bias).__name__
-                raise ValueError(f"the bias {name} holds {field.name} {shape}, not {wanted} of {heads} heads{others}")
+                remedy = f"; give jnp.full({heads}, ...)" if shape == () and axes == ["H"] else ""
+                raise ValueError(
+                    f"the bias {name} holds {field.name} {shape}, not {wanted} of the {heads} heads of q [B, T, H, D]"
+                    f"{others}{remedy}"
+                )
 
 
 def _check_coordinates(scoring: Scoring) -> None:
@@ -167,5 +172,5 @@ def _check_coordinates(scoring: Scoring) -> None:
         raised = "" if failure is None else f"; it raised {type(failure).__name__}: {str(failure).partition('\n')[0]}"
         raise ValueError(
             f"the bias {name} cannot compare {shapes(of_queries)} of queries with {shapes(of_keys)} of keys: see the "
-            f"coordinates of biases.{name}{raised}"
+            f"coordinates of biases.{name}, which the Tokens of a Scoring carry{raised}"
         ) from failure

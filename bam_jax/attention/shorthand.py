@@ -33,8 +33,20 @@ ELSEWHERE = {
     "dropout_rate": _DROPOUT,
     "dropout_p": _DROPOUT,
     "dropout_rng": _DROPOUT,
+    "broadcast_dropout": _DROPOUT,
+    "deterministic": _DROPOUT,
     "attn_mask": _MASK,
     "key_padding_mask": "give segments=, 1 for tokens and 0 for pads",
+    "attention_mask": _MASK,
+    "block_mask": _MASK,
+    "softmax_scale": "give scale=",
+    "window_size": "give window=, the tokens that a query sees, itself included: flash-attn's (8, 0) is 9, with causal=True",
+    "cu_seqlens_q": "give query_segments=, numbers of documents from 1",
+    "cu_seqlens_k": "give segments=, numbers of documents from 1",
+    "alibi_slopes": "give biases.ALiBi(slopes) as the bias",
+    "kernel_options": "give tiling=Tiling(block_q=, block_k=)",
+    "precision": "products are of the operands' own type and summed in float32; give float32 for more",
+    "s_aux": "give sink_logits=",
     "enable_gqa": "k and v may have fewer heads than q as they are",
     "score_mod": "give a bias: a class under @biases.bias with __call__(self, i, j)",
 }
@@ -142,8 +154,9 @@ def _checked(bias: Any) -> Bias:
         name = type(bias).__name__
         for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
             x = getattr(bias, field.name)
-            if isinstance(x, list) and not field.metadata.get("static"):
-                raise TypeError(f"attend: {field.name} of {name} must be an array, not list; give jnp.asarray(...)")
+            if isinstance(x, list | tuple) and not field.metadata.get("static"):
+                kind = type(x).__name__
+                raise TypeError(f"attend: {field.name} of {name} must be an array, not {kind}; give jnp.asarray(...)")
             for leaf in [] if field.metadata.get("static") else jax.tree.leaves(x):
                 dtype = jnp.result_type(leaf)
                 if not jnp.issubdtype(dtype, jnp.floating):

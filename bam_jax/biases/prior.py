@@ -1,6 +1,7 @@
 """Biases of the token index: each is the logarithm of a positional prior, up to its normalisation."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -258,6 +259,8 @@ class T5(Relative):
         values, wanted = self.table.shape[-1], len(self.starts) * (1 + self.bidirectional)
         if values != wanted:
             raise ValueError(f"T5 holds a table of {values} values, and its starts ask for {wanted}")
+        if self.starts[:1] != (0,) or any(later <= start for start, later in itertools.pairwise(self.starts)):
+            raise ValueError(f"T5's starts ascend from 0, got {self.starts!r:.100}; see biases.t5_starts")
 
         def side(distance: Array, offset: int) -> Array:
             value = self.table[offset] + jnp.zeros_like(distance)

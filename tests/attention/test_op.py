@@ -303,8 +303,9 @@ def test_unknown_backend_and_a_reason_are_said(qkv, monkeypatch):
         attention(*qkv, scoring(), backend=shy)
     with pytest.raises(Unsupported, match="no attention backend None: there are auto"):
         attention(*qkv, scoring(), backend=None)
-    with pytest.raises(ValueError, match=r"a tile has at least one query and key, got 2\.0 x None"):
+    with pytest.raises(ValueError, match=r"a tile has at least one query and key, whole numbers, got 2\.0 x None"):
         Tiling(block_q=2.0)
+    assert type(Tiling(block_q=np.int64(32)).block_q) is int
 
 
 def test_shapes_that_do_not_fit_are_said(qkv):
@@ -358,14 +359,19 @@ def test_parameters_that_do_not_fit_their_formula_are_said(qkv):
     for bias, says in (
         (
             biases.GeneralisedGaussian(square, square, square),
-            r"GeneralisedGaussian holds shape \(3, 8, 1\), not \[H\] of 3",
+            r"GeneralisedGaussian holds shape \(3, 8, 1\), not \[H\] of the 3 heads of q \[B, T",
         ),
-        (fire, r"FIRE holds b1 \(7,\), not \[n\] of 3 heads, n = 8"),
-        (dataclasses.replace(fire, b1=jnp.ones(8), c=jnp.ones(1)), r"FIRE holds c \(1,\), not \[\] of 3 heads"),
+        (fire, r"FIRE holds b1 \(7,\), not \[n\] of the 3 heads of q .*, n = 8"),
+        (dataclasses.replace(fire, b1=jnp.ones(8), c=jnp.ones(1)), r"FIRE holds c \(1,\), not \[\] of the 3 heads"),
         (biases.T5(jnp.ones(H), starts), r"T5 holds table \(3,\), not \[H, n\]"),
         (biases.T5(jnp.ones((H, 7)), starts), "T5 holds a table of 7 values, and its starts ask for 8"),
         (biases.T5(jnp.ones((H, 8)), starts, True), "T5 holds a table of 8 values, and its starts ask for 16"),
-        (Own(jnp.ones((H, 2)), jnp.ones(5)), r"Own holds own \(3, 2\), not \[H\] of 3 heads"),
+        (Own(jnp.ones((H, 2)), jnp.ones(5)), r"Own holds own \(3, 2\), not \[H\] of the 3 heads"),
+        (biases.ALiBi(0.5), r"slope \(\), not \[H\] .*; give jnp.full\(3, ...\)"),
+        (biases.ALiBi(None), "slope of ALiBi must be an array, not NoneType"),
+        (biases.ALiBi((0.5, 0.5, 0.5)), "slope of ALiBi must be an array, not tuple"),
+        (biases.T5(jnp.ones((H, 3)), (0, 5, 2)), r"T5's starts ascend from 0, got \(0, 5, 2\); see biases.t5_starts"),
+        (biases.T5(jnp.ones((H, 2)), (1, 5)), "T5's starts ascend from 0"),
         (Undecorated(), "the class Undecorated is no bias yet; put @biases.bias above it"),
     ):
         with pytest.raises((ValueError, TypeError), match=says):

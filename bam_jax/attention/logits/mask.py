@@ -56,9 +56,7 @@ class Mask:
     def __post_init__(self) -> None:
         if type(self.causal) is not bool:
             raise ValueError(f"a mask is causal or not: got causal={self.causal!r}")
-        for name in ("window", "sink_tokens"):
-            if isinstance(count := getattr(self, name), np.integer):  # as a computation of NumPy's gives it
-                object.__setattr__(self, name, int(count))
+        take_integers(self, "window", "sink_tokens")
         if self.window is not None and (type(self.window) is not int or self.window < 1):
             raise ValueError(f"a window is a number of tokens, at least the token itself: got window={self.window!r}")
         if type(self.sink_tokens) is not int or self.sink_tokens < 0:
@@ -88,6 +86,18 @@ class Mask:
         if queries.sees_from is not None:
             lowest = queries.sees_from if lowest is None else jnp.maximum(lowest, queries.sees_from)
         return Limits(lowest, highest)
+
+
+def take_integers(of: object, *names: str) -> None:
+    """Make fields of a frozen object that hold an integer of NumPy's, as its computations give them, Python's own.
+
+    Args:
+        of: the object.
+        names: of the fields.
+    """
+    for name in names:
+        if isinstance(count := getattr(of, name), np.integer):
+            object.__setattr__(of, name, int(count))
 
 
 def visible(queries: Tokens, keys: Tokens, mask: Mask) -> Bool[Array, "#B T S"]:

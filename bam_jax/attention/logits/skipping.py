@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention.logits.extents import Extents, across, possibly_visible, wholly_visible
+from bam_jax.attention.logits.mask import take_integers
 from bam_jax.attention.logits.scoring import Scoring
 from bam_jax.attention.logits.tokens import EMPTY, Tokens
 from bam_jax.biases.base import head_axes
@@ -39,9 +40,11 @@ class Tiling:
     def __post_init__(self) -> None:
         if not (self.skip in ("exact", "off") or (isinstance(self.skip, float) and 0 < self.skip < 1)):
             raise ValueError(f'what is skipped is "exact", "off" or a share between 0 and 1, got skip={self.skip!r}')
+        take_integers(self, "block_q", "block_k")
         for block in (self.block_q, self.block_k):
             if block is not None and (type(block) is not int or block < 1):
-                raise ValueError(f"a tile has at least one query and key, got {self.block_q!r} x {self.block_k!r}")
+                got = f"{self.block_q!r} x {self.block_k!r}"
+                raise ValueError(f"a tile has at least one query and key, whole numbers, got {got}")
 
     def blocks(self, block_q: int, block_k: int) -> tuple[int, int]:
         """Queries and keys of a tile: its own numbers, or these where it has none."""
