@@ -42,6 +42,8 @@ NOTES = (
     "since 20 claims of the page or more have a verdict.",
     "Perplexity is of 32,768 characters, on which the method and the rates were chosen as well; that text leaves .2 to .3% of a "
     "ratio in doubt. ALiBi was 8 to 12% higher in the screening, so that the claims against it are no test.",
+    "Rows that are compared come from one machine but for these: at 2 layers BAM ladder was trained on the Xeon and the others "
+    "on EPYCs, at 4 layers ALiBi alone on an EPYC. What another arithmetic adds to those differences was not measured.",
 )
 
 

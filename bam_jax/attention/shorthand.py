@@ -154,9 +154,8 @@ def _checked(bias: Any) -> Bias:
         name = type(bias).__name__
         for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
             x = getattr(bias, field.name)
-            if isinstance(x, list | tuple) and not field.metadata.get("static"):
-                kind = type(x).__name__
-                raise TypeError(f"attend: {field.name} of {name} must be an array, not {kind}; give jnp.asarray(...)")
+            if isinstance(x, list) and not field.metadata.get("static"):
+                check_array(f"attend: {field.name} of {name}", x)
             for leaf in [] if field.metadata.get("static") else jax.tree.leaves(x):
                 dtype = jnp.result_type(leaf)
                 if not jnp.issubdtype(dtype, jnp.floating):

@@ -1,5 +1,6 @@
 """The static site, from invented runs."""
 
+import dataclasses
 import json
 import math
 import re
@@ -288,6 +289,12 @@ def test_heat_maps_are_the_records_of_each_row(folder, paper):
         assert grid.rows == ["0.00", "1.00"] and grid.columns == ["64 <tokens>", "128 <tokens>"]
     np.testing.assert_array_equal(grids["RoPE"].values, [[1.0, 0.5], [1.0, 1.0]])
     np.testing.assert_array_equal(grids["Local"].values, [[1.0, 0.0], [1.0, 0.0]])
+    table = each.made.tables[0]
+    other = dataclasses.replace(table.columns[0], evaluation=dataclasses.replace(table.columns[0].evaluation, depths=1))
+    whole = dataclasses.replace(table, columns=(other, *table.columns[1:]))
+    mixed = dataclasses.replace(each, made=dataclasses.replace(each.made, tables=(whole, *each.made.tables[1:])))
+    found = paper_figures.passkey_grids(mixed, folder)
+    assert [*found] == [2, 1] and found[1]["RoPE"].columns == ["64 <tokens>"] and len(found[1]["RoPE"].rows) == 1
     ((label, needles),) = paper_figures.ruler_grids(each).items()
     assert label == "RoPE" and needles.rows == ["single 1"]
     np.testing.assert_array_equal(needles.values, [[0.5, 0.5]])

@@ -25,10 +25,9 @@ from bam_jax.system.axes import varying
 
 _TILE = 2**19  # Elements of one tile of all rows and heads: more calls cost overhead, larger tiles leave the cache.
 _FEW, _LEAST = 256, 128  # Keys of a tile of one query, and the fewest, where more would not divide the cache.
-_PLANE = (
-    2**18
-)  # Elements of one tile of one row and head, at most: 512 x 512, of which two cores share a product well. Of
-# 256 x 256 one core does nearly all; longer ones hold more than local heads need.
+# Elements of one tile of one row and head, at most: 512 x 512. Two cores share its products well; of 256 x 256 one core does
+# nearly all, and a larger tile holds more than a local head needs.
+_PLANE = 2**18
 
 
 @dataclasses.dataclass(frozen=True)
