@@ -137,7 +137,10 @@ def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Each whole line as it stands, and its record."""
-    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    try:  # not asked for first: a run that begins anew takes the file away while others read it
+        lines = path.read_bytes().split(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return
     for number, text in enumerate(lines[:-1], start=1):
         yield text, parse(text, f"{path}, line {number}")
     last, where = lines[-1], f"{path}, line {len(lines)}"

@@ -74,11 +74,17 @@ def start(path, run, count, *arguments, devices=1, before=(), of_last=(), folder
 
 
 def wait_for(made, condition, seconds=240):
-    """Until it holds, while all processes live."""
+    """Until it holds, while all processes live; they are ended where it does not come to hold."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert all(process.poll() is None for process in made) and time.monotonic() < end
-        time.sleep(0.05)
+    try:
+        while not condition():
+            assert all(process.poll() is None for process in made) and time.monotonic() < end
+            time.sleep(0.05)
+    except BaseException:
+        for process in made:
+            process.kill()
+            process.wait()
+        raise
 
 
 def ended(path, run, made, seconds=240):

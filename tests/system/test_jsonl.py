@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,12 @@ def test_a_line_is_json_and_a_change_of_it_is_noticed(record, data):
         assert jsonl.parse(bytes(changed), "x") == record  # one space for another, say
     except ValueError:
         pass
+
+
+def test_a_file_that_is_taken_away_while_it_is_read_has_no_records(tmp_path, monkeypatch):
+    """A training that begins anew does so beside whoever follows it."""
+    monkeypatch.setattr(Path, "exists", lambda path: True)  # it was there when it was asked for
+    assert list(jsonl.read(tmp_path / "metrics.jsonl")) == []
 
 
 def test_a_missing_file_has_no_records_and_stays_missing(tmp_path):
