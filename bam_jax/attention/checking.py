@@ -35,7 +35,7 @@ def check(q: Array, k: Array, v: Array, scoring: Scoring) -> None:
         raise ValueError(
             f"scoring.bias is a Bias, such as biases.Uniform() for none, got {type(scoring.bias).__name__}"
         )
-    check_class(scoring.bias)
+    _check_fields(scoring.bias)
     if not (q.ndim == k.ndim == v.ndim == 4):
         raise ValueError(f"attention takes q [B, T, H, D] and k, v [B, S, K, D], got {shapes}")
     if q.shape[3] == 0:
@@ -62,14 +62,34 @@ def check_array(name: str, x: Any) -> None:
         raise TypeError(f"{name} must be an array, not {type(x).__name__}; give jnp.asarray(...)")
 
 
-def check_class(bias: Bias) -> None:
-    """Refuse a bias whose class is no pytree of its parameters.
-
-    Raises:
-        TypeError: with the decorator that makes it one.
-    """
+def _check_fields(bias: Bias) -> None:
+    """See that a bias is a pytree of its parameters, which are arrays of floats, and that what is static can be hashed."""
+    name = type(bias).__name__
     if "__dataclass_fields__" not in vars(type(bias)):
-        raise TypeError(f"the class {type(bias).__name__} is no bias yet; put @biases.bias above it")
+        raise TypeError(f"the class {name} is no bias yet; put @biases.bias above it")
+    for field in dataclasses.fields(bias):  # type: ignore[arg-type]  # every bias is one
+        value, said = getattr(bias, field.name), f"{field.name} of {name}"
+        if field.metadata.get("static"):
+            try:
+                hash(value)
+            except TypeError as error:  # the compiler would compare it with that of the call before
+                raise TypeError(
+                    f"{said} is static, so it must be a Python value that can be hashed, not {type(value).__name__}; an "
+                    "array is declared without static()"
+                ) from error
+        elif isinstance(value, list):
+            check_array(said, value)
+        else:
+            for leaf in jax.tree.leaves(value):
+                if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
+                    raise TypeError(f"{said} must be an array, not {type(leaf).__name__}; or declare it with static()")
+                _check_floats(said, leaf, "jnp.float32, or declare it with static()")
+
+
+def _check_floats(name: str, x: Any, remedy: str) -> None:
+    dtype = jnp.result_type(x)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{name} must hold floats, not {dtype}; give {remedy}")
 
 
 def is_finite(x: Any) -> bool:
@@ -102,10 +122,9 @@ def _check_numbers(scoring: Scoring) -> None:
     for name in ("temperature", "sink_logits"):
         if getattr(scoring, name) is not None:
             check_array(f"scoring.{name}", getattr(scoring, name))
-    for name in ("bias", "temperature", "rowwise", "sink_logits"):
+    for name in ("temperature", "rowwise", "sink_logits"):
         for leaf in jax.tree.leaves(getattr(scoring, name)):
-            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-                raise ValueError(f"scoring.{name} holds floating-point numbers, got {jnp.result_type(leaf)}")
+            _check_floats(f"scoring.{name}", leaf, "jnp.float32")
     if scoring.scale is not None and not is_finite(scoring.scale):
         raise ValueError(f"scoring.scale is None or a finite number of Python's, got {scoring.scale!r}")
     if scoring.soft_cap is not None and not (is_finite(scoring.soft_cap) and scoring.soft_cap > 0):
@@ -168,9 +187,11 @@ def _check_coordinates(scoring: Scoring) -> None:
         failure = error
     if not compares_pairs(shape):
         name, shapes = type(scoring.bias).__name__, lambda tree: jax.tree.map(jnp.shape, tree) or "their positions"
-        # The formula itself may be at fault.
-        raised = "" if failure is None else f"; it raised {type(failure).__name__}: {str(failure).partition('\n')[0]}"
+        ours = type(scoring.bias).__module__.startswith("bam_jax.")
+        remedy = f": see the coordinates of biases.{name}, which the Tokens of a Scoring carry" if ours else ""
+        if failure is not None:  # the formula itself may be at fault
+            remedy += f"; it raised {type(failure).__name__}: {str(failure).partition('\n')[0]}"
+            remedy += "" if ours else "; a formula takes arrays: jnp.where stands for if, jnp.exp for math.exp"
         raise ValueError(
-            f"the bias {name} cannot compare {shapes(of_queries)} of queries with {shapes(of_keys)} of keys: see the "
-            f"coordinates of biases.{name}, which the Tokens of a Scoring carry{raised}"
+            f"the bias {name} cannot compare {shapes(of_queries)} of queries with {shapes(of_keys)} of keys{remedy}"
         ) from failure

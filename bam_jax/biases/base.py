@@ -182,8 +182,14 @@ def table(bias: Bias, i: Coordinate, j: Coordinate) -> Float[Array, "#B #H T S"]
         [#B, #H, T, S] in nats; an axis that nothing depends on has length 1.
 
     Raises:
-        ValueError: the formula gives something else than a number for each of them.
+        ValueError: a coordinate has other axes, or the formula gives something else than a number for each pair.
     """
+    for name, x in [(name, x) for name, of in (("i", i), ("j", j)) for x in jax.tree.leaves(of)]:
+        if jnp.ndim(x) != 3:
+            raise ValueError(
+                f"biases.table takes coordinates [#B, #H, T], not {name} of the shape {jnp.shape(x)}; "
+                f"positions jnp.arange(T) are jnp.arange(T)[None, None]"
+            )
 
     def one_head(bias: Bias, i: Coordinate, j: Coordinate) -> Array:
         columns = jax.tree.map(lambda x: x[:, :, None], i)

@@ -146,7 +146,7 @@ def test_what_needs_whole_rows_runs_where_they_are(qkv, caplog):
             Unsupported, match=f"'{backend}' cannot do this: CoPE needs whole rows.*'reference' or 'rows'"
         ):
             attention(*qkv, cope, backend=backend)
-    with pytest.raises(ValueError, match="floating-point numbers, got int32"):
+    with pytest.raises(ValueError, match="scoring.rowwise must hold floats, not int32"):
         attention(*qkv, dataclasses.replace(cope, rowwise=biases.CoPE(jnp.ones((4, D), jnp.int32))))
 
 
@@ -326,9 +326,9 @@ def test_shapes_that_do_not_fit_are_said(qkv):
     with pytest.raises(ValueError, match=r"scoring.keys holds an array \(2,\), not \[#B, T\] of 2 tokens in q \(2, 12"):
         attention(q, k[:, :B], v[:, :B], dataclasses.replace(scoring(), keys=Tokens(jnp.arange(B))))
     for name, x in (("temperature", jnp.ones((B, H, T), int)), ("sink_logits", jnp.ones(H, int))):
-        with pytest.raises(ValueError, match=f"scoring.{name} holds floating-point numbers, got int32"):
+        with pytest.raises(ValueError, match=f"scoring.{name} must hold floats, not int32; give jnp.float32"):
             attention(q, k, v, dataclasses.replace(scoring(), **{name: x}))
-    with pytest.raises(ValueError, match="scoring.bias holds floating-point numbers, got int32"):
+    with pytest.raises(ValueError, match="slope of ALiBi must hold floats, not int32; give jnp.float32"):
         attention(q, k, v, scoring(biases.ALiBi(jnp.ones(H, jnp.int32))))
     with pytest.raises(ValueError, match=r"bias.*\(2,\).*3 heads"):
         attention(q, k, v, scoring(biases.ALiBi(jnp.ones(2))))

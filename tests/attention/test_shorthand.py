@@ -2,6 +2,7 @@
 
 import doctest
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +94,18 @@ def test_the_examples_of_the_page_run():
     assert found.attempted >= 12 and not found.failed
 
 
+@biases.bias
+class Own(biases.Bias):
+    """What a newcomer may write: a Python `if` over arrays, and fields of other kinds."""
+
+    slope: jax.Array
+    which: Any
+    table: Any = biases.static(())
+
+    def __call__(self, i, j):
+        return self.slope * (i - j) if i < j else self.which
+
+
 @pytest.mark.parametrize(
     "changes, says",
     [
@@ -146,6 +159,13 @@ def test_the_examples_of_the_page_run():
         ({"soft_cap": -1.0}, "soft_cap must be a finite number above 0 of Python's, not -1.0"),
         ({"bias": biases.ALiBi([0.5, 0.25])}, r"slope of ALiBi must be an array, not list; give jnp.asarray"),
         ({"bias": biases.ALiBi(jnp.arange(2))}, "slope of ALiBi must hold floats, not int32; give jnp.float32"),
+        ({"bias": Own(jnp.ones(2), "far")}, r"which of Own must be an array, not str; or declare it with static\(\)"),
+        ({"bias": Own(jnp.ones(2), 3)}, r"which of Own must hold floats, not int32; .* declare it with static\(\)"),
+        ({"bias": Own(jnp.ones(2), jnp.ones(2), np.ones(2))}, r"table of Own is static, .* not ndarray; an array is"),
+        (
+            {"bias": Own(jnp.ones(2), jnp.ones(2))},
+            "Own cannot compare .*; it raised ValueError: .*jnp.where stands for if",
+        ),
     ],
 )
 def test_what_newcomers_give_is_named(changes, says):

@@ -1,6 +1,7 @@
 """Every bias against its paper's formula, written again as a loop over plain floats."""
 
 import math
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -268,6 +269,17 @@ def test_table_has_only_the_axes_that_something_depends_on():
     assert biases.table(biases.ALiBi(jnp.ones(3)), i, j).shape == (1, 3, 4, 5)
     both = biases.table(biases.ALiBi(jnp.ones(3)), jnp.zeros((2, 1, 4)), jnp.zeros((1, 3, 5)))
     assert both.shape == (2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (1, 4), (1, 1, 1, 4)])
+def test_a_table_names_coordinates_of_other_axes(shape):
+    bias, right = biases.ALiBi(jnp.array(SLOPES)), jnp.zeros((1, 1, 4))
+    for name, i, j in (("i", jnp.zeros(shape), right), ("j", right, jnp.zeros(shape))):
+        says = (
+            rf"coordinates \[#B, #H, T\], not {name} of the shape {re.escape(str(shape))}; positions .*\[None, None\]"
+        )
+        with pytest.raises(ValueError, match=says):
+            biases.table(bias, i, j)
 
 
 def test_formula_of_the_base_class_says_what_is_missing():
