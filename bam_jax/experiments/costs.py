@@ -50,7 +50,9 @@ def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> flo
     return operations / (CHIPS[chip] * utilisation) / 3600
 
 
-def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION) -> str:
+def table(
+    title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILISATION, *, left: Sequence[Job] | None = None
+) -> str:
     """The costs of experiments in columns, a line for each run and one for all of them.
 
     Args:
@@ -58,25 +60,33 @@ def table(title: str, jobs: Sequence[Job], chip: str, utilisation: float = UTILI
         jobs: theirs.
         chip: a name in `CHIPS`.
         utilisation: share of its peak that is reached.
+        left: those of which a file of records has not all, which get a line; None: there is no such file.
 
     Raises:
         UserError: an unknown chip, a share out of range, or a tokenizer without its files.
     """
-    lines, sums = [], [0.0, 0.0, 0.0]
-    for job in (each for root in jobs for each in (root, *root.then)):
-        tokens = job.config.steps * job.config.sequences * job.config.context
-        costs = [tokens, training_operations(job.config), evaluating(job.config, job.row.evaluations)]
-        sums = [total + cost for total, cost in zip(sums, costs, strict=True)]
-        lines.append(
-            [job.name, *(f"{cost:.2e}" for cost in costs), f"{hours(costs[1] + costs[2], chip, utilisation):.2f}"]
-        )
-    lines.append(["all", *(f"{cost:.2e}" for cost in sums), f"{hours(sums[1] + sums[2], chip, utilisation):.2f}"])
+    runs = [each for root in jobs for each in (root, *root.then)]
+    costs = {job.name: _costs(job) for job in runs}
+    total = lambda jobs: [sum(column) for column in zip([0.0] * 3, *(costs[job.name] for job in jobs), strict=True)]
+    named = [*costs.items(), ("all", total(runs))]
+    if left is not None:
+        named.append(("not in the records", total([each for root in left for each in (root, *root.then)])))
     head = ["run", "tokens", "FLOP training", "FLOP evaluating", "hours"]
+    lines = [
+        [name, *(f"{cost:.2e}" for cost in each), f"{hours(each[1] + each[2], chip, utilisation):.2f}"]
+        for name, each in named
+    ]
     widths = [max(len(line[k]) for line in (head, *lines)) for k in range(len(head))]
-    text = [f"{title}: {len(lines) - 1} runs; hours on one {chip} at {utilisation:.0%} of its peak, an estimate"]
+    text = [f"{title}: {len(runs)} runs; hours on one {chip} at {utilisation:.0%} of its peak, an estimate"]
     for line in (head, *lines):
         cells = (
             cell.ljust(n) if k == 0 else cell.rjust(n) for k, (cell, n) in enumerate(zip(line, widths, strict=True))
         )
         text.append("  ".join(cells).rstrip())
     return "\n".join(text)
+
+
+def _costs(job: Job) -> list[float]:
+    """Tokens, and the operations of training and of evaluating."""
+    tokens = job.config.steps * job.config.sequences * job.config.context
+    return [tokens, training_operations(job.config), evaluating(job.config, job.row.evaluations)]

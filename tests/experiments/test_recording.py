@@ -100,6 +100,21 @@ def test_what_is_recorded_is_not_done_again_without_the_folders(place, capsys):
     assert all(" " in each for each in place.done), "the folders have the trained models; nothing is recorded"
 
 
+def test_a_dry_run_says_what_the_records_lack(place, capsys):
+    costs = lambda: [line.rsplit(maxsplit=4) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert run(place, "one", "--dry-run") == 0
+    *_, every, left = costs()
+    assert (every[0], left[0]) == ("all", "not in the records") and every[1:] == left[1:]
+    assert run(place, "one", "--only=first-seed0") == 0
+    capsys.readouterr()
+    assert run(place, "one", "--dry-run") == 0
+    *runs, again, left = costs()
+    missing = [float(cells[1]) for cells in runs if cells[0] != "first-seed0"]
+    assert again == every and missing and float(left[1]) == pytest.approx(sum(missing), rel=0.01)
+    assert run(place, "one", "--dry-run", "--records=") == 0
+    assert costs()[-1] == every, "nothing is recorded there, so nothing is said of it"
+
+
 def test_the_rest_is_done_and_a_run_without_weights_is_trained_again(place, capsys):
     assert run(place, "one", "--only=first-seed0") == 0
     assert run(place, "two") == 0
