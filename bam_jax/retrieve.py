@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.data.sources.corpus import check_outside
-from bam_jax.evals.plan import rows_within
+from bam_jax.evals.plan import check_memory, rows_within
 from bam_jax.retrieval import ranked_folder, results
 from bam_jax.retrieval.embedding import Reader
 from bam_jax.retrieval.metrics import DEPTH
@@ -122,8 +122,7 @@ def _check(given: argparse.Namespace, lengths: Sequence[int], scorers: Sequence[
             raise UserError(f"unknown scorer {scorer!r} in --scorers={given.scorers}; {nearest(scorer, SCORERS)}")
     if given.top < DEPTH:
         raise UserError(f"--top={given.top} must be {DEPTH} or more, which recall@{DEPTH} looks at")
-    if not given.memory > 0:  # NaN is not either
-        raise UserError(f"--memory={given.memory} must be more than 0")
+    check_memory(given.memory)
 
 
 def _note(problem: Problem) -> None:

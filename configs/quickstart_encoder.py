@@ -1,4 +1,4 @@
-"""An encoder of Python's documentation, from masked tokens, in about a minute on two CPU cores.
+"""An encoder of Python's documentation, from masked tokens, in half a minute on two CPU cores.
 
     python -m bam_jax.data.make_retrieval --source=stdlib --vocab=2048 --out=corpora/inverse-cloze
     python -m bam_jax.train --config=configs/quickstart_encoder.py --workdir=runs/masked
@@ -7,7 +7,7 @@ The first command makes text to train on, a tokenizer, triplets, and a retrieval
 encoder then goes on with triplets by configs/quickstart_retrieval.py. It is configs/bert_base.py, smaller: two layers, and a
 training length of 64 tokens.
 
-Hardware: two CPU cores; 1000 steps take about a minute.
+Hardware: two CPU cores; 1000 steps take half a minute.
 Expected: docs/retrieval.md has what both trainings together give. Other encodings: --config.encoding=alibi.
 """
 

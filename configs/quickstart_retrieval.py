@@ -1,4 +1,4 @@
-"""The encoder of configs/quickstart_encoder.py learns to rank documents, in about two minutes on two CPU cores.
+"""The encoder of configs/quickstart_encoder.py learns to rank documents, in less than a minute on two CPU cores.
 
     python -m bam_jax.train --config=configs/quickstart_retrieval.py --config.start=runs/masked --workdir=runs/encoder
     python -m bam_jax.retrieve --run=runs/encoder --corpus=corpora/inverse-cloze/corpus.jsonl \
@@ -7,7 +7,7 @@
 runs/masked is a run of that configuration with the same encoding. A triplet is a sentence, what stood around it, and a passage of
 another document (docs/retrieval.md). The rest is configs/bert_base_msmarco.py's.
 
-Hardware: two CPU cores; 400 steps take about two minutes.
+Hardware: two CPU cores; 400 steps take less than a minute.
 Expected: nDCG@10 of .14 at 64 tokens and .28 at 2048, where a random order gives .05.
 """
 

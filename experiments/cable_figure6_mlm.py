@@ -21,7 +21,8 @@ from bam_jax.experiments.papers import paper
 NOTES = (
     "The figure draws the loss in training; the column is its exponential at the end, on text that is held out. The runs' own "
     "pages draw the losses in training.",
-    "How fast a method converges is asked of models of their own, which have a quarter of the steps.",
+    "How fast a method converges is asked of models of their own, which have a quarter of the steps, the rate of the whole "
+    "training and as many steps of warm-up.",
 )
 
 

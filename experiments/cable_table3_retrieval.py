@@ -31,8 +31,9 @@ NOTES = (
     """An embedding is the mean over all of a text's rows, so every token is seen whatever attention reaches: what breaks
     beyond the training length is whether the rows of a long text are still worth averaging.""",
     """The averages of the trained models' token embeddings use no attention and no position. An encoder that is not above
-    them at its training length has learned nothing that a verdict could stand on. BM25 sees the same cut texts, whatever the
-    model, and so stands in one row.""",
+    them at its training length has learned nothing that a verdict could stand on. BM25 sees the same cut texts and one token
+    more, in whose place an encoder has the end of the text. It is the same for all seeds and models, and so stands in one row;
+    an interval beside it is that of a share of so many queries.""",
     """At the toy and small scales lengths are an eighth of the paper's, and tokens are pieces of words. Documents are Python's
     documentation: those to test with have more than 2,048 tokens, and their queries are sentences that stood in them
     (docs/retrieval.md). At the toy scale all methods have one rate; at the small scale each has that of

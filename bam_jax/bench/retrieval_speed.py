@@ -6,6 +6,7 @@ Documents have 3,308 words on average, log-normal. They, the queries and the emb
 goes on; it then says no rates, which only a command from the beginning can.
 """
 
+import functools
 import json
 import time
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax.config import Config
+from bam_jax.config import ModelConfig
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.models.counts import CHIPS, UTILISATION, parameters
+from bam_jax.models.counts import CHIPS, UTILISATION, parameters_of
+from bam_jax.models.transformer import split
 from bam_jax.retrieval.embedding import Embedder, Reader, tokenise
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
@@ -30,6 +32,9 @@ WORDS, SPREAD = 3308, 0.8
 """The mean number of words of MLDR's English documents (Chen et al. 2024), and a spread of its logarithm."""
 MLDR, LONGEST = 200_000, 16_384
 """MLDR's English documents, and the longest that CABLE's Table 3 cuts them at."""
+
+MADE_UP = b'{"docid": "d0", "text": "'
+"""The beginning of each corpus that is made up."""
 
 
 class Work(NamedTuple):
@@ -47,10 +52,14 @@ def make_up(folder: Path, documents: int, queries: int) -> None:
         documents, queries: their numbers.
 
     Raises:
-        UserError: queries of somebody else's are there.
+        UserError: a corpus or queries of somebody else's are there.
     """
     whole = folder / "corpus.jsonl"
     if whole.exists():
+        with whole.open("rb") as corpus:
+            ours = corpus.read(len(MADE_UP)) == MADE_UP
+        if not ours:
+            raise UserError(f"{whole} is there, and this command did not write it; give another --out")
         return
     files.keep_other(folder / "queries.jsonl", '{"query_id": "q0", ')
     rng = np.random.default_rng(0)
@@ -69,19 +78,20 @@ def make_up(folder: Path, documents: int, queries: int) -> None:
     draft.replace(whole)
 
 
-def work(config: Config, counts: np.ndarray, length: int, documents: int) -> Work:
+def work(model: ModelConfig, parameters: int, counts: np.ndarray, length: int, documents: int) -> Work:
     """The tokens and the forward operations of embedding documents: 2 N a token, and attention's 4 layers width length.
 
     Args:
-        config: the run's.
+        model: the run's.
+        parameters: of its layers.
         counts: [n] tokens of some of the documents, from which those of all are estimated.
         length: tokens at which they are cut.
         documents: their number.
     """
     cut = np.minimum(counts, length).astype(np.float64)
-    pairs = 4 * config.model.layers * config.model.width * cut
+    pairs = 4 * model.layers * model.width * cut
     scale = documents / len(cut)
-    return Work(scale * cut.sum(), scale * (cut * (2 * parameters(config).transformer + pairs)).sum())
+    return Work(scale * cut.sum(), scale * (cut * (2 * parameters + pairs)).sum())
 
 
 def token_counts(problem: Problem, tokenizer: Tokenizer) -> np.ndarray:
@@ -132,14 +142,15 @@ def main(argv: Sequence[str]) -> None:
             f"embeddings were in {embeddings} already, so that {seconds:.0f} s say no rate; remove it, or give another --out"
         )
         return
-    counts = token_counts(problem, tokenizer)
-    done = work(config, counts, given.length, len(problem.ids))
+    layers = parameters_of(split(model)[1]).transformer
+    estimate = functools.partial(work, config.model, layers, token_counts(problem, tokenizer))
+    done = estimate(given.length, len(problem.ids))
     rate = done.operations / seconds
     print(f"{len(problem.ids):,} documents cut at {given.length} tokens, {given.queries} queries: {seconds:.0f} s,")
     memory = (resources.peak_bytes() or 0) / 2**30
     print(f"{len(problem.ids) / seconds:,.1f} documents/s, {rate / 1e9:.1f} GFLOP/s, {memory:.2f} GiB at most")
     for length in sorted({given.length, LONGEST}):
-        whole = work(config, counts, length, MLDR)
+        whole = estimate(length, MLDR)
         h100 = whole.operations / (CHIPS["h100"] * UTILISATION)
         print(
             f"{MLDR:,} documents cut at {length}: {whole.tokens:.2e} tokens, {whole.operations:.2e} FLOP, "

@@ -12,7 +12,8 @@ class SinusoidalTable(nnx.Module):
 
         x_t[2 n] += sin(t / base ** (2 n / E)),   x_t[2 n + 1] += cos(t / base ** (2 n / E))
 
-    With odd_cosines the cosine has the exponent (2 n + 1) / E.
+    With odd_cosines the cosine has the exponent (2 n + 1) / E. Vaswani et al. multiply the token embeddings by sqrt(E)
+    before (section 3.4), which nothing does here: where these begin at .02, the waves are 35 times as large.
 
     Source: Vaswani et al. 2017, section 3.5; odd_cosines: the code of BAM's authors.
     """

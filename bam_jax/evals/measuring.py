@@ -16,7 +16,7 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation
-from bam_jax.evals.plan import Plan, SampleRange, Trained
+from bam_jax.evals.plan import Plan, SampleRange, Trained, check_memory
 from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.system import console, git, jsonl, lock, resources, strict_json
@@ -116,8 +116,7 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
     lengths = evaluation.lengths
     if not lengths or min(lengths) < 1:
         raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
-    if not memory > 0:  # NaN is not either
-        raise UserError(f"--memory={memory} must be more than 0")
+    check_memory(memory)
     for key, value in evaluation.overrides.items():
         if key.startswith("mesh."):
             (override,) = configs.arguments({key: value})

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.transformer import Decoder
+from bam_jax.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,16 @@ def hash_tokens(stream: np.ndarray) -> str:
         stream: [tokens] ids.
     """
     return hashlib.sha256(stream.astype("<i4").tobytes()).hexdigest()[:16]
+
+
+def check_memory(memory: float) -> None:
+    """Refuse memory for activations that is no finite number of GiB above 0.
+
+    Raises:
+        UserError: with the number.
+    """
+    if not 0 < memory < math.inf:  # NaN is not either
+        raise UserError(f"--memory={memory} must be a number of GiB above 0, such as 2")
 
 
 def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool = False) -> int:

@@ -72,7 +72,7 @@ def masked_row(method: str, scale: str, rates: Mapping[str, float] | None = None
 
 
 def early_row(method: str, scale: str) -> Row:
-    """The encoder of `masked_row` after a quarter of the steps, all of whose schedule is in these.
+    """The encoder of `masked_row` with a quarter of the steps, in which its schedule ends; its warm-up has as many as there.
 
     Args:
         method, scale: as in `masked_row`.

@@ -44,7 +44,8 @@ POOLS: Mapping[str, Callable[[Decoder, Array, Array], Array]] = {"encoder": embe
 def padded_length(tokens: int, longest: int) -> int:
     """The slots of a row for so many tokens: a power of two or one and a half times one, `longest` at most.
 
-    So rows of any corpus have few shapes, each of which is compiled once, and a third of the slots at most are empty.
+    So rows of any corpus have few shapes, each of which is compiled once, and of a row of eleven tokens or more a third at
+    most is empty.
 
     >>> [padded_length(n, 100) for n in (0, 17, 25, 64, 65, 97)]
     [16, 24, 32, 64, 96, 100]

@@ -40,6 +40,7 @@ class Problem:
         unanswered: number of queries without a positive, which are left out.
         absent: number of positives that the corpus lacks. They count as documents that no ranking finds.
         repeated: the `text_hash` of each text that several documents have.
+        documents_hash: sixteen hex digits of the documents.
         hash: sixteen hex digits of all of it.
     """
 
@@ -49,6 +50,7 @@ class Problem:
     unanswered: int
     absent: int
     repeated: frozenset[bytes]
+    documents_hash: str
     hash: str
 
     def pieces(self, size: int = PIECE) -> Iterator[Piece]:
@@ -58,19 +60,23 @@ class Problem:
             size: documents of a piece.
 
         Raises:
-            UserError: the corpus is no longer what it was.
+            UserError: the corpus is no longer what it was; of another text that is known only at the end.
         """
-        first, kept = 0, list[Document]()
+        changed = UserError(f"{self.corpus} was changed while it was read; give the command again")
+        first, kept, digest = 0, list[Document](), hashlib.sha256()
         for document in read_documents(self.corpus):
             number = first + len(kept)
             if number >= len(self.ids) or document.id != self.ids[number]:
-                raise UserError(f"{self.corpus} was changed while it was read; give the command again")
+                raise changed
+            digest.update(_digest([document]).digest())
             kept.append(document)
             if len(kept) == size:
                 yield Piece(first, kept)
                 first, kept = number + 1, []
         if kept:
             yield Piece(first, kept)
+        if digest.hexdigest()[:16] != self.documents_hash:
+            raise changed
 
 
 def load(corpus: str, queries: str, qrels: str = "") -> Problem:
@@ -92,6 +98,7 @@ def load(corpus: str, queries: str, qrels: str = "") -> Problem:
         text = text_hash(document.text)
         (repeated if text in texts else texts).add(text)
         digest.update(_digest([document]).digest())
+    documents_hash = digest.hexdigest()[:16]
     if not places:
         raise UserError(f"{corpus} has no documents; give a corpus with some")
     seen, asked = set[str](), list[Query]()
@@ -119,6 +126,7 @@ def load(corpus: str, queries: str, qrels: str = "") -> Problem:
         unanswered=len(seen) - len(asked),
         absent=absent,
         repeated=frozenset(repeated),
+        documents_hash=documents_hash,
         hash=digest.hexdigest()[:16],
     )
 

@@ -153,8 +153,11 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     if config.start and not run_folder.latest_step(run):
         # The ids of another vocabulary would name other words, and the shapes may be the same.
-        theirs = load_tokenizer(config.start, run_folder.read_config(config.start).data.tokenizer)
+        before = run_folder.read_config(config.start)
+        theirs = load_tokenizer(config.start, before.data.tokenizer)
         tokenizer.check(theirs.hash, f"config.start={config.start}")
+        if before.encoding != config.encoding:  # many have the same parameters, or none
+            tell(f"config.start={config.start} has encoding={before.encoding}; it goes on with {config.encoding}")
     graph, initialise, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer))
     shapes = jax.eval_shape(initialise)
     shardings = state_shardings(shapes, tx, mesh)

@@ -49,17 +49,20 @@ def test_rates_are_those_of_a_whole_command_and_another_size_is_another_folder(
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
 def test_a_file_of_somebody_elses_stays(encoder_run, tmp_path, capsys, name):
-    (tmp_path / name).write_text('{"docid": "mine", "text": "x"}\n')
+    for mine in ("corpus.jsonl", "queries.jsonl") if name == "corpus.jsonl" else (name,):  # or both
+        (tmp_path / mine).write_text('{"docid": "mine", "text": "x"}\n')
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert command(f"--run={encoder_run}", f"--out={tmp_path}", "--documents=2", "--queries=1", "--no-progress") == 2
-    assert (tmp_path / name).read_text() == '{"docid": "mine", "text": "x"}\n'
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"} == before
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and f"{name} is there, and this command did not write it; give another" in said
 
 
 def test_work_grows_with_tokens_and_their_pairs(encoder_run):
     config = run_folder.read_config(encoder_run)
     counts = np.array([10, 1000])
-    short, long = (retrieval_speed.work(config, counts, length, 200) for length in (10, 1000))
+    short, long = (retrieval_speed.work(config.model, 5000, counts, length, 200) for length in (10, 1000))
     assert short.tokens == 2000 and long.tokens == 101_000
     pairs = 4 * config.model.layers * config.model.width
-    each = (short.operations - pairs * 2000 * 10) / 2000
-    assert long.operations == pytest.approx(101_000 * each + pairs * 100 * (10**2 + 1000**2))
+    assert short.operations == pytest.approx(2000 * (2 * 5000 + pairs * 10))
+    assert long.operations == pytest.approx(101_000 * 2 * 5000 + pairs * 100 * (10**2 + 1000**2))

@@ -327,6 +327,7 @@ MISTAKES = [
     (["--eval=passkey", "--lengths=64", "--depths=0"], "--depths=0"),
     (["--eval=passkey", "--lengths=64", "--depths=many"], "--depths"),
     (["--eval=passkey", "--lengths=64", "--memory=nan"], "--memory=nan"),
+    (["--eval=passkey", "--lengths=64", "--memory=inf"], "--memory=inf must be a number of GiB above 0"),
     (["--eval=passkey", "--lengths=64", "--seed=-1"], "--seed=-1"),
     (["--eval=perplexity", "--lengths=99999999"], "too few for a sequence of length 99999999"),
     (["--eval=passkey", "--lengths=64", "--config.mesh.fsdp=2"], "runs on one device; leave it out"),

@@ -135,9 +135,19 @@ def test_another_text_has_another_hash(tmp_path):
     assert make(tmp_path, queries=[query("q", "a", "gone")]).hash != first.hash
 
 
-def test_a_corpus_that_changes_meanwhile_is_refused(tmp_path):
-    problem = make(tmp_path)
-    lines(tmp_path / "corpus.jsonl", [{"docid": "b", "text": "x"}])
+@pytest.mark.parametrize(
+    "later",
+    [
+        [{"docid": "b", "text": "x"}, {"docid": "a", "text": "y"}],
+        [{"docid": "a", "text": "x"}],
+        [{"docid": "a", "text": "x"}, {"docid": "b", "text": "z"}],
+        [{"docid": "a", "text": "x"}, {"docid": "b", "text": "y"}, {"docid": "c", "text": "z"}],
+    ],
+)
+def test_a_corpus_that_changes_meanwhile_is_refused(tmp_path, later):
+    problem = make(tmp_path, corpus=[{"docid": "a", "text": "x"}, {"docid": "b", "text": "y"}])
+    assert [document.id for piece in problem.pieces(1) for document in piece.documents] == ["a", "b"]
+    lines(tmp_path / "corpus.jsonl", later)
     with pytest.raises(UserError, match="was changed while it was read"):
         list(problem.pieces())
 

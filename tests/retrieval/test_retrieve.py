@@ -177,7 +177,8 @@ def test_a_folder_among_the_texts_is_refused(among, encoder_run, retrieval_files
         ({"lengths": "a"}, "--lengths=a must be numbers of tokens"),
         ({"scorers": "encoder,bm52"}, "unknown scorer 'bm52' in --scorers=encoder,bm52; did you mean 'bm25'"),
         ({"top": 10}, "--top=10 must be 100 or more"),
-        ({"memory": 0}, "--memory=0.0 must be more than 0"),
+        ({"memory": 0}, "--memory=0.0 must be a number of GiB above 0"),
+        ({"memory": "inf"}, "--memory=inf must be a number of GiB above 0"),
     ],
 )
 def test_mistakes_are_one_line(changed, message, encoder_run, retrieval_files, tmp_path, capsys):

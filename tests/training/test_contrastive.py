@@ -242,7 +242,7 @@ def save_masked(triplets, folder, **changes):
 
 
 @pytest.mark.full
-def test_it_starts_from_masked_language_modelling(triplets, tmp_path):
+def test_it_starts_from_masked_language_modelling(triplets, tmp_path, capsys):
     save_masked(triplets, tmp_path / "masked", seed=5)
     # At rate almost 0 the first step leaves the parameters almost where they were.
     config = run(triplets, f"--config.start={tmp_path / 'masked'}", "--config.steps=1", "--config.optimizer.rate=1e-12")
@@ -252,6 +252,9 @@ def test_it_starts_from_masked_language_modelling(triplets, tmp_path):
         trained(tmp_path / "run"),
         trained(tmp_path / "masked"),
     )
+    # An encoding without parameters takes those of any other.
+    loop.fit(configs.override(config, {"encoding": "nope"}), tmp_path / "other")
+    assert f"config.start={tmp_path / 'masked'} has encoding=alibi; it goes on with nope" in capsys.readouterr().err
 
 
 def test_a_start_with_another_tokenizer_is_refused(triplets, tmp_path):

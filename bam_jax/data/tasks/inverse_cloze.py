@@ -173,15 +173,16 @@ def _triplets(
     made = []
     for place in rng.permutation(len(found)):
         number, query, positive = found[place]
-        others = np.flatnonzero(numbers != number)
-        if len(others):
-            negative = found[rng.choice(others)][2]
+        first, end = np.searchsorted(numbers, (number, number + 1))  # texts follow one another
+        if others := len(found) - int(end - first):
+            other = rng.choice(others)
+            negative = found[other if other < first else other + end - first][2]
             made.append({"query": query, "positive": positive, "negative": negative})
     return made
 
 
 def _around(sentences: Sequence[str], place: int, size: int, rng: np.random.Generator) -> str:
-    """The sentences on both sides of one, about `size` characters; a random share of them stands before it."""
+    """The sentences on both sides of one, `size` characters or more; a random share of them stands before it."""
     before = after = place
     room = float(rng.uniform(0, size))
     while before > 0 and room > 0:
@@ -240,7 +241,7 @@ def _choose(sentences: Sequence[str], counts: Counter[str], questions: int, rng:
     if not places:
         return {}
     chosen = {places[0]: "title"}
-    for part in np.array_split(np.arange(len(sentences)), questions):
+    for part in np.array_split(np.arange(len(sentences)), min(questions, len(sentences))):
         inside = [place for place in places[1:] if part.size and part[0] <= place <= part[-1]]
         if inside:
             chosen[int(rng.choice(inside))] = "sentence"
