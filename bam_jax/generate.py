@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
-from bam_jax.analysis.language_model import LanguageModel, load
+from bam_jax.analysis.language_model import load
 from bam_jax.models.generate import CHUNK
 from bam_jax.models.sampling import Sampling
 from bam_jax.system import console, errors, files
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("give --prompt=TEXT or --file=PATH to go on with, one of the two")
     prompt = _read(given.file) if given.prompt is None else given.prompt
     model = load(given.run, overrides=overrides, allow=given.allow)
-    _tell_state(Path(given.run), model)
+    _tell_state(run_folder.find(given.run), model.step)
     unknown = model.tokenizer.unknown(prompt)
     if unknown:
         name = model.tokenizer.name
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> None:
     said = f"{len(times):,} tokens after {length:,} of prompt"
     if len(times) > 2:  # the first waits for the prompt and its compilation, the second for that of a step
         rate = (len(times) - 2) / (times[-1] - times[1])
-        said += f"; {times[1]:.1f} s to the second, compilation included, then {rate:,.0f} a second"
+        said += f"; {times[1]:.1f} s until the second token, compilation included, then {rate:,.0f} a second"
     console.say(said)
 
 
@@ -90,11 +90,12 @@ def _read(path: str) -> str:
         ) from error
 
 
-def _tell_state(run: Path, model: LanguageModel) -> None:
+def _tell_state(run: Path, step: int) -> None:
     """Say where a model stands that is not trained to its end."""
-    if model.step < model.config.steps:
+    steps = run_folder.read_config(run).steps
+    if step < steps:
         state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
-        console.say(f"{run} {state}: this is its checkpoint of step {model.step:,} of {model.config.steps:,}")
+        console.say(f"{run} {state}: this is its checkpoint of step {step:,} of {steps:,}")
 
 
 if __name__ == "__main__":

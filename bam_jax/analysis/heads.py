@@ -228,7 +228,7 @@ def to_text(records: Sequence[dict[str, Any]]) -> str:
     if any("class" in record for record in records):
         lines.append("class, by the shape: retrieval to 0, long-tail between, local from about 1;")
     if any("scale" in record for record in records):
-        lines.append("scale: the s of Scalable Softmax, which multiplies a head's scores among n keys by s log n;")
+        lines.append("scale: the s of Scalable Softmax's factor of a head's scores, 1 before training;")
     lines.append("distances in tokens within which the prior holds 50, 90, 99% of its mass;")
     lines.append(
         "−ln Z: the two divergences and attention's entropy; KL ‖ content: of attention from that of content alone,"

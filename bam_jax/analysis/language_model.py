@@ -20,7 +20,7 @@ from bam_jax.config import Config
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models import generate
 from bam_jax.models.counts import parameter_count
-from bam_jax.models.sampling import Sampling
+from bam_jax.models.sampling import Sampling, whole_number
 from bam_jax.models.transformer import Decoder
 from bam_jax.system.errors import UserError, shown
 from bam_jax.training import checkpoint, run_folder
@@ -31,6 +31,8 @@ USUAL = Sampling(temperature=0.8)
 """The distribution of tokens where none is given."""
 TABLES = 2**31
 """Bytes of attention's tables, at most."""
+CACHE = 2**37
+"""Bytes of keys and values in float32, at most: what the largest device has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ class LanguageModel:
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
     ) -> str:
         """Text after a prompt, as `tokens` writes it and `text` reads it; temperature, top_k and top_p are those of `Sampling`.
 
@@ -116,26 +118,39 @@ class LanguageModel:
         """
         if not self.config.model.causal:
             raise UserError("an encoder (config.model.causal=False) does not write; evaluate it, or load a decoder")
-        if tokens < 0:
-            raise UserError(f"tokens={tokens} must be 0 or more")
+        whole_number("tokens", tokens)
+        whole_number("seed", seed, 2**32 - 1)
         ids = jnp.asarray(self.ids(prompt))[None]
-        self.decoder.check_length(ids.shape[1] + max(tokens, 1) - 1)
+        self._check_room(ids.shape[1], tokens)
         vocab = self.tokenizer.size
         written = generate.generate(self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab, tell=tell)
         return (int(token[0]) for token in written)
 
-    def text(self, tokens: Iterable[int], stop: Sequence[str] = ()) -> Iterator[str]:
+    def _check_room(self, read: int, written: int) -> None:
+        """Raise UserError where the model's table of positions or the memory for its cache is too small."""
+        limit, slots = self.decoder.limit, read + max(written, 1) - 1  # the last token that is written is not read
+        given = f"a prompt of {read:,} tokens and tokens={written:,} to write"
+        if limit is not None and slots > limit:
+            fewer = f"tokens={limit - read + 1} or fewer" if read <= limit else f"a prompt of {limit} tokens or fewer"
+            raise UserError(f"{given} are more than the learned position table holds ({limit}); give {fewer}")
+        size = self.config.model
+        needed = 2 * 4 * size.layers * size.width * slots
+        if needed > CACHE:
+            raise UserError(f"{given} need {needed / 2**30:,.0f} GiB for keys and values; give fewer")
+
+    def text(self, tokens: Iterable[int], stop: str | Sequence[str] = ()) -> Iterator[str]:
         """The text of tokens in pieces, up to the token that ends a document, or to one of the strings `stop`.
 
         Args:
             tokens: ids.
-            stop: strings, which are left out.
+            stop: a string or several, which are left out.
 
         Raises:
             UserError: one of them is empty.
         """
+        stop = [stop] if isinstance(stop, str) else stop
         if "" in stop:
-            raise UserError("an empty text to stop at stands everywhere; leave it out")
+            raise UserError("stop has an empty text, which stands everywhere; leave it out")
         return until(_decoded(self.tokenizer, tokens), stop)
 
     def logits(self, text: str) -> Float[np.ndarray, "T V"]:
@@ -200,7 +215,7 @@ def load(
         step: of another checkpoint.
 
     Raises:
-        UserError: there is no run or no checkpoint, it cannot be read, or the changes do not fit it.
+        UserError: there is no run, no checkpoint or none of that step, it cannot be read, or the changes do not fit it.
 
     >>> from bam_jax import load
     >>> model = load("quickstart")
@@ -211,7 +226,7 @@ def load(
     """
     folder = run_folder.find(run)
     configs.allowed([*allow])
-    step = run_folder.trained_step(folder) if step is None else step
+    step = run_folder.trained_step(folder, step)
     config, tokenizer, decoder = checkpoint.restore_model(folder, overrides=overrides, step=step)
     # One layer is compiled instead of each.
     decoder.config = dataclasses.replace(config.model, scan=True)

@@ -33,11 +33,13 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argpars
         UserError: an argument that neither of them knows (and, from an `errors.Parser`, any other mistake).
     """
     rest = [argument for argument in argv if not argument.startswith(PREFIX)]
+    changes = [argument for argument in argv if argument.startswith(PREFIX)]
     namespace, unknown = parser.parse_known_args(rest)
     if unknown:
+        from_arguments(changes)  # a value after a space is unknown, and what it was meant for lacks one
         options = [f"--{name.replace('_', '-')}" for name in vars(namespace)] + [f"{PREFIX}name=value"]
         raise UserError(f"unknown argument {unknown[0]}; {nearest(unknown[0].partition('=')[0], options)}")
-    return namespace, from_arguments([argument for argument in argv if argument.startswith(PREFIX)])
+    return namespace, from_arguments(changes)
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:

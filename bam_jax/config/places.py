@@ -96,9 +96,11 @@ def _place(text: str, pattern: str, known: re.Pattern[str]) -> Place:
     values: dict[str, Any] = {}
     for option in filter(None, options.split(",")) if options else ():
         key, equals, value = option.partition("=")
-        if not (key.isidentifier() and equals and value) or key in values:
+        if key in values:
+            raise UserError(f"config.encoding={shown(pattern)}: {name} has {key} twice; leave one of them out")
+        if not (key.isidentifier() and equals and value):
             raise UserError(
-                f"config.encoding={shown(pattern)}: {shown(option)} is no option of its own, name=value; write for example "
+                f"config.encoding={shown(pattern)}: {shown(option)} is not of the form name=value; write for example "
                 "rope:window=512,ssmax=off"
             )
         values[key] = literal(value)

@@ -198,10 +198,10 @@ def _without_younger(section: ConfigSection) -> dict[str, Any]:
 
 def _import_encodings(config: Config) -> None:
     for module in config.modules():
-        _import(module, f"the encoding {shown(config.encoding)}")
+        _import(module, f"the encoding {shown(config.encoding)}", "; an option has a value, as in rope:window=512")
 
 
-def _import(module: str, what: str) -> None:
+def _import(module: str, what: str, otherwise: str = "") -> None:
     """Runs a module that the user has named, as Python's `import` does."""
     found = None
     with contextlib.suppress(Exception):  # of a package around it, which the import meets again
@@ -214,7 +214,7 @@ def _import(module: str, what: str) -> None:
                 raise
             raise UserError(
                 f"cannot import {what}: {error}; give the command in the folder that {module.partition('.')[0]} stands "
-                "in, or with PYTHONPATH=FOLDER, that folder, before it"
+                f"in, or with PYTHONPATH=FOLDER, that folder, before it{otherwise}"
             ) from error
 
 

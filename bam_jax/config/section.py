@@ -50,10 +50,15 @@ def kind_of(cls: type["ConfigSection"], name: str) -> Any:
     """
     fields = kinds(cls)
     if name not in fields:
-        said = f"unknown config key {joined(cls.path, name)}; {nearest(name, fields)}"
-        for near in difflib.get_close_matches(name, fields, n=1):
-            if is_section(fields[near]):
-                said += f"; keys of {near}: {', '.join(kinds(fields[near]))}"
+        said = f"unknown config key {joined(cls.path, name)}; "
+        groups = {group: kinds(kind) for group, kind in fields.items() if is_section(kind)}
+        inside = [f"{cls.path}{group}.{name}" for group, keys in groups.items() if name in keys]
+        said += f"did you mean {' or '.join(inside)}? " if inside else ""
+        near = difflib.get_close_matches(name, fields, n=1) or [group for group in groups if group.startswith(name)]
+        said += nearest(name, fields)
+        for group in near:
+            if group in groups:
+                said += f"; keys of {group}: {', '.join(groups[group])}"
         raise UserError(said)
     return fields[name]
 
@@ -71,7 +76,7 @@ def typed(path: str, value: Any, kind: Any) -> Any:
     """The value as its field's type, or a UserError; options are copied in the form that JSON gives back."""
     wanted = typing.get_origin(kind) or kind
     if type(value) is not wanted and not (wanted is float and type(value) is int):
-        kind = "a finite number" if wanted is float else f"of type {wanted.__name__}"
+        kind = {float: "a finite number", bool: "True or False"}.get(wanted, f"of type {wanted.__name__}")
         raise UserError(f"{path}={shown(value)} must be {kind}, not {type(value).__name__}")
     if wanted is int and abs(value) >= strict_json.LARGEST:
         raise UserError(f"{path}={shown(value)} must fit into 64 bits")

@@ -230,8 +230,8 @@ class Config(ConfigSection):
     pattern those of every place that does not state its own."""
     ssmax: str = "off"
     """"on": the placement that the authors use with that encoding; "inside" or "outside": the prior's, of its factor;
-    "effective": outside, and the factor grows beyond the training context alone, with the keys that a head's prior leaves in
-    play (`bam_jax.encodings.EffectiveSSMax`)."""
+    "effective": outside, the factor log(N + C) / log C of N keys that a head's prior leaves in play, C the context
+    (`bam_jax.encodings.EffectiveSSMax`)."""
     log_temperature: float = younger(0.0)
     """alpha of the factor 1 + alpha ln max(n / n0, 1) of a query's scores, n the keys that it sees: Llama 4's, where it is 0.1
     and n0 8,192; 0: none."""
@@ -293,7 +293,7 @@ class Config(ConfigSection):
         if self.model.layers % len(pattern):
             raise UserError(
                 f"config.encoding={shown(self.encoding)} has {len(pattern)} places, which must divide "
-                f"config.model.layers={self.model.layers}"
+                f"config.model.layers={self.model.layers}; give a multiple of {len(pattern)}"
             )
         self.known("ssmax", SSMAX)
         self.known("logger", LOGGERS)

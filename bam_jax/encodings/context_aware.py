@@ -110,7 +110,7 @@ class CABLENW(_RunningSum):
 
 
 class CABLE(CABLENW):
-    """CABLE: steps of relu(x w), and a weight softplus(x w') of each query. Options as in CABLE_NW.
+    """CABLE: steps of relu(x w), and a weight softplus(x w') of each query. Options: gate and step_bias, as in `cable_nw`.
 
     Source: CABLE section 3, equations 2 to 7.
     """
@@ -128,7 +128,7 @@ class CABLE(CABLENW):
 
 
 class KCABLE(CABLE):
-    """K-CABLE: CABLE's bias through -log(r ** 2 + 1). Options as in CABLE_NW.
+    """K-CABLE: CABLE's bias through -log(r ** 2 + 1). Options: gate and step_bias, as in `cable_nw`.
 
         b(i, j) = -log(r ** 2 + 1),   r = g_i * (S_i - S_j)
 

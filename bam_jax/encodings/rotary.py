@@ -150,7 +150,7 @@ class NTK(PositionInterpolation):
 
         rate_n = (base * factor ** (D / (D - 2))) ** (-2 n / D)
 
-    Options as in position interpolation.
+    Options: factor, base and window, as in position interpolation (`rope_pi`).
 
     Source: Peng et al. 2023 (arXiv 2309.00071), section 3.1, after bloc97's post.
     """

@@ -134,7 +134,7 @@ def spec(
     if window is not None:
         window = within("window", window, 1, TOKENS)
     if ssmax not in SSMAX:
-        raise UserError(f"ssmax={ssmax!r} is none of its settings: {nearest(ssmax, SSMAX)}")
+        raise UserError(f"ssmax={ssmax!r} is no setting of Scalable Softmax: {nearest(ssmax, SSMAX)}")
     place = {"off": None, "on": encoding.ssmax_prior}
     placement = place[ssmax] if ssmax in place else ssmax
     module = name.partition(":")[0]

@@ -93,7 +93,12 @@ def evaluate(
             is written then. Or a number that was found is none.
     """
     resources.keep_freed_memory()
-    run, name = Path(run), evaluation.name
+    run, name = run_folder.find(run), evaluation.name
+    if run.absolute().parent == run_folder.TRAINED:
+        raise UserError(
+            f"{run.name} comes with bam_jax, and records would be written into it; evaluate a copy, which python -m "
+            f"bam_jax.convert --run={run.name} --export=FOLDER makes"
+        )
     evaluation = dataclasses.replace(evaluation, lengths=tuple(sorted(set(evaluation.lengths))))
     _check_arguments(evaluation, memory)
     trained, state, source = _prepare(run, evaluation, memory=memory, skip=skip, allow=allow, progress=progress)

@@ -7,7 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, shown
+
+
+def whole_number(name: str, value: int, most: int = 2**31 - 1) -> None:
+    """Refuse what is no whole number from 0 to `most`.
+
+    Raises:
+        UserError: with the number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise UserError(f"{name}={shown(value)} must be a whole number from 0 to {most}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +45,14 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int | float):
+                raise UserError(f"{name}={shown(value)} must be a number, not {type(value).__name__}")
+        whole_number("top_k", self.top_k)
         if not 0 <= self.temperature < math.inf:  # NaN is not either
             raise UserError(
                 f"temperature={self.temperature} must be 0, for the most likely token, or a finite number above, as in 0.8"
             )
-        if self.top_k < 0:
-            raise UserError(f"top_k={self.top_k} must be a number of tokens, or 0 for all of them")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p={self.top_p} must be a share above 0 and at most 1, for all tokens")
 

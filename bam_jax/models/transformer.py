@@ -31,7 +31,12 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
         config: its model, its encoding with what belongs to it, and its context are read.
         vocab: size of the vocabulary, unless config.model.vocab states one.
     """
-    pattern = [spec(**place) for place in config.places()]
+    pattern = []
+    for number, place in enumerate(places := config.places(), start=1):
+        try:
+            pattern.append(spec(**place))
+        except UserError as error:
+            raise error if len(places) == 1 else UserError(f"place {number} of config.encoding: {error}") from error
     return Decoder(config.model, pattern, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
 
 
@@ -308,12 +313,17 @@ class Decoder(nnx.Module):
             return [place.encoding for place in self.alternatives]
         return [self.stacks()[stack].attention.encoding for stack in self.stack_of]
 
+    @property
+    def limit(self) -> int | None:
+        """The longest text, in tokens, for which the encoding has positions; None: any."""
+        limit: int | None = getattr(self.position, "limit", None)
+        return limit
+
     def check_length(self, length: int) -> None:
         """Raise UserError where the encoding has no positions for `length` tokens."""
-        limit = getattr(self.position, "limit", None)
-        if limit is not None and length > limit:
+        if self.limit is not None and length > self.limit:
             raise UserError(
-                f"{length} tokens are more than the learned position table holds ({limit}): "
+                f"{length} tokens are more than the learned position table holds ({self.limit}): "
                 "use shorter texts (a passkey's answer counts), or train with encoding_options.length or another encoding"
             )
 

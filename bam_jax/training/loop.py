@@ -153,8 +153,9 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     if config.start and not run_folder.latest_step(run):
         # The ids of another vocabulary would name other words, and the shapes may be the same.
-        before = run_folder.read_config(config.start)
-        theirs = load_tokenizer(config.start, before.data.tokenizer)
+        start = run_folder.find(config.start)
+        before = run_folder.read_config(start)
+        theirs = load_tokenizer(start, before.data.tokenizer)
         tokenizer.check(theirs.hash, f"config.start={config.start}")
         if before.encoding != config.encoding:  # many have the same parameters, or none
             tell(f"config.start={config.start} has encoding={before.encoding}; it goes on with {config.encoding}")

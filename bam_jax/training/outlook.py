@@ -81,7 +81,7 @@ def describe_more(config: Config, before: int, done: int) -> str:
     )
     return (
         f"going on to {config.steps:,} steps, not {before:,}: the rate of step {done + 1:,} is {now:.2g}, as the schedule of "
-        f"all steps has it, where that of before had come to {then:.2g}; it falls to {end:.2g}"
+        f"all steps has it, where that of before had come to {then:.2g}; the last one is {end:.2g}"
     )
 
 

@@ -33,7 +33,10 @@ WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 
-_FREE = ("logger", "data.workers", "optimizer.accumulate")
+_FREE = (
+    *("logger", "log_every", "checkpoint_every", "eval_every", "eval_tokens"),
+    *("data.workers", "optimizer.accumulate"),
+)
 """Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
 _DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
@@ -135,9 +138,13 @@ def latest_checkpoint(run: str | os.PathLike) -> int:
     Args:
         run: the run's folder; nothing is written to it.
     """
-    folder = Path(run) / CHECKPOINTS
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if name.isdecimal()), default=0)
+    return max(_steps(Path(run)), default=0)
+
+
+def _steps(run: Path) -> list[int]:
+    """The steps of a run's checkpoints."""
+    folder = run / CHECKPOINTS
+    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
 
 
 def _is_bare(run: Path) -> bool:
@@ -161,23 +168,31 @@ def _step_of_weights(path: Path) -> int:
     return int(step[:12])
 
 
-def trained_step(run: str | os.PathLike) -> int:
-    """The step of a run's newest checkpoint.
+def trained_step(run: str | os.PathLike, step: int | None = None) -> int:
+    """The step of a run's newest checkpoint, or that of another once it is known to be there.
 
     Args:
         run: the run's folder; nothing is written to it.
+        step: of the other one.
 
     Raises:
-        UserError: there is no run, or it has no checkpoint.
+        UserError: there is no run, or it has no such checkpoint.
     """
-    read_config(run)
-    step = latest_step(run)
-    if step == 0:
+    config = read_config(run)
+    steps = _steps(Path(run)) or [number for number in [_step_of_weights(Path(run) / WEIGHTS)] if number]
+    if step is not None and steps and step not in steps:
+        raise UserError(f"{run} has no checkpoint of step {step!r}; there are {files.shortened(sorted(steps))}")
+    if not steps and is_claimed(Path(run)):
+        raise UserError(
+            f"{run} is being trained and has no checkpoint yet; it gets one every config.checkpoint_every="
+            f"{config.checkpoint_every} steps and at the end, so try later"
+        )
+    if not steps:
         raise UserError(
             f"{run} has no checkpoint, nor {WEIGHTS}; train it (python -m bam_jax.train --config=FILE --workdir={run}), or copy "
             "all of a folder that was exported"
         )
-    return step
+    return max(steps) if step is None else step
 
 
 def write_config(run: Path, config: Config) -> None:
@@ -223,8 +238,9 @@ def read_config(run: str | os.PathLike) -> Config:
                 f"--layout=bam --source={run} --run=FOLDER"
             )
         elif (TRAINED / run / CONFIG).exists():
-            remedy = f"this command takes the model of that name that comes with bam_jax by its folder, {TRAINED / run}"
-        raise UserError(f"{run} is not a run: it has no {CONFIG}; {remedy}") from error
+            remedy = f"the model of that name that comes with bam_jax lies in {TRAINED / run}"
+        lacks = f"it has no {CONFIG}" if Path(run).exists() else "there is no such folder"
+        raise UserError(f"{run} is not a run: {lacks}; {remedy}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error}); give the folder of a run") from error
     try:
@@ -282,7 +298,8 @@ def check_empty(run: Path) -> None:
         what = "is a file, not a run" if above == run else f"cannot be made: {above} is a file"
         raise UserError(f"{run} {what}; give a new or an empty folder")
     if above == run and any(path.name[0] != "." for path in run.iterdir()):
-        raise UserError(f"{run} holds something that is not a run; give a new or an empty folder")
+        what = "a run" if (run / CONFIG).exists() else "something that is not a run"
+        raise UserError(f"{run} holds {what}; give a new or an empty folder")
 
 
 def make_empty(run: Path) -> None:
@@ -304,9 +321,10 @@ def make_empty(run: Path) -> None:
 def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:
     """See that a run's configuration is this one, and give its steps.
 
-    What changes no mathematics may differ, since a run may go on with other devices and be watched elsewhere: the mesh, the
-    micro-batches, the loader's processes and the logger. Where it is to be trained longer, the steps may be more, and where the
-    data were moved, their places may be others. Where nothing is trained yet, all may differ.
+    What changes no mathematics may differ, since a run may go on with other devices and be watched in other ways: the mesh, the
+    micro-batches, the loader's processes, the logger, and how often it logs, saves and measures. Where it is to be trained
+    longer, the steps may be more, and where the data were moved, their places may be others. Where nothing is trained yet, all
+    may differ.
 
     Args:
         run: the run's folder.

@@ -150,10 +150,16 @@ def test_the_command_writes_to_stdout_and_its_speed_to_stderr(capsys, tmp_path):
         (["--prompt=a", "--file=b"], "one of the two"),
         (["--prompt="], "the text is empty"),
         (["--prompt=a", "--temperature=-1"], "temperature=-1.0 must be 0"),
-        (["--prompt=a", "--tokens=-1"], "tokens=-1 must be 0 or more"),
+        (["--prompt=a", "--tokens=-1"], "tokens=-1 must be a whole number from 0 to 2147483647"),
         (["--prompt=a", "--top-p=2"], "top_p=2.0 must be a share"),
         (["--prompt=a", "--seed=-1"], "--seed=-1 must be between"),
-        (["--prompt=a", "--stop="], "an empty text to stop at"),
+        (["--prompt=a", "--stop="], "stop has an empty text"),
+        (
+            ["--prompt=a", "--tokens=2000000000"],
+            "a prompt of 1 tokens and tokens=2,000,000,000 to write need 1,907 GiB",
+        ),
+        (["--prompt=a", "--top-k=-1"], "top_k=-1 must be a whole number from 0"),
+        (["--prompt=a", "--config.steps", "10"], "'--config.steps' is not of the form --config.name=value"),
         (["--prompt=a", "--config.model.width=32"], "does not fit with --config.model.width=32"),
         (["--file=nowhere"], "--file=nowhere is no file that is there; give the path of a text, or -"),
         (["--prompt=a", "--run=nowhere"], "nowhere is not a run: there is no such folder"),
@@ -192,7 +198,58 @@ def small(tmp_path, **changes):
 def test_a_prompt_longer_than_a_table_is_one_line(tmp_path, capsys):
     run = small(tmp_path, encoding="learned")
     status, out, err = ended(capsys, f"--run={run}", "--prompt=abcdefgh", "--tokens=20")
-    assert status == 2 and "27 tokens are more than the learned position table holds (16)" in err and not out
+    said = "a prompt of 8 tokens and tokens=20 to write are more than the learned position table holds (16)"
+    assert status == 2 and f"{said}; give tokens=9 or fewer" in err and not out
+    assert not ended(capsys, f"--run={run}", "--prompt=abcdefgh", "--tokens=9")[0]
+    assert (
+        "give a prompt of 16 tokens or fewer" in ended(capsys, f"--run={run}", f"--prompt={'a' * 17}", "--tokens=1")[2]
+    )
+
+
+@pytest.mark.parametrize(
+    "asked, says",
+    [
+        ({"tokens": "5"}, "tokens='5' must be a whole number"),
+        ({"tokens": 5.0}, "tokens=5.0 must be a whole number"),
+        ({"seed": -1}, "seed=-1 must be a whole number from 0 to 4294967295"),
+        ({"top_k": 2.5}, "top_k=2.5 must be a whole number"),
+        ({"top_p": None}, "top_p=None must be a number, not NoneType"),
+        ({"temperature": "0.5"}, "temperature='0.5' must be a number, not str"),
+    ],
+)
+def test_values_of_another_type_are_one_line(model, asked, says):
+    with pytest.raises(UserError, match=says):
+        model.generate("a", **asked)
+
+
+def test_a_step_that_is_not_there_is_refused(tmp_path):
+    run = small(tmp_path)
+    assert load(run, step=4).step == 4
+    for step in (3, -1):
+        with pytest.raises(UserError, match=f"has no checkpoint of step {step}; there are 4$"):
+            load(run, step=step)
+
+
+def test_a_run_that_has_no_checkpoint_yet_says_when(tmp_path, capsys):
+    config = configs.from_dict({"checkpoint_every": 7})
+    with run_folder.claim(tmp_path / "run", config, tokenizers.tokenizer(config.data.tokenizer)):
+        status, _, err = ended(capsys, f"--run={tmp_path / 'run'}", "--prompt=a")
+        assert (
+            status == 2
+            and "is being trained and has no checkpoint yet; it gets one every config.checkpoint_every=7" in err
+        )
+    assert (
+        "has no checkpoint, nor model.safetensors; train it"
+        in ended(capsys, f"--run={tmp_path / 'run'}", "--prompt=a")[2]
+    )
+
+
+def test_a_stop_may_be_a_string(model):
+    written = model.generate("the module defines", 20, temperature=0)
+    assert (
+        model.generate("the module defines", 20, temperature=0, stop=written[5:8])
+        == written[: written.index(written[5:8])]
+    )
 
 
 def test_a_model_that_is_not_trained_to_its_end_says_so(tmp_path, capsys):

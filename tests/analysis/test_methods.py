@@ -1,5 +1,6 @@
 """The table of methods: every encoding, and what is said of it."""
 
+import inspect
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -46,6 +47,16 @@ def test_backends_are_those_that_do_not_refuse():
     assert cells("bam")["backends"] == "all"
     assert cells("sandwich")["backends"] == cells("t5_distance")["backends"] == "all but pallas_gpu"
     assert cells("cope")["backends"] == cells("dape_cable")["backends"] == "reference, rows"
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_command_explains_each_option(name, capsys):
+    methods_command.main([name])
+    said = capsys.readouterr().out
+    for option in inspect.signature(ENCODINGS[name].__init__).parameters.keys() - {"self", "dims", "rngs"}:
+        assert option in said
+    with pytest.raises(UserError, match=f"no encoding '{name}x'; did you mean '{name}'"):
+        methods_command.main([f"{name}x"])
 
 
 def test_formulas_are_the_docstrings():

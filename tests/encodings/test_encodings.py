@@ -231,7 +231,7 @@ def test_learned_trains_every_parameter_of_a_formula():
         (("bam", {"inits": "spread"}), r"'bam' has no option 'inits': did you mean 'init'\?"),
         (("nope", {"init": 1}), "'nope' has no option 'init': known: window"),
         (("rope", {"windows": 1}), r"did you mean 'window'\?"),
-        (("bam", {}, "insid"), r"ssmax='insid' is none of its settings: did you mean 'inside'\?"),
+        (("bam", {}, "insid"), r"ssmax='insid' is no setting of Scalable Softmax: did you mean 'inside'\?"),
         (("no_such_module:Mine",), "'no_such_module:Mine' is code.*--allow=no_such_module.*PYTHONPATH"),
         (("bam_jax.encodings:Nothing",), "'bam_jax.encodings' has no Encoding class 'Nothing'"),
         (("bam_jax.biases:ALiBi",), r"'bam_jax.biases:ALiBi' names a Bias; name the .* learned\(ALiBi, ...\)"),

@@ -11,6 +11,8 @@ from safetensors.numpy import load_file, save_file
 from bam_jax import config as configs
 from bam_jax.convert import __main__ as convert
 from bam_jax.data import tokenizers
+from bam_jax.evals import measuring
+from bam_jax.evals.passkey import Passkey
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder, weights
@@ -59,7 +61,7 @@ def test_a_run_is_exported_with_its_measurements(made, tmp_path, capsys):
         np.testing.assert_array_equal(exported[name], array)
     assert (tmp_path / "out" / "results.jsonl").read_text() == "{}\n"
     with pytest.raises(
-        UserError, match=r"^\S+ holds something that is not a run; give a new or an empty folder|is there"
+        UserError, match=r"^\S+ holds a run; give a new or an empty folder|is there"
     ):
         convert.main([f"--run={run}", f"--export={run}"])
 
@@ -106,10 +108,10 @@ def load_file_of(whole, path):
 def test_a_model_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_folder.find("quickstart") == run_folder.TRAINED / "quickstart"
-    with pytest.raises(
-        UserError, match="this command takes the model of that name that comes with bam_jax by its folder"
-    ):
+    with pytest.raises(UserError, match="the model of that name that comes with bam_jax lies in .*quickstart$"):
         run_folder.read_config("quickstart")
+    with pytest.raises(UserError, match=r"comes with bam_jax, .* python -m bam_jax.convert --run=quickstart --export="):
+        measuring.evaluate("quickstart", Passkey((64,)))
     (tmp_path / "quickstart").mkdir()  # a folder of one's own comes first
     assert str(run_folder.find("quickstart")) == "quickstart"
     assert str(run_folder.find("runs/quickstart")) == "runs/quickstart"
