@@ -7,6 +7,7 @@ Command:  python -m bam_jax.claims experiments/claims_encoders.py --scale=small 
 
 import math
 
+from bam_jax.experiments import paper_encoders
 from bam_jax.experiments.checks import Cells, Check, better, ratio, within
 from bam_jax.experiments.claims import Claim
 from bam_jax.experiments.compound_checks import all_of, better_across
@@ -15,6 +16,8 @@ from bam_jax.experiments.paper_encoders import ENCODER_METHODS, contrastive_loss
 TITLE = "What CABLE's authors claim of encoders, and what came out here"
 FROZEN = "94950bdd26"
 """The commit in which the criteria were frozen, before the first run that they judge; "": they are not yet."""
+SEEDS = len(paper_encoders.SEEDS)
+"""The training seeds that were fixed there: fewer have no verdict."""
 
 NOTES = (
     "Command: `python -m bam_jax.claims experiments/claims_encoders.py --scale=small --out=docs/encoder_claims.md`, after a "

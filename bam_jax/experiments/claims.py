@@ -44,11 +44,11 @@ MEANINGS: Mapping[Verdict, str] = {
     Verdict.UNTESTABLE: "its condition is not met here (no model does the task), or it says why the scale does not ask it.",
     Verdict.UNASKED: "its experiment would repeat another's at this scale.",
     Verdict.ACCELERATOR: "speeds are compared where the papers compare them, and some runs are too long for a CPU.",
-    Verdict.UNMEASURED: f"fewer than {SEEDS} seeds, or cells that are missing.",
+    Verdict.UNMEASURED: "fewer than {seeds} seeds, or cells that are missing.",
     Verdict.UNCHECKED: "mathematics, or no number.",
     Verdict.NONE: "the toy scale shows that the code runs, and its numbers.",
 }
-"""The meaning of each verdict."""
+"""The meaning of each verdict, `seeds` being the least number of seeds that have one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +84,15 @@ class ClaimsFile(NamedTuple):
         notes: about the page.
         frozen: the commit in which criteria were frozen, before the first run that they judge; "": none yet.
         title: of the page.
+        seeds: the training seeds that were fixed before the first run, fewer of which have no verdict: whoever looks at some of
+            them on the way sees none.
     """
 
     by_paper: Mapping[str, Sequence[Claim]]
     notes: Sequence[str]
     frozen: str = ""
     title: str = TITLE
+    seeds: int = SEEDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +134,9 @@ class Judgement:
         return max(known, key=lambda criterion: (not criterion.met, criterion.p_met), default=None)
 
 
-def judge(by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: Measured) -> dict[str, list[Judgement]]:
+def judge(
+    by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: Measured, seeds: int = SEEDS
+) -> dict[str, list[Judgement]]:
     """Holds all claims of a page against our runs and against the papers' own numbers.
 
     A claim holds if all of its criteria do: an intersection-union test, whose p-value is the greatest of theirs. It is
@@ -144,11 +149,12 @@ def judge(by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: 
         by_paper: the claims.
         measured: cells of our runs.
         printed: the paper's cells.
+        seeds: see `ClaimsFile`.
 
     Raises:
         UserError: a claim names a cell that there is not.
     """
-    weighed = {paper: [_weigh(claim, measured, printed) for claim in said] for paper, said in by_paper.items()}
+    weighed = {paper: [_weigh(claim, measured, printed, seeds) for claim in said] for paper, said in by_paper.items()}
     family = [judgement.p for said in weighed.values() for judgement in said if judgement.p is not None]
     told = int(statistics.false_discoveries(family, FALSE_DISCOVERIES).sum())
     # The greatest p-value that counts, and the one that a further claim would have to have.
@@ -157,19 +163,19 @@ def judge(by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: 
     return {paper: [_decide(judgement, level, next_level) for judgement in said] for paper, said in weighed.items()}
 
 
-def _weigh(claim: Claim, measured: Measured, printed: Measured) -> Judgement:
+def _weigh(claim: Claim, measured: Measured, printed: Measured, seeds: int) -> Judgement:
     """A claim with its verdict so far: one that waits for the other claims of the page has a p-value and is not told apart."""
     findings = [check(measured) for check in claim.checks]
     theirs = _met([criterion for check in claim.checks for criterion in check(printed).criteria])
     (able,) = claim.needs(measured).criteria if claim.needs else (None,)
     made = Judgement(claim, findings, Verdict.UNTOLD, printed=theirs, condition=able)
-    settled = _settle(made, measured)
+    settled = _settle(made, measured, seeds)
     if settled is not None:
         verdict, remark = settled
         return dataclasses.replace(made, verdict=verdict, remark=remark)
     if able is not None:
-        if able.n < SEEDS:
-            remark = f"{able.n} of {SEEDS} seeds of its condition, {able.says}"
+        if able.n < seeds:
+            remark = f"{able.n} of {seeds} seeds of its condition, {able.says}"
             return dataclasses.replace(made, verdict=Verdict.UNMEASURED, remark=remark)
         if able.p_met > FALSE_DISCOVERIES:
             # It stays a member of the page's family, since it was left out for what was measured.
@@ -178,7 +184,7 @@ def _weigh(claim: Claim, measured: Measured, printed: Measured) -> Judgement:
     return dataclasses.replace(made, p=min(1.0, 2 * min(made.whole.p_met, made.whole.p_unmet)))
 
 
-def _settle(made: Judgement, measured: Measured) -> tuple[Verdict, str] | None:
+def _settle(made: Judgement, measured: Measured, seeds: int) -> tuple[Verdict, str] | None:
     """The verdict that needs no test, with a remark; None where seeds decide."""
     claim, criteria = made.claim, made.criteria
     if not criteria:
@@ -192,12 +198,12 @@ def _settle(made: Judgement, measured: Measured) -> tuple[Verdict, str] | None:
         return Verdict.UNTESTABLE, claim.unfit
     if claim.repeats and measured.scale != SCALES[-1]:
         return Verdict.UNASKED, claim.repeats
-    enough = [criterion.n >= (SEEDS if criterion.has_seeds else 1) for criterion in criteria]
+    enough = [criterion.n >= (seeds if criterion.has_seeds else 1) for criterion in criteria]
     if claim.accelerator and (on_cpu or not all(enough)):
         return Verdict.ACCELERATOR, "measured on a CPU" if on_cpu else ""
     if not all(enough):
         least = min((criterion.n for criterion in seeded), default=0)
-        wanted = f"{least} of {SEEDS} seeds; " if seeded else ""
+        wanted = f"{least} of {seeds} seeds; " if seeded else ""
         return Verdict.UNMEASURED, f"{wanted}{sum(enough)} of {len(enough)} criteria have what they need"
     if not seeded:
         return Verdict.HOLDS if met else Verdict.CONTRADICTED, ""
@@ -231,7 +237,7 @@ def _decide(judgement: Judgement, level: float, next_level: float) -> Judgement:
 
 
 def load(path: Path) -> ClaimsFile:
-    """The claims in a Python file with `get_claims()`, `NOTES`, `FROZEN` once its criteria are, and `TITLE` if it has its own.
+    """The claims in a Python file with `get_claims()`, `NOTES`, `FROZEN` once its criteria are, a `TITLE` and `SEEDS` of its own.
 
     Args:
         path: the file, beside the experiments.
@@ -249,7 +255,7 @@ def load(path: Path) -> ClaimsFile:
                     f"{path} has no {name}; define get_claims(), which returns lists of Claim by paper, and NOTES, the page's "
                     "first lines, as experiments/claims_prior.py does"
                 )
-        own = {field: names[name] for field, name in (("frozen", "FROZEN"), ("title", "TITLE")) if name in names}
+        own = {name.lower(): names[name] for name in ("FROZEN", "TITLE", "SEEDS") if name in names}
         said, notes = names["get_claims"](), names["NOTES"]
     lists = isinstance(said, Mapping) and all(isinstance(some, Sequence) for some in said.values())
     if not lists or not all(isinstance(claim, Claim) for some in said.values() for claim in some):

@@ -21,7 +21,7 @@ logarithms where the values are perplexities, of differences seed by seed where 
 leave at least the binomial error of their prompts. "In most seeds" is a sign test. A claim holds if all of its criteria are met
 (the greatest of their p-values), and is contradicted if one is not (the least, times their number). Over all claims of the page
 the procedure of Benjamini and Hochberg keeps the expected share of false verdicts at {claims.FALSE_DISCOVERIES:g}. There is no
-verdict on fewer than {statistics.SEEDS} seeds. The paper's own numbers meet a criterion or not: one number has no interval. More
+verdict on fewer than {{seeds}} seeds. The paper's own numbers meet a criterion or not: one number has no interval. More
 is in `docs/statistics.md`.
 """
 
@@ -63,7 +63,7 @@ def judge(path: Path, folder: Path, scale: str) -> Judged:
     """The claims of a file, judged; arguments and errors as in `page_sections`."""
     file = claims.load(path)
     measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
-    return Judged(file, claims.judge(file.by_paper, measured, printed), measured.origins())
+    return Judged(file, claims.judge(file.by_paper, measured, printed, file.seeds), measured.origins())
 
 
 def judged_sections(judged: Judged, scale: str) -> list[Section]:
@@ -109,11 +109,16 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
     found = {judgement.verdict for said in judged.values() for judgement in said}
     shown = [verdict for verdict in Verdict if verdict in found]
     rows = [
-        [verdict.value, *(str(count_verdicts(said, verdict)) for said in judged.values()), MEANINGS[verdict]]
+        [
+            verdict.value,
+            *(str(count_verdicts(said, verdict)) for said in judged.values()),
+            MEANINGS[verdict].format(seeds=file.seeds),
+        ]
         for verdict in shown
     ]
+    procedure = PROCEDURE.strip().format(seeds=file.seeds)
     text = (
-        f"{PROCEDURE.strip()} {len(tested)} claims are tested here{level}. A claim whose condition is not shown is one of them; "
+        f"{procedure} {len(tested)} claims are tested here{level}. A claim whose condition is not shown is one of them; "
         f"a count of parameters needs no test. The criteria are {frozen}."
     )
     return Section("What the verdicts mean", text, table=page.Table(["verdict", *judged, "meaning"], rows))

@@ -175,6 +175,19 @@ def test_claims_share_the_false_discoveries_of_their_page():
     assert claims.judge({"P": [alone], "Q": nothing}, SURE, PAPER)["P"][0].verdict is Verdict.UNTOLD
 
 
+def test_seeds_that_were_fixed_before_are_waited_for():
+    """A page that is made while they are trained tempts nobody to stop."""
+    claim = Claim("1", "x", (HIGH,))
+    needing = dataclasses.replace(claim, needs=within(X, "a", least=0.5))
+    for said, remark in ((claim, "8 of 9 seeds; "), (needing, "8 of 9 seeds; ")):
+        assert claims.judge({"P": [said]}, SURE, PAPER, 8)["P"][0].verdict is Verdict.HOLDS
+        found = claims.judge({"P": [said]}, SURE, PAPER, 9)
+        assert found["P"][0].verdict is Verdict.UNMEASURED and found["P"][0].remark.startswith(remark)
+    page = claims_page.verdicts_section(claims.ClaimsFile({"P": [claim]}, (), seeds=9), found)
+    assert "no verdict on fewer than 9 seeds" in " ".join(page.text.split())
+    assert page.table.rows[0][2] == "fewer than 9 seeds, or cells that are missing."
+
+
 def test_the_page_says_what_was_found_and_by_which_criterion():
     said = [
         Claim("1", "all keys", (HIGH,), "a remark"),

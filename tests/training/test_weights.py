@@ -60,9 +60,7 @@ def test_a_run_is_exported_with_its_measurements(made, tmp_path, capsys):
     for name, array in load_file(folder / "model.safetensors").items():
         np.testing.assert_array_equal(exported[name], array)
     assert (tmp_path / "out" / "results.jsonl").read_text() == "{}\n"
-    with pytest.raises(
-        UserError, match=r"^\S+ holds a run; give a new or an empty folder|is there"
-    ):
+    with pytest.raises(UserError, match=r"^\S+ holds a run; give a new or an empty folder|is there"):
         convert.main([f"--run={run}", f"--export={run}"])
 
 
