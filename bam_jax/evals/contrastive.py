@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bam_jax import config as configs
 from bam_jax.config.sections import TRIPLET
 from bam_jax.data import loader
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
-from bam_jax.retrieval.embedding import Embedder, Reader
+from bam_jax.evals.plan import Plan, SampleRange, Trained
+from bam_jax.retrieval.embedding import Embedder
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Line, Loss, Share
 from bam_jax.training import contrastive
@@ -107,8 +106,7 @@ def measure(
         Samples with their results: `value`, the mean loss in nats a query; `accuracy`, the share of queries that are nearer to
         their own positive than to any other text of the batch; `of`, how many batches there are; `seconds`.
     """
-    memory = functools.partial(rows_within, trained.memory, config=trained.config.model)
-    embedder = Embedder(Reader(trained.decoder, trained.tokenizer, memory, configs.to_json(trained.config)))
+    embedder = Embedder(trained.reader())
     for samples in sorted(todo):
         start = time.perf_counter()
         losses = []

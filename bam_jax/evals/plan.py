@@ -1,6 +1,7 @@
 """The measurements of an evaluation: the run they are given, the samples they are about, and the rows that fit into memory."""
 
 import dataclasses
+import functools
 import hashlib
 import math
 from collections import Counter
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from bam_jax import config as configs
 from bam_jax.config import Config, ModelConfig
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.transformer import Decoder
+from bam_jax.retrieval.embedding import Reader
 from bam_jax.system.errors import UserError
 
 
@@ -37,6 +40,11 @@ class Trained:
     memory: float
     folder: Path | None = None
     progress: bool | None = False
+
+    def reader(self) -> Reader:
+        """The model as retrieval reads texts with it, in batches that fit into the memory."""
+        rows = functools.partial(rows_within, self.memory, config=self.config.model)
+        return Reader(self.decoder, self.tokenizer, rows, configs.to_json(self.config))
 
 
 @dataclasses.dataclass(frozen=True, order=True)

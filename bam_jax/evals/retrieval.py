@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired
 
-from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
-from bam_jax.retrieval.embedding import POOLS, Embedder, Reader
+from bam_jax.evals.plan import Plan, SampleRange, Trained
+from bam_jax.retrieval.embedding import POOLS, Embedder
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranking import SCORERS, rank
@@ -150,8 +149,7 @@ def measure(
     start = time.perf_counter()
     lengths = sorted({samples.length for samples in todo})
     asked = dataclasses.replace(problem, queries=problem.queries[: max(samples.stop for samples in todo)])
-    rows = functools.partial(rows_within, trained.memory, config=trained.config.model)
-    reader = Reader(trained.decoder, trained.tokenizer, rows, configs.to_json(trained.config))
+    reader = trained.reader()
     folder = None if trained.folder is None else trained.folder / EMBEDDINGS / problem.hash
     total = len(problem.ids) * len(lengths)
     with console.progress(total, unit="document", label=f"ranked by {scorer}", show=trained.progress) as bar:
