@@ -15,7 +15,7 @@ from bam_jax.analysis.figures import NAMES, draw
 from bam_jax.render import style
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
-from bam_jax.training import run_folder
+from bam_jax.training import bundled
 
 
 def main(argv: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, help="the files, without suffix (NAME in the first run's folder)")
     configs.allow_option(parser)
     given = parser.parse_args(argv)
-    folders = [run_folder.find(run) for run in given.run]
+    folders = [bundled.find(run) for run in given.run]
     labels = given.label or [folder.resolve().name for folder in folders]
     if len(labels) != len(folders) or len({*labels}) < len(labels):
         raise UserError(f"{len(folders)} runs and the labels {', '.join(labels)}: give each run a --label of its own")

@@ -18,7 +18,7 @@ from bam_jax.models.generate import CHUNK
 from bam_jax.models.sampling import Sampling
 from bam_jax.system import console, errors, files
 from bam_jax.system.errors import UserError, shown
-from bam_jax.training import run_folder
+from bam_jax.training import bundled, run_folder
 
 
 def main(argv: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("give --prompt=TEXT or --file=PATH to go on with, one of the two")
     prompt = _read(given.file) if given.prompt is None else given.prompt
     model = load(given.run, overrides=overrides, allow=given.allow)
-    _tell_state(run_folder.find(given.run), model.step)
+    _tell_state(bundled.find(given.run), model.step)
     unknown = model.tokenizer.unknown(prompt)
     if unknown:
         name = model.tokenizer.name

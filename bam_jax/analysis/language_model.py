@@ -23,7 +23,7 @@ from bam_jax.models.counts import parameter_count
 from bam_jax.models.sampling import Sampling, whole_number
 from bam_jax.models.transformer import Decoder
 from bam_jax.system.errors import UserError, shown
-from bam_jax.training import checkpoint, run_folder
+from bam_jax.training import bundled, checkpoint, run_folder
 
 CHUNK = 1024
 """Tokens whose logits are computed at once."""
@@ -224,7 +224,7 @@ def load(
     >>> model.attention("to be or not")[0].position.shape
     (4, 12, 12)
     """
-    folder = run_folder.find(run)
+    folder = bundled.find(run)
     configs.allowed([*allow])
     step = run_folder.trained_step(folder, step)
     config, tokenizer, decoder = checkpoint.restore_model(folder, overrides=overrides, step=step)

@@ -15,7 +15,7 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.models.transformer import Decoder
 from bam_jax.system import git
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
+from bam_jax.training import bundled, checkpoint, run_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def open_run(run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow
     Raises:
         UserError: the run cannot be read, or the changes do not fit it.
     """
-    path = run_folder.find(run)
+    path = bundled.find(run)
     digest = configs.digest(run_folder.read_config(path))
     step = run_folder.trained_step(path)  # once: a training may save another in the meantime
     config, tokenizer, model = checkpoint.restore_model(path, overrides=overrides, step=step)

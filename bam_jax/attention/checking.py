@@ -187,7 +187,7 @@ def _check_coordinates(scoring: Scoring) -> None:
         failure = error
     if not compares_pairs(shape):
         name, shapes = type(scoring.bias).__name__, lambda tree: jax.tree.map(jnp.shape, tree) or "their positions"
-        ours = type(scoring.bias).__module__.startswith("bam_jax.")
+        ours = type(scoring.bias).__module__.partition(".")[0] == "bam_jax"
         remedy = f": see the coordinates of biases.{name}, which the Tokens of a Scoring carry" if ours else ""
         if failure is not None:  # the formula itself may be at fault
             remedy += f"; it raised {type(failure).__name__}: {str(failure).partition('\n')[0]}"

@@ -22,7 +22,7 @@ from bam_jax.convert import LAYOUTS
 from bam_jax.convert.runs import describe, export, export_own, read, to_run
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest
-from bam_jax.training import run_folder
+from bam_jax.training import bundled
 
 
 def main(argv: Sequence[str]) -> None:
@@ -48,9 +48,9 @@ def main(argv: Sequence[str]) -> None:
         if overrides:
             raise UserError(f"{configs.arguments(overrides)[0]} changes nothing of an export; leave it out")
         if arguments.layout is None:
-            export_own(run_folder.find(arguments.run), arguments.export)
+            export_own(bundled.find(arguments.run), arguments.export)
         else:
-            export(LAYOUTS[arguments.layout], run_folder.find(arguments.run), arguments.export)
+            export(LAYOUTS[arguments.layout], bundled.find(arguments.run), arguments.export)
         print(f"wrote {arguments.export}")
         return
     layout = LAYOUTS[arguments.layout]

@@ -21,7 +21,7 @@ from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.system import console, git, jsonl, lock, resources, strict_json
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, run_folder
+from bam_jax.training import bundled, checkpoint, run_folder
 
 _SOURCES = {"data.source", "data.held_out_source"}
 """Overrides that name the text of an evaluation, whatever the run was trained on."""
@@ -93,8 +93,8 @@ def evaluate(
             is written then. Or a number that was found is none.
     """
     resources.keep_freed_memory()
-    run, name = run_folder.find(run), evaluation.name
-    if run.absolute().parent == run_folder.TRAINED:
+    run, name = bundled.find(run), evaluation.name
+    if run.absolute().parent == bundled.FOLDER:
         raise UserError(
             f"{run.name} comes with bam_jax, and records would be written into it; evaluate a copy, which python -m "
             f"bam_jax.convert --run={run.name} --export=FOLDER makes"

@@ -23,7 +23,7 @@ from bam_jax.parallel import agreement, processes, sharding
 from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
-from bam_jax.training import outlook, run_folder
+from bam_jax.training import bundled, outlook, run_folder
 from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
 from bam_jax.training.held_out import HeldOutLoss
 from bam_jax.training.metrics import Meter, metering, read_metrics
@@ -153,7 +153,7 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
     tokenizer = tokenizers.tokenizer(config.data.tokenizer)
     if config.start and not run_folder.latest_step(run):
         # The ids of another vocabulary would name other words, and the shapes may be the same.
-        start = run_folder.find(config.start)
+        start = bundled.find(config.start)
         before = run_folder.read_config(start)
         theirs = load_tokenizer(start, before.data.tokenizer)
         tokenizer.check(theirs.hash, f"config.start={config.start}")

@@ -23,9 +23,10 @@ from bam_jax.data import tokenizers
 from bam_jax.data.sources import corpus
 from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
 from bam_jax.system import files, jsonl, lock
-from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.trees import flatten
+from bam_jax.training import bundled
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
@@ -40,32 +41,6 @@ _FREE = (
 """Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
 _DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
-
-TRAINED = Path(__file__).parents[1] / "trained"
-"""The folder of the models that come with the package, each a run without checkpoints."""
-
-
-def find(run: str | os.PathLike) -> Path:
-    """The folder of a run, or of a model that comes with the package where there is no such folder.
-
-    Args:
-        run: a folder, or the name of such a model.
-
-    Raises:
-        UserError: a bare name that is neither, or a file.
-    """
-    path, known = Path(run), sorted(folder.parent.name for folder in TRAINED.glob(f"*/{CONFIG}"))
-    if not os.fspath(run):
-        raise UserError(f"a run without a name is none; give its folder, or {' or '.join(known)}")
-    if path.is_file():
-        raise UserError(f"{run} is a file; give the folder of a run, or {' or '.join(known)}")
-    if len(path.parts) > 1 or path.exists():
-        return path
-    if path.name not in known:
-        raise UserError(
-            f"{run} is not a run: there is no such folder, and no such model comes with bam_jax; {nearest(path.name, known)}"
-        )
-    return TRAINED / path.name
 
 
 @contextlib.contextmanager
@@ -237,8 +212,8 @@ def read_config(run: str | os.PathLike) -> Config:
                 f"copy all of the folder that was exported; weights of an author's become a run by python -m bam_jax.convert "
                 f"--layout=bam --source={run} --run=FOLDER"
             )
-        elif (TRAINED / run / CONFIG).exists():
-            remedy = f"the model of that name that comes with bam_jax lies in {TRAINED / run}"
+        elif (bundled.FOLDER / run / CONFIG).exists():
+            remedy = f"the model of that name that comes with bam_jax lies in {bundled.FOLDER / run}"
         lacks = f"it has no {CONFIG}" if Path(run).exists() else "there is no such folder"
         raise UserError(f"{run} is not a run: {lacks}; {remedy}") from error
     except OSError as error:

@@ -12,7 +12,7 @@ from flax import nnx
 from bam_jax.config import Config
 from bam_jax.models import transformer
 from bam_jax.parallel import sharding
-from bam_jax.training import checkpoint, contrastive, losses, optimizer, run_folder
+from bam_jax.training import bundled, checkpoint, contrastive, losses, optimizer
 
 State = dict[str, Any]
 """{'model': {'params': ..., 'frozen': ...}, 'optimizer': ...}, plain pytrees of arrays."""
@@ -56,7 +56,7 @@ def initial_state(config: Config, initialise: Callable[[], State], shardings: Sh
     """
     state = jit_once(initialise, shardings)()
     if config.start:
-        state["model"] = checkpoint.restore_parameters(run_folder.find(config.start), state["model"])
+        state["model"] = checkpoint.restore_parameters(bundled.find(config.start), state["model"])
     return state
 
 

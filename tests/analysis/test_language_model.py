@@ -25,7 +25,7 @@ from bam_jax.models.counts import parameter_count
 from bam_jax.models.sampling import GREEDY, Sampling
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
-from bam_jax.training import run_folder, weights
+from bam_jax.training import bundled, run_folder, weights
 
 KEY = "<KEY>48213<END> and then we spoke of other things <KEY>"
 
@@ -36,7 +36,7 @@ def model():
 
 
 def test_the_box_holds_what_its_page_says(model):
-    folder = run_folder.TRAINED / "quickstart"
+    folder = bundled.FOLDER / "quickstart"
     assert f"{round(parameter_count(model.decoder), -3):,} parameters" in (folder / "README.md").read_text()
     assert model.step == model.config.steps
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 2**19
@@ -182,7 +182,7 @@ def test_heads_of_the_box_are_printed_and_not_written(capsys, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     heads_command.main(["--run=quickstart", "--tokens=64", "--keys=64", "--no-progress"])
     assert "layer, head" in capsys.readouterr().out
-    assert not (run_folder.TRAINED / "quickstart" / "heads.jsonl").exists()
+    assert not (bundled.FOLDER / "quickstart" / "heads.jsonl").exists()
 
 
 def small(tmp_path, **changes):

@@ -19,7 +19,7 @@ from endurance.figures import ROOT, Figure, Outcome
 from bam_jax import claims, generate, retrieve, sweep
 from bam_jax.convert import __main__ as convert
 from bam_jax.data import inspect, make_retrieval, prepare
-from bam_jax.training import run_folder
+from bam_jax.training import bundled
 
 EXPERIMENT = f"""
 from bam_jax.evals.passkey import Passkey
@@ -100,7 +100,7 @@ def formats(folder: Path) -> dict[str, Format]:
     assert commands.call(main, argv).status == 0
     whole = {path.relative_to(folder / "made").as_posix(): path.read_bytes() for path in _files(folder / "made")}
     found["prepared folder"] = Format(whole, _inspect)
-    quickstart = run_folder.TRAINED / "quickstart"
+    quickstart = bundled.FOLDER / "quickstart"
     weights = {path.relative_to(quickstart).as_posix(): path.read_bytes() for path in _files(quickstart)}
     weights = {
         name: contents

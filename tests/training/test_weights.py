@@ -15,7 +15,7 @@ from bam_jax.evals import measuring
 from bam_jax.evals.passkey import Passkey
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop, run_folder, weights
+from bam_jax.training import bundled, checkpoint, loop, run_folder, weights
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "hidden": 16}
 
@@ -105,11 +105,11 @@ def load_file_of(whole, path):
 
 def test_a_model_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run_folder.find("quickstart") == run_folder.TRAINED / "quickstart"
+    assert bundled.find("quickstart") == bundled.FOLDER / "quickstart"
     with pytest.raises(UserError, match="the model of that name that comes with bam_jax lies in .*quickstart$"):
         run_folder.read_config("quickstart")
     with pytest.raises(UserError, match=r"comes with bam_jax, .* python -m bam_jax.convert --run=quickstart --export="):
         measuring.evaluate("quickstart", Passkey((64,)))
     (tmp_path / "quickstart").mkdir()  # a folder of one's own comes first
-    assert str(run_folder.find("quickstart")) == "quickstart"
-    assert str(run_folder.find("runs/quickstart")) == "runs/quickstart"
+    assert str(bundled.find("quickstart")) == "quickstart"
+    assert str(bundled.find("runs/quickstart")) == "runs/quickstart"

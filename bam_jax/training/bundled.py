@@ -1,0 +1,32 @@
+"""The models that come with the package, by their names."""
+
+import os
+from pathlib import Path
+
+from bam_jax.system.errors import UserError, nearest
+
+FOLDER = Path(__file__).parents[1] / "trained"
+"""The folder of the models that come with the package, each a run without checkpoints."""
+
+
+def find(run: str | os.PathLike) -> Path:
+    """The folder of a run, or of a model that comes with the package where there is no such folder.
+
+    Args:
+        run: a folder, or the name of such a model.
+
+    Raises:
+        UserError: a bare name that is neither, or a file.
+    """
+    path, known = Path(run), sorted(folder.parent.name for folder in FOLDER.glob("*/config.json"))
+    if not os.fspath(run):
+        raise UserError(f"a run without a name is none; give its folder, or {' or '.join(known)}")
+    if path.is_file():
+        raise UserError(f"{run} is a file; give the folder of a run, or {' or '.join(known)}")
+    if len(path.parts) > 1 or path.exists():
+        return path
+    if path.name not in known:
+        raise UserError(
+            f"{run} is not a run: there is no such folder, and no such model comes with bam_jax; {nearest(path.name, known)}"
+        )
+    return FOLDER / path.name
