@@ -24,6 +24,8 @@ def main(argv: Sequence[str]) -> None:
         "--short", action="store_true", help="names, formulas and sources alone, as the README has them"
     )
     given = parser.parse_args(argv)
+    if given.name is not None and (given.check or given.short):
+        raise UserError(f"{given.name} is one encoding, --check and --short are of the table; give one of them")
     if given.name is not None:
         if given.name not in ENCODINGS:
             raise UserError(f"no encoding {shown(given.name)}; {nearest(given.name, ENCODINGS)}")

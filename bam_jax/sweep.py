@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--core", type=int, help="pin the process of --only to this core")
     parser.add_argument("--parent", type=int, help="end the process of --only with that one, which started it")
     parser.add_argument("--print", action="store_true", help="only print a command for each row, to be run anywhere")
-    parser.add_argument("--dry-run", action="store_true", help="only say runs, tokens, operations and hours")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say runs, tokens, operations, hours, and what the records lack"
+    )
     chips = ", ".join(counts.CHIPS)
     parser.add_argument("--chip", help=f"of --dry-run: {chips} (default: cpu for what is meant for one, else h100)")
     parser.add_argument("--utilisation", type=float, default=counts.UTILISATION, help="share of the chip's peak (0.4)")

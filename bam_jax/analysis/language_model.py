@@ -32,7 +32,7 @@ USUAL = Sampling(temperature=0.8)
 TABLES = 2**31
 """Bytes of attention's tables, at most."""
 CACHE = 2**37
-"""Bytes of keys and values in float32, at most: what the largest device has."""
+"""Bytes of keys and values, at most: what the largest device has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,8 @@ class LanguageModel:
             fewer = f"tokens={limit - read + 1} or fewer" if read <= limit else f"a prompt of {limit} tokens or fewer"
             raise UserError(f"{given} are more than the learned position table holds ({limit}); give {fewer}")
         size = self.config.model
-        needed = 2 * 4 * size.layers * size.width * slots
+        width = size.width * (size.kv_heads or size.heads) // size.heads
+        needed = 2 * jnp.dtype(self.decoder.embed.dtype).itemsize * size.layers * width * slots
         if needed > CACHE:
             raise UserError(f"{given} need {needed / 2**30:,.0f} GiB for keys and values; give fewer")
 

@@ -192,6 +192,8 @@ def _check_coordinates(scoring: Scoring) -> None:
         if failure is not None:  # the formula itself may be at fault
             remedy += f"; it raised {type(failure).__name__}: {str(failure).partition('\n')[0]}"
             remedy += "" if ours else "; a formula takes arrays: jnp.where stands for if, jnp.exp for math.exp"
+        elif not ours:
+            remedy = f"; of 2 queries and 3 keys it makes {list(shape)}"
         raise ValueError(
             f"the bias {name} cannot compare {shapes(of_queries)} of queries with {shapes(of_keys)} of keys{remedy}"
         ) from failure

@@ -198,7 +198,9 @@ def _without_younger(section: ConfigSection) -> dict[str, Any]:
 
 def _import_encodings(config: Config) -> None:
     for module in config.modules():
-        _import(module, f"the encoding {shown(config.encoding)}", "; an option has a value, as in rope:window=512")
+        _import(
+            module, f"the encoding {shown(config.encoding)}", "; or give an option its value, as in rope:window=512"
+        )
 
 
 def _import(module: str, what: str, otherwise: str = "") -> None:

@@ -253,7 +253,7 @@ class Config(ConfigSection):
     seed: int = 0
     """Seed of first parameters, order of the text and everything else that is drawn."""
     start: str = ""
-    """A run whose trained parameters are the first ones here; "": drawn from the seed."""
+    """A run, or quickstart, whose trained parameters are the first ones here; "": drawn from the seed."""
     log_every: int = 100
     """Steps between two lines of metrics.jsonl."""
     checkpoint_every: int = 500

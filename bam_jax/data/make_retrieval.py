@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="the folder to make")
     add("--vocab", type=int, help="ids of a tokenizer to train and to prepare the triplets with (default: neither)")
     for name, meaning in (
-        ("passage", "characters of a text in a triplet, about"),
+        ("passage", "characters of a text in a triplet, at least"),
         ("document", "characters of a document to be found, at least"),
         ("questions", "sentences taken out of each, beside a title"),
     ):

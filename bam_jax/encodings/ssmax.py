@@ -34,7 +34,7 @@ class EffectiveSSMax(SSMax):
 
         factor[h, i] = s_h * log(N_h(n_i) + C) / log(C),   N_h(n) = effective keys of head h among n;   s_h = 1 at first
 
-    The factor begins at 1 and is at most log(2 C) / log(C) in texts of the training context, 1.17 where that is 64 tokens.
+    With s = 1 it begins just above 1 and is at most log(2 C) / log(C) in texts of the training context, 1.17 of 64 tokens.
 
     A head that looks at its neighbours stays as sharp in a long text as in a short one; a head that looks everywhere sharpens
     with the logarithm of all keys, as the gap of its scores must for one key to outweigh them; and no row of a short text is

@@ -94,7 +94,7 @@ def evaluate(
     """
     resources.keep_freed_memory()
     run, name = bundled.find(run), evaluation.name
-    if run.absolute().parent == bundled.FOLDER:
+    if run.resolve().parent == bundled.FOLDER.resolve():
         raise UserError(
             f"{run.name} comes with bam_jax, and records would be written into it; evaluate a copy, which python -m "
             f"bam_jax.convert --run={run.name} --export=FOLDER makes"

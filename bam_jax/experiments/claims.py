@@ -84,8 +84,8 @@ class ClaimsFile(NamedTuple):
         notes: about the page.
         frozen: the commit in which criteria were frozen, before the first run that they judge; "": none yet.
         title: of the page.
-        seeds: the training seeds that were fixed before the first run, fewer of which have no verdict: whoever looks at some of
-            them on the way sees none.
+        seeds: the number of training seeds that was fixed before the first run; with fewer there is no verdict, and whoever
+            looks on the way sees none.
     """
 
     by_paper: Mapping[str, Sequence[Claim]]
@@ -257,6 +257,10 @@ def load(path: Path) -> ClaimsFile:
                 )
         own = {name.lower(): names[name] for name in ("FROZEN", "TITLE", "SEEDS") if name in names}
         said, notes = names["get_claims"](), names["NOTES"]
+    if type(own.get("seeds", SEEDS)) is not int or own.get("seeds", SEEDS) < 1:
+        raise UserError(
+            f"{path}: SEEDS is {reprlib.repr(own['seeds'])}; it must be the number of seeds that have a verdict"
+        )
     lists = isinstance(said, Mapping) and all(isinstance(some, Sequence) for some in said.values())
     if not lists or not all(isinstance(claim, Claim) for some in said.values() for claim in some):
         raise UserError(f"{path}: get_claims() returns {reprlib.repr(said)}; it must be lists of Claim by paper")

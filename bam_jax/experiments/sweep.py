@@ -114,18 +114,18 @@ class Sweep:
         raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.jobs])}")
 
     def describe_costs(self, chip: str | None, utilisation: float) -> str:
-        """Runs, tokens, operations and hours, in lines; where there are records, what they lack too.
+        """Runs, tokens, operations and hours, in lines; where records are kept, what they lack too.
 
         Args:
             chip, utilisation: see `costs.table`; no chip: a CPU for what is meant for one, else an H100.
 
         Raises:
-            UserError: see `costs.table`.
+            UserError: see `costs.table`; or the file of records cannot be read.
         """
         chip = chip or ("cpu" if self.platform == "cpu" else "h100")
         title = self.experiments[0].heading if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
-        left = [job for job in self.find_unrecorded() if isinstance(job, Job)] if self.recorder.file else None
         try:
+            left = [job for job in self.find_unrecorded() if isinstance(job, Job)] if self.recorder.file else None
             text = costs.table(title, self.rows, chip, utilisation, left=left)
         except UserError as error:
             missing = [each for each in self.preparations if each.makes and not Path(each.makes).exists()]

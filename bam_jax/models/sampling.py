@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bam_jax.system.errors import UserError, shown
@@ -16,7 +17,7 @@ def whole_number(name: str, value: int, most: int = 2**31 - 1) -> None:
     Raises:
         UserError: with the number.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= most:
         raise UserError(f"{name}={shown(value)} must be a whole number from 0 to {most}")
 
 
@@ -46,7 +47,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p"):
-            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int | float):
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int | float | np.number):
                 raise UserError(f"{name}={shown(value)} must be a number, not {type(value).__name__}")
         whole_number("top_k", self.top_k)
         if not 0 <= self.temperature < math.inf:  # NaN is not either

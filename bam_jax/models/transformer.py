@@ -36,7 +36,9 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
         try:
             pattern.append(spec(**place))
         except UserError as error:
-            raise error if len(places) == 1 else UserError(f"place {number} of config.encoding: {error}") from error
+            if len(places) == 1:
+                raise
+            raise UserError(f"place {number} of config.encoding: {error}") from error
     return Decoder(config.model, pattern, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
 
 

@@ -35,7 +35,7 @@ METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 
 _FREE = (
-    *("logger", "log_every", "checkpoint_every", "eval_every", "eval_tokens"),
+    *("logger", "log_every", "checkpoint_every", "eval_every"),
     *("data.workers", "optimizer.accumulate"),
 )
 """Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
@@ -153,14 +153,14 @@ def trained_step(run: str | os.PathLike, step: int | None = None) -> int:
     Raises:
         UserError: there is no run, or it has no such checkpoint.
     """
-    config = read_config(run)
+    read_config(run)
     steps = _steps(Path(run)) or [number for number in [_step_of_weights(Path(run) / WEIGHTS)] if number]
-    if step is not None and steps and step not in steps:
-        raise UserError(f"{run} has no checkpoint of step {step!r}; there are {files.shortened(sorted(steps))}")
+    if step is not None and steps and (type(step) is not int or step not in steps):
+        raise UserError(f"{run} has no checkpoint of step {step!r}; it has those of {files.shortened(sorted(steps))}")
     if not steps and is_claimed(Path(run)):
         raise UserError(
-            f"{run} is being trained and has no checkpoint yet; it gets one every config.checkpoint_every="
-            f"{config.checkpoint_every} steps and at the end, so try later"
+            f"{run} is being trained and has no checkpoint yet; it gets one every config.checkpoint_every steps and at "
+            "the end, so try later"
         )
     if not steps:
         raise UserError(

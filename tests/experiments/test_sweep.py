@@ -259,7 +259,7 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(paper, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert sweep.main([str(paper), "--scale=paper", "--dry-run", "--chip=v5e", "--utilisation=0.5"]) == 0
     said = capsys.readouterr().out
-    assert "A paper: 2 runs; hours on one v5e at 50% of its peak" in said and len(said.splitlines()) == 6
+    assert "A paper: 2 runs; hours on one v5e at 50% of its peak" in said and len(said.splitlines()) == 7
     assert "compared in speed 1 times" in said
     assert [path.name for path in tmp_path.iterdir()] == ["paper.py"]
 

@@ -61,7 +61,7 @@ def test_tokens_as_likely_as_the_last_stay():
         ({"temperature": -0.5}, "temperature=-0.5 must be 0"),
         ({"temperature": float("nan")}, "temperature=nan must be 0"),
         ({"temperature": float("inf")}, "temperature=inf must be 0"),
-        ({"top_k": -1}, "top_k=-1 must be a number of tokens"),
+        ({"top_k": -1}, "top_k=-1 must be a whole number from 0"),
         ({"top_p": 0.0}, "top_p=0.0 must be a share"),
         ({"top_p": 1.5}, "top_p=1.5 must be a share"),
     ],

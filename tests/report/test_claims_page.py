@@ -79,6 +79,10 @@ def test_clusters_are_counted_among_learned_shapes(tmp_path, monkeypatch, shapes
         ("NOTES = ()\ndef get_claims(): return 3", r"get_claims\(\) returns 3; it must be lists of Claim by paper"),
         ("NOTES = ()\ndef get_claims(): return {'a': [3]}", r"returns \{'a': \[3\]\}; it must be lists of Claim"),
         ("NOTES = 3\ndef get_claims(): return {}", "NOTES is 3; it must be a tuple of strings"),
+        (
+            "NOTES = ()\nSEEDS = (1, 2)\ndef get_claims(): return {}",
+            r"SEEDS is \(1, 2\); it must be the number of seeds",
+        ),
         ("NOTES = 'a note'\ndef get_claims(): return {}", "NOTES is 'a note'; it must be"),
     ],
 )

@@ -49,11 +49,13 @@ def test_a_damaged_configuration_has_the_remedy_of_its_damage(tmp_path, damage, 
         run_folder.read_config(tmp_path / "run")
 
 
-@pytest.mark.parametrize("changed", [Config(seed=4), Config(encoding_options={"init": "spread"})])
+@pytest.mark.parametrize(
+    "changed", [Config(seed=4), Config(encoding_options={"init": "spread"}), Config(eval_tokens=9)]
+)
 def test_claim_refuses_another_configuration(tmp_path, changed):
     claim(tmp_path / "run", Config(seed=3))
     (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options)"):
+    with pytest.raises(UserError, match=r"config\.(seed=3, not 4|encoding_options|eval_tokens)"):
         claim(tmp_path / "run", changed)
     assert run_folder.read_config(tmp_path / "run") == Config(seed=3)
 
@@ -65,6 +67,9 @@ def test_claim_refuses_another_configuration(tmp_path, changed):
         {"data": DataConfig(workers=2)},
         {"mesh": MeshConfig(data=2)},
         {"logger": "wandb"},
+        {"log_every": 7},
+        {"checkpoint_every": 7},
+        {"eval_every": 7},
     ],
     ids=lambda changed: "".join(changed),
 )

@@ -55,16 +55,12 @@ class Mask:
 
     def __post_init__(self) -> None:
         if type(self.causal) is not bool:
-            raise ValueError(f"a mask is causal or not, True or False of Python's: got causal={self.causal!r}")
+            raise ValueError(f"a mask is causal or not: got causal={self.causal!r}")
         take_integers(self, "window", "sink_tokens")
         if self.window is not None and (type(self.window) is not int or self.window < 1):
-            raise ValueError(
-                f"a window is a number of tokens, at least the token itself, an int of Python's: got window={self.window!r}"
-            )
+            raise ValueError(f"a window is a number of tokens, at least the token itself: got window={self.window!r}")
         if type(self.sink_tokens) is not int or self.sink_tokens < 0:
-            raise ValueError(
-                f"sinks are a number of tokens, 0 for none, an int of Python's: got sink_tokens={self.sink_tokens!r}"
-            )
+            raise ValueError(f"sinks are a number of tokens, 0 for none: got sink_tokens={self.sink_tokens!r}")
         if self.sink_tokens and (self.window is None or not self.causal):
             raise ValueError(
                 f"sink_tokens={self.sink_tokens} are those that a causal window does not hide: got causal={self.causal}, "

@@ -38,7 +38,7 @@ class Sizes:
     """The sizes of the problem.
 
     Args:
-        passage: characters of a text in a triplet, about.
+        passage: characters of a text in a triplet, or more, where there are as many.
         document: characters of a document to be found, at least, the sentences that are taken out of it included.
         questions: sentences taken out of each such document, beside its title.
         test: share of the characters that is tested with, above 0 and below 1.
@@ -182,7 +182,7 @@ def _triplets(
 
 
 def _around(sentences: Sequence[str], place: int, size: int, rng: np.random.Generator) -> str:
-    """The sentences on both sides of one, `size` characters or more; a random share of them stands before it."""
+    """The sentences on both sides of one, `size` characters or more where there are; a random share of them stands before it."""
     before = after = place
     room = float(rng.uniform(0, size))
     while before > 0 and room > 0:
