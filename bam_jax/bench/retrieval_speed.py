@@ -27,6 +27,7 @@ from bam_jax.retrieval.ranking import rank
 from bam_jax.system import console, errors, files, lock, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
+from bam_jax.training.outlook import span
 
 WORDS, SPREAD = 3308, 0.8
 """The mean number of words of MLDR's English documents (Chen et al. 2024), and a spread of its logarithm."""
@@ -154,7 +155,7 @@ def main(argv: Sequence[str]) -> None:
         h100 = whole.operations / (CHIPS["h100"] * UTILISATION)
         print(
             f"{MLDR:,} documents cut at {length}: {whole.tokens:.2e} tokens, {whole.operations:.2e} FLOP, "
-            f"{whole.operations / rate / 3600:.2f} hours here, {h100 / 3600:.3f} on one H100 at {UTILISATION:.0%} of its peak"
+            f"{span(whole.operations / rate)} here, {span(h100)} on one H100 at {UTILISATION:.0%} of its peak"
         )
 
 
