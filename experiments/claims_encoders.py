@@ -33,8 +33,8 @@ NOTES = (
     "The longer a text is read, the more often the sentences around a query are in it. So a ranking that gets better with"
     " the length says nothing by itself, and is compared with that of averaged token embeddings.",
     "Queries are the same for all seeds and rows: intervals are of other trainings, and say nothing of other queries. "
-    "nDCG counts as a share of so many queries in each seed, and no interval is narrower than that share's, though the "
-    "seeds differ by less: what is not told apart may be so by this floor.",
+    "An interval of nDCG is at least as wide as that of a share of so many queries in each seed, which is wider than the "
+    "spread of the seeds. This floor may be why rankings are not told apart.",
     "Sinusoidal hardly trained: waves of 0.7 are added to token embeddings that begin at 0.02, and nothing multiplies "
     "these by the root of the width, as Vaswani et al. do. A model that is better has trained, and nothing more is "
     "shown; what needs Sinusoidal to have learned cannot be tested.",
@@ -44,8 +44,8 @@ NOTES = (
     'Models for the claim on "faster" have a schedule of their own, with as many steps of warm-up, which are a fifth of '
     "theirs.",
     '"The more of them it reads" is our reading of the ends of Table 3; of ALiBi section 5.5 says that it keeps a '
-    "reasonable quality. What length adds to an encoder beyond what it adds to averages is the difference between the "
-    "criterion against these at 16384 and the condition.",
+    "reasonable quality. An encoder's lead over averages at 512 is the condition's number, its lead at 16384 the "
+    "criterion's; the second minus the first is what length adds to the encoder alone.",
     '"Fails" is asked at 16384 tokens; there the paper\'s RoPE keeps less than a hundredth of its nDCG.',
     "Negatives are passages of other documents, drawn at random; the paper mines hard ones. Of the three rates that were "
     "tried for masked tokens the greatest taught no encoder anything.",

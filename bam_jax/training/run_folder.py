@@ -34,10 +34,7 @@ WEIGHTS = "model.safetensors"
 METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 
-_FREE = (
-    *("logger", "log_every", "checkpoint_every", "eval_every"),
-    *("data.workers", "optimizer.accumulate"),
-)
+_FREE = ("logger", "log_every", "checkpoint_every", "eval_every", "data.workers", "optimizer.accumulate")
 """Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
 _DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
@@ -154,20 +151,21 @@ def trained_step(run: str | os.PathLike, step: int | None = None) -> int:
         UserError: there is no run, or it has no such checkpoint.
     """
     read_config(run)
-    steps = _steps(Path(run)) or [number for number in [_step_of_weights(Path(run) / WEIGHTS)] if number]
-    if step is not None and steps and (type(step) is not int or step not in steps):
-        raise UserError(f"{run} has no checkpoint of step {step!r}; it has those of {files.shortened(sorted(steps))}")
-    if not steps and is_claimed(Path(run)):
+    newest = latest_step(run)
+    if newest == 0 and is_claimed(Path(run)):
         raise UserError(
             f"{run} is being trained and has no checkpoint yet; it gets one every config.checkpoint_every steps and at "
             "the end, so try later"
         )
-    if not steps:
+    if newest == 0:
         raise UserError(
             f"{run} has no checkpoint, nor {WEIGHTS}; train it (python -m bam_jax.train --config=FILE --workdir={run}), or copy "
             "all of a folder that was exported"
         )
-    return max(steps) if step is None else step
+    steps = sorted(_steps(Path(run))) or [newest]
+    if step is not None and (type(step) is not int or step not in steps):
+        raise UserError(f"{run} has no checkpoint of step {step!r}; it has those of {files.shortened(steps)}")
+    return newest if step is None else step
 
 
 def write_config(run: Path, config: Config) -> None:

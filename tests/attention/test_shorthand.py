@@ -96,7 +96,7 @@ def test_the_examples_of_the_page_run():
 
 @biases.bias
 class Own(biases.Bias):
-    """What a newcomer may write: a Python `if` over arrays, and fields of other kinds."""
+    """A bias as a newcomer may write it: a Python `if` over arrays, and fields of other kinds."""
 
     slope: jax.Array
     which: Any
