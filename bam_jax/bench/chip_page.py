@@ -159,7 +159,7 @@ def _parity(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if rows:
         yield from _table(["backend", "type", "passed", *names], rows)
         yield ""
-        yield 'Largest errors and tolerances; "sums": gradients of parameters, temperature and coordinates.'
+        yield 'Largest errors and tolerances; "sums": gradients of parameters, temperature, coordinates and sinks.'
         kernels = sorted({name for x in _of(outcomes, "parity") if "kernels" in x for name in x["kernels"]})
         yield f"Kernels: {', '.join(kernels) or 'none, XLA compiles all'}."
     for reason, count in refused.items():

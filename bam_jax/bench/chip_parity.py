@@ -3,6 +3,7 @@
 The error of an array is ||made - expected|| / ||expected||.
 """
 
+import dataclasses
 import functools
 import math
 import re
@@ -43,17 +44,19 @@ def program(backend: str, tiling: Tiling) -> Callable:
     """
 
     def run(inputs: Inputs) -> dict[str, Any]:
-        def forward(q: Any, k: Any, v: Any, real: Differentiable) -> tuple:
-            scoring = real.within(inputs.scoring)
+        def forward(q: Any, k: Any, v: Any, real: Differentiable, sinks: Any) -> tuple:
+            scoring = dataclasses.replace(real.within(inputs.scoring), sink_logits=sinks)
             out, lse = attention(q, k, v, scoring, backend=backend, tiling=tiling, return_lse=True)
             return out, jnp.where(lse > HIDDEN, lse, 0)  # of rows that see nothing
 
         q, k, v, scoring, d_out, d_lse = inputs
-        (out, lse), vjp = jax.vjp(forward, q, k, v, Differentiable.of(scoring))
+        (out, lse), vjp = jax.vjp(forward, q, k, v, Differentiable.of(scoring), scoring.sink_logits)
         gradients = vjp((d_out, jnp.asarray(d_lse, lse.dtype)))
         made = {"out": out, "lse": lse, **dict(zip(("dq", "dk", "dv"), gradients, strict=False))}
         for path, leaf in jax.tree.leaves_with_path(gradients[3]):
             made[f"d{jax.tree_util.keystr(path)}"] = leaf
+        if gradients[4] is not None:
+            made["d.sink_logits"] = gradients[4]
         return made
 
     return run

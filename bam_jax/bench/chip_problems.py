@@ -3,6 +3,7 @@
 Inputs are drawn anew for each problem, of unit variance, and hold in bfloat16, so that every type computes the same one.
 """
 
+import dataclasses
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -24,8 +25,11 @@ MASKS: dict[str, Callable[[int], Mask]] = {
 }
 
 LAYOUTS = ("packed", "plain", "padded", "cached")
-"""Rows of several documents with a temperature for each token; of one; with empty slots in front; the last queries of a
-cache with empty slots behind, and a temperature that rows share."""
+"""Rows of several documents with a temperature for each token; of one, with scores of content below a soft cap; with empty
+slots in front and the logits of sinks; the last queries of a cache with empty slots behind, and a temperature that rows share."""
+
+SOFT_CAP = 1.5
+"""Of scores of content, whose variance is 1: most of them are bent by it."""
 
 
 class Problem(NamedTuple):
@@ -119,7 +123,13 @@ def draw(problem: Problem) -> Inputs:
     queries = temperature.shape[-1]
     keys = (BATCH, slots, KEY_HEADS, problem.width)
     q, d_out = normal(BATCH, queries, HEADS, problem.width), normal(BATCH, queries, HEADS, problem.width)
-    return Inputs(q, normal(*keys), normal(*keys), scoring, d_out, normal(BATCH, HEADS, queries))
+    drawn = Inputs(q, normal(*keys), normal(*keys), scoring, d_out, normal(BATCH, HEADS, queries))
+    if problem.layout == "plain":
+        return drawn._replace(scoring=dataclasses.replace(scoring, soft_cap=SOFT_CAP))
+    if problem.layout == "padded":
+        sinks: Any = rng.standard_normal(HEADS).astype(np.float32)
+        return drawn._replace(scoring=dataclasses.replace(scoring, sink_logits=sinks))
+    return drawn
 
 
 def floating(x: Any, dtype: Any) -> Any:

@@ -231,6 +231,15 @@ def test_problems_have_every_bias_mask_and_layout_and_fresh_inputs():
     first, again, other = (draw(x) for x in (every[0], every[0], every[1]))
     assert np.array_equal(first.q, again.q) and not np.array_equal(first.q, other.q)
     assert 0.5 < np.float32(first.q).std() < 1.5
+    assert {x.layout for x in every if draw(x).scoring.soft_cap} == {"plain"}
+    assert {x.layout for x in every if draw(x).scoring.sink_logits is not None} == {"padded"}
+
+
+def test_gradients_of_sinks_are_compared_too():
+    (problem,) = (x for x in problems(20, (8,)) if (x.bias, x.layout) == ("ggd", "padded"))
+    outcome = chip_parity.parity(problem, "chunked", "float32", Tiling(block_q=8, block_k=8))
+    assert outcome["status"] == "passed", outcome
+    assert outcome["errors"]["d.sink_logits"] < 1e-5
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
