@@ -32,7 +32,7 @@ PATIENCE = 600.0
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A training that is tried, always on Python's own documentation, which needs no network.
+    """A training that is tried.
 
     Args:
         file: the configuration.
@@ -131,8 +131,7 @@ class Trial:
         self, run: Path, changes: Mapping[str, Any], environment: Mapping[str, str]
     ) -> Iterator[subprocess.Popen]:
         """A training in a process of its own, which is killed where the block ends before it."""
-        every_step = {"data.source": "stdlib", "data.tokenizer": "byte", "log_every": 1}
-        options = [f"--config={self.file}", *configs.arguments({**every_step, **changes}), f"--workdir={run}"]
+        options = [f"--config={self.file}", *configs.arguments({"log_every": 1, **changes}), f"--workdir={run}"]
         run.parent.mkdir(parents=True, exist_ok=True)
         with run.with_suffix(".log").open("w") as log:
             process = subprocess.Popen(

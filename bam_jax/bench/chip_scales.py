@@ -13,7 +13,10 @@ from bam_jax.bench.contenders import PASSES
 VOCABULARY = 32768
 """Entries, as the Mistral tokenizer has them, whose files are not needed: the text comes in bytes."""
 
-_BYTES = {"model.vocab": VOCABULARY, "data.tokenizer": "byte", "data.packing": "concat", "optimizer.accumulate": 1}
+_BYTES = {
+    **{"data.source": "stdlib", "data.tokenizer": "byte", "data.packing": "concat"},
+    **{"model.vocab": VOCABULARY, "optimizer.accumulate": 1},
+}
 _TINY = {
     **_BYTES,
     **{"model.layers": 1, "model.width": 32, "model.heads": 2, "model.hidden": 32, "model.vocab": 512},

@@ -1,5 +1,6 @@
 """Times of attention on this machine beside what is installed, as shares of the chip's ceilings; tiles; steps of training."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from bam_jax.bench import attention_speed, speed, workloads
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 from bam_jax.bench.chip_peaks import Ceilings
 from bam_jax.bench.contenders import OURS, PASSES, PreparedRun, preparers, tile_preparers
+from bam_jax.data import loader, tokenizers
 from bam_jax.models import counts
 
 BACKWARD = 2.5
@@ -149,10 +151,13 @@ def shapes_of_biases(length: int, tokens: int, dtype: str) -> list[AttentionShap
 
 
 def time_step(file: Path, changes: Mapping[str, Any], ceilings: Ceilings, *, calls: int) -> dict[str, Any]:
-    """Time optimiser steps of a model with random parameters.
+    """Time optimiser steps of a model with random parameters, on a batch of the text that it is trained on.
+
+    Random tokens would be less work: where a few tokens make up most of a text, many rows add to the gradients of a few
+    embeddings, and its documents hide each other's tokens.
 
     Args:
-        file: its configuration.
+        file: its configuration, in which a batch is one micro-batch.
         changes: of it.
         ceilings: of the chip.
         calls: timed steps, after one that is not.
@@ -162,7 +167,8 @@ def time_step(file: Path, changes: Mapping[str, Any], ceilings: Ceilings, *, cal
     """
     config = configs.load(file, changes)
     contender = workloads.Contender(config)
-    work = workloads.training(contender, config.context)
+    with contextlib.closing(loader.batches(config, tokenizers.tokenizer(config.data.tokenizer))) as batches:
+        work = workloads.training(contender, config.context, next(batches))
     taken = speed.race({"": work}, rounds=1, calls=calls)[""]
     seconds = sorted(taken.tolist())[len(taken) // 2]
     rate = work.work / seconds

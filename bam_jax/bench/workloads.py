@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -116,17 +116,18 @@ def embedding(contender: Contender, length: int) -> Workload:
     return Workload(contender.parameters, call, work=1)
 
 
-def training(contender: Contender, length: int) -> Workload:
+def training(contender: Contender, length: int, batch: Mapping[str, Any] | None = None) -> Workload:
     """Take optimiser steps on one micro-batch: as many rows as the configuration's have tokens for.
 
     Args:
         contender: the model.
         length: tokens of a row.
+        batch: of that size, of a loader; None: random tokens, each row a document.
     """
     config, rows = micro_batch(contender.config, length)
     tx = optimizer.make(config.optimizer, config.steps, contender.shapes["params"])
     step = make_step(config, contender.graph, tx)
-    batch = contender.batch(rows, length)
+    batch = contender.batch(rows, length) if batch is None else jax.tree.map(jnp.asarray, dict(batch))
 
     def start() -> State:
         tree = contender.parameters()

@@ -58,7 +58,8 @@ class LearnedTable(nnx.Module):
         self.embedding = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (self.limit, dims.width)))
 
     def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
-        return x + self.embedding[...].astype(x.dtype).at[position].get(mode="clip")
+        # Looked up before it is narrowed, so that the gradient of a position, which many rows share, is summed in float32.
+        return x + self.embedding[...].at[position].get(mode="clip").astype(x.dtype)
 
 
 class Learned(Encoding):

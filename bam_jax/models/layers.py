@@ -69,7 +69,7 @@ class Family:
 
     def linear(
         self, inputs: int, outputs: int, *, dtype: jnp.dtype, rngs: nnx.Rngs, residual_layers: int | None = None
-    ) -> nnx.Linear:
+    ) -> "Linear":
         """A linear map [..., inputs] -> [..., outputs].
 
         Args:
@@ -80,17 +80,26 @@ class Family:
             # A norm behind the sum undoes the stream's growth.
             scale = 1.0 if residual_layers is None or self.post_norm else (2 * residual_layers) ** -0.5
             options["kernel_init"] = nnx.initializers.normal(self.std * scale)
-        return nnx.Linear(
+        return Linear(
             inputs, outputs, use_bias=self.bias, dtype=dtype, dot_general=_dot_general_of_rows, rngs=rngs, **options
         )
 
-    def build_head(
-        self, width: int, vocab: int, *, dtype: jnp.dtype, rngs: nnx.Rngs
-    ) -> "nnx.Linear | MaskedHead | None":
+    def build_head(self, width: int, vocab: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> "Linear | MaskedHead | None":
         """The head's own parameters; None where it is the transposed embedding and nothing else."""
         if self.masked:
             return MaskedHead(width, vocab, family=self, dtype=dtype, rngs=rngs)
         return None if self.tied else self.linear(width, vocab, dtype=dtype, rngs=rngs)
+
+
+class Linear(nnx.Linear):
+    """x K + b, with b added in float32, so that its gradient, a sum over all tokens, is one in float32 as well."""
+
+    def __call__(self, inputs: Float[Array, "*B E"], out_sharding: Any = None) -> Float[Array, "*B F"]:
+        kernel, dtype = self.kernel[...].astype(self.dtype), self.dtype
+        y = self.dot_general(inputs.astype(dtype), kernel, (((inputs.ndim - 1,), (0,)), ((), ())))
+        if self.bias is None:
+            return y
+        return (y.astype(jnp.promote_types(dtype, jnp.float32)) + self.bias[...]).astype(dtype)
 
 
 class SwiGLU(nnx.Module):

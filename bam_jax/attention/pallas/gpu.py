@@ -5,9 +5,9 @@ in each of its two computing warpgroups, and a third warpgroup brings the blocks
 is held lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
 keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
 
-It is compiled for an H100 and interpreted on a CPU by its tests. On an H200 it has parity with every bias and mask, and the same
-bits in each run (docs/accelerator.md). Biases of many parameters (T5, FIRE) spill registers in the gradients of the query side:
-right, and slow; see `bench.gpu_static`.
+It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
+and the same bits in each run (docs/accelerator.md). Biases of many parameters (T5, FIRE) spill registers in the gradients of the
+query side: right, and slow; see `bench.gpu_static`.
 """
 
 import functools
