@@ -9,7 +9,7 @@ from bam_jax.experiments.claims import Claim
 from bam_jax.experiments.compound_checks import all_of, relative_growth
 
 TITLE = "Patterns of layers: what keys and text say of the papers' claims"
-FROZEN = ""
+FROZEN = "9cea29734f"
 """The commit in which the criteria were frozen, before the first run that they judge; "": they are not yet."""
 SEEDS = 8
 """The seeds without which nothing is judged: those of `experiments/patterns.py` at the small scale."""
