@@ -18,9 +18,9 @@ NOTES = (
     "Command: `python -m bam_jax.claims experiments/claims_patterns.py --scale=small --out=docs/patterns_claims.md`, after "
     "`python -m bam_jax.sweep experiments/patterns.py --scale=small`. The papers' models have billions of parameters and learn "
     "from text alone; these have four layers and learn from planted keys as well, so that all criteria are ours.",
-    "A claim about keys needs that the rows it is about find them at the training context: more than 0.9, by a test. Local layers "
-    "find keys that stand near the question, so that more keys than another row also means more than local RoPE in all layers. "
-    "That row is a floor and need not find them: its four windows reach some 60 of 64 tokens.",
+    "A claim about keys needs that the rows it is about find them at the training context: more than 0.9, by a test. Local "
+    "layers find keys that stand near the question, so that more keys than another row also means more than local RoPE in all "
+    "layers. That row is a floor and need not find them: its four windows reach some 60 of 64 tokens.",
     'A source is that of the idea: its authors ask other models other questions. "Ours" is a claim of this project.',
 )
 
