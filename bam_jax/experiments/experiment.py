@@ -13,6 +13,8 @@ from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.own_code import named_where_it_fails
 
 SCALES = ("toy", "small", "paper")
+UNPRINTED = SCALES[:2]
+"""The scales of an experiment that is no paper's."""
 """The first is the default; verdicts come from the others."""
 RECORDS = "records"
 """The folder beside experiments that holds files of records, by scale."""
@@ -165,6 +167,7 @@ class Experiment:
         comparable: whether the rows are trained as the paper's were, so that a difference from its values means something.
         records: a file of records (`record_file`), which count as measured without the runs' folders; None: none is kept.
         scale: one of `SCALES` where the rows are smaller than the paper's; "": they are as the title says.
+        scales: at which it can be done; what no paper has is not done at "paper".
     """
 
     title: str
@@ -178,6 +181,7 @@ class Experiment:
     comparable: bool = True
     records: Path | None = None
     scale: str = ""
+    scales: tuple[str, ...] = SCALES
 
     @property
     def heading(self) -> str:
@@ -313,6 +317,9 @@ def load(
         made = names["get_experiment"](**{name: known[name] for name in wanted})
     if not isinstance(made, Experiment):
         raise UserError(f"get_experiment() of {path} returned {type(made).__name__}, not an Experiment; mend that file")
+    if known["scale"] not in made.scales:
+        given = " or ".join(f"--scale={name}" for name in made.scales)
+        raise UserError(f"--scale={scale}: what {path} compares is no paper's; give {given}")
     kept = (
         find_records(Path(path), scale, shared=made.shared) if records is None else Path(records) if records else None
     )

@@ -61,25 +61,6 @@ PRIOR_TRIES: Sequence[Mapping[str, float]] = tuple(
 """The tries of BAM: as many, one of them with the prior at the common rate, as in the paper."""
 
 
-def seeds_of_ours(scale: str, what: str) -> tuple[int, ...]:
-    """The training seeds of an experiment of no paper: one at the scale "toy", `SEEDS` at "small".
-
-    >>> seeds_of_ours("toy", "these patterns")
-    (0,)
-
-    Args:
-        scale: of the command.
-        what: the experiment compares, in words.
-
-    Raises:
-        UserError: another scale.
-    """
-    seeds = {"toy": SEEDS[:1], "small": SEEDS}
-    if scale not in seeds:
-        raise UserError(f"--scale={scale}: {what} are no paper's; give --scale={' or --scale='.join(seeds)}")
-    return seeds[scale]
-
-
 def far_trials(length: int) -> int:
     """The prompts at each of 5 depths, at a length beyond those that the paper's figures compare all methods at.
 

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bam_jax.experiments import claims, experiment, jobs, small
-from bam_jax.experiments.cells import Measured
+from bam_jax.experiments.cells import Measured, Printed
 from bam_jax.experiments.claims import Verdict
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
@@ -29,10 +29,13 @@ def rates(tmp_path, monkeypatch):
 
 
 def test_no_paper_has_them():
-    with pytest.raises(
-        UserError, match="--scale=paper: these patterns are no paper's; give --scale=toy or --scale=small"
-    ):
+    with pytest.raises(UserError, match="patterns.py compares is no paper's; give --scale=toy or --scale=small"):
         experiment.load(PATH, scale="paper")
+
+
+def test_no_paper_prints_a_number_of_them(tmp_path):
+    cell = Printed(tmp_path, "paper", PATH.parent).seed_values("patterns", "Keys found", "RoPE", "1×")
+    assert cell.values == {}
 
 
 def test_the_small_scale_has_the_rates_of_its_search(rates):

@@ -18,7 +18,7 @@ PATH = Path(__file__).parents[2] / "experiments" / "synthetic.py"
 
 
 def test_the_paper_has_no_such_scale():
-    with pytest.raises(UserError, match="--scale=paper: these tasks are no paper's; give --scale=toy or --scale=small"):
+    with pytest.raises(UserError, match="synthetic.py compares is no paper's; give --scale=toy or --scale=small"):
         experiment.load(PATH, scale="paper")
 
 
