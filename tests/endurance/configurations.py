@@ -1,8 +1,8 @@
 """Fuzzed configurations: options of the command, values of a configuration file, and the text of one.
 
 A configuration that is none ends `train` in one line with status 2; its folder is not made, and one that is there stays as it is.
-One that will do ends before its training, and every 25th of them before its first step alone: its model is laid out, its text
-is read, its folder is claimed.
+One that will do ("taken") ends before its training. Of every 25th case it ends only before its first step ("laid out"): its model
+is laid out, its text is read, its folder is claimed. Twenty refused ones are given to a process of their own, which ends alike.
 """
 
 import contextlib

@@ -2,7 +2,8 @@
 
 A command runs once to its end. Then it starts again and again in another folder, each time killed (SIGKILL, with all of its
 processes) after a time drawn between 0 and what the undisturbed run took. Where it ends before that, its folder is compared, and
-the next one begins; after the last kill it runs to its end. What is compared leaves out seconds, commits and paths.
+the next one begins; after the last kill it runs to its end. What is compared leaves out seconds, commits and paths. "Starts"
+counts processes, "ends" those that came to theirs, "torn" the lines of records that cannot be read.
 """
 
 import dataclasses
