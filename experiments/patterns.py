@@ -55,8 +55,8 @@ NOTES = (
     "proportions are ours: Llama 4's local layers see blocks, here windows, and its factor begins at 8,192 tokens, here at the "
     "training context. SWAN's global layer is the first of four, here the last, and its factor is another. p-RoPE leaves three "
     "quarters of the pairs unturned, as Gemma 4 does.",
-    "Three windows and the last layer's reach some 45 tokens together: a key that stands there is found without the global "
-    "layer. So a pattern is held beside local RoPE in all layers as well.",
+    "Three windows reach some 45 tokens together: a key that stands there is found without the global layer. So a pattern is "
+    "held beside local RoPE in all layers as well, whose four windows reach some 60.",
     "A method that does not find the keys at 1× has not learned the task: what it does beyond says nothing of its reach.",
 )
 

@@ -115,7 +115,7 @@ class Trial:
             "ended_at": max(after),
             "repeated_steps": len(repeated),
             "largest_difference": largest,
-            # An accelerator may add up the gradients of embeddings in another order each time.
+            # A GPU adds up the parts of an embedding's gradient in the order in which its threads end.
             "same_bits": all(after[step] == before[step] for step in repeated),
             "tokens_per_second": rate,
             "utilisation": share,

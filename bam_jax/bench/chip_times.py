@@ -153,8 +153,8 @@ def shapes_of_biases(length: int, tokens: int, dtype: str) -> list[AttentionShap
 def time_step(file: Path, changes: Mapping[str, Any], ceilings: Ceilings, *, calls: int) -> dict[str, Any]:
     """Time optimiser steps of a model with random parameters, on a batch of the text that it is trained on.
 
-    Random tokens would be less work: where a few tokens make up most of a text, many rows add to the gradients of a few
-    embeddings, and its documents hide each other's tokens.
+    Random tokens may be less work: where a few tokens make up most of a text, many rows add to the gradients of a few
+    embeddings.
 
     Args:
         file: its configuration, in which a batch is one micro-batch.

@@ -58,8 +58,9 @@ class LearnedTable(nnx.Module):
         self.embedding = nnx.Param(nnx.initializers.normal(0.02)(rngs.params(), (self.limit, dims.width)))
 
     def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
-        # Looked up before it is narrowed, so that the gradient of a position, which many rows share, is summed in float32.
-        return x + self.embedding[...].at[position].get(mode="clip").astype(x.dtype)
+        rows = self.embedding[...].at[position].get(mode="clip")
+        # Added before they are narrowed: the gradient of a position, which many rows share, is summed in their dtype.
+        return (x.astype(jnp.promote_types(x.dtype, rows.dtype)) + rows).astype(x.dtype)
 
 
 class Learned(Encoding):

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bam_jax.system.platform import platform
 
@@ -80,9 +80,7 @@ class Family:
             # A norm behind the sum undoes the stream's growth.
             scale = 1.0 if residual_layers is None or self.post_norm else (2 * residual_layers) ** -0.5
             options["kernel_init"] = nnx.initializers.normal(self.std * scale)
-        return Linear(
-            inputs, outputs, use_bias=self.bias, dtype=dtype, dot_general=_dot_general_of_rows, rngs=rngs, **options
-        )
+        return Linear(inputs, outputs, use_bias=self.bias, dtype=dtype, rngs=rngs, **options)
 
     def build_head(self, width: int, vocab: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> "Linear | MaskedHead | None":
         """The head's own parameters; None where it is the transposed embedding and nothing else."""
@@ -92,14 +90,57 @@ class Family:
 
 
 class Linear(nnx.Linear):
-    """x K + b, with b added in float32, so that its gradient, a sum over all tokens, is one in float32 as well."""
+    """x K + b, with b added no narrower than in float32, so that its gradient, a sum over all tokens, is none in bfloat16."""
+
+    def __init__(self, inputs: int, outputs: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs, **initial: Any):
+        super().__init__(
+            inputs, outputs, use_bias=use_bias, dtype=dtype, dot_general=_dot_general_of_rows, rngs=rngs, **initial
+        )
 
     def __call__(self, inputs: Float[Array, "*B E"], out_sharding: Any = None) -> Float[Array, "*B F"]:
-        kernel, dtype = self.kernel[...].astype(self.dtype), self.dtype
-        y = self.dot_general(inputs.astype(dtype), kernel, (((inputs.ndim - 1,), (0,)), ((), ())))
-        if self.bias is None:
-            return y
-        return (y.astype(jnp.promote_types(dtype, jnp.float32)) + self.bias[...]).astype(dtype)
+        x, kernel = inputs.astype(self.dtype), self.kernel[...].astype(self.dtype)
+        y = self.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), out_sharding=out_sharding)
+        return y if self.bias is None else (y.astype(_wide(y)) + self.bias[...]).astype(y.dtype)
+
+
+def _wide(x: Array) -> jnp.dtype:
+    """The dtype of sums: no narrower than float32."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def look_up(table: Float[Array, "V E"], index: Int[Array, "*B"]) -> Float[Array, "*B E"]:
+    """Rows of a table, whose gradient is summed no narrower than in float32.
+
+    JAX sums it in the table's dtype. In bfloat16 a sum of equal summands stops at 256 of them, and a batch has thousands of
+    spaces.
+
+    Args:
+        table: of any dtype.
+        index: of rows; NaN stands for those beyond the table, as in `jnp.take`.
+    """
+    return jnp.take(table, index, axis=0) if table.dtype == _wide(table) else _narrow_rows(table, index)
+
+
+@jax.custom_vjp
+def _narrow_rows(table: Array, index: Array) -> Array:
+    return jnp.take(table, index, axis=0)
+
+
+def _rows_forward(table: Array, index: Array) -> tuple[Array, tuple[Array, Array]]:
+    return jnp.take(table, index, axis=0), (index, table[:, :0])  # an array without columns knows rows and dtype
+
+
+def _rows_backward(residuals: tuple[Array, Array], d_rows: Array) -> tuple[Array, None]:
+    index, like = residuals
+    flat = jnp.where(index < 0, index + like.shape[0], index).reshape(-1)  # the last row is -1, too
+    # Of sorted indices a GPU sums a run in registers. Of others its threads wait for each other to add to one row in memory.
+    order = jnp.argsort(flat)
+    summands = d_rows.reshape(flat.size, -1)[order].astype(_wide(d_rows))
+    total = jax.ops.segment_sum(summands, flat[order], like.shape[0], indices_are_sorted=True)
+    return total.astype(like.dtype), None
+
+
+_narrow_rows.defvjp(_rows_forward, _rows_backward)
 
 
 class SwiGLU(nnx.Module):

@@ -1,6 +1,6 @@
 """Operations of a model on each device's share, where the compiler would cut them badly or not at all.
 
-Under no mesh of several devices each of these is the plain operation.
+Without a mesh each of these is the operation itself.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from bam_jax.attention.ring import ring, zigzag
 from bam_jax.biases import head_axes
 from bam_jax.biases.base import Coordinate
 from bam_jax.encodings import Encoding
+from bam_jax.models.layers import look_up
 from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh, check_rowwise
 from bam_jax.system.errors import UserError
 
@@ -30,46 +31,19 @@ def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
     """
     kernel, mesh = table.embedding[...].astype(table.dtype), ambient_mesh()
     if mesh is None:
-        return _rows(kernel, tokens)
+        return look_up(kernel, tokens)
     cut = table.num_embeddings % mesh.shape[TENSOR] == 0
 
-    def look_up(part: Array, tokens: Array) -> Array:
+    def look_up_here(part: Array, tokens: Array) -> Array:
         if not cut:
-            return _rows(part, tokens)
+            return look_up(part, tokens)
         index = tokens - jax.lax.axis_index(TENSOR) * part.shape[0]
         mine = (index >= 0) & (index < part.shape[0])
         # Each token is in one device's part, so that the sum has a single term. The compiler would gather the whole table.
-        return jax.lax.psum(jnp.where(mine[..., None], _rows(part, index), 0), TENSOR)
+        return jax.lax.psum(jnp.where(mine[..., None], look_up(part, index), 0), TENSOR)
 
     rows = P(TENSOR) if cut else P()
-    return jax.shard_map(look_up, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
-
-
-@jax.custom_vjp
-def _rows(table: Float[Array, "V E"], index: Int[Array, "*B"]) -> Float[Array, "*B E"]:
-    """Rows of a table, whose gradient is summed in float32.
-
-    JAX sums it in the table's dtype. In bfloat16 the sum of a frequent row stops at a few hundred times its summands, and a
-    space is a tenth of all bytes. Sorted indices let a GPU sum a run of them in registers, where threads would wait for each
-    other to add to one row in memory.
-    """
-    return jnp.take(table, index, axis=0)
-
-
-def _rows_forward(table: Array, index: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _rows(table, index), (index, table[:, :0])  # an array without columns knows rows and dtype
-
-
-def _rows_backward(residuals: tuple[Array, Array], d_rows: Array) -> tuple[Array, None]:
-    index, like = residuals
-    flat, d_flat = index.reshape(-1), d_rows.reshape(-1, d_rows.shape[-1])
-    order = jnp.argsort(flat)
-    summands = d_flat[order].astype(jnp.promote_types(d_rows.dtype, jnp.float32))
-    total = jax.ops.segment_sum(summands, flat[order], like.shape[0], indices_are_sorted=True)
-    return total.astype(like.dtype), None
-
-
-_rows.defvjp(_rows_forward, _rows_backward)
+    return jax.shard_map(look_up_here, in_specs=(rows, TEXT), out_specs=TEXT, check_vma=False)(kernel, tokens)
 
 
 def mesh_attention(

@@ -100,7 +100,7 @@ def _narrow_product(rows: Array, kernel: Array) -> Array:
 
 
 def _product_forward(rows: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _narrow_product(rows, kernel), (rows, kernel)
+    return head_logits(rows, kernel, None), (rows, kernel)
 
 
 def _product_backward(operands: tuple[Array, Array], d_logits: Array) -> tuple[Array, Array]:
