@@ -13,8 +13,10 @@ from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"^    (?:\S+=\S+ )*python -m (bam_jax[\w.]*)(.*)$", re.MULTILINE)
+IN_A_SENTENCE = re.compile(r"`python -m (bam_jax[\w.]*)( [^`]*--(?!help)[^`]*)`")
+"""A command with options; without them it may be the name of one alone."""
 
 
 class Read(Exception):
@@ -22,8 +24,9 @@ class Read(Exception):
 
 
 def commands(text):
-    """The module and the arguments of each indented command, without what the shell fills in."""
-    for module, rest in COMMAND.findall(text.replace("\\\n", " ")):
+    """The module and the arguments of each command, without what the shell fills in."""
+    joined = text.replace("\\\n", " ")
+    for module, rest in [*COMMAND.findall(joined), *IN_A_SENTENCE.findall(joined.replace("\n", " "))]:
         words = shlex.split(rest, comments=True)
         for end in (">", "|", "&&"):
             words = words[: words.index(end)] if end in words else words
@@ -54,6 +57,14 @@ def read_arguments(monkeypatch, module, arguments):
 def test_a_pages_command_is_one_that_can_be_typed(page, module, arguments, monkeypatch):
     monkeypatch.chdir(ROOT)
     read_arguments(monkeypatch, module, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_makes_is_a_target(page):
+    targets = set(re.findall(r"^([\w -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    known = {name for line in targets for name in line.split()}
+    named = re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), re.MULTILINE)
+    assert {*named} <= known, {*named} - known
 
 
 def test_most_commands_of_the_pages_are_among_them():

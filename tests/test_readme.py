@@ -93,5 +93,14 @@ def test_named_files_and_modules_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_between_pages_lead_somewhere(page):
-    for target in re.findall(r"\]\(([\w./]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, part = target.partition("#")
+        named = page.parent / path if path else page
+        assert named.exists(), target
+        assert not part or part in headings(named.read_text()), target
+
+
+def headings(text):
+    """What links call the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -193,6 +193,9 @@ def _torch(path: Path) -> Arrays:
         import torch
     except ModuleNotFoundError as error:
         raise UserError("a PyTorch file needs PyTorch: pip install torch, or give a .safetensors file") from error
+    # Before it, weights_only=True runs code that a file holds (CVE-2025-32434).
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        raise UserError(f"{path}: PyTorch {torch.__version__} may run code that a file holds; pip install 'torch>=2.6'")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:

@@ -109,7 +109,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         alike += (alone.status, alone.err) == (2, said)
         if (alone.status, alone.err) != (2, said):
             failures.append(f"a process ends otherwise: {alone.status} {alone.err[-200:]!r}, not {said[-200:]!r}")
-    return Outcome(count, failures, {"taken": taken, "laid_out": laid_out, "processes_alike": alike})
+    return Outcome(cases, failures, {"taken": taken, "laid_out": laid_out, "processes_alike": alike})
 
 
 def _spoilt(source: str, chance: random.Random) -> bytes:

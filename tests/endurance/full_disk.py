@@ -1,7 +1,8 @@
 """A disk that is full at each page that a command takes: a file system in memory with room for n pages or files, for each n.
 
 A command that finds no room ends in one line with status 2. What was there before stays, and with more room the same command
-goes on to what an undisturbed one leaves.
+goes on to what an undisturbed one leaves. Records grow, a training's configuration is renewed and its checkpoints come and go:
+these may be others. A sweep may end with 1, since its runs are processes of their own.
 """
 
 import contextlib
@@ -244,7 +245,7 @@ FIGURE = Figure(
     what="a full disk, at the pages and files that train, evaluate, report and sweep take: one line, what was there stays, "
     "with room the same command goes on to the same",
     unit="places",
-    wanted=120,
+    wanted=118,  # of evaluate there are 28
     part=30,
     short=2,
     minutes=40,

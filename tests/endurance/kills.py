@@ -2,8 +2,9 @@
 
 A command runs once to its end. Then it starts again and again in another folder, each time killed (SIGKILL, with all of its
 processes) after a time drawn between 0 and what the undisturbed run took. Where it ends before that, its folder is compared, and
-the next one begins; after the last kill it runs to its end. What is compared leaves out seconds, commits and paths. "Starts"
-counts processes, "ends" those that came to theirs, "torn" the lines of records that cannot be read.
+the next one begins; after the last kill it runs to its end. What is compared leaves out seconds, commits and paths. A failure is
+an end that differs, or another status than 0. "Starts" counts processes, "ends" those that came to theirs, "compared" what is
+held against it at each, "torn" the lines of records that cannot be read.
 """
 
 import dataclasses
@@ -166,7 +167,7 @@ def prepare_inputs(given: Path, name: str) -> None:
     needed = {"retrieve": ("encoder", ENCODER)} | dict.fromkeys(COPIED, ("decoder", []))
     if name in needed:
         kind, more = needed[name]
-        run(
+        undisturbed(
             [
                 *PYTHON,
                 "bam_jax.train",
@@ -180,7 +181,10 @@ def prepare_inputs(given: Path, name: str) -> None:
 
 
 def run(command: list[str], seconds: float | None = None) -> tuple[int | None, str]:
-    """A command's status and output; None: it was killed with its processes after so many seconds."""
+    """A command's status, and what it printed or, if it failed, said of that.
+
+    The status is None where it was killed with its processes after so many seconds.
+    """
     with (
         tempfile.TemporaryFile("w+") as said,
         subprocess.Popen(command, stdout=said, stderr=subprocess.PIPE, start_new_session=True) as process,
@@ -191,10 +195,16 @@ def run(command: list[str], seconds: float | None = None) -> tuple[int | None, s
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return None, ""
-        if process.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {complaint.decode()[-2000:]}")
         said.seek(0)
-        return 0, said.read()
+        return process.returncode, complaint.decode()[-300:] if process.returncode else said.read()
+
+
+def undisturbed(command: list[str]) -> str:
+    """The output of a command that nobody kills: if it fails, nothing can be compared with it."""
+    status, said = run(command)
+    if status:
+        raise RuntimeError(f"{' '.join(command)} ended with {status}: {said}")
+    return said
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
@@ -214,7 +224,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         return [*PYTHON, *asked.arguments(place, given)]
 
     start = time.monotonic()
-    _, said = run(begin(folder / "whole"))
+    said = undisturbed(begin(folder / "whole"))
     usual = time.monotonic() - start
     expected = asked.compared(folder / "whole", said)
     died = ended = started = torn = 0
@@ -227,6 +237,10 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             started += 1
             status, said = run(command, draw.uniform(0, usual) if died < count else None)
             died += status is None
+        if status:
+            failures.append(f"{name}, end {ended}: status {status} after a kill: {said}")
+            ended += 1
+            continue
         found = asked.compared(place, said)
         differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
         if differing:
