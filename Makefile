@@ -73,7 +73,7 @@ $(INSTALLED): $(ROOT)pyproject.toml $(ROOT)uv.lock
 
 $(OLDEST): $(INSTALLED)
 	cd $(ROOT) && .venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-oldest
-	cd $(ROOT) && .venv/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct --editable '.[dev]' 'jax-cuda13-pjrt>=0.11.2' 'jax-cuda13-plugin>=0.11.2' nvidia-cuda-nvcc
+	cd $(ROOT) && .venv/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct --editable '.[dev]' 'jax-cuda13-pjrt>=0.11.2' 'jax-cuda13-plugin>=0.11.2' 'nvidia-cuda-nvcc>=13' 'nvidia-nvvm>=13'
 	touch $@
 
 $(COMPILERS): $(INSTALLED)
