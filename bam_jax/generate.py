@@ -17,7 +17,7 @@ from bam_jax.analysis.language_model import load
 from bam_jax.models.generate import CHUNK
 from bam_jax.models.sampling import Sampling
 from bam_jax.system import console, errors, files
-from bam_jax.system.errors import UserError, shown
+from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, run_folder
 
 
@@ -50,10 +50,8 @@ def main(argv: Sequence[str]) -> None:
     prompt = _read(given.file) if given.prompt is None else given.prompt
     model = load(given.run, overrides=overrides, allow=given.allow)
     _tell_state(bundled.find(given.run), model.step)
-    unknown = model.tokenizer.unknown(prompt)
-    if unknown:
-        name = model.tokenizer.name
-        console.say(f"the tokenizer {name!r} lacks {shown(unknown[:20])}: they are read as one unknown character")
+    if said := model.lacks(prompt):
+        console.say(said)
     length = len(model.ids(prompt))
     if length > CHUNK:
         console.say(f"reading {length:,} tokens of prompt")

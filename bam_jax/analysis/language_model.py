@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,21 @@ class LanguageModel:
             raise UserError("the text is empty, and a model goes on from a token; give one letter at least")
         return ids
 
+    def lacks(self, text: str) -> str:
+        """What to say of the characters of a text that the tokenizer has not; "" where it has all.
+
+        Args:
+            text: see `ids`.
+        """
+        unknown = self.tokenizer.unknown(text) if isinstance(text, str) else ""
+        what = f"the tokenizer {self.tokenizer.name!r} lacks {shown(unknown[:20])}"
+        return f"{what}: they are read as one unknown character" if unknown else ""
+
+    def _ids_or_warn(self, text: str) -> Int[np.ndarray, " T"]:
+        if said := self.lacks(text):
+            warnings.warn(said, stacklevel=3)
+        return self.ids(text)
+
     def generate(
         self,
         prompt: str,
@@ -88,11 +104,14 @@ class LanguageModel:
     ) -> str:
         """Text after a prompt, as `tokens` writes it and `text` reads it; temperature, top_k and top_p are those of `Sampling`.
 
+        It warns of characters that the tokenizer lacks, as `logits` and `attention` do.
+
         >>> from bam_jax import load
         >>> load("quickstart").generate("<KEY>48213<END> and then we spoke of other things <KEY>", 5, temperature=0)
         '48213'
         """
         sampling = Sampling(temperature, top_k, top_p)
+        self._ids_or_warn(prompt)
         return "".join(self.text(self.tokens(prompt, tokens, sampling=sampling, seed=seed), stop))
 
     def tokens(
@@ -160,7 +179,7 @@ class LanguageModel:
         Args:
             text: see `ids`.
         """
-        ids = self.ids(text)
+        ids = self._ids_or_warn(text)
         self.decoder.check_length(len(ids))
         if self.config.model.causal and len(ids) > CHUNK:
             pieces = generate.read_in_chunks(self.decoder, jnp.asarray(ids)[None], chunk=CHUNK, read=CHUNK)
@@ -182,7 +201,7 @@ class LanguageModel:
         Raises:
             UserError: they do not.
         """
-        ids = self.ids(text)
+        ids = self._ids_or_warn(text)
         size = self.config.model
         needed = 3 * 4 * size.layers * size.heads * len(ids) ** 2
         if needed > TABLES:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import re
+import warnings
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -281,3 +282,14 @@ def test_the_page_runs():
     z = names["layers"][0].z[2][:, None]
     np.testing.assert_allclose(names["weights"], names["prior"] * names["content"] / z, atol=1e-5)
     exec(second, {})
+
+
+def test_python_is_warned_of_characters_that_the_tokenizer_lacks(model):
+    with pytest.warns(UserWarning, match="lacks 'é': they are read as one unknown character") as said:
+        model.logits("to bÉ")
+    assert said[0].filename == __file__
+    with pytest.warns(UserWarning, match="lacks"):
+        model.generate("É", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.logits("to be")
