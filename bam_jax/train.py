@@ -3,10 +3,10 @@
     python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]
 
 The same command again resumes a run that was interrupted, on a CPU to the same bits, and verifies and leaves a finished one;
-with a larger --config.steps it trains that one longer, at the rates that the schedule of all steps has from there. SIGTERM has it save
-a checkpoint after the step that it is at, and exit with code 75, and Ctrl-C with 130; while the first step is compiled, or at
-a second signal, it ends at once. Several processes train together where a scheduler starts them, or by --coordinator,
---processes and --process.
+with a larger --config.steps it trains that one longer, at the rates that the schedule of all steps has from there. SIGTERM
+has it save a checkpoint after the step that it is at, and exit with code 75, and Ctrl-C with 130; while the first step is
+compiled, or at a second signal, it ends at once. Several processes train together where a scheduler starts them, or by
+--coordinator, --processes and --process.
 """
 
 from collections.abc import Sequence
