@@ -154,13 +154,16 @@ def _tiles(plan: Plan) -> Iterator[Case]:
 
 
 def _steps(plan: Plan) -> Iterator[Case]:
-    for encoding in plan.scale.encodings:
-        changes = {**plan.scale.step, "encoding": encoding, "ssmax": "off"}
+    wanted: dict[str, dict[str, Any]] = {name: {"encoding": name, "ssmax": "off"} for name in plan.scale.encodings}
+    wanted["bam, SSMax"] = {"encoding": "bam", "ssmax": "on"}
+    wanted["bam, SSMax, every activation kept"] = {**wanted["bam, SSMax"], "model.remat": False}
+    for name, changed in wanted.items():
+        changes = {**plan.scale.step, **changed}
 
         def run(changes: Mapping[str, Any] = changes) -> dict[str, Any]:
             return chip_times.time_step(plan.config, changes, plan.ceilings(), calls=plan.scale.calls)
 
-        yield Case("steps", encoding, run)
+        yield Case("steps", name, run)
 
 
 def _training(plan: Plan) -> Iterator[Case]:
