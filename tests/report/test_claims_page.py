@@ -18,7 +18,12 @@ from bam_jax.training import run_folder
 ROOT = Path(__file__).parents[2]
 
 
-PAGES = {"claims.py": "claims.md", "claims_encoders.py": "encoder_claims.md", "claims_prior.py": "prior_claims.md"}
+PAGES = {
+    "claims.py": "claims.md",
+    "claims_encoders.py": "encoder_claims.md",
+    "claims_patterns.py": "patterns_claims.md",
+    "claims_prior.py": "prior_claims.md",
+}
 
 
 @pytest.mark.full  # it reads all records
