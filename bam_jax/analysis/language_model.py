@@ -77,7 +77,7 @@ class LanguageModel:
         return ids
 
     def lacks(self, text: str) -> str:
-        """What to say of the characters of a text that the tokenizer has not; "" where it has all.
+        """A line that names the characters of a text that the tokenizer has not; "" where it has all.
 
         Args:
             text: see `ids`.
