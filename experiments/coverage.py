@@ -1,4 +1,4 @@
-"""How often the interval of a mean accuracy holds what it should: the tables of docs/statistics.md, from simulated seeds.
+"""The share of intervals that hold the true mean accuracy, by simulated seeds: the tables of docs/statistics.md.
 
 Command:  python experiments/coverage.py
 Hardware: a CPU, seconds.

@@ -101,6 +101,6 @@ def test_links_between_pages_lead_somewhere(page):
 
 
 def headings(text):
-    """What links call the headings of a page."""
+    """The names that links have for the headings of a page."""
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

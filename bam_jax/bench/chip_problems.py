@@ -29,7 +29,7 @@ LAYOUTS = ("packed", "plain", "padded", "cached")
 slots in front and the logits of sinks; the last queries of a cache with empty slots behind, and a temperature that rows share."""
 
 SOFT_CAP = 1.5
-"""Of scores of content, whose variance is 1: most of them are bent by it."""
+"""The cap of scores of content, whose variance is 1: it bends most of them."""
 
 
 class Problem(NamedTuple):

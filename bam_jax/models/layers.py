@@ -100,11 +100,15 @@ class Linear(nnx.Linear):
     def __call__(self, inputs: Float[Array, "*B E"], out_sharding: Any = None) -> Float[Array, "*B F"]:
         x, kernel = inputs.astype(self.dtype), self.kernel[...].astype(self.dtype)
         y = self.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), out_sharding=out_sharding)
-        return y if self.bias is None else (y.astype(_wide(y)) + self.bias[...]).astype(y.dtype)
+        return y if self.bias is None else (y.astype(wide(y)) + self.bias[...]).astype(y.dtype)
 
 
-def _wide(x: Array) -> jnp.dtype:
-    """The dtype of sums: no narrower than float32."""
+def wide(x: Float[Array, "..."]) -> jnp.dtype:
+    """The dtype of sums of such numbers: no narrower than float32.
+
+    Args:
+        x: of floating-point numbers.
+    """
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
@@ -118,7 +122,7 @@ def look_up(table: Float[Array, "V E"], index: Int[Array, "*B"]) -> Float[Array,
         table: of any dtype.
         index: of rows; NaN stands for those beyond the table, as in `jnp.take`.
     """
-    return jnp.take(table, index, axis=0) if table.dtype == _wide(table) else _narrow_rows(table, index)
+    return jnp.take(table, index, axis=0) if table.dtype == wide(table) else _narrow_rows(table, index)
 
 
 @jax.custom_vjp
@@ -135,7 +139,7 @@ def _rows_backward(residuals: tuple[Array, Array], d_rows: Array) -> tuple[Array
     flat = jnp.where(index < 0, index + like.shape[0], index).reshape(-1)  # the last row is -1, too
     # Of sorted indices a GPU sums a run in registers. Of others its threads wait for each other to add to one row in memory.
     order = jnp.argsort(flat)
-    summands = d_rows.reshape(flat.size, -1)[order].astype(_wide(d_rows))
+    summands = d_rows.reshape(flat.size, -1)[order].astype(wide(d_rows))
     total = jax.ops.segment_sum(summands, flat[order], like.shape[0], indices_are_sorted=True)
     return total.astype(like.dtype), None
 

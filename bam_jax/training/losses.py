@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from bam_jax.models.layers import head_logits
+from bam_jax.models.layers import head_logits, wide
 from bam_jax.parallel.sharding import BATCH, CONTEXT, TENSOR, TEXT, ambient_mesh
 
 
@@ -46,7 +46,7 @@ def cross_entropy(
     (2.0, 2.0794)
     """
     count = targets.size
-    flat = rows.reshape(count, -1), targets.reshape(count), weights.reshape(count).astype(_wide(rows))
+    flat = rows.reshape(count, -1), targets.reshape(count), weights.reshape(count).astype(wide(rows))
     kernel = kernel.astype(rows.dtype)
     if count <= chunk:
         return _sum_of_losses(kernel, bias, *flat), flat[2].sum()
@@ -69,15 +69,10 @@ def chunk_rows(vocab: int, elements: int = 2**25) -> int:
     return max(1, elements // vocab)
 
 
-def _wide(x: Array) -> jnp.dtype:
-    """The dtype of sums: no narrower than float32."""
-    return jnp.promote_types(x.dtype, jnp.float32)
-
-
 def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array) -> Array:
     """The weighted loss of rows whose logits fit into memory."""
     # Wide operands need no gradient of their own, and keep their derivatives of gradients.
-    logits = head_logits(rows, kernel, bias) if rows.dtype == _wide(rows) else _narrow_logits(rows, kernel, bias)
+    logits = head_logits(rows, kernel, bias) if rows.dtype == wide(rows) else _narrow_logits(rows, kernel, bias)
     ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
     # No gather: where devices share the vocabulary, a sum needs no more than a number of each to be sent.
     chosen = jnp.sum(jnp.where(ids == targets[:, None], logits, 0), axis=1)
@@ -120,7 +115,7 @@ def _sum_recomputed(kernel: Array, bias: Array | None, *blocks: Array) -> Array:
     def add(total: Array, block: tuple[Array, ...]) -> tuple[Array, None]:
         return total + _sum_of_losses(kernel, bias, *block), None
 
-    return jax.lax.scan(add, jnp.zeros((), _wide(kernel)), blocks)[0]
+    return jax.lax.scan(add, jnp.zeros((), wide(kernel)), blocks)[0]
 
 
 @jax.custom_vjp
@@ -141,8 +136,8 @@ def _sum_and_gradient(
         d_kernel, d_bias, d_rows, d_weights = pull(jnp.ones_like(loss))
         return jax.tree.map(jnp.add, sums, (loss, d_kernel, d_bias)), (d_rows, d_weights)
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _wide(x)), (kernel, bias))
-    sums, (d_rows, d_weights) = jax.lax.scan(add, (jnp.zeros((), _wide(kernel)), *zeros), (rows, targets, weights))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x)), (kernel, bias))
+    sums, (d_rows, d_weights) = jax.lax.scan(add, (jnp.zeros((), wide(kernel)), *zeros), (rows, targets, weights))
     loss, *of_head = sums
     d_kernel, d_bias = jax.tree.map(lambda x, like: x.astype(like.dtype), tuple(of_head), (kernel, bias))
     return loss, (d_kernel, d_bias, d_rows, d_weights)
