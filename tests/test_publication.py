@@ -89,16 +89,35 @@ def test_workflows_run_targets_that_there_are():
     assert everything <= {*matrix["target"]}, "CI leaves out what .ci/run does"
 
 
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """A Python with the wheel and what it asks for, in the versions of the lock file, and nothing of a contributor's."""
+    folder, uv = tmp_path_factory.mktemp("fresh"), Path(sys.prefix) / "bin" / "uv"
+    wheel = build("wheel", ROOT, folder / "dist")
+    extras = ("train", "figures")
+    locked = ["--locked", "--no-emit-project", *(f"--extra={extra}" for extra in extras)]
+    python = folder / "env" / "bin" / "python"
+    for command in (
+        [uv, "export", "--project", ROOT, *locked, "--output-file", folder / "locked.txt"],
+        [uv, "venv", "--python", sys.executable, folder / "env"],
+        [uv, "pip", "install", "--python", python, "--require-hashes", "--requirement", folder / "locked.txt"],
+        [uv, "pip", "install", "--python", python, "--offline", f"{wheel}[{','.join(extras)}]"],
+        [uv, "pip", "check", "--python", python],
+    ):
+        subprocess.run([*command, "--quiet"], check=True)
+    return python
+
+
 @pytest.mark.full
-def test_it_runs_without_the_clone(unpacked, tmp_path):
-    here = os.environ | {"PYTHONPATH": str(unpacked), "JAX_PLATFORMS": "cpu"}
+def test_it_runs_without_the_clone(fresh, tmp_path):
+    here = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"JAX_PLATFORMS": "cpu"}
 
     def run(*command):
-        done = subprocess.run([sys.executable, *command], cwd=tmp_path, env=here, capture_output=True, text=True)
+        done = subprocess.run([fresh, *command], cwd=tmp_path, env=here, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert run("-c", "import bam_jax; print(bam_jax.__file__)").startswith(str(unpacked))
+    assert run("-c", "import bam_jax; print(bam_jax.__file__)").startswith(str(fresh.parents[1]))
     prompt = "--prompt=<KEY>48213<END> and more <KEY>"
     assert run("-m", "bam_jax.generate", "--run=quickstart", prompt, "--tokens=5", "--temperature=0") == "48213\n"
     (tmp_path / "tiny.py").write_text(

@@ -248,7 +248,8 @@ def another_host(tmp_path):
     """The words before a command that jax takes for another host's: the kernel tells it another number of its start."""
     (tmp_path / "boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
     mount = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
-    words = ["unshare", "--mount", "sh", "-c", mount, str(tmp_path / "boot_id")]
+    rights = ["--map-root-user"] if os.geteuid() else []
+    words = ["unshare", *rights, "--mount", "sh", "-c", mount, str(tmp_path / "boot_id")]
     if shutil.which("unshare") is None or subprocess.run([*words, "true"], capture_output=True).returncode:
         pytest.skip("this system lets no process have mounts of its own")
     return words
