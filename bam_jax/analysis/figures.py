@@ -64,12 +64,14 @@ def draw_classes(run: Path, length: int = 0) -> Figure:
     slope = np.sort(slopes)[len(slopes) // 2]
     laplace = np.asarray(theory.laplace(jnp.asarray(slope), jnp.arange(length)[::-1], jnp.asarray(length)))
     drawn = {"uniform (NoPE)": np.full(length, 1 / length), f"Laplace (ALiBi, slope {slope:.2g})": laplace}
+    encodings = dict(zip(drawn, ("nope", "alibi"), strict=True))
     for name in CLASSES:
         members = [n for n in np.argsort(shapes) if theory.head_class(shapes[n]) == name]
         if members:
             middle = members[len(members) // 2]
             drawn[f"{name}, {_shape(shapes[middle])}"] = weights[middle]
-    return curves.classes(drawn, max(2, length // 8))
+    encodings |= {label: "bam" for label in drawn if label not in encodings}
+    return curves.classes(drawn, max(2, length // 8), encodings)
 
 
 def draw_attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
@@ -181,7 +183,7 @@ def draw_scatter(runs: Runs) -> Figure:
     Raises:
         UserError: a run has no such priors.
     """
-    return curves.scatter({label: learned_priors(run) for label, run in runs.items()})
+    return curves.scatter({label: learned_priors(run) for label, run in runs.items()}, _encodings(runs))
 
 
 def draw_scales(runs: Runs) -> Figure:
@@ -199,7 +201,12 @@ def draw_scales(runs: Runs) -> Figure:
         if "ssmax" not in scales:
             raise UserError(f"{run} has no Scalable Softmax; give a run trained with --config.ssmax=on")
         found[label] = scales["ssmax"]
-    return curves.scales(found)
+    return curves.scales(found, _encodings(runs))
+
+
+def _encodings(runs: Runs) -> dict[str, str]:
+    """The name of each run's encoding, by the run's label."""
+    return {label: run_folder.read_config(run).encoding for label, run in runs.items()}
 
 
 READING = {"attention": draw_attention, "coupling": draw_coupling}

@@ -55,18 +55,24 @@ Curves = Mapping[str, Curve]
 
 
 @styled
-def passkey(curves: Curves, context: int) -> Figure:
+def passkey(curves: Curves, context: int, beside: Mapping[int, float] | None = None) -> Figure:
     """Passkey accuracy against length: means over seeds, with bands of their intervals.
 
     Args:
         curves: accuracies in [0, 1] by label.
         context: tokens seen in training.
+        beside: the share of keys that stand beside their question, by length, drawn for reference: a model that sees a few tokens
+            back finds these. (Of random digits a guess finds one key in 100,000.)
 
     Source: BAM, figure 2.
     """
     shown = _best(curves, largest=True)
     figure, axes = _lines(shown, context, len(curves) - len(shown))
     axes.set(ylim=(-0.03, 1.03), ylabel="accuracy")
+    if beside:
+        places = sorted(beside)
+        axes.plot(places, [beside[at] for at in places], color=INK, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
+        axes.text(places[0], beside[places[0]] + 0.015, "keys beside the question", fontsize=7.5, va="bottom")
     _name(axes, shown, len(curves) - len(shown))
     return figure
 

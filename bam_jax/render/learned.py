@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.render.style import GRID, INK, MARKERS, Figure, plain, sheet, style, styled
+from bam_jax.render.style import GRID, INK, MARKERS, Figure, method_shades, method_styles, plain, sheet, style, styled
 
 
 class Heads(NamedTuple):
@@ -56,25 +56,26 @@ def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
 
 
 @styled
-def scatter(groups: Mapping[str, Heads]) -> Figure:
+def scatter(groups: Mapping[str, Heads], encodings: Mapping[str, str]) -> Figure:
     """theta_beta x theta_alpha of every head after training; shapes below 0 look far, above 0 look near.
 
     Args:
         groups: the learned parameters by label.
+        encodings: the name of each label's encoding, which decides on the colour.
 
     Source: BAM, figure 17.
     """
     columns = 2 if max(map(len, groups), default=0) <= 22 else 1
     figure = sheet(3.1 + 0.17 * -(-len(groups) // columns))
     axes = figure.add_subplot()
+    shades = method_shades({label: encodings[label] for label in groups})
     for (label, heads), marker in zip(groups.items(), MARKERS * len(groups), strict=False):
-        colour = style(list(groups), label)["color"]
         axes.scatter(
             heads.shape.ravel(),
             heads.log_scale.ravel(),
             s=26,
             marker=marker,
-            color=colour,
+            color=shades[label],
             alpha=0.8,
             label=plain(label),
             linewidth=0,
@@ -91,19 +92,21 @@ def scatter(groups: Mapping[str, Heads]) -> Figure:
 
 
 @styled
-def classes(curves: Mapping[str, np.ndarray], ahead: int) -> Figure:
+def classes(curves: Mapping[str, np.ndarray], ahead: int, encodings: Mapping[str, str]) -> Figure:
     """Priors p(g_pos(i, j)) of several kinds for one query i, side by side; what the causal mask hides is shaded.
 
     Args:
         curves: p for j from the first token to the query itself, [tokens], by label.
         ahead: tokens after the query that are shown.
+        encodings: the name of each label's encoding, which decides on the colour.
 
     Source: BAM, figure 1.
     """
     figure = sheet(3.1)
     axes = figure.add_subplot()
+    looks = method_styles({label: encodings[label] for label in curves})
     for label, p in curves.items():
-        axes.plot(np.arange(1 - len(p), 1), p, label=label, **style(list(curves), label))
+        axes.plot(np.arange(1 - len(p), 1), p, label=label, **looks[label] | {"marker": ""})
     axes.axvspan(0.5, ahead, color=GRID, linewidth=0)
     axes.text(
         0.5 + ahead / 2, 0.5, "masked", transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="center"
@@ -115,11 +118,12 @@ def classes(curves: Mapping[str, np.ndarray], ahead: int) -> Figure:
 
 
 @styled
-def scales(groups: Mapping[str, np.ndarray]) -> Figure:
+def scales(groups: Mapping[str, np.ndarray], encodings: Mapping[str, str]) -> Figure:
     """The distribution of Scalable Softmax's scale s over the heads after training.
 
     Args:
         groups: s of every head of a model, any shape, by label.
+        encodings: the name of each label's encoding, which decides on the colour.
 
     Source: BAM, figure 14.
     """
@@ -128,11 +132,11 @@ def scales(groups: Mapping[str, np.ndarray]) -> Figure:
     every = np.concatenate([np.ravel(values) for values in groups.values()])
     low, high = min(every.min(), 0.99), max(every.max(), 1.01)
     edges = np.linspace(low, high, 1 + max(6, int(np.sqrt(every.size))))
+    looks = method_styles({label: encodings[label] for label in groups})
     for label, values in groups.items():
         share = 100 * np.histogram(np.ravel(values), edges)[0] / np.size(values)
-        axes.stairs(
-            share, edges, label=f"{plain(label)} ({np.size(values)} heads)", linewidth=1.6, **style(list(groups), label)
-        )
+        look = {name: looks[label][name] for name in ("color", "linestyle")}
+        axes.stairs(share, edges, label=f"{plain(label)} ({np.size(values)} heads)", linewidth=1.6, **look)
     axes.axvline(1, color=INK, linewidth=0.7, linestyle=(0, (1, 2)))
     axes.set(ylim=(0, None), xlabel="scale $s$ after training; dotted: before", ylabel="% of the heads")
     figure.legend(loc="outside upper center", ncols=2, frameon=False, handlelength=1.6)

@@ -31,7 +31,7 @@ METHOD_COLOURS = {
     **{"alibi": "#2f9e77", "alibi_learned": "#1f7a5c", "kerple_log": "#779f27", "kerple_power": "#7b9c4a"},
     **{
         "t5_distance": "#a58a1a",
-        "t5": "#a58a1a",
+        "t5": "#8f7d3a",
         "fire": "#5f8f3a",
         "additive_decay": "#689d87",
         "sandwich": "#8c993c",
@@ -46,6 +46,8 @@ those apart."""
 MARKERS = "osD^vP*X"
 """The shapes of points; an encoding has the same in every figure."""
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (7, 3)))
+SHADES = (0, 0.5, -0.45, 0.3, -0.25)
+"""Parts of white, or if negative of black, in the shades of one colour."""
 SIZE = 4.9
 """Inches; narrow, so that text stays legible on a telephone."""
 SUFFIXES = (".png", ".svg")
@@ -77,7 +79,7 @@ def library() -> ModuleType:
     Raises:
         UserError: it is not installed.
     """
-    for part in ("matplotlib.figure", "matplotlib.ticker"):
+    for part in ("matplotlib.colors", "matplotlib.figure", "matplotlib.ticker"):
         import_extra(part, "a figure", "figures")
     return import_extra("matplotlib", "a figure", "figures")
 
@@ -161,6 +163,23 @@ def method_styles(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             "linestyle": DASHES[turn % len(DASHES)],
         }
     return looks
+
+
+def method_shades(encodings: Mapping[str, str]) -> dict[str, str]:
+    """The colour of each label's encoding, where dashes and markers have no place: lighter and darker where several share it.
+
+    Args:
+        encodings: see `method_styles`.
+    """
+    colors = library().colors
+    shared = collections.Counter[str]()
+    found = {}
+    for label, look in method_styles(encodings).items():
+        part = SHADES[shared[look["color"]] % len(SHADES)]
+        shared[look["color"]] += 1
+        mixed = (abs(part) * (part > 0) + (1 - abs(part)) * each for each in colors.to_rgb(look["color"]))
+        found[label] = colors.to_hex(tuple(mixed))
+    return found
 
 
 @styled

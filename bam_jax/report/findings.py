@@ -8,6 +8,7 @@ from bam_jax.experiments import statistics
 from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Column, Table
 from bam_jax.experiments.statistics import Kind
+from bam_jax.report import beside_question
 from bam_jax.report.cell_words import (
     ONE_SEED,
     cell_formatter,
@@ -78,9 +79,9 @@ def _floor(entry: Entry) -> str:
     evaluation = entry.column.evaluation
     if not isinstance(evaluation, Passkey):
         return ""
-    return (
-        f" One of {evaluation.depths} keys stands beside its question, which gives {1 / evaluation.depths:.2f} to all."
-    )
+    share = beside_question.share(evaluation.depths)
+    beside = f" One of {evaluation.depths} keys stands beside its question, which gives {share:.2f} to all."
+    return beside if share else ""
 
 
 def _words(entry: Entry, row: str = "") -> str:

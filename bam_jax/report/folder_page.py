@@ -17,6 +17,7 @@ from bam_jax.render import page, style
 from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Estimated, Section, Table, Words
+from bam_jax.report import beside_question
 from bam_jax.report.cell_words import ONE_SEED, describe_interval, describe_next
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
 from bam_jax.report.left_out import LeftOut
@@ -107,7 +108,7 @@ def _passkey_sections(runs: Sequence[Run], main: Sequence[Run], context: int, ag
     commands = _commands(main, Passkey.name, again)
     curves = length_curves(runs, Passkey.name)
     if curves:
-        figure = render.passkey(curves, context)
+        figure = render.passkey(curves, context, beside_question.shares(runs))
         text = f"Whole keys: all five digits right. {SEEDS} The error of a mean is at least that of its prompts."
         whole = Section("Passkey accuracy against length", text, figure=figure, name="passkey", commands=commands)
         sections += _curves_sections(whole, curves, context)

@@ -118,7 +118,7 @@ def scatter_section(known: Sequence[tuple[Run, Heads]], command: str) -> Section
     return Section(
         "Shape and log scale after training",
         "Every head of every BAM model. In the paper, heads below 0 retrieve and heads above 0 stay local.",
-        figure=render.scatter(joined),
+        figure=render.scatter(joined, {run.label: run.config.encoding if run.config else "" for run, _ in known}),
         name="scatter",
         table=Table(["shape, log scale", "seed", "layer", *(f"head {head}" for head in range(most))], rows),
         commands=[command],

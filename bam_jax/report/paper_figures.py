@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax import render
+from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.records import Cell
 from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.entries import Entry
@@ -14,6 +15,7 @@ from bam_jax.experiments.experiment import Column, Experiment, Table
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.style import Figure
+from bam_jax.report import beside_question
 from bam_jax.report.progress import Progress
 
 type Cells = Mapping[tuple[str, str], float]
@@ -48,7 +50,12 @@ def draw_curves(made: Experiment, table: Table, entries: Sequence[Entry]) -> Fig
     if not curves:
         return None
     if curve == "accuracy":
-        return render.passkey(curves, context)
+        beside = {
+            _place(column): beside_question.share(asked.depths)
+            for column, asked in columns
+            if isinstance(asked, Passkey)
+        }
+        return render.passkey(curves, context, beside)
     return render.positions(curves, context) if by_position else render.perplexity(curves, context)
 
 

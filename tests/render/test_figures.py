@@ -7,6 +7,7 @@ import xml.etree.ElementTree as xml
 import numpy as np
 import pytest
 from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from bam_jax import encodings, render
@@ -77,11 +78,28 @@ def test_a_method_has_one_colour_whoever_stands_beside_it():
     assert render.passkey(others, 64).axes[0].lines[2].get_color() == alone.get_color() == style.METHOD_COLOURS["cable"]
 
 
-def test_every_encoding_has_a_colour_and_families_share_none():
+def test_every_encoding_has_a_colour_of_its_own():
     assert {*style.METHOD_COLOURS} == {*encodings.ENCODINGS}
+    assert len({*style.METHOD_COLOURS.values()}) == len(encodings.ENCODINGS)
     looks = style.method_styles({"a": "bam", "b SSMax": "bam", "c": "mine:Mine", "d": "other:Other"})
     assert looks["b SSMax"]["linestyle"] == "solid" != looks["a"]["linestyle"]
     assert looks["c"]["color"] != looks["d"]["color"]
+
+
+def test_points_and_steps_have_the_shades_of_their_methods_colour():
+    shades = style.method_shades({"a": "bam", "b SSMax": "bam", "c": "cable"})
+    assert shades["b SSMax"] == style.METHOD_COLOURS["bam"] and shades["c"] == style.METHOD_COLOURS["cable"]
+    drawn = render.scatter({"a": HEADS, "c": HEADS}, {"a": "bam", "c": "cable"}).axes[0].collections
+    assert [to_hex(points.get_facecolor()[0]) for points in drawn] == [
+        style.METHOD_COLOURS[n] for n in ("bam", "cable")
+    ]
+    red, own = (int(shades[label][1:3], 16) for label in ("a", "b SSMax"))
+    assert red > own, "a second one of the same method is lighter"
+
+
+def test_keys_beside_the_question_are_a_line_of_reference():
+    lines = render.passkey(CURVES, 64, {4096: 0.2, 64: 0.05}).axes[0].lines
+    assert [[64, 0.05], [4096, 0.2]] in [np.asarray(line.get_xydata(), float).tolist() for line in lines]
 
 
 def test_more_curves_than_there_is_room_for_are_the_best_and_say_so():
@@ -142,7 +160,7 @@ def test_a_panel_for_every_layer_and_a_curve_for_every_head():
 
 def test_classes_share_axes_with_what_the_mask_hides():
     curves = {"uniform": np.full(16, 1 / 16), "local": np.geomspace(1e-6, 0.5, 16)}
-    figure = render.classes(curves, 4)
+    figure = render.classes(curves, 4, dict.fromkeys(curves, "bam"))
     axes = figure.axes[0]
     for line, p in zip(axes.lines, curves.values(), strict=True):
         np.testing.assert_allclose(np.asarray(line.get_xydata(), float), np.stack([np.arange(-15, 1), p], -1))
@@ -152,7 +170,7 @@ def test_classes_share_axes_with_what_the_mask_hides():
 
 def test_scales_are_shares_of_each_models_heads():
     groups = {"small": np.array([[0.5, 1.0], [1.0, 1.5]]), "large": np.full((4, 8), 0.7)}
-    axes = render.scales(groups).axes[0]
+    axes = render.scales(groups, dict.fromkeys(groups, "bam")).axes[0]
     for steps, values in zip(axes.patches, groups.values(), strict=True):
         share, edges, _ = steps.get_data()
         assert abs(share.sum() - 100) < 1e-9
@@ -201,7 +219,7 @@ def test_bias_maps_are_relative_to_the_largest_of_each_row():
 
 
 def test_the_scatter_has_every_head():
-    axes = render.scatter({"BAM": HEADS, "BAM SSMax": HEADS}).axes[0]
+    axes = render.scatter({"BAM": HEADS, "BAM SSMax": HEADS}, {"BAM": "bam", "BAM SSMax": "bam"}).axes[0]
     points = [np.asarray(group.get_offsets()) for group in axes.collections]
     np.testing.assert_allclose(points, [np.stack([HEADS.shape.ravel(), HEADS.log_scale.ravel()], -1)] * 2)
 
@@ -218,8 +236,8 @@ def test_a_label_is_drawn_as_it_stands():
     drawn = [
         render.passkey(curves, 64),
         render.lengths({label: np.array([1, 5])}, 4),
-        render.scatter({label: HEADS}),
-        render.scales({label: np.ones(3)}),
+        render.scatter({label: HEADS}, {label: "bam"}),
+        render.scales({label: np.ones(3)}, {label: "bam"}),
         render.grids({label: render.Grid([label], [label], np.ones((1, 1)))}, down="depth", across="length"),
     ]
     for figure in drawn:
@@ -234,7 +252,7 @@ def test_a_label_has_no_mathematics(label):
 
 
 def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
-    figure = render.scatter({"BAM": HEADS})
+    figure = render.scatter({"BAM": HEADS}, {"BAM": "bam"})
     text = style.svg(figure, "one", "heads < 4")
     root = xml.fromstring(text)
     ids = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
@@ -252,7 +270,7 @@ def test_a_drawing_is_replaced_and_another_file_stays(tmp_path, suffix):
     path = tmp_path / f"scatter{suffix}"
     for _ in range(2):
         style.keep_other(path)
-        style.save(render.scatter({"BAM": HEADS}), path)
+        style.save(render.scatter({"BAM": HEADS}, {"BAM": "bam"}), path)
     style.library().figure.Figure().savefig(path)  # by the user's own hand
     with pytest.raises(UserError, match="this command did not write it"):
         style.keep_other(path)

@@ -13,6 +13,7 @@ from bam_jax.render import page
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Estimated, Link, Section, Table
+from bam_jax.report import beside_question
 from bam_jax.report import folder_page as report
 from bam_jax.report.__main__ import main
 from bam_jax.report.run_curves import length_curves, position_curves
@@ -106,6 +107,12 @@ def test_curves_are_means_by_label_and_seed(folder):
     assert length_curves(runs, "perplexity") == {
         "RoPE": Curve([Seed(0, pytest.approx({64: 9.0, 128: 4.0}))], {}, "rope")
     }
+
+
+def test_a_key_beside_its_question_is_one_of_its_depths(folder):
+    _, runs = results.read_sweep(folder)
+    assert beside_question.shares(runs) == {64: 0.5, 128: 0.5}
+    assert beside_question.shares(run for run in runs if run.label == "RoPE") == {128: 0.0}
 
 
 def test_positions_are_the_windows_of_the_longest_sequences(folder):
