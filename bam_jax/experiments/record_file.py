@@ -27,6 +27,7 @@ from bam_jax.training import checkpoint
 from bam_jax.training.metrics import read_metrics
 
 SOURCE = "trained.json"
+_GONE = "mend or remove it"
 """The file in a run's folder that says by which command, code and machine it was trained."""
 POINTS = 12
 """Steps of a training whose losses are kept, at most."""
@@ -260,7 +261,7 @@ def read_source(run: Path) -> dict[str, Any] | None:
     path = run / SOURCE
     if not path.exists():
         return None
-    source: dict[str, Any] = strict_json.check(strict_json.parse(path.read_bytes(), str(path)), Source, str(path))
+    source: dict[str, Any] = strict_json.check(jsonl.parse(path.read_bytes(), str(path), _GONE), Source, str(path))
     return source
 
 

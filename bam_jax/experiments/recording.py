@@ -1,7 +1,6 @@
 """The work of a sweep's jobs beside a file of records: what the file holds is not done again, what is done is added to it."""
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from bam_jax.evals.base import Evaluation
 from bam_jax.experiments import record_file, tables
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.tables import RunResults
-from bam_jax.system import files, git
+from bam_jax.system import files, git, jsonl
 from bam_jax.training import run_folder
 
 
@@ -64,7 +63,7 @@ class Recorder:
         job.train(folder)
         if not begun:
             source = {"command": self.command, "commit": git.describe(), "machine": machine()}
-            files.write_atomically(run / record_file.SOURCE, json.dumps(source, indent=2) + "\n")
+            files.write_atomically(run / record_file.SOURCE, jsonl.document(source, 2))
 
     def _is_recorded(self, job: Job) -> bool:
         return record_file.find(self.file, job.digest) is not None and not self._missing(job)

@@ -1,13 +1,12 @@
 """The folder of rankings: what stands in it of the same ranking, and that it is nobody else's."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from bam_jax.retrieval.results import Setting
-from bam_jax.system import files, strict_json
+from bam_jax.system import files, jsonl, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Natural
 
@@ -74,9 +73,7 @@ def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
         if others:
             raise UserError(f"--out={out} holds something else than rankings: {files.shortened(others, 3)}; {_REMEDY}")
         return {}
-    found: Ranked = strict_json.check(
-        strict_json.parse(path.read_bytes(), str(path), _REMEDY), Ranked, str(path), _REMEDY
-    )
+    found: Ranked = strict_json.check(jsonl.parse(path.read_bytes(), str(path), _REMEDY), Ranked, str(path), _REMEDY)
     differences = ", and of ".join(_differences(found, origin))
     if differences:
         raise UserError(f"{path} is of another ranking: of {differences}; give another --out")
@@ -93,7 +90,7 @@ def write_results(out: Path, origin: Origin, results: Mapping[Setting, Mapping[s
         results: all that the file is to hold: what `summarise` says of each ranking, and the commit of the code.
     """
     listed = [{**setting._asdict(), **result} for setting, result in results.items()]
-    files.write_atomically(out / METRICS, json.dumps({**origin, "results": listed}, indent=1) + "\n")
+    files.write_atomically(out / METRICS, jsonl.document({**origin, "results": listed}, 1))
 
 
 def _holds_embeddings(path: Path) -> bool:

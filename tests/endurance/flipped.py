@@ -23,6 +23,7 @@ from endurance.malformed_files import EXPERIMENT
 
 from bam_jax import config as configs
 from bam_jax import train
+from bam_jax.bench.machine import machine
 from bam_jax.data import prepare
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import SPLITS, read_manifest
@@ -32,7 +33,8 @@ from bam_jax.experiments import experiment, record_file
 from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import transformer
-from bam_jax.retrieval import embedding
+from bam_jax.retrieval import embedding, ranked_folder
+from bam_jax.retrieval.results import Setting
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder
@@ -149,6 +151,32 @@ def kinds(folder: Path) -> dict[str, Kind]:
         only("kept.jsonl"),
         lambda folder: repr(record_file.read(folder / "kept.jsonl")),
     )
+    source = {"command": "python -m bam_jax.sweep two.py", "commit": "abc1234", "machine": machine()}
+    found["trained.json of a run"] = Kind(
+        {record_file.SOURCE: jsonl.document(source, 2).encode()},
+        only(record_file.SOURCE),
+        lambda folder: repr(record_file.read_source(folder)),
+    )
+    folder.joinpath("ranked").mkdir()
+    origin = ranked_folder.Origin(
+        run="run",
+        config="abc",
+        step=3,
+        overrides={},
+        tokenizer="def",
+        data_hash="123",
+        queries=9,
+        documents=40,
+        corpus="c.jsonl",
+    )
+    mean = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    result = {"commit": "abc1234", "ndcg_10": mean, "recall_100": mean, "mrr_10": mean}
+    ranked_folder.write_results(folder / "ranked", origin, {Setting("late", 16): result})
+    found["metrics.json of rankings"] = Kind(
+        made.contents(folder / "ranked"),
+        only(ranked_folder.METRICS),
+        lambda folder: repr(ranked_folder.read_results(folder, origin)),
+    )
     vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
     embedding._write(folder / "embeddings" / "x.npy", vectors)
     found["embeddings"] = Kind(made.contents(folder / "embeddings"), lambda name: name.endswith(".npy"), _embeddings)
@@ -203,7 +231,7 @@ FIGURE = Figure(
     unit="bytes",
     wanted=3000,
     part=300,
-    short=30,
-    minutes=15,
+    short=34,
+    minutes=80,
     measure=measure,
 )

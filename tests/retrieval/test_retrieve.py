@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax import retrieve
-from bam_jax.system import errors
+from bam_jax.system import errors, jsonl
 from bam_jax.training import run_folder
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def test_another_ranking_is_said_in_the_words_of_the_command(
     asked = options(encoder_run, retrieval_files, tmp_path / "out", scorers="bm25", lengths=16)
     assert not command(*asked)
     path = tmp_path / "out" / "metrics.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    path.write_text(jsonl.document(jsonl.parse(path.read_bytes(), "it") | changed, 1))
     assert command(*asked) == 2
     words = words.format(run=encoder_run, corpus=retrieval_files[0])
     assert f"is of another ranking: of {words}; give another --out\n" in capsys.readouterr().err
@@ -105,7 +105,7 @@ def test_results_that_are_not_ranked_anew_stay(encoder_run, retrieval_files, tmp
     asked = lambda scorer, length: options(encoder_run, retrieval_files, out, scorers=scorer, lengths=length)
     assert not command(*asked("tokens", 16))
     path = out / "metrics.json"
-    first = json.loads(path.read_text())
+    first = jsonl.parse(path.read_bytes(), "it")
     (result,) = first["results"]
     older = {name: value for name, value in result.items() if name != "commit"} | {"length": 8}
     path.write_text(json.dumps(first | {"commit": "before", "results": [older, result | {"commit": "x"}]}))
