@@ -7,6 +7,7 @@ import importlib.util
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from bam_jax.system import errors
 ROOT = Path(__file__).parents[2]
 LONGEST = 2000
 """Characters of the line of an error, at most."""
+PATIENCE = 600
+"""Seconds after which a command counts as one that hangs."""
 PROGRESS = re.compile(r"\d\d:\d\d elapsed, ")
 """In a line of progress, which comes each minute."""
 
@@ -42,18 +45,18 @@ class Ended:
 
 
 def call(main: Main, argv: Sequence[str]) -> Ended:
-    """Runs a command's main as its module would, in this process.
+    """Runs a command's main as its module would, in this process; one that takes longer than `PATIENCE` ends with a traceback.
 
     Args:
         main: of the command.
         argv: its arguments.
     """
-    with _captured() as files:
+    with _captured() as files, _in_time():
         try:
             errors.run(main, argv)
         except SystemExit as ended:
             status = 0 if ended.code is None else ended.code
-        except Exception:  # what a process would end with; the harness tells it as a failure
+        except (Exception, _Late):  # what a process would end with; the harness tells it as a failure
             traceback.print_exc()
             status = None
     out, err = files
@@ -83,7 +86,10 @@ def start(module: str, argv: Sequence[str], limit: int | None = None, **options:
         options: of `subprocess.run`.
     """
     command = [sys.executable, "-m", module, *argv] if limit is None else limited(module, argv, limit)
-    made = subprocess.run(command, capture_output=True, text=True, **options)
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, **{"timeout": PATIENCE, **options})
+    except subprocess.TimeoutExpired as late:
+        return Ended(None, "", f"no end after {late.timeout} s\n")
     return Ended(made.returncode, made.stdout, made.stderr)
 
 
@@ -134,6 +140,26 @@ def of_test(name: str) -> ModuleType:
         sys.modules[known] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[known])
     return sys.modules[known]
+
+
+class _Late(BaseException):
+    """A command that hangs; no command catches it."""
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """Raises `_Late` where the body takes longer than `PATIENCE`."""
+
+    def late(*_: object) -> None:
+        raise _Late(f"no end after {PATIENCE} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager

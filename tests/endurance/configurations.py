@@ -1,62 +1,60 @@
 """Fuzzed configurations: options of the command, values of a configuration file, and the text of one.
 
-A configuration that is none ends `train` in one line with status 2; its folder is not made, and one that is there stays as it is.
-One that will do ("taken") ends before its training. Of every 25th case it ends only before its first step ("laid out"): its model
-is laid out, its text is read, its folder is claimed. Twenty refused ones are given to a process of their own, which ends alike.
+A configuration that is none ends `train` in one line with status 2; its folder is not made, and one that holds a run stays as it
+is. One that will do ends only before its first step ("laid out"): its model is laid out, its text is read, its folder is claimed.
+No two of a part are the same. Twenty refused ones of a part are given to a process of their own, which ends alike.
 """
 
 import contextlib
+import copy
+import functools
+import os
 import random
+import resource
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
 import hypothesis
-from endurance import commands
+import jax
+from endurance import commands, made
 from endurance.figures import Figure, Outcome
 from hypothesis import strategies as st
 
-from bam_jax import train
-from bam_jax.training import loop, session
+from bam_jax import config, train
+from bam_jax.encodings import ENCODINGS
+from bam_jax.training import loop
 
 SAMPLE = 20
 """Cases of a part that run as processes as well, where a part has so many."""
-SMALL = {
-    "encoding": "bam",
-    "context": 16,
-    "batch": 2,
-    "steps": 3,
-    "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
-    "data": {"tokenizer": "byte"},
+SPACE = 12 * 2**30
+"""Bytes of address space that a part may take: a model that is too large ends in a line, and not with the harness."""
+LIKELY = {
+    int: ("0", "1", "2", "4", "16"),
+    float: ("0", "0.5", "1", "1e-3"),
+    bool: ("True", "False"),
+    str: (*ENCODINGS, "on", "off", "effective", "bfloat16", "llama", "first_fit"),
 }
-
-
-def to_file(tree: dict) -> str:
-    """A configuration file of some values."""
-    return f"import ml_collections\n\n\ndef get_config():\n    return ml_collections.ConfigDict({tree!r})\n"
+"""Values of a type, of which a field of it takes some."""
+SILENT = "ignore::SyntaxWarning"  # what Python says of a spoilt file is not the package's
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Fuzzes so many configurations; see `figures.Figure`."""
     shared = commands.of_test("test_fuzz")
-    text = folder / "text.txt"
-    text.write_text("a tale of some length, told again and again. " * 200)
-    base = {**SMALL, "data": {"tokenizer": "byte", "source": str(text)}}
+    trained = made.common() / "run"
+    plain = made.values(made.common())  # that of the run: it may go on
     kept, new, file = folder / "kept", folder / "new", folder / "fuzzed.py"
-    (folder / "plain.py").write_text(to_file(base))
-    failures, refused = [], []
-    cases = taken = laid_out = 0
-    with _until(loop, "_train"):
-        commands.call(train.main, [f"--config={folder / 'plain.py'}", f"--workdir={kept}"])
-    before = commands.snapshot(kept)
-    assert before, "the plain configuration is refused"
+    before = commands.snapshot(trained)
+    failures, refused, known = [], [], set()
+    laid_out = occupied_cases = 0
+    key_and = lambda values: st.tuples(shared.KEYS, values)
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
-        max_examples=count,
+        max_examples=2 * count,  # some come twice
         database=None,
         deadline=None,
         derandomize=False,
@@ -64,57 +62,106 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(
-        st.lists(st.tuples(shared.KEYS, shared.TEXTS), max_size=3),
-        st.dictionaries(shared.KEYS, shared.JSON | shared.TEXTS, max_size=2),
-        st.sampled_from(["options", "options", "values", "text"]),
+        st.one_of(
+            st.lists(key_and(shared.TEXTS), min_size=1, max_size=3),
+            st.lists(st.sampled_from(_likely(shared.NAMES)), min_size=1, max_size=3),
+            st.lists(key_and(shared.JSON | shared.TEXTS), min_size=1, max_size=2).map(dict),
+            st.randoms(use_true_random=False),
+        ),
         st.booleans(),
-        st.randoms(use_true_random=False),
     )
-    def case(pairs, values, kind, occupied, chance):
-        nonlocal cases, taken, laid_out
-        deep = cases % 25 == 0
-        cases += 1
-        workdir = kept if occupied else new
-        arguments = [f"--config.{key}={value}" for key, value in pairs] if kind == "options" else []
-        arguments = [argument for argument in arguments if "\0" not in argument and argument.isprintable()]
-        source = to_file(base | values if kind == "values" else base)
-        file.write_bytes(_spoilt(source, chance) if kind == "text" else source.encode(errors="replace"))
-        argv = [f"--config={file}", f"--workdir={workdir}", "--no-progress", *arguments]
-        with _until(*((loop, "_train") if deep else (session, "train"))):
+    def case(drawn, occupied):
+        nonlocal laid_out, occupied_cases
+        arguments, source = [], made.to_file(plain).encode()
+        match drawn:
+            case [*pairs]:
+                arguments = [f"--config.{key}={value}" for key, value in pairs]
+            case dict():
+                source = made.to_file(_changed(plain, drawn)).encode(errors="replace")
+            case chance:
+                source = _spoilt(source, chance)
+        known_as = (tuple(arguments), source, occupied)
+        if len(known) == count or known_as in known or not all(map(_is_argument, arguments)):
+            return
+        known.add(known_as)
+        if not kept.exists():
+            shutil.copytree(trained, kept)
+        file.write_bytes(source)
+        argv = [f"--config={file}", f"--workdir={kept if occupied else new}", "--no-progress", *arguments]
+        with mock.patch.object(loop, "_train"):
             ended = commands.call(train.main, argv)
-        wrong = commands.complaint(ended)
-        if not wrong and ended.status == 2 and commands.snapshot(kept) != before:
+        wrong, same = commands.complaint(ended), commands.snapshot(kept) == before
+        if not wrong and ended.status == 2 and not same:
             wrong = "refused, and the run that was there is another"
         if not wrong and ended.status == 2 and new.exists():
             wrong = "refused, and a folder is left"
         if wrong:
-            failures.append(f"{wrong} ({' '.join(argv[3:])[:200]!r} {file.read_bytes()[-200:]!r})")
-        taken += ended.status == 0
-        laid_out += deep and ended.status == 0
-        if ended.status == 2 and len(refused) < SAMPLE:
-            refused.append((argv, file.read_bytes(), ended.err))
+            failures.append(f"{wrong} ({' '.join(argv[3:])[:200]!r} {source[-200:]!r})")
+        laid_out += ended.status == 0
+        occupied_cases += occupied
+        if ended.status == 2:
+            refused.append((argv, source, ended.err))
+        if ended.status == 0 and laid_out % 50 == 0:
+            jax.clear_caches()
         shutil.rmtree(new, ignore_errors=True)
-        if commands.snapshot(kept) != before:
+        if not same:
             shutil.rmtree(kept)
-            with _until(loop, "_train"):
-                commands.call(train.main, [f"--config={folder / 'plain.py'}", f"--workdir={kept}"])
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what a spoilt file's Python says of itself
+    with warnings.catch_warnings(), _limited(SPACE):
+        warnings.filterwarnings("ignore", category=SyntaxWarning)
         case()
     alike = 0
-    for argv, contents, said in refused if count >= 50 * SAMPLE else []:
-        file.write_bytes(contents)
-        alone = commands.start("bam_jax.train", argv)
+    sample = random.Random(seed).sample(refused, SAMPLE) if count >= 50 * SAMPLE else []
+    for argv, source, said in sample:
+        file.write_bytes(source)
+        alone = commands.start("bam_jax.train", argv, env={**os.environ, "PYTHONWARNINGS": SILENT})
         alike += (alone.status, alone.err) == (2, said)
         if (alone.status, alone.err) != (2, said):
             failures.append(f"a process ends otherwise: {alone.status} {alone.err[-200:]!r}, not {said[-200:]!r}")
-    return Outcome(cases, failures, {"taken": taken, "laid_out": laid_out, "processes_alike": alike})
+    more = {"laid_out": laid_out, "folders_with_a_run": occupied_cases, "processes_alike": alike}
+    return Outcome(len(known), failures, more)
 
 
-def _spoilt(source: str, chance: random.Random) -> bytes:
+def _likely(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Fields with values of their types."""
+    types = {name: type(functools.reduce(getattr, name.split("."), config.Config())) for name in names}
+    return [(name, value) for name, kind in types.items() if kind in LIKELY for value in LIKELY[kind]]
+
+
+def _changed(tree: dict, values: dict[str, object]) -> dict:
+    """A tree with other values at some dotted names."""
+    changed = copy.deepcopy(tree)
+    for name, value in values.items():
+        *groups, last = name.split(".")
+        group = changed
+        for each in groups:
+            group[each] = group = dict(group[each]) if isinstance(group.get(each), dict) else {}
+        group[last] = value
+    return changed
+
+
+def _is_argument(text: str) -> bool:
+    """True of what a command line can hold."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+@contextlib.contextmanager
+def _limited(space: int) -> Iterator[None]:
+    """A limit on the address space of this process."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (space, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _spoilt(source: bytes, chance: random.Random) -> bytes:
     """The text of a configuration file with something cut, put in or changed."""
-    raw = bytearray(source.encode())
+    raw = bytearray(source)
     for _ in range(chance.randint(1, 2)):
         at = chance.randrange(len(raw))
         match chance.choice(["flip", "cut", "end", "insert", "number"]):
@@ -145,19 +192,12 @@ def _spoilt(source: str, chance: random.Random) -> bytes:
     return bytes(raw)
 
 
-@contextlib.contextmanager
-def _until(module: ModuleType, name: str) -> Iterator[None]:
-    """All of `train` before a function of it: to compile ten thousand steps takes days."""
-    with mock.patch.object(module, name):
-        yield
-
-
 FIGURE = Figure(
     what="fuzzed configurations: one line, status 2, nothing made or overwritten",
     unit="configurations",
     wanted=10_000,
     part=1000,
     short=60,
-    minutes=60,
+    minutes=120,
     measure=measure,
 )

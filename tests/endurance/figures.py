@@ -103,8 +103,8 @@ def measure(
     say: Callable[[str], None],
     records: Path = RECORDS,
     parts: Sequence[int] | None = None,
-) -> None:
-    """Measures what a figure's records lack.
+) -> int:
+    """Measures what a figure's records lack; the failures of it.
 
     Args:
         name: of the figure and of its file.
@@ -112,14 +112,18 @@ def measure(
         say: takes a line for the person who waits.
         records: the folder of the records.
         parts: only these, where other processes measure the others.
+
+    Raises:
+        Unavailable: see `Figure.measure`, or the code was changed during a part, which then leaves no record.
     """
     records.mkdir(parents=True, exist_ok=True)
-    path = records / f"{name}.jsonl"
+    path, failed = records / f"{name}.jsonl", 0
     known = {record["seed"] for record in jsonl.read(path)}
     for seed in range(figure.parts):
         if seed in known or (parts is not None and seed not in parts):
             continue
         start, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        before = circumstances()
         try:
             count = min(figure.part, figure.wanted - seed * figure.part)
             outcome = figure.measure(seed, count, folder)
@@ -135,10 +139,16 @@ def measure(
             "seconds": round(time.monotonic() - start, 1),
             **circumstances(),
         }
+        if record["commit"] != before["commit"]:
+            raise Unavailable(
+                f"the code was changed from {before['commit']} to {record['commit']}; measure a clone of it"
+            )
         jsonl.append(path, record)
         say(f"{name}: part {seed + 1} of {figure.parts}, {outcome.count} {figure.unit}, {len(outcome.failures)} failed")
         for failure in outcome.failures[:5]:
             say(f"{name}:   {failure}")
+        failed += len(outcome.failures)
+    return failed
 
 
 def circumstances() -> dict[str, Any]:

@@ -9,10 +9,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from endurance import commands
-from endurance.configurations import SMALL, to_file
 
 from bam_jax import evaluate, train
 from bam_jax.convert import __main__ as convert
+
+SMALL = {
+    "encoding": "bam",
+    "context": 16,
+    "batch": 2,
+    "steps": 3,
+    "log_every": 1,
+    "checkpoint_every": 2,
+    "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
+}
+
+
+def to_file(tree: dict) -> str:
+    """A configuration file of some values."""
+    return f"import ml_collections\n\n\ndef get_config():\n    return ml_collections.ConfigDict({tree!r})\n"
 
 
 def text(folder: Path) -> Path:
@@ -22,11 +36,15 @@ def text(folder: Path) -> Path:
     return path
 
 
+def values(folder: Path) -> dict:
+    """A small configuration, with a text in the folder."""
+    return {**SMALL, "data": {"tokenizer": "byte", "source": str(text(folder))}}
+
+
 def configuration(folder: Path, **changes: object) -> str:
     """The option that names a small configuration."""
     path = folder / "small.py"
-    data = {"tokenizer": "byte", "source": str(text(folder))}
-    path.write_text(to_file({**SMALL, "data": data, "log_every": 1, "checkpoint_every": 2, **changes}))
+    path.write_text(to_file({**values(folder), **changes}))
     return f"--config={path}"
 
 

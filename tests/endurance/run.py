@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -18,6 +19,7 @@ sys.path[0] = str(Path(__file__).parents[1])
 from endurance import figures, page  # noqa: E402
 from endurance.figures import NAMES  # noqa: E402
 
+from bam_jax.system import git  # noqa: E402
 from bam_jax.system.errors import nearest  # noqa: E402
 
 
@@ -38,6 +40,8 @@ def main() -> None:
     for name in asked.names:
         if name not in NAMES:
             parser.error(f"unknown figure {name!r}; {nearest(name, NAMES)}")
+    if not asked.short and str(git.describe()).endswith("-dirty"):
+        parser.error("this code has changes that no commit holds; commit them, or measure a clone")
     failed = 0
     for name in asked.names or NAMES:
         figure = figures.find(name)
@@ -47,7 +51,7 @@ def main() -> None:
         try:
             if not asked.short:
                 parts = None if asked.parts is None else [int(part) for part in asked.parts.split(",")]
-                figures.measure(name, figure, lambda line: print(line, flush=True), parts=parts)
+                failed += figures.measure(name, figure, lambda line: print(line, flush=True), parts=parts)
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 outcome = figure.measure(0, count, Path(folder))
@@ -60,6 +64,9 @@ def main() -> None:
             failed += len(outcome.failures)
         except figures.Unavailable as reason:
             print(f"{name}: not measured: {reason}", flush=True)
+        except Exception:  # a fault of the harness: the other figures are measured all the same
+            traceback.print_exc()
+            failed += 1
     sys.exit(1 if failed else 0)
 
 
