@@ -5,6 +5,7 @@
 Sphinx with MyST, as jax and flax have it: warnings are errors, and signatures of jaxtyping stand as they are written.
 """
 
+import importlib
 import re
 import sys
 import tomllib
@@ -14,6 +15,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+
+from sphinx.util import logging  # noqa: E402
 
 import bam_jax  # noqa: E402
 
@@ -42,6 +45,8 @@ napoleon_custom_sections = [("Options", "params_style"), ("Class attributes", "p
 
 _BESIDE = {"index": "README.md", "contributing": "CONTRIBUTING.md"}
 """Pages that begin with a file of the repository's root."""
+ROOMS = ("adapters", "attention", "biases", "encodings", "theory")
+"""Packages whose public names the API has."""
 _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Options|Class attributes):$")
 
 
@@ -82,7 +87,17 @@ def _inline(line: str) -> str:
     )
 
 
+def find_missing(app: Any, env: Any) -> None:
+    """Warn of public names that no page of the API has."""
+    described = {name.rpartition(".")[2] for name in env.get_domain("py").objects}
+    for room in ROOMS:
+        for name in importlib.import_module(f"bam_jax.{room}").__all__:
+            if name not in described:
+                logging.getLogger(__name__).warning("no page of the API has bam_jax.%s.%s", room, name)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("env-check-consistency", find_missing)
     app.connect("source-read", join)
     app.connect("autodoc-process-docstring", to_rst, priority=400)  # before napoleon, which reads sections

@@ -69,16 +69,16 @@ def size(seeds: int, correlation: float, bound: float) -> float:
 
 def row(head: str, numbers: list[float]) -> str:
     """A row of a table."""
-    return f"| {head} | " + " | ".join(f"{x:.2f}".replace("0.", ".") for x in numbers) + " |"
+    return f"| {head} | " + " | ".join(f"{x:.2f}" for x in numbers) + " |"
 
 
 if __name__ == "__main__":
-    print("| true accuracy | " + " | ".join(f"{mean:g}".lstrip("0") for mean in PLAIN) + " |")
+    print("| true accuracy | " + " | ".join(f"{mean:g}" for mean in PLAIN) + " |")
     for name, added in ADDED.items():
         print(row(name, [covered(mean, 0.0, PROMPTS[0], added) for mean in PLAIN]))
-    print("\n| correlation | " + " | ".join(f"{mean:g}".lstrip("0") for mean in MEANS) + " |")
+    print("\n| correlation | " + " | ".join(f"{mean:g}" for mean in MEANS) + " |")
     for correlation in CORRELATIONS:
         least = [min(covered(mean, correlation, prompts) for prompts in PROMPTS) for mean in MEANS]
-        print(row(f"{correlation:g}".lstrip("0"), least))
+        print(row(f"{correlation:g}", least))
     for seeds, correlation, bound in SIZES:
         print(f"\n{seeds} seeds, correlation {correlation:g}, bound {bound:g}: {size(seeds, correlation, bound):.2f}")

@@ -13,7 +13,7 @@ from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^    (?:\S+=\S+ )*python -m (bam_jax[\w.]*)(.*)$", re.MULTILINE)
 IN_A_SENTENCE = re.compile(r"`python -m (bam_jax[\w.]*)( [^`]*--(?!help)[^`]*)`")
 """A command with options; without them it may be the name of one alone."""
@@ -57,6 +57,20 @@ def read_arguments(monkeypatch, module, arguments):
 def test_a_pages_command_is_one_that_can_be_typed(page, module, arguments, monkeypatch):
     monkeypatch.chdir(ROOT)
     read_arguments(monkeypatch, module, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_scripts_that_a_page_names_are_there(page):
+    named = re.findall(r"python3? ((?:experiments|tests|docs)/[\w/*-]+\.py)", page.read_text())
+    assert all(any(ROOT.glob(name)) for name in named), named
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "made by" not in page.read_text()], ids=lambda page: page.stem
+)
+def test_numbers_have_their_leading_zero(page):
+    prose = re.sub(r"```.*?```|^    .*?$|`[^`]*`|\]\([^)]*\)", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"(?<![\w.\])])\.\d+", prose) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

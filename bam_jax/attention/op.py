@@ -130,6 +130,7 @@ BACKENDS: dict[str, Backend] = {
     "pallas_tpu": _or_else(_kernels(_TPU), _imported(_TPU, "fits"), _EVERYWHERE),
     "pallas_gpu": _kernels(_GPU),
 }
+"""The implementations by the names that `backend` takes."""
 
 DEFAULT = Tiling()
 

@@ -174,7 +174,7 @@ class ContextualBAM(_RunningSum):
     Source: ours; the prior of BAM section 2.3 over the sums of CABLE section 3.
     """
 
-    extrapolates = "yes, with SSMax"
+    extrapolates = "in part (ours; the confirmation failed)"
 
     def __init__(
         self,

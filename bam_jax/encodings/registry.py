@@ -51,3 +51,4 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope_ntk": NTK,
     "rope_yarn": YaRN,
 }
+"""The package's encodings by the names that `--config.encoding` takes."""
