@@ -40,9 +40,13 @@ METHOD_COLOURS = {
     **{"cable": "#d0505a", "cable_nw": "#ce7980", "k_cable": "#b03d59", "fox": "#b565a7"},
     **{"dape_kerple": "#93579f", "dape_cable": "#c2477f", "cope": "#9b6bb3"},
 }
-"""The colour of an encoding, the same in every figure: absolute ones grey and teal, none brown, rotary orange, decaying priors
-green, learned priors blue, and red to purple where the text decides. Some are alike to a colour-blind eye: `MARKERS` tell
-those apart."""
+"""The colour of an encoding, the same in every figure, of the family's in `FAMILIES`. Some are alike to a colour-blind eye:
+`MARKERS` tell those apart."""
+FAMILIES = (
+    "A method has one colour in all figures: absolute positions grey and teal, none brown, rotary orange, decaying priors "
+    "green, learned priors blue, and red to purple where the text decides."
+)
+"""The words for these colours."""
 MARKERS = "osD^vP*X"
 """The shapes of points; an encoding has the same in every figure."""
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (7, 3)))

@@ -27,7 +27,7 @@ from bam_jax.report.run_priors import find_priors
 from bam_jax.system import files
 
 SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals over n seeds; thin lines are the seeds, where there
-are no more than {FEW}."""
+are no more than {FEW}. {style.FAMILIES}"""
 GEOMETRIC = "Means of perplexities are geometric."
 COLUMNS = 12
 """Lengths of a table that are shown one by one; the figure beside it has all."""

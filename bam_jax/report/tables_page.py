@@ -177,6 +177,7 @@ def reading_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> li
         HERE: any(isinstance(head, Estimated) for head in heads),
         MEANS: any(entry.interval for entry in cells),
         LEGEND: any(entry.stopped for entry in cells),
+        style.FAMILIES: bool(cells),
     }
     items = [" ".join(words.split()) for words, is_used in used.items() if is_used]
     return [Section("The signs in the tables", items=items, folded=True)] if items else []
