@@ -19,7 +19,7 @@ from bam_jax.system.errors import UserError
 LAYERS, HEADS, WIDTH = 4, 2, 8
 
 
-@pytest.mark.parametrize("encoding", ["alibi", "bam/bam/rope:window=8/bam"])
+@pytest.mark.parametrize("encoding", ["alibi", pytest.param("bam/bam/rope:window=8/bam", marks=pytest.mark.full)])
 def test_a_head_left_out_is_one_whose_values_are_zero(encoding):
     config = Config(encoding=encoding, model=ModelConfig(layers=LAYERS, width=WIDTH, heads=HEADS, hidden=16))
     decoder = transformer.build(config, vocab=11, rngs=nnx.Rngs(0))

@@ -14,7 +14,7 @@ from bam_jax.attention.cpu import blocks
 from bam_jax.attention.pallas import gpu, tpu_grid
 
 B, T, H, K, D, E = 2, 14, 4, 2, 6, 9
-CASES = [("chunked", E), ("pallas_tpu", E), pytest.param("pallas_gpu", E, marks=pytest.mark.hopper)]
+CASES = [("chunked", E), pytest.param("pallas_gpu", E, marks=pytest.mark.hopper)]
 CASES += [
     pytest.param(name, width, marks=pytest.mark.full)
     for name, width in itertools.product(BACKENDS, (E, D, D - 2))

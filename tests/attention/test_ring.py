@@ -96,8 +96,8 @@ def over_ring(mesh, scoring, backend=BACKENDS["chunked"], *, balanced=False, til
 @pytest.mark.parametrize(
     ("backend", "bias", "packed", "tempered", "mask", "balanced", "check"),
     [
-        ("chunked", "ggd", True, True, Mask(), True, True),
-        ("chunked", "cable", False, False, Mask(), True, True),
+        pytest.param("chunked", "ggd", True, True, Mask(), True, True, marks=pytest.mark.full),
+        ("chunked", "cable", True, False, Mask(), True, True),
         pytest.param("chunked", "alibi", False, True, Mask(window=9), False, False, marks=pytest.mark.full),
         pytest.param("chunked", "uniform", True, False, Mask(causal=False), False, True, marks=pytest.mark.full),
         ("chunked", "t5_distance", False, False, Mask(causal=False, window=20), True, False),

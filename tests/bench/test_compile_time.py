@@ -26,6 +26,7 @@ def test_ratios_are_to_the_mean_of_equal_layers_and_to_each():
     ]
 
 
+@pytest.mark.full
 def test_the_compiler_sees_one_layer_of_each_run():
     cost = lambda encoding, layers=4: compile_time.compile_once(
         configs.load(CONFIG, SMALL | {"encoding": encoding, "encoding_options": {}, "model.layers": layers})

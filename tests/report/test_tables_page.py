@@ -75,12 +75,13 @@ def test_several_experiments_at_once(tmp_path, capsys):
 
 def test_files_of_others_stay(tmp_path):
     """The first write of an experiment's files replaces none; a later one replaces its own, whatever their titles were."""
-    given = ["experiments/headline.py"], tmp_path / "none", tmp_path / "out", "small"
+    given = ["experiments/cable_table1_perplexity.py"], tmp_path / "none", tmp_path / "out", "toy"
+    given[1].mkdir()
     for suffix in ("csv", "md", "html"):
-        theirs = tmp_path / "out" / f"headline-small.{suffix}"
+        theirs = tmp_path / "out" / f"cable_table1_perplexity-toy.{suffix}"
         theirs.parent.mkdir(exist_ok=True)
         theirs.write_text("mine")
-        with pytest.raises(UserError, match=rf"headline-small\.{suffix} is there, and this command did not write it"):
+        with pytest.raises(UserError, match=rf"perplexity-toy\.{suffix} is there, and this command did not write it"):
             list(tables_page.write(*given))
         assert theirs.read_text() == "mine" and [*theirs.parent.iterdir()] == [theirs]
         theirs.unlink()

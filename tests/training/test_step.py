@@ -100,6 +100,7 @@ def test_a_look_up_and_its_gradient_are_those_of_take(dtype):
     np.testing.assert_allclose(np.float32(made), np.float32(expected), rtol=1e-2 if dtype == "bfloat16" else 1e-6)
 
 
+@pytest.mark.full
 def test_a_model_has_products_with_its_hessian():
     gradient_of, (params, frozen, batch) = make("llama", "bam", "bfloat16", width=8)
     batch = {name: x[:1, :8] for name, x in batch.items()}
