@@ -3,8 +3,10 @@
 A command runs once to its end. Then it starts again and again in another folder, each time killed (SIGKILL, with all of its
 processes) after a time drawn between 0 and what the undisturbed run took. Where it ends before that, its folder is compared, and
 the next one begins; after the last kill it runs to its end. What is compared leaves out seconds, commits and paths. A failure is
-an end that differs, or another status than 0. "Starts" counts processes, "ends" those that came to theirs, "compared" what is
-held against it at each, "torn" the lines of records that cannot be read.
+an end that differs or cannot be read, another status than 0, or no end within twenty times the undisturbed run and five minutes.
+The time is the whole command's: some kills come while it imports and compiles, and find nothing written. "Wrote" counts those
+before which it had written since its start; `generate` writes nothing. "Starts" counts processes, "ends" those with status 0,
+"compared" what is held against it at each, "torn" the lines of records that cannot be read.
 """
 
 import dataclasses
@@ -21,8 +23,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from endurance.commands import Ended
 from endurance.figures import ROOT, Figure, Outcome
 
+HOUR = 3600
+"""Seconds that an undisturbed command has, at most."""
 PYTHON = [sys.executable, "-m"]
 CONFIG = [
     f"--config={ROOT / 'configs' / 'quickstart.py'}",
@@ -92,8 +97,7 @@ def trained(folder: Path, said: str) -> dict[str, str]:
         "leaves = jax.tree.leaves(nnx.state(load(sys.argv[1]).decoder, nnx.Param));"
         "print(hashlib.sha256(b''.join(numpy.asarray(x).tobytes() for x in leaves)).hexdigest())"
     )
-    bits = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True).stdout
-    return {**records(folder, said), "parameters": bits.strip()}
+    return {**records(folder, said), "parameters": undisturbed([sys.executable, "-c", code, str(folder)]).strip()}
 
 
 COMMANDS = {
@@ -180,31 +184,68 @@ def prepare_inputs(given: Path, name: str) -> None:
         )
 
 
-def run(command: list[str], seconds: float | None = None) -> tuple[int | None, str]:
-    """A command's status, and what it printed or, if it failed, said of that.
+def run(command: list[str], *signals: tuple[float, int]) -> Ended:
+    """How a command ends to which signals come, to all of its processes; the status is None where the last one came.
 
-    The status is None where it was killed with its processes after so many seconds.
+    Args:
+        command: its words.
+        signals: seconds from the start, or from the signal before, and what is sent if it still runs then; SIGKILL is the last.
     """
     with (
-        tempfile.TemporaryFile("w+") as said,
-        subprocess.Popen(command, stdout=said, stderr=subprocess.PIPE, start_new_session=True) as process,
+        tempfile.TemporaryFile("w+") as out,
+        subprocess.Popen(
+            command, stdout=out, stderr=subprocess.PIPE, text=True, errors="backslashreplace", start_new_session=True
+        ) as process,
     ):
         try:
-            _, complaint = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return None, ""
-        said.seek(0)
-        return process.returncode, complaint.decode()[-300:] if process.returncode else said.read()
+            for seconds, number in signals:
+                try:
+                    _, err = process.communicate(timeout=seconds)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, number)
+                else:
+                    out.seek(0)
+                    return Ended(process.returncode, out.read(), err)
+            _, err = process.communicate()
+            return Ended(None, "", f"{err}killed after {seconds:.0f} s\n")
+        finally:
+            if process.poll() is None:  # the harness is stopped, and the session of the command does not hear of it
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def tail(said: str) -> str:
+    """The end of what is said, in one line."""
+    return " ".join(said.split())[-250:]
 
 
 def undisturbed(command: list[str]) -> str:
     """The output of a command that nobody kills: if it fails, nothing can be compared with it."""
-    status, said = run(command)
-    if status:
-        raise RuntimeError(f"{' '.join(command)} ended with {status}: {said}")
-    return said
+    ended = run(command, (HOUR, signal.SIGKILL))
+    if ended.status != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {ended.status}: {tail(ended.err)}")
+    return ended.out
+
+
+def patience(usual: float) -> float:
+    """The seconds after which a command hangs, by those of an undisturbed one."""
+    return max(300, 20 * usual)
+
+
+def compare(command: Command, expected: Mapping[str, str], folder: Path, said: str) -> tuple[str, int]:
+    """How what a command leaves differs from what it should leave, "" where it does not; and its torn records."""
+    try:
+        found = command.compared(folder, said)
+    except Exception as error:  # whatever a kill has left, the harness goes on
+        return f"what it leaves cannot be read: {tail(str(error))}", 0
+    differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+    torn = sum(value == '"torn"' for value in found.values())
+    return f"{len(differing)} differ, such as {differing[0]}" if differing else "", torn
+
+
+def _stamps(folder: Path) -> set[tuple[str, int, int]]:
+    """The name, size and time of each file below a folder but for locks: what tells that a command has written."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
+    return {(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
@@ -227,30 +268,29 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
     said = undisturbed(begin(folder / "whole"))
     usual = time.monotonic() - start
     expected = asked.compared(folder / "whole", said)
-    died = ended = started = torn = 0
+    assert expected, "there is nothing to compare"
+    died = wrote = starts = ends = torn = number = 0
     failures = []
-    while died < count or not ended:
-        place = folder / f"{ended}"
+    while died < count or not number:
+        place, last, ended = folder / f"{number}", False, None
         command = begin(place)
-        status = None
-        while status is None:
-            started += 1
-            status, said = run(command, draw.uniform(0, usual) if died < count else None)
-            died += status is None
-        if status:
-            failures.append(f"{name}, end {ended}: status {status} after a kill: {said}")
-            ended += 1
-            continue
-        found = asked.compared(place, said)
-        differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-        if differing:
-            failures.append(f"{name}, end {ended}: {len(differing)} differ, such as {differing[0]}")
-        torn += sum("torn" in value for value in found.values())
-        ended += 1
-    if torn:
-        failures.append(f"{name}: {torn} torn records")
-    more = {"command": name, "starts": started, "ends": ended, "compared": len(expected), "torn": torn}
-    return Outcome(died, failures, {**more, "undisturbed_seconds": round(usual, 1)})
+        while not last and (ended is None or ended.status is None):
+            last, before = died == count, _stamps(place)
+            ended = run(command, (patience(usual) if last else draw.uniform(0, usual), signal.SIGKILL))
+            starts += 1
+            if ended.status is None and not last:
+                died += 1
+                wrote += _stamps(place) != before
+        if ended.status == 0:
+            wrong, broken = compare(asked, expected, place, ended.out)
+            ends, torn = ends + 1, torn + broken
+        else:
+            wrong = f"status {ended.status}: {tail(ended.err)}"
+        if wrong:
+            failures.append(f"{name}, folder {number}: {wrong}")
+        number += 1
+    counted = {"starts": starts, "wrote": wrote, "ends": ends, "compared": len(expected), "torn": torn}
+    return Outcome(died, failures, {"command": name, **counted, "undisturbed_seconds": round(usual, 1)})
 
 
 FIGURE = Figure(
