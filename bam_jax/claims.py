@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     results.refuse_file(given.runs)
     if given.out:
         files.keep_other(given.out, f"# {claims.load(given.claims).title}\n")
-        if given.out.exists() and claims_page.of_scale(given.scale) not in given.out.read_text():
+        if given.out.exists() and claims_page.of_scale(given.scale).encode() not in files.read_small(given.out):
             raise errors.UserError(f"{given.out} is of another scale than --scale={given.scale}; give another path")
     text = claims_page.to_markdown(given.claims, given.runs, given.scale)
     if given.out:

@@ -109,7 +109,7 @@ def check(path: Path) -> None:
     Raises:
         UserError: it lacks the table, or has another.
     """
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     if table() not in text and table(SHORT) not in text:
         raise UserError(
             f"{path} lacks the table of methods as the code has it: paste what python -m bam_jax.methods prints"
