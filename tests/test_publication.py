@@ -26,15 +26,22 @@ def build(target, source, folder):
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
-    """The contents of the wheel that the sdist builds, as installers lay them out."""
-    folders = [tmp_path_factory.mktemp(name) for name in ("sdist", "source", "wheel", "unpacked")]
+def wheel(tmp_path_factory):
+    """The wheel that the sdist builds."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("sdist", "source", "wheel")]
     with tarfile.open(build("sdist", ROOT, folders[0])) as archive:
         archive.extractall(folders[1], filter="data")
     (source,) = folders[1].iterdir()
-    with zipfile.ZipFile(build("wheel", source, folders[2])) as archive:
-        archive.extractall(folders[3])
-    return folders[3]
+    return build("wheel", source, folders[2])
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory):
+    """The contents of the wheel, as installers lay them out."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
 
 
 def files(folder):
@@ -90,10 +97,9 @@ def test_workflows_run_targets_that_there_are():
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
+def fresh(wheel, tmp_path_factory):
     """A Python with the wheel and what it asks for, in the versions of the lock file, and nothing of a contributor's."""
     folder, uv = tmp_path_factory.mktemp("fresh"), Path(sys.prefix) / "bin" / "uv"
-    wheel = build("wheel", ROOT, folder / "dist")
     extras = ("train", "figures")
     locked = ["--locked", "--no-emit-project", *(f"--extra={extra}" for extra in extras)]
     python = folder / "env" / "bin" / "python"
@@ -130,9 +136,14 @@ def test_it_runs_without_the_clone(fresh, tmp_path):
     assert "accuracy" in run("-m", "bam_jax.evaluate", "--run=run", "--eval=passkey", "--lengths=32", "--depths=1")
     assert "wrote" in run("-m", "bam_jax.report", ".")
     (tmp_path / "small.py").write_text(
-        "from bam_jax.experiments.experiment import Experiment, Row\n"
-        "def get_experiment():\n"
-        "    return Experiment('small', (Row('one', 'tiny.py', {}, seeds=(0,), evaluations=()),))\n"
+        "from bam_jax.evals.passkey import Passkey\n"
+        "from bam_jax.experiments.experiment import Column, Row, Table, tabled\n"
+        "def get_experiment(scale):\n"
+        "    table = Table('Table 1', (Column('32', Passkey((32,), depths=2)),), {'one': ('0.5',)})\n"
+        "    return tabled('Small', [Row('one', 'tiny.py')], [table], shared=False)\n"
     )
     run("-m", "bam_jax.sweep", "small.py", "--runs=runs", "--jobs=1")
-    assert "wrote" in run("-m", "bam_jax.report", "runs")
+    assert "| one | 0.0 (0.5) 1 seed |" in run("-m", "bam_jax.tables", "small.py", "--runs=runs", "--format=markdown")
+    assert "# Small" in run("-m", "bam_jax.tables", "small.py", "--runs=runs")
+    assert {path.suffix for path in (tmp_path / "runs" / "tables").iterdir()} == {".csv", ".html", ".md"}
+    assert "wrote" in run("-m", "bam_jax.report", "runs", "small.py")

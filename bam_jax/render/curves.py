@@ -15,6 +15,8 @@ MANY = 12
 """Curves that a figure over lengths has room for."""
 NAME = 28
 """Characters of a curve's name."""
+REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.7, "linestyle": (0, (1, 2))}
+"""The look of a line that no method has made."""
 
 
 class Seed(NamedTuple):
@@ -67,13 +69,13 @@ def passkey(curves: Curves, context: int, beside: Mapping[int, float] | None = N
     Source: BAM, figure 2.
     """
     shown = _best(curves, largest=True)
-    figure, axes = _lines(shown, context, len(curves) - len(shown))
+    places = sorted(beside or ())
+    others = {"beside the question": (places[-1], beside[places[-1]])} if beside else {}
+    figure, axes = _lines(shown, context, _more(len(curves) - len(shown)), *others)
     axes.set(ylim=(-0.03, 1.03), ylabel="accuracy")
     if beside:
-        places = sorted(beside)
-        axes.plot(places, [beside[at] for at in places], color=INK, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
-        axes.text(places[0], beside[places[0]] + 0.015, "keys beside the question", fontsize=7.5, va="bottom")
-    _name(axes, shown, len(curves) - len(shown))
+        axes.plot(places, [beside[at] for at in places], zorder=1, **REFERENCE)
+    _name(axes, shown, len(curves) - len(shown), others)
     return figure
 
 
@@ -88,7 +90,7 @@ def perplexity(curves: Curves, context: int) -> Figure:
     Source: BAM, figure 6.
     """
     shown = _best(curves, largest=False)
-    figure, axes = _lines(shown, context, len(curves) - len(shown))
+    figure, axes = _lines(shown, context, _more(len(curves) - len(shown)))
     axes.set_yscale("log")
     axes.set_ylabel("perplexity (per character or token)")
     figure.subplots_adjust(left=0.14)  # numbers of three digits and more
@@ -225,12 +227,11 @@ def _best(curves: Curves, *, largest: bool) -> Curves:
     return {label: curve for label, curve in curves.items() if label in kept}
 
 
-def _lines(curves: Curves, context: int, left_out: int) -> tuple[Figure, Axes]:
-    """Curves over lengths on a logarithmic axis, with room for their names at the right."""
+def _lines(curves: Curves, context: int, *others: str) -> tuple[Figure, Axes]:
+    """Curves over lengths on a logarithmic axis, with room at the right for their names and for other words."""
     figure = sheet(3.3, layout=None)
     axes = figure.add_subplot()
-    names = max((len(plain(label, NAME)) for label in curves), default=0)
-    names = max(names, len(_more(left_out)))
+    names = max(len(plain(label, NAME)) for label in (*curves, *others, ""))
     figure.subplots_adjust(left=0.1, right=1 - (0.65 + 0.062 * names) / SIZE, bottom=0.19, top=0.97)
     looks = _looks(curves)
     for label, curve in curves.items():
@@ -274,18 +275,21 @@ def _more(left_out: int) -> str:
     return f"{left_out} more in the table" if left_out else ""
 
 
-def _name(axes: Axes, curves: Curves, left_out: int) -> None:
+def _name(axes: Axes, curves: Curves, left_out: int, others: Mapping[str, tuple[float, float]] | None = None) -> None:
     """Writes the curves' names at the right in the order of their ends, each with a piece of its line, and how many are left out.
 
     A name stands at the height of its curve's end where there is room. No line leads to it: that would look like a curve.
+
+    Args:
+        axes: with the curves.
+        curves: by name.
+        left_out: curves that are not drawn.
+        others: the ends of lines of reference, by name.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
-    ends = []
-    for label, curve in curves.items():
-        last = curve.lengths[-1]
-        value = curve.middle(last)
-        ends.append((to_axes.transform((last, value))[1], label))
-    ends.sort()
+    last = {label: (curve.lengths[-1], curve.middle(curve.lengths[-1])) for label, curve in curves.items()}
+    looks = _looks(curves) | dict.fromkeys(others or {}, REFERENCE)
+    ends = sorted((to_axes.transform(end)[1], label) for label, end in (last | dict(others or {})).items())
     # From the lowest name up each keeps its distance from the one below; from the highest down all stay within the figure.
     gap = min(0.075, 1 / max(len(ends), 1))
     heights = [height for height, _ in ends]
@@ -295,7 +299,6 @@ def _name(axes: Axes, curves: Curves, left_out: int) -> None:
     for k in reversed(range(len(heights))):
         heights[k] = limit = min(heights[k], limit)
         limit -= gap
-    looks = _looks(curves)
     for height, (_, label) in zip(heights, ends, strict=True):
         piece = {"transform": axes.transAxes, "clip_on": False, "markevery": [1], **looks[label]}
         axes.plot((1.02, 1.06, 1.1), [height] * 3, **piece)
