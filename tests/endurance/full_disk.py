@@ -1,8 +1,9 @@
-"""A disk that is full at each page that a command takes: a file system in memory with room for n pages or files, for each n.
+"""A disk that is full at each page or file that a command takes: a file system in memory with room for n of them, for each n.
 
-A command that finds no room ends in one line with status 2. What was there before stays, and with more room the same command
-goes on to what an undisturbed one leaves. Records grow, a training's configuration is renewed and its checkpoints come and go:
-these may be others. A sweep may end with 1, since its runs are processes of their own.
+Of a command that takes more than 30 of them in all ("places"), 30 are drawn ("tried"). A command that finds no room ends in one
+line with status 2. A file that was there before stays, or is what an undisturbed command makes of it; records may have grown.
+With more room the same command goes on to what an undisturbed one leaves. A sweep may end with 1, since its runs are processes of
+their own; none of their logs has a traceback. At most of the places the disk is full before the command ends ("ended full").
 """
 
 import contextlib
@@ -21,10 +22,10 @@ from endurance.figures import Figure, Outcome, Unavailable
 from bam_jax import evaluate, sweep, train
 from bam_jax.report import __main__ as report
 from bam_jax.system import jsonl
-from bam_jax.training import run_folder
+from bam_jax.system.errors import UserError
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-ROOM = 2**26  # bytes, enough for all
+ENOUGH = f"size={2**26},nr_inodes=100000"
 EXPERIMENT = """
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments.experiment import Experiment, Row
@@ -40,11 +41,12 @@ class Case:
     """A command that writes.
 
     Args:
-        argv: by the folder that is on the small disk, and that of what it reads.
         main: of the command.
-        before: puts into the folder what is there before.
+        argv: by the folder that is on the small disk, and that of what it reads.
+        before: puts into the folder what is there before, by the number of a beginning.
         left: what it leaves, as texts by name.
         statuses: with which it ends where there is no room; a sweep ends with 1, and its row's log has the line.
+        beginnings: the number of those that are tried.
         alone: whether it runs in a process of its own, as what libraries leave behind an error is said by the next one.
     """
 
@@ -53,6 +55,7 @@ class Case:
     before: Callable[[Path, Path, int], None]
     left: Callable[[Path], Mapping[str, str]]
     statuses: tuple[int, ...] = (0, 2)
+    beginnings: int = 2
     alone: bool = False
 
     def run(self, disk: Path, given: Path, cache: Path) -> commands.Ended:
@@ -75,17 +78,13 @@ def _begun(disk: Path, given: Path, number: int) -> None:
 
 
 def _padded(disk: Path, given: Path, number: int) -> None:
-    """A run, and a record of something else: the end of its page is in the midst of another record each time."""
+    """A run, and a record of something else that leaves less of its page than the new records take: each time other bytes."""
     shutil.copytree(given / "decoder", disk / "run", ignore=shutil.ignore_patterns("results.jsonl"))
     known = json.loads((disk / "run" / "tokenizer" / "identity.json").read_text())["hash"]
-    common = {"eval": "another", "length": 64, "depth": None, "value": 1.0, "unit": "u", "first": 0, "n": 1, "step": 3}
-    record = common | {
-        "overrides": {},
-        "seconds": 0.5,
-        "commit": "abc",
-        "tokenizer": known,
-        "task": "x" * (PAGE - 240 - 40 * number),
-    }
+    record = {"eval": "another", "length": 64, "depth": None, "value": 1.0, "unit": "u", "first": 0, "n": 1, "step": 3}
+    record |= {"overrides": {}, "seconds": 0.5, "commit": "abc", "tokenizer": known, "task": ""}
+    left = 16 + 48 * number
+    record["task"] = "x" * (PAGE - left - len(jsonl.line(record)))
     (disk / "run" / "results.jsonl").write_text(jsonl.line(record) + "\n")
 
 
@@ -94,6 +93,12 @@ def _reported(disk: Path, given: Path, number: int) -> None:
     shutil.copytree(given / "runs", disk / "runs")
     if number % 2:
         (disk / "runs" / "report.md").write_text("before\n")
+
+
+def _swept(disk: Path, given: Path, number: int) -> None:
+    """Nothing, or the folder of an experiment whose run is trained and not evaluated."""
+    if number % 2:
+        shutil.copytree(given / "runs", disk / "runs", ignore=shutil.ignore_patterns("results.jsonl", "logs"))
 
 
 def _state(disk: Path) -> dict[str, str]:
@@ -109,7 +114,8 @@ CASES = {
             *(f"--run={disk / 'run'}", "--eval=perplexity", f"--lengths={LENGTHS}", "--tokens=64", "--no-progress"),
         ],
         _padded,
-        lambda disk: {name: line for name, line in kills.records(disk, "").items() if "another" not in line},
+        lambda disk: kills.records(disk, ""),
+        beginnings=30,
     ),
     "train": Case(
         train.main,
@@ -122,12 +128,12 @@ CASES = {
         report.main,
         lambda disk, given: [str(disk / "runs")],
         _reported,
-        lambda disk: {name: "" for name in commands.snapshot(disk) if not name.startswith(".")},
+        commands.snapshot,
     ),
     "sweep": Case(
         sweep.main,
         lambda disk, given: [str(given / "one.py"), f"--runs={disk / 'runs'}", "--jobs=1"],
-        lambda disk, given, number: None,
+        _swept,
         lambda disk: kills.records(disk, ""),
         (0, 1, 2),
         alone=True,
@@ -138,21 +144,16 @@ CASES = {
 @contextlib.contextmanager
 def mounted(place: Path) -> Iterator[Callable[[str], None]]:
     """A file system in memory at a folder; gives a function that sets its size, as in "size=4096" or "nr_inodes=9"."""
-
-    def mount(options: str) -> None:
-        made = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "none", str(place)], capture_output=True, text=True
+    mount = lambda options, **how: subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], **how)
+    first = mount(ENOUGH, capture_output=True, text=True)
+    if first.returncode:
+        raise Unavailable(
+            f"it mounts a small file system, as root or below `unshare --map-root-user --mount`: {first.stderr.strip()}"
         )
-        if made.returncode:
-            raise Unavailable(
-                f"it mounts a small file system, as root or below `unshare --map-root-user --mount`: {made.stderr.strip()}"
-            )
-
-    mount(f"size={ROOM}")
     try:
-        yield lambda options: mount(f"remount,{options}")
+        yield lambda options: mount(f"remount,{options}", check=True)
     finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def _inputs(folder: Path, name: str) -> None:
@@ -166,7 +167,7 @@ def _inputs(folder: Path, name: str) -> None:
     if name == "evaluate":
         made.well(train.main, [option, f"--workdir={folder / 'decoder'}", "--no-progress"])
     (folder / "one.py").write_text(EXPERIMENT.format(config=option.partition("=")[2]))
-    if name == "report":
+    if name in ("report", "sweep"):
         made.well(sweep.main, [str(folder / "one.py"), f"--runs={folder / 'runs'}", "--jobs=1"])
 
 
@@ -176,6 +177,35 @@ def used(disk: Path) -> tuple[int, int]:
     return about.f_blocks - about.f_bfree, about.f_files - about.f_ffree
 
 
+def _lost(before: Mapping[str, bytes], whole: Mapping[str, bytes], disk: Path) -> str:
+    """A complaint about a file that is neither as it was, nor grown as records do, nor as an undisturbed command leaves it."""
+    after = made.contents(disk)
+    for name, was in before.items():
+        grown = name.endswith(".jsonl") and name in after and after[name].startswith(was)
+        if not grown and after.get(name) not in (was, whole.get(name)):
+            return f"{name} is {'another' if name in after else 'gone'}"
+    return ""
+
+
+def _logged(disk: Path) -> str:
+    """A complaint about a log of a sweep's run that has a traceback."""
+    logs = [path.read_text(errors="replace") for path in sorted(disk.rglob("logs/*.log"))]
+    return next((f"a row's traceback: {log.strip()[-300:]}" for log in logs if "Traceback" in log), "")
+
+
+def _unlike(ended: commands.Ended, case: Case, disk: Path, expected: Mapping[str, str]) -> str:
+    """A complaint about a command that has room and does not leave what an undisturbed one does."""
+    wrong = commands.complaint(ended, (0,))
+    if wrong:
+        return f"with more room: {wrong}"
+    try:
+        found = case.left(disk)
+    except UserError as error:
+        return f"what it leaves cannot be read: {error}"
+    differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
+    return f"it leaves something else: {differing[0]}" if differing else ""
+
+
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Fills the disk of a command at so many places, or at all of them; see `figures.Figure`.
 
@@ -183,71 +213,58 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         seed: the number of the command.
     """
     name = list(CASES)[seed]
-    case, given, disk, failures = CASES[name], folder / "given", folder / "disk", []
+    case, given, disk, compiled = CASES[name], folder / "given", folder / "disk", folder / "compiled"
     given.mkdir()
     disk.mkdir()
     with mounted(disk) as resize:
         _inputs(given, name)
 
         def fresh(number: int) -> tuple[int, int]:
-            resize(f"size={ROOM},nr_inodes=100000")
+            resize(ENOUGH)
             for path in disk.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             case.before(disk, given, number)
             return used(disk)
 
-        expected, limits = {}, []
-        for number in (0, 1):
+        expected, whole, limits = [], [], []
+        for number in range(min(case.beginnings, count)):
             pages, inodes = fresh(number)
-            first = case.run(disk, given, folder / "compiled")
-            assert first.status == 0, first.err
-            expected[number] = case.left(disk)
+            undisturbed = case.run(disk, given, compiled)
+            assert undisturbed.status == 0, undisturbed.err
+            expected.append(case.left(disk))
+            whole.append(made.contents(disk))
             more_pages, more_inodes = used(disk)
             limits += [(number, f"size={(pages + n) * PAGE}") for n in range(max(1, more_pages - pages))]
-            limits += [(number, f"nr_inodes={inodes + n}") for n in range(more_inodes - inodes)]
-        places = len(limits)
-        if name == "evaluate":
-            limits = [(number, "here") for number in range(28)]
-        if count < len(limits):
-            limits = sorted(random.Random(seed).sample(limits, count))
-        full = 0
-        for number, limit in limits:
-            pages, _ = fresh(number)
-            before = commands.snapshot(disk)
-            resize(f"size={pages * PAGE}" if limit == "here" else limit)
-            ended = case.run(disk, given, folder / "compiled")
-            wrong = commands.complaint(ended, case.statuses)
+            if number < 2:  # the others take as many files
+                limits += [(number, f"nr_inodes={inodes + n}") for n in range(more_inodes - inodes)]
+        tried = sorted(random.Random(seed).sample(limits, min(count, len(limits))))
+        full, failures = 0, []
+        for number, limit in tried:
+            fresh(number)
+            before = made.contents(disk)
+            resize(limit)
+            ended = case.run(disk, given, compiled)
             full += ended.status != 0
-            changed = [path for path, bits in before.items() if commands.snapshot(disk).get(path) != bits]
-            changed = [
-                path for path in changed if not path.endswith((".jsonl", "config.json")) and "checkpoints/" not in path
-            ]
-            resize(f"size={ROOM},nr_inodes=100000")
-            if not wrong and ended.status and changed and name != "sweep":
-                wrong = f"{changed[0]} is another"
-            if not wrong and name == "train" and number and run_folder.latest_step(disk / "run") < 2:
-                wrong = "the last good checkpoint is gone"
-            again = case.run(disk, given, folder / "compiled")
-            if not wrong and again.status != 0:
-                wrong = f"with more room it ends with {again.status}: {again.err[-300:]}"
+            wrong = commands.complaint(ended, case.statuses) or _logged(disk) or _lost(before, whole[number], disk)
+            resize(ENOUGH)
             if not wrong:
-                found = case.left(disk)
-                first = expected[number % 2]
-                differing = [key for key in first.keys() | found.keys() if first.get(key) != found.get(key)]
-                if differing and not (name == "evaluate" and set(found.values()) == set(first.values())):
-                    wrong = f"it leaves something else: {sorted(differing)[0]}"
+                again = case.run(disk, given, compiled)
+                wrong = _unlike(again, case, disk, expected[number]) or _lost(before, whole[number], disk)
             if wrong:
-                failures.append(f"{name}, {limit}, {number}: {wrong}")
-    return Outcome(len(limits), failures, {"command": name, "places": places, "ended_full": full})
+                failures.append(f"{name}, {limit}, beginning {number}: {wrong}")
+    if 2 * full <= len(tried):
+        failures.append(f"{name}: the disk was full at {full} of {len(tried)} places only")
+    more = {"command": name, "places": len(limits), "tried": len(tried), "ended_full": full}
+    return Outcome(len(tried), failures, more)
 
 
 FIGURE = Figure(
     what="a full disk, at the pages and files that train, evaluate, report and sweep take: one line, what was there stays, "
     "with room the same command goes on to the same",
     unit="places",
-    wanted=118,  # of evaluate there are 28
+    wanted=30 * len(CASES),
     part=30,
     short=2,
-    minutes=40,
+    minutes=60,
     measure=measure,
 )

@@ -1,6 +1,7 @@
-"""Files of every format that commands read, damaged: texts, records, columns, tokenizers, prepared folders, weights, queries.
+"""Files of every format that commands read, damaged: texts, columns, tokenizers, prepared folders, weights, rankings, records.
 
-A file that cannot be read ends the command in one line with status 2, and no file that it reads is another afterwards.
+A file that cannot be read ends the command in one line with status 2, and no file that it reads is another afterwards. Each
+format is read undamaged as well: it is not refused, or with the words that are known of it.
 """
 
 import dataclasses
@@ -12,14 +13,18 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import zstandard
-from endurance import commands
+from endurance import commands, made
 from endurance.figures import ROOT, Figure, Outcome
+from safetensors.numpy import save
 
-from bam_jax import claims, generate, retrieve, sweep
+from bam_jax import claims, generate, methods, retrieve, sweep, tables
+from bam_jax.analysis.methods import table
 from bam_jax.convert import __main__ as convert
 from bam_jax.data import inspect, make_retrieval, prepare
-from bam_jax.training import bundled
+from bam_jax.experiments import record_file
+from bam_jax.training import bundled, run_folder
 
 EXPERIMENT = f"""
 from bam_jax.evals.passkey import Passkey
@@ -30,14 +35,28 @@ def get_experiment():
     asked = (Passkey((64, 256), depths=5),)
     return Experiment("Two", (Row("BAM", {str(ROOT / "configs" / "quickstart.py")!r}, {{"steps": 40}}, (0, 1), asked),))
 """
+TABLED = """
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Column, Row, Table, tabled
+
+
+def get_experiment():
+    columns = (Column("text", Perplexity((16,), tokens=64)),)
+    return tabled("A paper", [Row("BAM", {config!r}, {{}})], [Table("Table 1", columns, {{"BAM": ("9.0",)}})])
+"""
 CLAIMS = """
 from bam_jax.experiments.claims import Claim
 
 NOTES = ()
 get_claims = lambda: {"Invented": []}
 """
+PROBLEM = ("corpus.jsonl", "queries.jsonl", "qrels.tsv")
 NO_RUN = "/none is not a run"
-"""The end of a command that reads its files before it looks for the run, which the harness does not give it."""
+"""The refusal of a command that reads its files before it looks for the run, which the harness does not give it."""
+REFUSED = {"b.parquet": "is of dictionary", "c.parquet": "is of int64"}
+"""Words of the refusals of columns that are none of texts."""
+
+Call = Callable[[Path, Path], tuple[commands.Main, list[str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,34 +66,49 @@ class Format:
     Args:
         files: by their names in the folder; one of them is damaged.
         command: takes the folder of the files and one to write to; gives a command's main and its arguments.
+        refusal: words of the line with which the files are refused as they are; "": they are not.
+        renewed: whether the command writes the files again, where it does not refuse them.
     """
 
     files: dict[str, bytes]
-    command: Callable[[Path, Path], tuple[commands.Main, list[str]]]
+    command: Call
+    refusal: str = ""
+    renewed: bool = False
 
 
-def _prepare(name: str = "", tokenizer: str = "byte") -> Callable[[Path, Path], tuple[commands.Main, list[str]]]:
+def _prepare(name: str, tokenizer: str = "byte") -> Call:
     return lambda given, out: (
         prepare.main,
         [
-            *(f"--source={given / (name or 'in.jsonl')}", f"--tokenizer={tokenizer.format(given)}"),
+            *(f"--source={given / name}", f"--tokenizer={tokenizer.format(given)}"),
             *(f"--out={out / 'made'}", "--workers=0", "--shard-tokens=900"),
         ],
     )
 
 
-def _retrieve(given: Path, out: Path) -> tuple[commands.Main, list[str]]:
-    """Reads the problem, and ends at the run that is not there."""
-    asked = [
-        f"--corpus={given / 'corpus.jsonl'}",
-        f"--queries={given / 'queries.jsonl'}",
-        f"--qrels={given / 'qrels.tsv'}",
-    ]
-    return retrieve.main, [f"--run={out / 'none'}", *asked, "--lengths=16", f"--out={out / 'ranked'}"]
+def _convert(layout: str, *options: str) -> Call:
+    return lambda given, out: (
+        convert.main,
+        [f"--layout={layout}", f"--source={given}", f"--run={out / 'run'}", *options],
+    )
+
+
+def _retrieve(problem: Path, run: Path, out: Path) -> tuple[commands.Main, list[str]]:
+    asked = [f"--{name}={problem / file}" for name, file in zip(("corpus", "queries", "qrels"), PROBLEM, strict=True)]
+    return retrieve.main, [f"--run={run}", *asked, "--lengths=16", f"--out={out}", "--no-progress"]
 
 
 def _inspect(given: Path, out: Path) -> tuple[commands.Main, list[str]]:
     return inspect.main, [str(given), "--config.context=16", "--no-plot", "--rows=1"]
+
+
+def _problem(texts: list[str]) -> dict[str, bytes]:
+    """Documents, queries and judgements."""
+    lines = lambda records: "".join(json.dumps(record) + "\n" for record in records).encode()
+    corpus = lines({"_id": f"d{n}", "text": text, "title": ""} for n, text in enumerate(texts))
+    queries = lines({"_id": f"q{n}", "text": texts[n][:9]} for n in range(9))
+    judged = "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(9))
+    return dict(zip(PROBLEM, (corpus, queries, judged.encode()), strict=True))
 
 
 @functools.cache
@@ -85,66 +119,87 @@ def formats(folder: Path) -> dict[str, Format]:
         folder: where what takes a command is made.
     """
     shared = commands.of_test("data/test_fuzz")
-    found = {}
-    for name, contents in shared.SOURCES.items():
-        suffix = name.partition(".")[2]
-        found.setdefault(suffix, Format({name: contents}, _prepare(name)))
-        if suffix in ("txt", "jsonl", "tokens"):
-            for packing, packed in ((".gz", gzip.compress(contents)), (".zst", zstandard.compress(contents))):
-                found[f"{suffix}{packing}"] = Format({name + packing: packed}, _prepare(name + packing))
+    sources = {**shared.SOURCES, "a.raw": shared.WIKI}
+    texts = {name: contents for name, contents in sources.items() if not name.endswith(".parquet")}
+    sources |= {f"{name}.gz": gzip.compress(contents) for name, contents in texts.items()}
+    sources |= {f"{name}.zst": zstandard.compress(contents) for name, contents in texts.items()}
+    found = {
+        name: Format({name: contents}, _prepare(name), REFUSED.get(name, "")) for name, contents in sources.items()
+    }
     for kind, files in shared.vocabularies().items():
         name = {"bpe": "bpe:{}/tokenizer.json", "bert": "bert:{}/vocab.txt", "gpt2": "gpt2:{}"}[kind]
         found[f"{kind} tokenizer"] = Format({**files, "in.jsonl": shared.LINES}, _prepare("in.jsonl", name))
-    (folder / "in.jsonl").write_bytes(shared.LINES)
-    main, argv = _prepare("in.jsonl")(folder, folder)
-    assert commands.call(main, argv).status == 0
-    whole = {path.relative_to(folder / "made").as_posix(): path.read_bytes() for path in _files(folder / "made")}
-    found["prepared folder"] = Format(whole, _inspect)
-    quickstart = bundled.FOLDER / "quickstart"
-    weights = {path.relative_to(quickstart).as_posix(): path.read_bytes() for path in _files(quickstart)}
-    weights = {
-        name: contents
-        for name, contents in weights.items()
-        if "/" in name or name in ("config.json", "model.safetensors")
-    }
+    made.put(folder, {"in.jsonl": shared.LINES, "claims.py": CLAIMS.encode(), **_problem(shared.TEXTS)})
+    made.well(*_prepare("in.jsonl")(folder, folder))
+    found["prepared folder"] = Format(made.contents(folder / "made"), _inspect)
+    weights = made.contents(bundled.FOLDER / "quickstart")
+    weights = {name: weights[name] for name in weights if "/" in name or name in ("config.json", "model.safetensors")}
     found["exported weights"] = Format(
         weights, lambda given, out: (convert.main, [f"--run={given}", f"--export={out / 'exported'}"])
     )
-    corpus = [{"_id": f"d{n}", "text": text, "title": ""} for n, text in enumerate(shared.TEXTS)]
-    queries = [{"_id": f"q{n}", "text": shared.TEXTS[n][:9]} for n in range(9)]
-    judged = "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(9))
-    lines = lambda records: "".join(json.dumps(record) + "\n" for record in records).encode()
-    problem = {"corpus.jsonl": lines(corpus), "queries.jsonl": lines(queries), "qrels.tsv": judged.encode()}
-    found["retrieval problem"] = Format(problem, _retrieve)
+    theirs, draw = commands.of_test("convert/test_convert"), np.random.default_rng(0)
+    byte = "--config.data.tokenizer=byte"
+    bam = {"args.json": json.dumps(theirs.bam_args("bam_ssmax")).encode()}
+    bam["model.safetensors"] = save(theirs.bam_weights(draw, "bam_ssmax"))
+    found["BAM's weights"] = Format(bam, _convert("bam", byte))
+    found["CABLE's weights"] = Format({"model.safetensors": save(theirs.cable_weights(draw))}, _convert("cable", byte))
+    bert = made.contents(ROOT / "tests" / "convert" / "bert_golden")
+    bert = {name: bert[name] for name in ("config.json", "model.safetensors", "vocab.txt")}
+    found["BERT's weights"] = Format(bert, _convert("bert"))
+    made.put(folder / "bert", bert)
+    made.well(*_convert("bert")(folder / "bert", folder))
+    made.well(*_retrieve(folder, folder / "run", folder / "ranked"))
+    found["retrieval problem"] = Format(
+        _problem(shared.TEXTS), lambda given, out: _retrieve(given, folder / "run", out / "ranked")
+    )
+    ranked = {name: bits for name, bits in made.contents(folder / "ranked").items() if not name.endswith(".run")}
+    found["rankings"] = Format(ranked, lambda given, out: _retrieve(folder, folder / "run", given), renewed=True)
     told = [{"text": " ".join(f"The tale {n} goes on for {at} days and ends." for at in range(40))} for n in range(30)]
     found["documents to question"] = Format(
-        {"in.jsonl": lines(told)},
+        {"in.jsonl": "".join(json.dumps(record) + "\n" for record in told).encode()},
         lambda given, out: (make_retrieval.main, [f"--source={given / 'in.jsonl'}", f"--out={out / 'problem'}"]),
     )
     found["prompt"] = Format(
         {"prompt.txt": "".join(shared.TEXTS[:3]).encode()},
         lambda given, out: (generate.main, [f"--run={out / 'none'}", f"--file={given / 'prompt.txt'}"]),
+        NO_RUN,
     )
     found["experiment"] = Format(
         {"two.py": EXPERIMENT.encode()},
         lambda given, out: (sweep.main, [str(given / "two.py"), "--print", f"--runs={out / 'runs'}"]),
     )
-    found["claims"] = Format(
-        {"claims.py": CLAIMS.encode()},
-        lambda given, out: (claims.main, [str(given / "claims.py"), f"--runs={out / 'runs'}", "--scale=toy"]),
+    run = made.common() / "run"
+    small = shutil.copy(
+        made.configuration(made.common()).partition("=")[2], folder
+    )  # that one is written again by others
+    (folder / "tabled.py").write_text(TABLED.format(config=str(small)))
+    record_file.append(folder / "kept.jsonl", run, "run", run_folder.read_config(run))
+    kept = [str(folder / "tabled.py"), "--format=markdown", f"--runs={folder / 'runs'}"]
+    found["records of an experiment"] = Format(
+        {"kept.jsonl": (folder / "kept.jsonl").read_bytes()},
+        lambda given, out: (tables.main, [*kept, f"--records={given / 'kept.jsonl'}"]),
+    )
+    judge = lambda file, *options: (claims.main, [str(file), f"--runs={folder / 'runs'}", "--scale=toy", *options])
+    found["claims"] = Format({"claims.py": CLAIMS.encode()}, lambda given, out: judge(given / "claims.py"))
+    made.well(*judge(folder / "claims.py", f"--out={folder / 'claims.md'}"))
+    found["page of claims"] = Format(
+        {"claims.md": (folder / "claims.md").read_bytes()},
+        lambda given, out: judge(folder / "claims.py", f"--out={given / 'claims.md'}"),
+        renewed=True,
+    )
+    found["page of methods"] = Format(
+        {"methods.md": table().encode()}, lambda given, out: (methods.main, [f"--check={given / 'methods.md'}"])
     )
     return found
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-
-
 def spoilt(contents: bytes, chance: random.Random) -> bytes:
-    """The bytes of a file with some of them flipped, cut away, put in or repeated; or other ones; or a field's value changed."""
+    """Other bytes than a file's: some flipped, cut away, put in or repeated; a field's value changed; or all of them others."""
     damage = commands.of_test("test_damage")
     made = bytearray(contents)
-    for _ in range(chance.randint(1, 3)):
+    left = chance.randint(1, 3)
+    while left > 0 or made == contents:
+        left -= 1
         at = chance.randrange(len(made) + 1)
         match chance.choice(["flip", "flip", "cut", "end", "insert", "repeat", "all", "field", "field"]):
             case "flip" if at < len(made):
@@ -165,8 +220,12 @@ def spoilt(contents: bytes, chance: random.Random) -> bytes:
 
 
 def _field_changed(contents: bytes, value: str, chance: random.Random) -> bytes:
-    """A line of JSON, or the file as a whole, with another value in one place; anything else as it is."""
+    """A line of JSON, the head of weights, or the file as a whole, with another value in one place; anything else as it is."""
     damage = commands.of_test("test_damage")
+    end = 8 + int.from_bytes(contents[:8], "little")
+    if contents[8:9] == b"{" and end <= len(contents):  # safetensors: the size of its head, that, and the arrays
+        head = _field_changed(contents[8:end], value, chance)
+        return len(head).to_bytes(8, "little") + head + contents[end:]
     pieces = [contents] if contents.startswith(b"{\n") else contents.splitlines(keepends=True)
     number = chance.randrange(max(1, len(pieces)))
     try:
@@ -187,7 +246,8 @@ def _field_changed(contents: bytes, value: str, chance: random.Random) -> bytes:
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Damages so many files of each format; see `figures.Figure`."""
     (folder / "common").mkdir()
-    known, failures, refused = formats(folder / "common"), [], dict.fromkeys(formats(folder / "common"), 0)
+    known, failures = formats(folder / "common"), []
+    refused = dict.fromkeys(known, 0)
     given, out = folder / "given", folder / "out"
     cases = [(name, None) for name in known]
     cases += [(list(known)[number % len(known)], number) for number in range(count)]
@@ -195,20 +255,20 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         chance = random.Random(f"{seed} {number}")
         file = chance.choice(sorted(known[name].files))
         contents = known[name].files[file] if number is None else spoilt(known[name].files[file], chance)
-        for path, whole in known[name].files.items():
-            (given / path).parent.mkdir(parents=True, exist_ok=True)
-            (given / path).write_bytes(contents if path == file else whole)
+        made.put(given, known[name].files | {file: contents})
         out.mkdir()
         before = commands.snapshot(given)
         ended = commands.call(*known[name].command(given, out))
         wrong = commands.complaint(ended)
-        if number is None and ended.status and NO_RUN not in ended.err:
-            wrong = f"refused as it is: {ended.err}"
-        if not wrong and commands.snapshot(given) != before:
+        refusal = known[name].refusal
+        as_known = refusal in ended.err if refusal else ended.status == 0
+        if not wrong and number is None and not as_known:
+            wrong = f"undamaged, it ends with {ended.status}: {ended.err}"
+        if not wrong and (ended.status or not known[name].renewed) and commands.snapshot(given) != before:
             wrong = "a file that is read is another afterwards"
         if wrong:
             failures.append(f"{name}, {file}, seed {seed}, case {number}: {wrong}")
-        refused[name] += number is not None and ended.status == 2 and NO_RUN not in ended.err
+        refused[name] += number is not None and ended.status == 2 and not as_known
         shutil.rmtree(given)
         shutil.rmtree(out)
     return Outcome(count, failures, {"formats": len(known), "refused": refused})
@@ -219,7 +279,7 @@ FIGURE = Figure(
     unit="files",
     wanted=2000,
     part=250,
-    short=20,
+    short=32,
     minutes=10,
     measure=measure,
 )

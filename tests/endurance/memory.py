@@ -1,8 +1,9 @@
 """Memory, descriptors and threads of a long training: they are at its end what they were after its first tenth.
 
-The training is a process of its own, which gives the memory that it has freed back to the system before each look: a leak would fill
-that first, and not be seen. The least of the second tenth of the steps is held against the least of the last. Resident
-memory may grow by 32 MiB, descriptors and threads by 4. The record has the slope of the memory over all tenths but the first, by least squares.
+The training is a process of its own, which gives the memory that it has freed back to the system before each look: a leak would
+fill that first, and not be seen. The least of the second tenth of the steps is held against the least of the last. Resident
+memory may grow by 32 MiB, descriptors and threads by 4. The record has the slope of the memory over all tenths but the first, by
+least squares.
 """
 
 import ctypes

@@ -22,7 +22,7 @@ from bam_jax.system import errors
 from bam_jax.training import run_folder
 
 STEPS = 3000
-"""Steps that take about as long as the imports and the compilation before them: half of the signals come after a step."""
+"""Steps that take about as long as the imports and the compilation before them: about a third of the signals come after one."""
 SAVES = r"(?:SIGTERM: it saves .*\n)?"
 BEFORE = r"stopped by SIGTERM before a step was trained: .*\n"
 AFTER = SAVES + r".*: stopped at step (\d+) of \d+; .*\n"
