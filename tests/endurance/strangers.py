@@ -227,7 +227,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 
 
 FIGURE = Figure(
-    what="strangers' runs, whose every name is of code or an address, given to every command: none is imported, started or fetched",
+    what="strangers' runs, whose every name is of code or an address, given to every command: none imported, started or fetched",
     unit="runs",
     wanted=400,
     part=100,
