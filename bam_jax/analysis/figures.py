@@ -235,8 +235,10 @@ def draw(name: str, runs: Runs, length: int = 0, allow: Collection[str] = ()) ->
         raise UserError(f"unknown figure {name!r}; {nearest(name, NAMES)}")
     if name in {*READING, *ONE} and len(runs) > 1:
         raise UserError(f"{name} shows one run, not {len(runs)}; give one --run")
-    if length < 0 or (length and name in SEVERAL):
-        raise UserError(f"--length={length} does not go with {name}; leave it out, or give 1 or more")
+    if not 0 <= length < 2**31 or (length and name in SEVERAL):
+        raise UserError(
+            f"--length={length} does not go with {name}; leave it out, or give 1 or more, and less than 2^31"
+        )
     first = next(iter(runs.values()))
     if name in READING:
         return READING[name](first, length, allow)

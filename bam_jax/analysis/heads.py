@@ -129,8 +129,8 @@ def measure(
     config, decoder = opened.config, opened.model
     places = [place["name"] for place in config.places()]
     wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
-    if wanted[0] < 1:
-        raise UserError(f"--keys={','.join(map(str, wanted))} counts tokens: give 1 or more")
+    if not 1 <= wanted[0] <= wanted[-1] < 2**31:
+        raise UserError(f"--keys={','.join(map(str, wanted))} counts tokens: give 1 or more, and less than 2^31")
     if tokens < 0:
         raise UserError(f"--tokens={tokens} must be 1 or more")
     limit = getattr(decoder.position, "limit", None)

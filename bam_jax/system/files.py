@@ -111,7 +111,7 @@ class File:
         network = [Exception] if is_remote(self.path) else []  # each network's library has errors of its own
         try:
             yield
-        except UserError:
+        except (UserError, MemoryError):  # Arrow's is an error of Arrow's as well
             raise
         except (OSError, EOFError, zlib.error, *network, *errors) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]

@@ -100,6 +100,7 @@ MISTAKES = [
     (["attention", "--run=bam", "--run=alibi"], "attention shows one run, not 2"),
     (["scatter", "--run=bam", "--run=bam"], "a --label of its own"),
     (["scatter", "--run=bam", "--length=5"], "--length=5 does not go with scatter"),
+    (["priors", "--run=bam", f"--length={2**31}"], f"--length={2**31} does not go with priors"),
     (["attention", "--run=bam", "--length=3"], "length 3 is shorter than the passkey prompt"),
     (["attention", "--run=encoder"], "is an encoder"),
     (["biases", "--run=bam", "--length=99999999"], "not 99999999; ask for a shorter text"),

@@ -88,7 +88,10 @@ class Columns:
         if _ROWS * stored > _BYTES and in_dictionary:
             with self._open(read_dictionary=list(self._fields)) as opened:
                 first: Any = next(opened.iter_batches(batch_size=1, row_groups=[group], columns=list(self._fields)), [])
-                longest = max([longest, *(_longest_text(column) for column in first)])
+                in_one = max(map(_longest_text, first), default=0)
+            if in_one > self._largest:
+                raise too_large(f"a text of group {group} of {self._file.path}", self._largest)
+            longest = max(longest, in_one)
         return max(1, min(_ROWS, _BYTES // max(longest, 1)))
 
     def _chunks(self, group: int) -> list[Any]:

@@ -336,3 +336,13 @@ def test_a_network_that_fails_in_its_own_way_is_one_line(monkeypatch):
         source.fragments()
     with pytest.raises(UserError, match="^cannot read memory://elsewhere/a.txt: no route to host; mend"):
         file.read_whole(10)
+
+
+def test_a_text_that_a_dictionary_holds_once_is_too_large_for_any_row(tmp_path):
+    """Eight rows of one text: on average they take little of the file."""
+    path = tmp_path / "a.parquet"
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 8, pa.int32()), pa.array(["x" * 2**24]))
+    pq.write_table(pa.table({"text": text}), path, compression="zstd", store_schema=False)
+    with pytest.raises(UserError, match="a text of group 0 of .*a.parquet has more than 4,194,304 bytes"):
+        read(path, largest=2**22)
+    assert len(read(path, largest=2**24)) == 8
