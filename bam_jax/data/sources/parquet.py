@@ -4,11 +4,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from bam_jax.data.sources import parquet_pages
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
-from bam_jax.system.files import File, shortened, too_large
+from bam_jax.system.files import File, is_remote, shortened, too_large
 
 _ROWS = 256  # decoded at a time, at most
+_PAGE = 2**28  # bytes of a page, at most, however small texts must be: writers end pages at a megabyte or so
 _BYTES = 2**26  # of the texts that are decoded at a time, unless a single row has more
 
 
@@ -59,6 +61,7 @@ class Columns:
         """
         import pyarrow
 
+        self._refuse_large_pages(group)
         binary = pyarrow.large_binary()  # bytes that are not UTF-8 are found where they are decoded
         size = self._rows_at_a_time(group)
         with self._open() as opened:
@@ -72,6 +75,22 @@ class Columns:
                     if max(map(len, texts)) > self._largest:
                         raise too_large(f"{self._file.path} row {number} of group {group}", self._largest)
                     yield texts
+
+    def _refuse_large_pages(self, group: int) -> None:
+        """Refuse a page that would take more memory than the largest text, or `_PAGE`, before it is inflated.
+
+        Raises:
+            UserError: it would, or there is none where the file says so.
+        """
+        most = max(self._largest, _PAGE)
+        for chunk in self._chunks(group):
+            if is_remote(self._file.path) and chunk.total_uncompressed_size <= most:
+                continue  # a look at each page fetches most of them; a file of an address that lies of its sizes is trusted
+            start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
+            with self._file.named_in_errors(ValueError), self._file.open_raw() as raw:
+                for size in parquet_pages.inflated_sizes(raw, start, start + chunk.total_compressed_size):
+                    if size > most + 2**20:  # lengths and levels stand beside the texts
+                        raise too_large(f"a page of group {group} of {self._file.path}", most)
 
     def _rows_at_a_time(self, group: int) -> int:
         """The rows of a group that are decoded together, few enough that their texts have bounded bytes.

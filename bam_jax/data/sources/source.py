@@ -1,7 +1,7 @@
 """A source of text: a list of fragments, always in the same order, each read record by record.
 
 Memory is bounded by the largest record, whatever the size of the source, and how large a record may be is bounded as well.
-A page of a parquet file is inflated whole before the size of its texts is known.
+A page of a parquet file that inflates to more is refused by its header.
 """
 
 import dataclasses
