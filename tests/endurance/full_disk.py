@@ -1,13 +1,15 @@
 """A disk that is full at each page or file that a command takes: a file system in memory with room for n of them, for each n.
 
-Of a command that takes more than 30 of them in all ("places"), 30 are drawn ("tried"). A command that finds no room ends in one
-line with status 2. A file that was there before stays, or is what an undisturbed command makes of it; records may have grown.
-With more room the same command goes on to what an undisturbed one leaves. A sweep may end with 1, since its runs are processes of
-their own; none of their logs has a traceback. At most of the places the disk is full before the command ends ("ended full").
+Of a command that takes more than 30 of them in all ("places"), 30 are drawn ("tried"): as many of each beginning, while it has
+some. A command that finds no room ends in one line with status 2. A file that was there before stays, or is what an undisturbed
+command makes of it; records may have grown. With more room the same command goes on to what an undisturbed one leaves. A sweep may
+end with 1, since its runs are processes of their own; none of their logs has a traceback. At most of the places the disk is full
+before the command ends ("ended full").
 """
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -226,7 +228,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             case.before(disk, given, number)
             return used(disk)
 
-        expected, whole, limits = [], [], []
+        expected, whole, places = [], [], []
         for number in range(min(case.beginnings, count)):
             pages, inodes = fresh(number)
             undisturbed = case.run(disk, given, compiled)
@@ -234,10 +236,12 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             expected.append(case.left(disk))
             whole.append(made.contents(disk))
             more_pages, more_inodes = used(disk)
-            limits += [(number, f"size={(pages + n) * PAGE}") for n in range(max(1, more_pages - pages))]
+            limits = [f"size={(pages + n) * PAGE}" for n in range(max(1, more_pages - pages))]
             if number < 2:  # the others take as many files
-                limits += [(number, f"nr_inodes={inodes + n}") for n in range(more_inodes - inodes)]
-        tried = sorted(random.Random(seed).sample(limits, min(count, len(limits))))
+                limits += [f"nr_inodes={inodes + n}" for n in range(more_inodes - inodes)]
+            places.append([(number, limit) for limit in random.Random(seed).sample(limits, len(limits))])
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*places))
+        tried = sorted(list(filter(None, turns))[:count])
         full, failures = 0, []
         for number, limit in tried:
             fresh(number)
@@ -254,7 +258,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
                 failures.append(f"{name}, {limit}, beginning {number}: {wrong}")
     if 2 * full <= len(tried):
         failures.append(f"{name}: the disk was full at {full} of {len(tried)} places only")
-    more = {"command": name, "places": len(limits), "tried": len(tried), "ended_full": full}
+    more = {"command": name, "places": sum(map(len, places)), "tried": len(tried), "ended_full": full}
     return Outcome(len(tried), failures, more)
 
 
