@@ -1,14 +1,19 @@
 """The one line for a checkpoint that cannot be written, out of what libraries raise and log."""
 
 import contextlib
+import functools
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bam_jax.system.errors import UserError
 
+CLOSED = "Event loop is closed"
+"""The words of asyncio for what comes after an error has ended a loop."""
 _CODE = re.compile(r"os_error_code='(\d+)'")
 
 
@@ -24,6 +29,7 @@ def naming_what_cannot_be_written(path: Path) -> Iterator[None]:
     """
     for name in ("absl", "concurrent.futures"):
         logging.getLogger(name).addFilter(_is_not_raised_as_well)
+    _leave_out_closed_loops()
     try:
         yield
     except (OSError, ValueError) as error:  # a ValueError of tensorstore has the system's code in its text
@@ -44,9 +50,21 @@ def _system_code(error: BaseException) -> int | None:
     return int(code[1]) if code else None
 
 
+@functools.cache
+def _leave_out_closed_loops() -> None:
+    """Has Python say nothing of callbacks of tensorstore that find their event loop closed: orbax raises what closed it."""
+    usual = sys.unraisablehook
+
+    def say(given: Any) -> None:
+        if CLOSED not in str(given.exc_value):
+            usual(given)
+
+    sys.unraisablehook = say
+
+
 def _is_not_raised_as_well(record: logging.LogRecord) -> bool:
     """True for a log record, unless orbax's threads write it of an error that orbax raises as well."""
-    closed = record.exc_info is not None and "Event loop is closed" in str(record.exc_info[1])
+    closed = record.exc_info is not None and CLOSED in str(record.exc_info[1])
     return not closed and (record.levelno < logging.ERROR or "orbax" not in Path(record.pathname).parts)
 
 

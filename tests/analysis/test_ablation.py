@@ -48,6 +48,7 @@ def test_the_decoder_is_whole_again_after_an_error():
     jax.tree.map(np.testing.assert_array_equal, before, nnx.to_pure_dict(nnx.state(decoder)))
 
 
+@pytest.mark.full
 def test_the_model_in_the_box_loses_most_without_its_near_heads(capsys):
     records = ablation.measure("quickstart", [64, 16], tokens=1024, progress=False)
     assert [(record["layer"], record["length"]) for record in records[:2]] == [(0, 16), (0, 64)]

@@ -43,6 +43,7 @@ def test_the_box_holds_what_its_page_says(model):
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 2**19
 
 
+@pytest.mark.full
 def test_it_finds_keys_far_beyond_its_context(model, rng):
     """Prompts at 16 times the context, made here: none is among those that were measured."""
     text = model.tokenizer.encode("what stands between a key and its question is text of no use to it. " * 20)

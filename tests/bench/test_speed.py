@@ -56,6 +56,7 @@ def test_what_is_timed_as_decoding_writes_what_generate_writes():
     assert int(state[1][0, 0]) == int(expected[0, -1]) and int(state[2][0, 0]) == 5 + 2 * workloads.TOKENS
 
 
+@pytest.mark.full
 def test_decoding_sums_over_the_new_token_alone(monkeypatch):
     sizes, inner = [], context_aware.running_sum
     monkeypatch.setattr(context_aware, "running_sum", lambda x, axis=None: sizes.append(x.shape[-1]) or inner(x, axis))
@@ -77,6 +78,7 @@ def test_latency_is_the_time_of_one_token(monkeypatch):
     assert found["decoding"]["first"]["value"] == pytest.approx(5.0)
 
 
+@pytest.mark.full
 def test_a_step_of_training_reads_as_many_tokens_as_it_says_and_learns():
     contender = made("nope")
     workload = workloads.training(contender, 6)

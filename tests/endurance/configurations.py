@@ -197,7 +197,7 @@ FIGURE = Figure(
     unit="configurations",
     wanted=10_000,
     part=1000,
-    short=60,
+    short=30,
     minutes=120,
     measure=measure,
 )

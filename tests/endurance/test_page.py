@@ -94,6 +94,7 @@ def test_an_end_that_is_not_as_it_should_be_is_told(main, wrong):
     assert found.startswith(wrong) and bool(found) == bool(wrong)
 
 
+@pytest.mark.full
 def test_a_call_is_heard_as_a_process_is(tmp_path):
     argv = [json.dumps("x"), "--format=markdown"]
     from bam_jax import tables

@@ -77,5 +77,5 @@ def test_the_figure_of_reach_is_what_the_records_give(tmp_path, capsys):
     assert [
         int(row.split("|")[2])
         for row in page.splitlines()
-        if "| .93 to 1.00 |" in row or row.startswith(("| 5 to 7", "| 8 to 10", "| 11, "))
+        if "| 0.93 to 1.00 |" in row or row.startswith(("| 5 to 7", "| 8 to 10", "| 11, "))
     ] == counts

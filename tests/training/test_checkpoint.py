@@ -1,6 +1,9 @@
 import os
 import resource
 import shutil
+import sys
+import types
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,7 +13,7 @@ from bam_jax import config as configs
 from bam_jax.models import transformer
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
-from bam_jax.training import checkpoint, loop, run_folder, sums
+from bam_jax.training import checkpoint, loop, run_folder, sums, write_errors
 from bam_jax.training.step import define_training
 
 
@@ -237,3 +240,16 @@ def test_a_full_disk_is_one_line(tmp_path, limit, capfd, caplog):
     assert (capfd.readouterr().err, caplog.records) == ("", [])
     assert run_folder.latest_step(tmp_path) == 1
     loaded(tmp_path, 10**5)
+
+
+def test_a_closed_event_loop_is_not_said_and_another_error_of_a_thread_is(monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: said.append(given.exc_value))
+    write_errors._leave_out_closed_loops.cache_clear()
+    with write_errors.naming_what_cannot_be_written(Path("run")):
+        pass
+    closed, another = RuntimeError("Event loop is closed"), RuntimeError("another")
+    for error in (closed, another):
+        sys.unraisablehook(types.SimpleNamespace(exc_value=error))
+    assert said == [another]
+    write_errors._leave_out_closed_loops.cache_clear()  # for the hook that comes back

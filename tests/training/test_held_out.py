@@ -75,6 +75,7 @@ def test_queries_among_candidates_as_well(triplets):
     assert abs(found - np.log(8)) < 2.5  # untrained: about that of one candidate of eight
 
 
+@pytest.mark.full
 def test_it_changes_nothing_of_a_training_and_stands_in_its_lines(text, tmp_path):
     config = described(text, data={"holdout": 0.2})
     plain = loop.fit(config, tmp_path / "plain", progress=False)
