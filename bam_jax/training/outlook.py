@@ -60,7 +60,7 @@ def describe_duration(
     run = step * (config.steps - done)
     bound = "at least" if step < SMALL else "about"
     yield (
-        f"{bound} {span(step)} a step and {span(run)} in all, by the speed of a matrix product here "
+        f"{bound} {span(step)} a step and {span(run)} for the steps to come, by the speed of a matrix product here "
         f"({speed:.1e} operations a second at {counts.UTILISATION:.0%})"
     )
     if step > LONG["step"] or run > LONG["run"]:

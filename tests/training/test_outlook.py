@@ -18,7 +18,7 @@ VOCAB = {"model.vocab": 32768}
     ("name", "changes", "speed", "begins"),
     [
         ("lm_120m", VOCAB, 1e9, "about 10 days a step and "),
-        ("quickstart", {}, 5e10, "at least 0.029 s a step and 88 s in all"),
+        ("quickstart", {}, 5e10, "at least 0.029 s a step and 88 s for the steps to come"),
     ],
 )
 def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, begins):
