@@ -279,6 +279,7 @@ def without_extras(code):
     return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.full
 def test_every_command_starts_without_extras():
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
     names = [name for name in names if name != "bam_jax.evals.lm_eval_adapter"]  # which is itself of an extra

@@ -442,11 +442,11 @@ def default_numbers(backend):
 
 
 def marked(case):
-    """The case with the suite that takes it: the default has every fifth on blocks, every sixth on a TPU's kernels."""
+    """The case with the suite that takes it: the default has every eighth on blocks, every ninth on a TPU's kernels."""
     if case.backend in SLOW:
         return pytest.param(case, marks=pytest.mark.hopper)
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
-    later = case in pairs and (pairs.index(case) % (6 if case.backend in WIDEST else 5) > 0)
+    later = case in pairs and (pairs.index(case) % (9 if case.backend in WIDEST else 8) > 0)
     return pytest.param(case, marks=pytest.mark.full) if later or case.bias == "sandwich" else case
 
 

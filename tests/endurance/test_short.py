@@ -4,6 +4,8 @@ import pytest
 from endurance import figures
 
 MARKS = {
+    "configurations": [pytest.mark.full],  # tests/test_fuzz.py has some of them
+    "malformed_files": [pytest.mark.full],  # tests/data/test_fuzz.py has some of them
     "malformed_runs": [pytest.mark.full],  # tests/test_damage.py has some of them
     "strangers": [pytest.mark.full],  # tests/test_strangers.py has some of them
     "preemptions": [pytest.mark.endurance],  # tests/parallel has a signal in the default suite

@@ -97,6 +97,7 @@ def test_prompts_differ_by_every_argument_and_are_the_same_again():
     assert [key(*place) for place in places] == [key(*place) for place in places]
 
 
+@pytest.mark.full
 def test_padding_batching_and_reading_in_pieces_change_no_answer(monkeypatch):
     config = Config(encoding="sinusoidal", ssmax="on", model=ModelConfig(layers=1, width=32, heads=2, hidden=32))
     decoder = nnx.jit(lambda: transformer.build(config, vocab=CHAR.size, rngs=nnx.Rngs(0)))()

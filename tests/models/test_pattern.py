@@ -135,7 +135,7 @@ def test_every_backend_has_the_references_gradients(backend, pattern, tokens):
 @pytest.mark.parametrize(
     ("pattern", "changes"),
     [
-        (TURNING, {"layers": 3}),
+        full(TURNING, {"layers": 3}),
         ("nope:window=3/nope", {"layers": 2}),
         full(FORMULAS, {}),
         full(TURNING, {"causal": False}),

@@ -34,6 +34,7 @@ def test_the_committed_page_is_that_of_the_committed_records(tmp_path, file, pag
     assert (ROOT / "docs" / page).read_text() == made
 
 
+@pytest.mark.full
 def test_the_page_is_written_and_bad_input_named(tmp_path):
     out = tmp_path / "claims.md"
     # Records tell what runs measured, so the folder need not be there.

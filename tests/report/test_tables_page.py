@@ -88,6 +88,7 @@ def test_files_of_others_stay(tmp_path):
     assert len(list(tables_page.write(*given))) == 1 == len(list(tables_page.write(*given)))
 
 
+@pytest.mark.full
 def test_figures_of_several_tables_have_their_titles(tmp_path):
     files = tables_page.draw(["experiments/bam_figure2_passkey.py"], tmp_path, tmp_path, "small")
     first, second = (path.read_text() for path in files)

@@ -48,9 +48,10 @@ def batches(config, tokenizer):
     return list(itertools.islice(loader.batches(config, tokenizer, "held_out"), 2))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
-    [pytest.param({}, marks=pytest.mark.full), {"data": {"task": "passkey", "answer_weight": 3.0}, "context": 24}],
+    [{}, {"data": {"task": "passkey", "answer_weight": 3.0}, "context": 24}],
 )
 def test_it_is_the_weighted_mean_over_tokens(text, changes):
     config, tokenizer = described(text, **changes), tokenizers.tokenizer("char")

@@ -64,6 +64,7 @@ def by_hand(config, run):
     return state["model"]
 
 
+@pytest.mark.full
 def test_it_goes_on_from_parameters_moments_and_data_by_the_new_schedule(finished, folder):
     config = longer(finished, 7)
     wanted = by_hand(config, folder / "run")
