@@ -146,4 +146,4 @@ def test_it_runs_without_the_clone(fresh, tmp_path):
     assert "| one | 0.0 (0.5) 1 seed |" in run("-m", "bam_jax.tables", "small.py", "--runs=runs", "--format=markdown")
     assert "# Small" in run("-m", "bam_jax.tables", "small.py", "--runs=runs")
     assert {path.suffix for path in (tmp_path / "runs" / "tables").iterdir()} == {".csv", ".html", ".md"}
-    assert "wrote" in run("-m", "bam_jax.report", "runs", "small.py")
+    assert "wrote" in run("-m", "bam_jax.report", "runs")
