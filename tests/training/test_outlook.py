@@ -35,7 +35,7 @@ def test_what_is_left_counts(monkeypatch):
     whole, half = (
         next(outlook.describe_duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500)
     )
-    assert "in all" in whole and whole != half
+    assert "for the steps to come" in whole and whole != half
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem)
