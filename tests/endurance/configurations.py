@@ -150,9 +150,10 @@ def _is_argument(text: str) -> bool:
 
 @contextlib.contextmanager
 def _limited(space: int) -> Iterator[None]:
-    """A limit on the address space of this process."""
+    """A limit on the address space that this process takes besides what it has."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (space, before[1]))
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + space, before[1]))
     try:
         yield
     finally:
