@@ -28,9 +28,8 @@ def main(argv: Sequence[str]) -> None:
         UserError: see `session.train`.
     """
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
-    if not {"-h", "--help"}.isdisjoint(
-        argv
-    ):  # it is made from the source of all fields, which takes longer than the rest
+    # The epilog is made from the source of all fields, which takes longer than the rest of the parsing.
+    if not {"-h", "--help"}.isdisjoint(argv):
         parser.epilog = description.to_text()
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")

@@ -24,7 +24,8 @@ def run(path: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", [])]
     run_cells = nbformat.from_dict(notebook | {"cells": cells})
-    NotebookClient(run_cells, timeout=600, kernel_name="python3", record_timing=False).execute()
+    # What a cell prints comes in pieces as time has it: they are one output.
+    NotebookClient(run_cells, timeout=600, kernel_name="python3", record_timing=False, coalesce_streams=True).execute()
     fresh = {cell.id: cell for cell in run_cells.cells}
     notebook.cells = [fresh[cell.id] if cell.id in fresh else cell for cell in notebook.cells]
     for cell in notebook.cells:

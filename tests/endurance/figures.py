@@ -123,7 +123,7 @@ def measure(
         if seed in known or (parts is not None and seed not in parts):
             continue
         start, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix=f"{name}-"))
-        before = circumstances()
+        before = git.describe()
         try:
             count = min(figure.part, figure.wanted - seed * figure.part)
             outcome = figure.measure(seed, count, folder)
@@ -139,10 +139,8 @@ def measure(
             "seconds": round(time.monotonic() - start, 1),
             **circumstances(),
         }
-        if record["commit"] != before["commit"]:
-            raise Unavailable(
-                f"the code was changed from {before['commit']} to {record['commit']}; measure a clone of it"
-            )
+        if record["commit"] != before:
+            raise Unavailable(f"the code was changed from {before} to {record['commit']}; measure a clone of it")
         jsonl.append(path, record)
         say(f"{name}: part {seed + 1} of {figure.parts}, {outcome.count} {figure.unit}, {len(outcome.failures)} failed")
         for failure in outcome.failures[:5]:

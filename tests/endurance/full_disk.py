@@ -204,8 +204,7 @@ def _unlike(ended: commands.Ended, case: Case, disk: Path, expected: Mapping[str
         found = case.left(disk)
     except UserError as error:
         return f"what it leaves cannot be read: {error}"
-    differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-    return f"it leaves something else: {differing[0]}" if differing else ""
+    return kills.difference(expected, found)
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:

@@ -10,7 +10,6 @@ before which it had written since its start; `generate` writes nothing. "Starts"
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import random
@@ -23,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from endurance.commands import Ended
+from endurance import commands
 from endurance.figures import ROOT, Figure, Outcome
 
 HOUR = 3600
@@ -71,12 +70,6 @@ class Command:
     compared: Callable[[Path, str], Mapping[str, str]]
 
 
-def whole_files(folder: Path, said: str) -> dict[str, str]:
-    """The digest of each file."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-
 def records(folder: Path, said: str) -> dict[str, str]:
     """The records of all runs, each line without what may differ; a line that cannot be read stays as "torn"."""
     found = {}
@@ -106,7 +99,7 @@ COMMANDS = {
             *("bam_jax.data.prepare", f"--source={given / 'text'}", f"--out={out / 'data'}"),
             *("--tokenizer=byte", "--shard-tokens=200000"),
         ],
-        lambda out, said: whole_files(out / "data", said),
+        lambda out, said: commands.snapshot(out / "data"),
     ),
     "train": Command(
         lambda out, given: ["bam_jax.train", *CONFIG, *SHORT, f"--workdir={out / 'run'}"],
@@ -129,12 +122,12 @@ COMMANDS = {
             *(f"--queries={given / 'queries.jsonl'}", "--lengths=64,512", f"--out={out / 'ranked'}"),
         ],
         lambda out, said: {
-            name: bits for name, bits in whole_files(out / "ranked", said).items() if name.endswith(".run")
+            name: bits for name, bits in commands.snapshot(out / "ranked").items() if name.endswith(".run")
         },
     ),
     "generate": Command(
         lambda out, given: ["bam_jax.generate", f"--run={out / 'decoder'}", "--prompt=the module", "--tokens=400"],
-        lambda out, said: {"text": said, **whole_files(out / "decoder", said)},
+        lambda out, said: {"text": said, **commands.snapshot(out / "decoder")},
     ),
 }
 COPIED = ("evaluate", "generate")
@@ -184,8 +177,8 @@ def prepare_inputs(given: Path, name: str) -> None:
         )
 
 
-def run(command: list[str], *signals: tuple[float, int]) -> Ended:
-    """How a command ends to which signals come, to all of its processes; the status is None where the last one came.
+def run(command: list[str], *signals: tuple[float, int]) -> commands.Ended:
+    """Runs a command to which signals come, to all of its processes; its status is None where the last one came.
 
     Args:
         command: its words.
@@ -205,9 +198,9 @@ def run(command: list[str], *signals: tuple[float, int]) -> Ended:
                     os.killpg(process.pid, number)
                 else:
                     out.seek(0)
-                    return Ended(process.returncode, out.read(), err)
+                    return commands.Ended(process.returncode, out.read(), err)
             _, err = process.communicate()
-            return Ended(None, "", f"{err}killed after {seconds:.0f} s\n")
+            return commands.Ended(None, "", f"{err}killed after {seconds:.0f} s\n")
         finally:
             if process.poll() is None:  # the harness is stopped, and the session of the command does not hear of it
                 os.killpg(process.pid, signal.SIGKILL)
@@ -232,20 +225,18 @@ def patience(usual: float) -> float:
 
 
 def compare(command: Command, expected: Mapping[str, str], folder: Path, said: str) -> tuple[str, int]:
-    """How what a command leaves differs from what it should leave, "" where it does not; and its torn records."""
+    """Tells in which way a command leaves something else than it should, "" where it does not; and its torn records."""
     try:
         found = command.compared(folder, said)
     except Exception as error:  # whatever a kill has left, the harness goes on
         return f"what it leaves cannot be read: {tail(str(error))}", 0
+    return difference(expected, found), sum(value == '"torn"' for value in found.values())
+
+
+def difference(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
+    """The words for what differs between two leavings; "" where nothing does."""
     differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
-    torn = sum(value == '"torn"' for value in found.values())
-    return f"{len(differing)} differ, such as {differing[0]}" if differing else "", torn
-
-
-def _stamps(folder: Path) -> set[tuple[str, int, int]]:
-    """The name, size and time of each file below a folder but for locks: what tells that a command has written."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
-    return {(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+    return f"{len(differing)} differ, such as {differing[0]}" if differing else ""
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
@@ -275,12 +266,12 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         place, last, ended = folder / f"{number}", False, None
         command = begin(place)
         while not last and (ended is None or ended.status is None):
-            last, before = died == count, _stamps(place)
+            last, before = died == count, commands.snapshot(place)
             ended = run(command, (patience(usual) if last else draw.uniform(0, usual), signal.SIGKILL))
             starts += 1
             if ended.status is None and not last:
                 died += 1
-                wrote += _stamps(place) != before
+                wrote += commands.snapshot(place) != before
         if ended.status == 0:
             wrong, broken = compare(asked, expected, place, ended.out)
             ends, torn = ends + 1, torn + broken

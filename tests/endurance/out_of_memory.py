@@ -12,7 +12,7 @@ from endurance.figures import Figure, Outcome
 LIMIT = 8 * 2**30
 """Bytes of address space of a command; the threads and libraries of one that needs little take some 3 GiB of it."""
 LACK = "error: not enough memory ("
-"""What the line begins with."""
+"""The beginning of the line."""
 CASES: dict[str, Callable[[Path, Path], tuple[str, list[str]]]] = {
     "a batch that is too large": lambda run, out: (
         "bam_jax.train",

@@ -32,7 +32,7 @@ LEAST = 5
 
 
 def last(folder: Path, said: str) -> dict[str, str]:
-    """What a training leaves but for the checkpoint before its last one, which is of the step where it stopped, if it did."""
+    """A training's leavings but for the checkpoint before its last one, which is of the step where it stopped, if it did."""
     whole = lambda name: not name.startswith("checkpoints/") or name.startswith(f"checkpoints/{STEPS}/")
     return {name: left for name, left in kills.trained(folder / "run", said).items() if whole(name)}
 

@@ -80,7 +80,7 @@ COMMANDS: dict[str, tuple[commands.Main, str]] = {
     ),
 }
 KINDS = dict.fromkeys(COMMANDS, "decoder") | dict.fromkeys(("retrieve", "retrieval_speed"), "encoder")
-"""Of the run that each command opens."""
+"""The kind of the run that each command opens."""
 MINE = """
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments.experiment import Column, Row, Table, tabled
@@ -202,7 +202,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 
     @functools.cache
     def harmless(command: str) -> set[str]:
-        """What a command does with the unchanged run."""
+        """The events of a command on the unchanged run."""
         ended, heard = _open(command, trained(KINDS[command]), folder)
         if wrong := commands.complaint(ended, (0,)):
             failures.append(f"{command} of the unchanged run: {wrong}")
