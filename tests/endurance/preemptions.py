@@ -1,6 +1,6 @@
 """Trainings that are told to stop (SIGTERM) at random moments, and go on: each ends with the bits of an undisturbed one.
 
-A training of 3,000 steps runs once to its end. Then it starts again and again in another folder, each time told to stop after a
+A training of 6,000 steps runs once to its end. Then it starts again and again in another folder, each time told to stop after a
 time drawn between 0 and what the undisturbed one took. It ends with status 75 and one line that says where it stopped, before
 which another may say that it saves. "After a step" counts those that stopped beyond the step they began at, where there is a
 checkpoint now; "before a step" those that trained none. The signal itself ends a process (status -15) in two places: "at once",
@@ -21,8 +21,8 @@ from endurance.figures import Figure, Outcome
 from bam_jax.system import errors
 from bam_jax.training import run_folder
 
-STEPS = 3000
-"""Steps that take about as long as the imports and the compilation before them: about a third of the signals come after one."""
+STEPS = 6000
+"""Steps that take about twice as long as the imports and the compilation before them: half of the signals come after one."""
 SAVES = r"(?:SIGTERM: it saves .*\n)?"
 BEFORE = r"stopped by SIGTERM before a step was trained: .*\n"
 AFTER = SAVES + r".*: stopped at step (\d+) of \d+; .*\n"
@@ -111,7 +111,7 @@ FIGURE = Figure(
     "at the end the bits of an undisturbed one",
     unit="minutes",
     wanted=60,
-    part=10,
+    part=20,
     short=1,
     minutes=70,
     measure=measure,
