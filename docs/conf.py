@@ -6,6 +6,7 @@ Sphinx with MyST, as jax and flax have it: warnings are errors, and signatures o
 """
 
 import importlib
+import itertools
 import re
 import sys
 import tomllib
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import equations  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
 import bam_jax  # noqa: E402
@@ -34,6 +36,7 @@ html_show_copyright = False
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 4
+mathjax4_config = {"output": {"displayAlign": "left", "displayOverflow": "linebreak"}}
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
@@ -67,15 +70,20 @@ def to_rst(app: Any, what: str, name: str, of: Any, options: Any, lines: list[st
 
 
 def _rst(lines: list[str]) -> Iterator[str]:
-    section = session = literal = False
-    for before, line in zip(["", *lines], lines, strict=False):
+    section = session = literal = typeset = False
+    for at, (before, line) in enumerate(zip(["", *lines], lines, strict=False)):
         if line and not line[0].isspace():
             section, literal = bool(_SECTION.match(line)), False
         session = line.lstrip().startswith(">>>") or (session and bool(line.strip()))
         if line.startswith("    ") and not before.strip() and not (section or session or literal):
             literal = True
-            yield from ("::", "")
-        yield line if session or literal else _inline(line)
+            typeset = equations.is_equation("\n".join(itertools.takewhile(str.strip, lines[at:])))
+            yield from () if typeset else ("::", "")
+        if literal and typeset:
+            for equation in equations.tex_lines(line):  # each by itself: lines of one `aligned` do not break on a phone
+                yield from (".. math::", "", f"    {equation}", "")
+        else:
+            yield line if session or literal else _inline(line)
 
 
 def _inline(line: str) -> str:
