@@ -54,14 +54,22 @@ _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Options|Class attributes):$"
 
 
 def join(app: Any, name: str, source: list[str]) -> None:
-    """Begin a page with the root's file that belongs to it, and lead links to files that are no pages into the repository."""
+    """Begin a page with the root's file that belongs to it, lead links to what is no page into the repository, set formulas."""
     text = source[0]
     if name in _BESIDE:
         beside = (ROOT / _BESIDE[name]).read_text()
         text = re.sub(r"\]\((?!docs/|https:|#)", "](../", beside).replace("](docs/", "](") + text
     text = text.replace("](../CONTRIBUTING.md)", "](contributing.md)")
     if "/" not in name:
+        text = re.sub(r"(?<=\| )`([^`]+)`(?= \|)", lambda cell: _cell(cell[1]), text)
         source[0] = re.sub(r"\]\(\.\./", f"]({REPOSITORY}/blob/main/", text)
+
+
+def _cell(text: str) -> str:
+    """What a table has in backticks: equations below one another, and code as it is."""
+    return (
+        "<br>".join(f"${line}$" for line in equations.tex_lines(text)) if equations.is_equation(text) else f"`{text}`"
+    )
 
 
 def to_rst(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:

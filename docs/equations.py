@@ -22,8 +22,17 @@ def is_equation(text: str) -> bool:
 
 
 def tex_lines(text: str) -> list[str]:
-    """The TeX of a line, in several lines where three spaces follow a comma."""
-    return [tex(part) for part in re.split(r"(?<=[,;])\s{3,}", text.strip()) if part]
+    """The TeX of a line, where each equation of several has a line of its own."""
+    starts, depth = [0], 0
+    for at, sign in enumerate(text):
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(sign, 0)
+        if (
+            not depth
+            and sign in ",;"
+            and re.match(r"[,;]\s[^,;=]*\S \+?= ", re.sub(r"\([^()]*\)|\[[^]]*\]", "", text[at:]))
+        ):
+            starts.append(at + 1)
+    return [tex(text[start:end].strip()) for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
 def tex(text: str) -> str:
@@ -39,7 +48,7 @@ def tex(text: str) -> str:
     while at < len(text):
         if call := re.match(r"(abs|sqrt)\(", text[at:]):
             inside, at = _group(text, at + call.end() - 1)
-            made += rf"\left|{tex(inside)}\right|" if call[1] == "abs" else rf"\sqrt{{{tex(inside)}}}"
+            made += rf"\left\lvert {tex(inside)}\right\rvert " if call[1] == "abs" else rf"\sqrt{{{tex(inside)}}}"
         elif power := re.match(r" ?(\*\*|\^) ?", text[at:]):
             exponent, at = _operand(text, at + power.end())
             made += f"^{{{tex(exponent)}}}"

@@ -27,7 +27,7 @@ def blocks():
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("-abs(i - j) ** shape", r"-\left|i - j\right|^{\text{shape}}"),
+        ("-abs(i - j) ** shape", r"-\left\lvert i - j\right\rvert ^{\text{shape}}"),
         ("base ** (-2 n / D) / w1", r"\text{base}^{-2 n / D} / w_{1}"),
         ("exp(log_slope_h)", r"\exp (\text{log\_slope}_{h})"),
         ("e^theta_alpha d^-R", r"e^{\theta _{\alpha }}\ d^{-R}"),
@@ -36,15 +36,19 @@ def blocks():
         ("<p_cont, p_pos>", r"\langle p_{\text{cont}}, p_{\text{pos}} \rangle "),
         ("q_i . k_j <= a d", r"q_{i} \cdot k_{j} \le  a d"),
         ("keys of a head", r"\text{keys}\ \text{of}\ \text{a}\ \text{head}"),
-        ("g * abs(S), 1e-5", r"g \, \left|S\right|, 10^{-5}"),
+        ("g * abs(S), 1e-5", r"g \, \left\lvert S\right\rvert , 10^{-5}"),
     ],
 )
 def test_what_is_written_has_its_tex(written, expected):
     assert equations.tex(written) == expected
 
 
-def test_what_follows_a_comma_and_three_spaces_is_another_line():
-    assert equations.tex_lines("  a = b,   b = c  for d") == ["a = b,", r"b = c\quad \text{for}\ d"]
+def test_each_of_several_equations_is_a_line():
+    written = "  f(i, j) = g(a, b = c), a row,  f(h, k) = [0, 1];   c > 0 "
+    assert equations.tex_lines(written) == [
+        "f(i, j) = g(a, b = c), \\text{a}\\ \\text{row},",
+        "f(h, k) = [0, 1];\\quad c > 0",
+    ]
 
 
 def test_code_and_commands_are_no_equations():
@@ -64,6 +68,6 @@ def test_every_equation_of_the_package_is_tex(where, block):
             assert made.replace(r"\{", "").count("{") == made.replace(r"\}", "").count("}")
             assert not re.search(r"\*|_(?!\{)(?<!\\_)|\babs\b", made), made
             assert set(re.findall(r"\\([a-z]+)", made)) <= {
-                *("text", "quad", "left", "right", "sqrt", "cdot", "langle", "rangle"),
+                *("text", "quad", "left", "right", "lvert", "rvert", "sqrt", "cdot", "langle", "rangle"),
                 *(tex[1:] for tex in equations.TEX.values()),
             }

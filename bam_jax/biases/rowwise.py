@@ -55,7 +55,7 @@ class Rowwise:
 class DAPE(Rowwise):
     """DAPE V2: two convolutions over neighbouring keys and all heads read scores and bias, and correct their sum.
 
-        logits = s + b + conv2(LeakyReLU(conv1([s, b])))   with s_ij = q_i . k_j / sqrt(D)
+        logits = s + b + conv2(LeakyReLU(conv1([s, b]))),   s_ij = q_i . k_j / sqrt(D)
 
     Both convolutions are centred and n keys wide, and read 0 at a key that is not visible.
 
