@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/quickstart.py && python -m bam_jax.report runs/quickstart
 Hardware: a CPU; 8 models.
-Target:   BAM ladder with effective SSMax .9 or more on average at 64x and at 500x its context; RoPE .1 or less at 16x.
+Target:   BAM ladder with effective SSMax 0.9 or more on average at 64x and at 500x its context; RoPE 0.1 or less at 16x.
 """
 
 import dataclasses
@@ -54,9 +54,9 @@ NOTES = (
     the common rate, and its Scalable Softmax counts all keys, as the paper's does.""",
     """Training seeds were fixed beforehand; their prompts, which all rows of a seed share, were not used while the recipe
     was looked for.""",
-    """20 prompts a cell (40 in the first row, 10 at 500×) are worth about ±.1 for one model, ±.2 where it finds half of the
-    keys, and one training seed says nothing about a baseline's spread: baselines less than .2 apart are
-    not told apart. BAM SSMax's seed is the least of its eight in the README's table, whose mean at 64× is .82.""",
+    """20 prompts a cell (40 in the first row, 10 at 500×) are worth about ±0.1 for one model, ±0.2 where it finds half of the
+    keys, and one training seed says nothing about a baseline's spread: baselines less than 0.2 apart are
+    not told apart. BAM SSMax's seed is the least of its eight in the README's table, whose mean at 64× is 0.82.""",
     """A baseline that does not find the keys at 1× has not learned the task at any of its rates: what it does
     beyond says nothing of its reach.""",
     """Perplexity is per character, of text without keys, and says nothing about reaching far: Local RoPE,

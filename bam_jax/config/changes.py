@@ -161,8 +161,12 @@ def _read(text: str, kind: Any) -> Any:
 
 
 def _write(value: Any, kind: Any) -> str:
-    """The text from which `_read` has the value: a text stands for itself unless it reads as something else."""
-    return value if isinstance(value, str) and _read(value, kind) == value else repr(value)
+    """The text from which `_read` has the value: a text stands for itself unless it reads as something else.
+
+    A group has double quotes, which stand as they are within a shell's single ones.
+    """
+    written = repr(value).replace("'", '"') if isinstance(value, Mapping) else str(value)
+    return written if _read(written, kind) == value else repr(value)
 
 
 def _comparable(name: str, value: Any) -> Any:

@@ -15,6 +15,10 @@ MANY = 12
 """Curves that a figure over lengths has room for."""
 NAME = 28
 """Characters of a curve's name."""
+MARKED = 20
+"""Points of a curve that have a marker each; of more the first ten and the last have one."""
+TICK = 0.3
+"""Inches that a tick's words take."""
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.7, "linestyle": (0, (1, 2))}
 """The look of a line that no method has made."""
 
@@ -149,7 +153,7 @@ def heat_map(accuracy: Mapping[tuple[int, float], float], context: int) -> Figur
         axes.text(at, sum(FOOT) / 2, f"{values.mean():.2f}", ha="center", va="center", color=shade)
     names = [*(f"{times(length, context)}\n{_short(length)}" for length in columns), "mean"]
     axes.set_xticks([*range(len(columns)), len(columns) + 0.25], names)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1, sum(FOOT) / 2], ["start", ".25", ".5", ".75", "end", "mean"])
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1, sum(FOOT) / 2], ["start", "0.25", "0.5", "0.75", "end", "mean"])
     axes.set(ylim=(1.1, 0), xlabel="length in training contexts, and in tokens", ylabel="depth of the passkey")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -232,15 +236,17 @@ def _lines(curves: Curves, context: int, *others: str) -> tuple[Figure, Axes]:
     figure = sheet(3.3, layout=None)
     axes = figure.add_subplot()
     names = max(len(plain(label, NAME)) for label in (*curves, *others, ""))
-    figure.subplots_adjust(left=0.1, right=1 - (0.65 + 0.062 * names) / SIZE, bottom=0.19, top=0.97)
+    left, right = 0.1, 1 - (0.65 + 0.062 * names) / SIZE
+    figure.subplots_adjust(left=left, right=right, bottom=0.19, top=0.97)
     looks = _looks(curves)
     for label, curve in curves.items():
         look = looks[label]
         middles = [curve.middle(length) for length in curve.lengths]
-        axes.plot(curve.lengths, middles, zorder=3 if curve.intervals else 2, **look)
+        marked = None if len(middles) <= MARKED else [*range(MARKED // 2), len(middles) - 1]
+        axes.plot(curve.lengths, middles, zorder=3 if curve.intervals else 2, markevery=marked, **look)
         _draw_seeds(axes, curve, look["color"])
     lengths = sorted({length for curve in curves.values() for length in curve.lengths})
-    least = (lengths[-1] / lengths[0]) ** (1 / 9)  # at most ten ticks
+    least = (lengths[-1] / lengths[0]) ** (TICK / (SIZE * (right - left)))
     ticks = lengths[:1]
     for length in lengths:
         ticks += [length] if length >= max(least, 1.5) * ticks[-1] else []

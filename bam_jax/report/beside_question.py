@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments.results import Run
 
+WORDS = "Dotted: the keys that stand beside their question, which a model that sees a few tokens back finds."
+"""The words for their line in a figure."""
+
 
 def share(depths: int) -> float:
     """The share of keys that stand beside their question.

@@ -53,11 +53,20 @@ def describe_interval(interval: tuple[float, float, float] | None, n: int | None
     return ends if n is None else f"{ends} n={n}"
 
 
+def with_interval(value: str, described: str) -> str:
+    """A value and what `describe_interval` says of it, as they stand in a sentence.
+
+    >>> with_interval("0.75", "[0.50, 1.00] n=3"), with_interval("0.20", "1 seed")
+    ('0.75 [0.50, 1.00] n=3', '0.20 (1 seed)')
+    """
+    return f"{value} {described}" if described.startswith("[") else f"{value} ({described})"
+
+
 def describe_next(rows: Sequence[str], value: str, whole: str, doubt: str) -> str:
     """The words for the rows that come after the best: all of those that are alike, or the one there is, and its doubt.
 
-    >>> describe_next(["a", "b"], "0.05", "", ""), describe_next(["a"], "0.05", "a 0.05 1 seed", ", perhaps")
-    ('next are a and b, 0.05 each', 'next is a 0.05 1 seed, perhaps')
+    >>> describe_next(["a", "b"], "0.05", "", ""), describe_next(["a"], "0.05", "a 0.05 (1 seed)", ", perhaps")
+    ('next are a and b, 0.05 each', 'next is a 0.05 (1 seed), perhaps')
 
     Args:
         rows: that have the value.

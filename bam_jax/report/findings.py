@@ -16,6 +16,7 @@ from bam_jax.report.cell_words import (
     describe_interval,
     describe_next,
     end_formatter,
+    with_interval,
 )
 from bam_jax.report.tables_page import own_tokens
 
@@ -88,7 +89,7 @@ def _words(entry: Entry, row: str = "") -> str:
     """A value with its interval, after the name of its row if one is given."""
     shown = _shown(entry)
     sure = describe_interval(entry.interval, len(entry.by_seed), end_formatter(shown))
-    return f"{row} {shown} {sure}".strip()
+    return f"{row} {with_interval(shown, sure)}".strip()
 
 
 def _shown(entry: Entry) -> str:

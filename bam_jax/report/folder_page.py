@@ -18,7 +18,7 @@ from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Estimated, Section, Table, Words
 from bam_jax.report import beside_question
-from bam_jax.report.cell_words import ONE_SEED, describe_interval, describe_next
+from bam_jax.report.cell_words import ONE_SEED, describe_interval, describe_next, with_interval
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
 from bam_jax.report.left_out import LeftOut
 from bam_jax.report.progress import describe_training
@@ -109,7 +109,7 @@ def _passkey_sections(runs: Sequence[Run], main: Sequence[Run], context: int, ag
     curves = length_curves(runs, Passkey.name)
     if curves:
         figure = render.passkey(curves, context, beside_question.shares(runs))
-        text = f"Whole keys: all five digits right. {SEEDS} The error of a mean is at least that of its prompts."
+        text = f"Whole keys: all five digits right. {SEEDS} {beside_question.WORDS} The error of a mean is at least its prompts'."
         whole = Section("Passkey accuracy against length", text, figure=figure, name="passkey", commands=commands)
         sections += _curves_sections(whole, curves, context)
     if any(cell["eval"] == Passkey.name and run.curve(cell) == run.label for run in main for cell in run.cells):
@@ -183,7 +183,7 @@ def _findings(curves: Curves, main: str, context: int, does: str, *, largest: bo
 
 def _in_words(curve: Curve, length: int) -> str:
     words = _estimate(curve, length)
-    return f"{words.text} {words.below}" if isinstance(words, Estimated) else str(words)
+    return with_interval(words.text, words.below) if isinstance(words, Estimated) else str(words)
 
 
 def _expected_sections(claims: Sequence[Mapping[str, Any]], passkey: Curves, context: int) -> list[Section]:
