@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax import config as configs
+from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
@@ -83,6 +84,18 @@ def test_what_a_page_makes_is_a_target(page):
 
 def test_most_commands_of_the_pages_are_among_them():
     assert len(FOUND) > 60 and {"bam_jax.train", "bam_jax.evaluate", "bam_jax.sweep"} <= {name for _, name, _ in FOUND}
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_the_page_of_evaluations_has_each_with_its_options_and_a_command(name):
+    page = (ROOT / "docs" / "evaluate.md").read_text()
+    (row,) = re.findall(rf"^\| `{name}` \|(.*)$", page, re.MULTILINE)
+    options = {field.name: field.default for field in EVALUATIONS[name].options()}
+    assert sorted(re.findall(r"`--([a-z]+)`", row)) == sorted(options)
+    for option, default in options.items():
+        if isinstance(default, int):
+            assert re.search(rf"`--{option}`[^;|]*\({default:,}\b", row), f"--{option} is {default} by default"
+    assert any(f"--eval={name}" in arguments for _, arguments in commands(page))
 
 
 @pytest.mark.parametrize("wrong", ["--cofnig=x", "--config.model.layer=2"])
