@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax import config as configs
+from bam_jax.data import prepare
 from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
@@ -58,6 +59,35 @@ def read_arguments(monkeypatch, module, arguments):
 def test_a_pages_command_is_one_that_can_be_typed(page, module, arguments, monkeypatch):
     monkeypatch.chdir(ROOT)
     read_arguments(monkeypatch, module, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_training_that_needs_an_accelerator_says_so_beside_it(page):
+    large = [path.name for path in (ROOT / "configs").glob("*.py") if "accelerator" in path.read_text()]
+    assert 5 < len(large) < len([*(ROOT / "configs").glob("*.py")])
+    parts = page.read_text().split("\n\n")
+    for before, part, after in zip(["", *parts], parts, [*parts[1:], ""], strict=False):
+        for name in re.findall(r"^    .*bam_jax\.train (?:.|\\\n)*?--config=configs/(\w+\.py)", part, re.MULTILINE):
+            assert name not in large or re.search("accelerator|GPU|TPU|tpu", before + part + after), part
+
+
+def test_the_blocks_of_python_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
+    (tmp_path / "mine.py").write_text(block)
+    config = configs.load(tmp_path / "mine.py")
+    assert (config.encoding, config.model.layers, config.model.width, config.steps) == ("cable", 4, 128, 500)
+
+    (tmp_path / "lines.jsonl").write_text("".join(f'{{"text": "document {n}"}}\n' for n in range(14)))
+    prepare.main(["--source=lines.jsonl", "--tokenizer=byte", "--out=data/mine"])
+    (block,) = re.findall(
+        r"(?:^    .*\n)*^    from bam_jax.*\n(?:^    .*\n)*", (ROOT / "docs" / "data.md").read_text(), re.MULTILINE
+    )
+    *lines, last = block.replace("\n    ", "\n").strip().split("\n")
+    names: dict = {}
+    exec("\n".join(lines), names)
+    texts = [bytes(ids[:-1].tolist()).decode() for ids in eval(last, names)]
+    assert texts == ["document 12", "document 7"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
