@@ -42,6 +42,9 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
 napoleon_use_rtype = False
+# A heading of GitHub's pages is made by the browser.
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/"]
+linkcheck_timeout, linkcheck_retries = 30, 3
 # Indented blocks are commands as often as sessions of Python, which say so by their prompt.
 highlight_language = "text"
 
