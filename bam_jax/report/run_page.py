@@ -14,7 +14,7 @@ from bam_jax import render
 from bam_jax.config import Config
 from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
-from bam_jax.experiments import papers, results
+from bam_jax.experiments import results
 from bam_jax.experiments.results import Run
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
@@ -33,7 +33,7 @@ KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
 """Fields of a record that are the same for the whole run or evaluation, and are no columns."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
 """Fields that tell evaluations of one name apart, besides their overrides."""
-BASE = papers.CONFIGS / "quickstart.py"
+BASE = configs.CONFIGS / "quickstart.py"
 """The configuration file that the command of a run changes."""
 
 
@@ -66,8 +66,7 @@ def page_sections(
     )
     if given_up:
         sections.append(Section("Not measured", items=list(given_up)))
-    text = "" if run.commands else "Training starts from a configuration file, such as those in the clone's configs/."
-    sections.append(Section("Commands that repeat it", text, commands=run.commands))
+    sections.append(Section("Commands that repeat it", commands=run.commands))
     values = json.dumps(configs.to_dict(config), indent=1, sort_keys=True)
     place = f"`{path / 'config.json'}`:" if run.heads is None else "As it was recorded:"
     sections.append(Section("Configuration", place, commands=[values], folded=True))
@@ -195,14 +194,12 @@ def _number(value: Any) -> str:
 
 
 def training_commands(config: Config, path: Path) -> list[str]:
-    """The command that trains a run of the same configuration, as changes to a file of the clone; none without the clone.
+    """The command that trains a run of the same configuration, as changes to one of the project's.
 
     Args:
         config: the run's.
         path: its folder.
     """
-    if not BASE.exists():
-        return []
     base = configs.to_fields(configs.load(BASE))
     changes = {}
     for name, value in configs.to_fields(config).items():

@@ -170,7 +170,7 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     assert "RoPE at 2× yes at most 0.1 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 4× not measured at most 0.1 –".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 2× NO at least 0.3, at most 0.5 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")
-    best = "At 2× Local RoPE finds most keys: 1.00 1 seed; next is BAM SSMax, 0.75 [0.00, 1.00] n=2"
+    best = "At 2× Local RoPE finds most keys: 1.00 (1 seed); next is BAM SSMax, 0.75 [0.00, 1.00] n=2"
     assert f"{best}, and one seed tells no difference." in said
     assert "NOT THERE YET: cable-seed0" in said
     assert "<code>this</code>" in html

@@ -208,7 +208,7 @@ def test_every_page_is_whole_and_every_link_leads_somewhere(made, found):
 
 def test_pages_say_what_was_measured_and_what_was_not(found):
     index, table = found["index.html"].text, found["paper_table1.html"].text
-    best = "Table 1: keys: At 128 <tokens> RoPE finds most: 0.75 [0.00, 1.00] n=2; next is Local 0.00 1 seed"
+    best = "Table 1: keys: At 128 <tokens> RoPE finds most: 0.75 [0.00, 1.00] n=2; next is Local 0.00 (1 seed)"
     best += ", and one seed tells no difference."
     assert (
         f"An <invented> paper {best}" in index
@@ -404,15 +404,14 @@ def test_no_page_is_wider_than_its_screen(made, tmp_path, width):
 
 
 def test_without_the_clone_the_runs_that_there_are_have_a_site(folder, tmp_path, monkeypatch, capsys):
-    """An installed package has neither the papers' experiments nor their configurations, wherever it is called."""
+    """An installed package has not the papers' experiments, wherever it is called."""
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    monkeypatch.setattr(run_page, "BASE", tmp_path / "nowhere" / "quickstart.py")
     main([str(folder), f"--out={tmp_path / 'site'}"])
     said = capsys.readouterr()
     assert said.out == f"wrote {tmp_path / 'site' / 'index.html'}\n"
     assert said.err.count("papers") == 1 and "in the clone, or give their paths after the folder\n" in said.err
     pages = {path.name: Page(path.read_text(encoding="utf-8")) for path in (tmp_path / "site").glob("*.html")}
     assert {"index.html", "folder-own.html", "run-mine #1.html"} <= {*pages} and "claims.html" not in pages
-    assert "Training starts from a configuration file" in pages["run-mine #1.html"].text
+    assert "python -m bam_jax.train --config=" in pages["run-mine #1.html"].text
     assert "papers" not in pages["index.html"].text
