@@ -136,7 +136,7 @@ def test_it_runs_without_the_clone(fresh, tmp_path):
     own = "--config=configs/quickstart.py", "--config.steps=2", "--config.batch=2", "--workdir=quick"
     assert "finished at step 2" in run("-m", "bam_jax.train", *own)
     missing = subprocess.run(
-        [fresh, "-m", "bam_jax.train", *own, "--config.logger=wandb"],
+        [fresh, "-m", "bam_jax.train", *own, "--config.logger=wandb", "--workdir=logged"],
         cwd=tmp_path,
         env=here,
         capture_output=True,
