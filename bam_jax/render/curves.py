@@ -251,7 +251,7 @@ def _lines(curves: Curves, context: int, *others: str) -> tuple[Figure, Axes]:
     for length in lengths:
         ticks += [length] if length >= max(least, 1.5) * ticks[-1] else []
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{times(tick, context)}\n{_short(tick)}" for tick in ticks], fontsize=7.5)
+    axes.set_xticks(ticks, [f"{times(tick, context)}\n{_short(tick)}" for tick in ticks], fontsize=7)
     axes.minorticks_off()
     axes.set_xlabel(f"length in training contexts of {context} tokens, and in tokens", loc="left")
     return figure, axes
