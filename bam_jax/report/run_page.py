@@ -114,13 +114,8 @@ def _losses(run: Run) -> list[Section]:
     shown = [lines[place] for place in places]
     known = ("loss", "held_out_loss", "accuracy", "gradient_norm", "rate", "tokens_per_second")
     names = [name for name in known if all(name in each for each in shown)]
-    rows = [
-        [
-            f"{each['step']:,}",
-            *(f"{each[name]:.3f}" if isinstance(each[name], float) else _number(each[name]) for name in names),
-        ]
-        for each in shown
-    ]
+    cell = lambda name, value: f"{value:.3f}" if name.endswith("loss") else _number(value)
+    rows = [[f"{each['step']:,}", *(cell(name, each[name]) for name in names)] for each in shown]
     steps, values = ([each[name] for each in run.history] for name in ("step", "loss"))
     return [
         Section(
