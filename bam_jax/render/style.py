@@ -193,13 +193,14 @@ def method_points(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 @styled
-def svg(figure: Figure, name: str, label: str) -> str:
+def svg(figure: Figure, name: str, label: str, table: str = "") -> str:
     """A figure as part of a page: text in the page's colour, and ids of its own.
 
     Args:
         figure: drawn.
         name: the ids begin with it.
         label: what it shows, for those who do not see it.
+        table: the id of the table with its numbers, whose caption has the same and `-caption`; "": there is none.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
@@ -210,8 +211,9 @@ def svg(figure: Figure, name: str, label: str) -> str:
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     box = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', drawing)
     assert box is not None
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box[1]} role="img" aria-label="{html.escape(label)}">'
-    return head + drawing[box.end() :]
+    said = f'role="img" aria-label="{html.escape(label)}"'
+    said += f' aria-describedby="{table}-caption" aria-details="{table}"' if table else ""
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box[1]} {said}>{drawing[box.end() :]}'
 
 
 def keep_other(path: Path) -> None:
