@@ -20,8 +20,9 @@ from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section, Table
+from bam_jax.report.cell_words import describe_ends
 from bam_jax.report.learned_sections import priors_section
-from bam_jax.report.paper_figures import make_grid, short_task
+from bam_jax.report.paper_figures import describe_grids, make_grid, short_task
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import window_perplexities
 
@@ -117,12 +118,17 @@ def _losses(run: Run) -> list[Section]:
     cell = lambda name, value: f"{value:.3f}" if name.endswith("loss") else _number(value)
     rows = [[f"{each['step']:,}", *(cell(name, each[name]) for name in names)] for each in shown]
     steps, values = ([each[name] for each in run.history] for name in ("step", "loss"))
+    shows = (
+        f"the loss goes from {_number(values[0])} at step {steps[0]:,} to {_number(values[-1])} at step {steps[-1]:,}"
+    )
+    shows += f"; that of held-out text ends at {_number([*held_out.values()][-1])}" if held_out else ""
     return [
         Section(
             "Training loss" if not held_out else "Loss in training and on held-out text",
             f"Of every step that was written down, {len(run.history)} of them; the table has at most {LINES}.",
             figure=render.losses(steps, values, held_out),
             name="loss",
+            shows=f"{shows}.",
             table=Table(["step", *(name.replace("_", " ") for name in names)], rows),
         )
     ]
@@ -137,15 +143,18 @@ def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name:
         table = _lengths_table(cells, config.context)
         grid = _grid([(f"{cell['depth']:.2f}", cell) for cell in cells])
         figure = render.grids({"": grid}, down="depth of the passkey", across="length in tokens")
+        shows = describe_grids({"": grid}, "depth")
     elif figure_of == "task":
         grid = _grid([(short_task(cell["task"]), cell) for cell in cells])
         figure = render.grids({"": grid}, down="task", across="length in tokens")
+        shows = describe_grids({"": grid}, "task")
     elif figure_of == "position" and any(len(cell["windows"]) > 1 for cell in cells):
         curve = Curve([Seed(config.seed, window_perplexities(cells))], {}, config.encoding)
         figure = render.positions({"perplexity": curve}, config.context)
+        shows = f"perplexity by position, {describe_ends({'': (f'{curve.lengths[-1]:,}', _number(curve.end))})}."
     else:
         return Section(title, table=table)
-    return Section(title, figure=figure, name=name, table=table)
+    return Section(title, figure=figure, shows=shows, name=name, table=table)
 
 
 def _grid(cells: Sequence[tuple[str, Cell]]) -> Grid:
