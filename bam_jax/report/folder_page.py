@@ -111,7 +111,8 @@ def _passkey_sections(runs: Sequence[Run], main: Sequence[Run], context: int, ag
     curves = length_curves(runs, Passkey.name)
     if curves:
         figure = render.passkey(curves, context, beside_question.shares(runs))
-        text = f"Whole keys: all five digits right. {SEEDS} {beside_question.WORDS} The error of a mean is at least its prompts'."
+        error = "The error of a mean is at least that of its prompts."
+        text = f"Whole keys: all five digits right. {SEEDS} {beside_question.WORDS} {error}"
         whole = Section("Passkey accuracy against length", text, figure=figure, name="passkey", commands=commands)
         sections += _curves_sections(whole, curves, context)
     if any(cell["eval"] == Passkey.name and run.curve(cell) == run.label for run in main for cell in run.cells):
