@@ -8,7 +8,7 @@ OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
 
-.PHONY: install cuda tpu quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance reliability lint docs wheel clean
+.PHONY: install cuda tpu quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance reliability lint docs links wheel clean
 
 install: $(INSTALLED)  ## only that
 
@@ -62,6 +62,9 @@ lint: $(INSTALLED)
 
 docs: $(INSTALLED)  ## the site, in site; a warning is an error
 	cd $(ROOT) && JAX_PLATFORMS=cpu .venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs site
+
+links: $(INSTALLED)  ## every address on the pages answers; the list is in links
+	cd $(ROOT) && JAX_PLATFORMS=cpu .venv/bin/python -m sphinx --keep-going --quiet -b linkcheck docs links
 
 wheel: $(INSTALLED)  ## what is published: a wheel and an sdist, in dist
 	cd $(ROOT) && rm -rf dist && .venv/bin/python -m hatchling build

@@ -7,10 +7,11 @@ Sphinx with MyST, as jax and flax have it: warnings are errors, and signatures o
 
 import importlib
 import itertools
+import pkgutil
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 import equations  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
-import bam_jax  # noqa: E402
+import bam_jax.models  # noqa: E402
 
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 
@@ -41,6 +42,9 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
 napoleon_use_rtype = False
+# A heading of GitHub's pages is made by the browser.
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/"]
+linkcheck_timeout, linkcheck_retries = 30, 3
 # Indented blocks are commands as often as sessions of Python, which say so by their prompt.
 highlight_language = "text"
 
@@ -48,8 +52,13 @@ napoleon_custom_sections = [("Options", "params_style"), ("Class attributes", "p
 
 _BESIDE = {"index": "README.md", "contributing": "CONTRIBUTING.md"}
 """Pages that begin with a file of the repository's root."""
-ROOMS = ("adapters", "attention", "biases", "encodings", "theory")
-"""Packages whose public names the API has."""
+ROOMS = ("bam_jax", *(f"bam_jax.{room}" for room in ("adapters", "attention", "biases", "encodings", "theory")))
+"""Packages that list their public names, all of which the API has."""
+MODULES = (
+    "bam_jax.attention.ring",
+    *(found.name for found in pkgutil.iter_modules(bam_jax.models.__path__, "bam_jax.models.")),
+)
+"""Modules whose public functions and classes the API has."""
 _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Options|Class attributes):$")
 
 
@@ -105,11 +114,26 @@ def _inline(line: str) -> str:
 
 def find_missing(app: Any, env: Any) -> None:
     """Warn of public names that no page of the API has."""
-    described = {name.rpartition(".")[2] for name in env.get_domain("py").objects}
-    for room in ROOMS:
-        for name in importlib.import_module(f"bam_jax.{room}").__all__:
-            if name not in described:
-                logging.getLogger(__name__).warning("no page of the API has bam_jax.%s.%s", room, name)
+    described = [name for name, found in env.get_domain("py").objects.items() if found.objtype != "module"]
+    for name in missing(described):
+        logging.getLogger(__name__).warning("no page of the API has %s", name)
+
+
+def missing(described: Collection[str]) -> Iterator[str]:
+    """The public names of `ROOMS` and `MODULES` that are not described; a constant may be where it comes from."""
+    last = {name.rpartition(".")[2] for name in described}
+    packages = {room: importlib.import_module(room) for room in ROOMS}
+    for room, package in packages.items():
+        for name in {*package.__all__} - {"__version__"}:
+            value = getattr(package, name)
+            same = {f"{other}.{name}" for other in ROOMS if getattr(packages[other], name, None) is value}
+            if same.isdisjoint(described) and (callable(value) or name not in last):
+                yield f"{room}.{name}"
+    for module in MODULES:
+        for name, value in vars(importlib.import_module(module)).items():
+            own = callable(value) and getattr(value, "__module__", None) == module and not name.startswith("_")
+            if own and f"{module}.{name}" not in described:
+                yield f"{module}.{name}"
 
 
 def setup(app: Any) -> None:

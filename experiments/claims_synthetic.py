@@ -17,7 +17,7 @@ NOTES = (
     "`python -m bam_jax.sweep experiments/synthetic.py --scale=small`. No paper measures these tasks: all criteria are ours.",
     "A claim about retrieval needs that its rows do the task at the training context: more than 0.9 of the answers, by a test.",
     "Each training seed has rows of its own. The text is the same for all seeds.",
-    "`docs/experiments.md` has the tasks; lengths are multiples of the training context of 64 symbols.",
+    "`docs/evaluate.md` has the tasks; lengths are multiples of the training context of 64 symbols.",
 )
 
 BEYOND = ("4×", "16×", "64×")

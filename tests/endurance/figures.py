@@ -63,7 +63,7 @@ class Figure:
         unit: what is counted.
         wanted: cases in all.
         part: cases of a record.
-        short: cases of the short form, which `make test` has.
+        short: cases of the short form, which tests/endurance/test_short.py has.
         minutes: all of it takes, about, on a core.
         measure: takes a seed, a number of cases and an empty folder; cases of the same seed are the same.
     """

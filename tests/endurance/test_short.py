@@ -1,7 +1,7 @@
 """Every figure of reliability in its short form: few cases, and none of them fails."""
 
 import pytest
-from endurance import figures
+from endurance import figures, page
 
 MARKS = {
     "configurations": [pytest.mark.full],  # tests/test_fuzz.py has some of them
@@ -26,3 +26,11 @@ def test_no_case_fails(name, tmp_path):
         pytest.skip(str(reason))
     assert outcome.failures == []
     assert outcome.count > 0
+
+
+def test_the_page_says_which_suite_has_how_many():
+    suites = [MARKS[name][0].name if name in MARKS else "test" for name in figures.NAMES]
+    counts = {suite: suites.count(suite) for suite in ("test", "full", "endurance")}
+    assert counts == {"test": 4, "full": 6, "endurance": 1} and MARKS["preemptions"] == [pytest.mark.endurance]
+    said = "`make test` has four of the eleven, `make test-full` six, and `make test-endurance` that of preemptions."
+    assert said in page.PAGE.read_text()

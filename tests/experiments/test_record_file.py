@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -313,3 +314,17 @@ def test_the_repositorys_own_files_are_as_they_were_written(path):
         name = next(name for name in ("cells", "key", "run") if name in line)
         if name != "cells":
             assert line.pop(name) == key_of(line)
+
+
+def test_the_page_names_every_run_of_uncommitted_code():
+    root = Path(__file__).parents[2]
+    counted = {}
+    for path in sorted((root / "experiments" / "records").rglob("*.jsonl")):
+        commits = [run.source["commit"] for run in record_file.read(path).values()]
+        dirty = sum(commit.endswith("-dirty") for commit in commits)
+        if dirty:
+            counted[path.name] = dirty, len(commits)
+    page = " ".join((root / "docs" / "experiments.md").read_text().split())
+    (said,) = re.findall(r'Commits that end with "-dirty" name code that no commit holds: (.*?)\. -', page)
+    found = re.findall(r"(\d+) of the (\d+)(?: runs)? of `([\w.]+)`", said)
+    assert {name: (int(dirty), int(runs)) for dirty, runs, name in found} == counted

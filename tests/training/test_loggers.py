@@ -2,10 +2,12 @@ import contextlib
 import json
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from bam_jax import config as configs
+from bam_jax import train
 from bam_jax.config import Config, sections
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
@@ -59,6 +61,21 @@ def test_weights_and_biases_gets_the_numbers_offline_and_a_run_goes_on(tmp_path,
     logged = [{name: line[name] for name in ("step", "loss")} for each in lines for line in each]
     assert sorted(logged, key=lambda line: line["step"]) == [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.25}]
     assert not any("note" in line for each in lines for line in each)
+
+
+@pytest.mark.filterwarnings("default")  # of what wandb imports
+def test_a_training_that_names_weights_and_biases_logs_its_steps_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (tmp_path / "text.txt").write_text("some text to read. " * 200)
+    text = [f"--config.data.source={tmp_path / 'text.txt'}", "--config.context=8", "--config.batch=2"]
+    steps = ["--config.steps=3", "--config.log_every=1", "--config.optimizer.warmup=1", "--config.logger=wandb"]
+    config, run = Path(__file__).parents[2] / "configs" / "quickstart.py", tmp_path / "a_run"
+    train.main([f"--config={config}", "--config.data.task=packed", *text, *steps, f"--workdir={run}"])
+    (path,) = run.glob("wandb/offline-run-*/*.wandb")
+    (_, lines), kept = written(path), [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [(record["step"], record["loss"]) for record in kept if "loss" in record]
+    assert [step for step, _ in losses] == [1, 2, 3]
+    assert [(line["step"], line["loss"]) for line in lines if "loss" in line] == losses
 
 
 @pytest.mark.parametrize(("logger", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
