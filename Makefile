@@ -55,6 +55,10 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
 docs: $(INSTALLED)  ## the site, in site; a warning is an error
 	cd $(ROOT) && JAX_PLATFORMS=cpu .venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs site

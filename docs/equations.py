@@ -17,7 +17,7 @@ _INDEX = 2
 
 
 def is_equation(text: str) -> bool:
-    """Whether an indented block of a docstring is of equations, and not of code or commands."""
+    """Tells an indented block of equations from one of code or commands."""
     return bool(re.search(r" (\+?=|<=?|\+-) ", text)) and not _CODE.search(text)
 
 
@@ -26,11 +26,8 @@ def tex_lines(text: str) -> list[str]:
     starts, depth = [0], 0
     for at, sign in enumerate(text):
         depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(sign, 0)
-        if (
-            not depth
-            and sign in ",;"
-            and re.match(r"[,;]\s[^,;=]*\S \+?= ", re.sub(r"\([^()]*\)|\[[^]]*\]", "", text[at:]))
-        ):
+        rest = re.sub(r"\([^()]*\)|\[[^]]*\]", "", text[at:])  # whose commas and signs of equality are within brackets
+        if not depth and re.match(r"[,;]\s[^,;=]*\S \+?= ", rest):
             starts.append(at + 1)
     return [tex(text[start:end].strip()) for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
@@ -61,11 +58,11 @@ def tex(text: str) -> str:
         elif sign := _SIGN.match(text, at):
             made, at = made + TEX[sign[0]] + " ", sign.end()
         elif space := re.match(r" +", text[at:]):
-            before, at = made, at + space.end()
+            at += space.end()
             if len(space[0]) > 1:
                 made += r"\quad "
-            elif re.search(r"(?:[\w})'\]]|(?<!\\)[,;:])$", before) and re.match(r"[\w(\[]", text[at:]):
-                made += r"\ " if before.endswith("}") or re.match(r"[A-Za-z]{2}", text[at:]) else " "
+            elif re.search(r"(?:[\w})'\]]|(?<!\\)[,;:])$", made) and re.match(r"[\w(\[]", text[at:]):
+                made += r"\ " if made.endswith("}") or re.match(r"[A-Za-z]{2}", text[at:]) else " "
             else:
                 made += " "
         else:
@@ -78,9 +75,7 @@ def _name(name: str) -> str:
     base, *rest = re.split(r"_(?![^{]*\})", name)
     while rest and len(base) > 1 and base != "theta" and len(rest[0]) > _INDEX and rest[0][0] != "{":
         base += "_" + rest.pop(0)
-    below = ",".join(
-        tex(sub[1:-1]) if sub[0] == "{" else sub if len(sub) <= _INDEX or sub[0] == "(" else _word(sub) for sub in rest
-    )
+    below = ",".join(map(_subscript, rest))
     return _word(base) + (f"_{{{below}}}" if below else "")
 
 

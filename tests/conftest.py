@@ -4,6 +4,8 @@ import importlib.util
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,6 +50,23 @@ def rng() -> np.random.Generator:
 def x64():
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def title_of(tmp_path):
+    """Opens the text of a page in Chromium, and gives the title that its script has left there."""
+    found = [name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)]
+    if not found:
+        pytest.skip("no chromium, chromium-browser or google-chrome on PATH; `apt-get install chromium` gives one")
+
+    def open_page(text: str) -> str:
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--allow-file-access-from-files"]
+        command = [found[0], *options, f"--user-data-dir={tmp_path}/profile", f"file://{tmp_path}/page.html"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+        return re.findall("<title>(.*?)</title>", said)[0]
+
+    return open_page
 
 
 @pytest.fixture(scope="session")

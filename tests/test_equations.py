@@ -36,6 +36,7 @@ def blocks():
         ("<p_cont, p_pos>", r"\langle p_{\text{cont}}, p_{\text{pos}} \rangle "),
         ("q_i . k_j <= a d", r"q_{i} \cdot k_{j} \le  a d"),
         ("keys of a head", r"\text{keys}\ \text{of}\ \text{a}\ \text{head}"),
+        ("j - eps", r"j - \varepsilon "),
         ("g * abs(S), 1e-5", r"g \, \left\lvert S\right\rvert , 10^{-5}"),
     ],
 )

@@ -50,8 +50,8 @@ def files(folder):
     return {path.relative_to(folder).as_posix() for path in found if not path.name.startswith(".")}
 
 
-def test_the_wheel_holds_the_whole_package(unpacked):
-    assert files(unpacked) == files(ROOT)
+def test_the_wheel_holds_the_whole_package_and_the_configurations(unpacked):
+    assert files(unpacked) == files(ROOT) | {f"bam_jax/configs/{path.name}" for path in (ROOT / "configs").glob("*.py")}
     assert "bam_jax/py.typed" in files(unpacked)
 
 
@@ -133,6 +133,16 @@ def test_it_runs_without_the_clone(fresh, tmp_path):
         "    return ml_collections.ConfigDict({'steps': 2, 'context': 32, 'batch': 2, 'model': sizes})\n"
     )
     assert "finished at step 2" in run("-m", "bam_jax.train", "--config=tiny.py", "--workdir=run")
+    own = "--config=configs/quickstart.py", "--config.steps=2", "--config.batch=2", "--workdir=quick"
+    assert "finished at step 2" in run("-m", "bam_jax.train", *own)
+    missing = subprocess.run(
+        [fresh, "-m", "bam_jax.train", *own, "--config.logger=wandb", "--workdir=logged"],
+        cwd=tmp_path,
+        env=here,
+        capture_output=True,
+        text=True,
+    )
+    assert missing.returncode == 2 and "pip install 'bam_jax[wandb]'" in missing.stderr
     assert "accuracy" in run("-m", "bam_jax.evaluate", "--run=run", "--eval=passkey", "--lengths=32", "--depths=1")
     assert "wrote" in run("-m", "bam_jax.report", ".")
     (tmp_path / "small.py").write_text(

@@ -39,6 +39,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bam_jax import config as configs
 from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
 from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 from bam_jax.bench.machine import machine
@@ -97,7 +98,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="tiny sizes, which show that all of it runs")
     parser.add_argument("--again", choices=("failed", "all"), help="run failed cases, or all of the stages, once more")
     parser.add_argument(
-        "--config", type=Path, default=Path("configs/lm_120m.py"), help="of the model (configs/lm_120m.py)"
+        "--config", type=configs.located, default="configs/lm_120m.py", help="of the model (configs/lm_120m.py)"
     )
     own = "; the command gives this itself"
     parser.add_argument("--worker", type=int, metavar="PARENT", help=f"run what needs the device here{own}")
@@ -111,9 +112,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"--seconds={given.seconds:g} must be at least 0")
     given.stages = chip_plan.chosen(given.stages)
     if {"steps", TRAINING} & set(given.stages) and not given.config.is_file():
-        raise UserError(
-            f"--config={given.config} is no file; call from the repository's root, or give the path of a config"
-        )
+        raise UserError(f"--config={given.config} is no file; give the path of a config")
     given.deadline = time.monotonic() + 60 * given.minutes
     return given
 

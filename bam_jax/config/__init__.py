@@ -3,6 +3,7 @@
 from bam_jax.config.changes import arguments, from_arguments, mentioned, parse, typed
 from bam_jax.config.model import ModelConfig
 from bam_jax.config.reading import (
+    CONFIGS,
     allow_option,
     allowed,
     digest,
@@ -11,6 +12,7 @@ from bam_jax.config.reading import (
     from_json,
     lengths_of,
     load,
+    located,
     override,
     to_dict,
     to_fields,
@@ -19,6 +21,7 @@ from bam_jax.config.reading import (
 from bam_jax.config.sections import Config, DataConfig, MeshConfig, OptimizerConfig
 
 __all__ = [
+    "CONFIGS",
     "Config",
     "DataConfig",
     "MeshConfig",
@@ -34,6 +37,7 @@ __all__ = [
     "from_json",
     "lengths_of",
     "load",
+    "located",
     "mentioned",
     "override",
     "parse",

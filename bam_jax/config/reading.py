@@ -20,6 +20,18 @@ from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.system.own_code import named_where_it_fails
 
+CONFIGS = next(
+    (package / "configs" for package in Path(__file__).resolve().parents[1:3] if (package / "configs").is_dir()),
+    Path("configs"),
+)
+"""The project's configurations: in an installed package they lie within it, in a clone beside it."""
+
+
+def located(path: str | Path) -> Path:
+    """The path of a config file; configs/NAME.py is one of the project's where the current folder has no such file."""
+    own = CONFIGS / Path(path).name
+    return own if Path(path) == Path("configs", own.name) and not Path(path).exists() and own.is_file() else Path(path)
+
 
 def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
     """The configuration in a file, with changes.
@@ -27,16 +39,17 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
     The file runs, and the module of an encoding that it names by its import path is imported: both are the user's own.
 
     Args:
-        path: a Python file with `get_config() -> ml_collections.ConfigDict` of what is no default.
+        path: a Python file with `get_config() -> ml_collections.ConfigDict` of what is no default; see `located`.
         changes: values by dotted names, as in {"encoding": "alibi", "model.layers": 2}.
 
     Raises:
         UserError: no such file, no `get_config` in it, an error of its code, an unknown key, wrong type or bad value, or a module
             that cannot be imported.
     """
-    if not Path(path).is_file():
+    path = located(path)
+    if not path.is_file():
         raise UserError(f"no config file {path} in {Path.cwd()}; give the path of a Python file that has a get_config")
-    if Path(path).suffix != ".py":
+    if path.suffix != ".py":
         raise UserError(f"config file {path} is not a Python file; name one whose name ends in .py")
     library = import_extra("ml_collections", f"config file {path}", "train")
     with named_where_it_fails(path, "config file"):

@@ -11,13 +11,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bam_jax.config import CONFIGS
 from bam_jax.evals.contrastive import Contrastive
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.retrieval import Retrieval
 from bam_jax.experiments import small
 from bam_jax.experiments.experiment import Column, Preparation, Row
 from bam_jax.experiments.paper_columns import tokens
-from bam_jax.experiments.papers import CABLE_METHODS, config_file
+from bam_jax.experiments.papers import CABLE_METHODS
 
 SHRINK = 8
 """Tokens of the paper to one of the toy and small scales."""
@@ -105,7 +106,7 @@ def _rates(method: str, kind: str, scale: str, rates: Mapping[str, float] | None
 
 def _row(label: str, config: str, method: str, scale: str, changes: Mapping[str, Any]) -> Row:
     every = {"encoding": CABLE_METHODS[method], "context": tokens(CONTEXT, scale, SHRINK), **changes}
-    return Row(label, config_file(config), every, SEEDS if scale == "small" else (0,))
+    return Row(label, str(CONFIGS / config), every, SEEDS if scale == "small" else (0,))
 
 
 def masked_perplexity(length: int, scale: str) -> MaskedPerplexity:

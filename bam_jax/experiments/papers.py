@@ -7,15 +7,12 @@ it, and corpora that a paper tells apart are one.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from bam_jax.config import CONFIGS
 from bam_jax.experiments import small
 from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Table, printed, tabled
 from bam_jax.experiments.paper_columns import CABLE_SHRINK, perplexity, tokens
-from bam_jax.system.errors import UserError
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 _SINUSOIDAL = {"encoding": "sinusoidal", "encoding_options.odd_cosines": True}
 """The cosines of the authors' code have exponents of their own; `SinusoidalTable` says which."""
@@ -103,23 +100,6 @@ SMALL_NOTE = (
 _SCALE_NOTES = {"toy": TOY_NOTE, "small": SMALL_NOTE}
 
 
-def config_file(name: str) -> str:
-    """The path of one of the clone's config files.
-
-    Args:
-        name: of the file.
-
-    Raises:
-        UserError: it is not there, as an installed package has none.
-    """
-    path = CONFIGS / name
-    if not path.is_file():
-        raise UserError(
-            f"configs/{name} stands in the repository and not in the installed package; give the same command in a clone of it"
-        )
-    return str(path)
-
-
 def bam(
     method: str,
     scale: str,
@@ -168,7 +148,7 @@ def bam(
                 every |= small.bam_rates(learner or trained, size, text=text)
         case _:
             every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
-    made = Row(label or method, config_file(config), {**every, **overrides}, changes=changes, train=train)
+    made = Row(label or method, str(CONFIGS / config), {**every, **overrides}, changes=changes, train=train)
     return dataclasses.replace(made, seeds=small.SEEDS) if scale == "small" else made
 
 
@@ -264,7 +244,7 @@ def cable(
         if corpus == WIKITEXT:
             every |= {"data.held_out_source": WIKITEXT_TEST, "steps": _CABLE_STEPS[size]}
     seeds = small.SEEDS if scale == "small" else (0,)
-    return Row(label, config_file(f"gpt2_{size}.py"), {**every, **overrides}, seeds)
+    return Row(label, str(CONFIGS / f"gpt2_{size}.py"), {**every, **overrides}, seeds)
 
 
 def paper(

@@ -56,6 +56,11 @@ class Curve(NamedTuple):
         """The middle of the interval at a length, or the value of the only seed that has it."""
         return self.intervals[length][1] if length in self.intervals else self.values(length)[0]
 
+    @property
+    def end(self) -> float:
+        """The middle at the longest length."""
+        return self.middle(self.lengths[-1])
+
 
 Curves = Mapping[str, Curve]
 
@@ -226,7 +231,7 @@ def times(length: int, context: int) -> str:
 def _best(curves: Curves, *, largest: bool) -> Curves:
     """At most `MANY` curves, in their order: those that look furthest, and of these the best at their longest length."""
     sign = 1 if largest else -1
-    rank = lambda label: (curves[label].lengths[-1], sign * curves[label].middle(curves[label].lengths[-1]))
+    rank = lambda label: (curves[label].lengths[-1], sign * curves[label].end)
     kept = sorted(curves, key=rank, reverse=True)[:MANY]
     return {label: curve for label, curve in curves.items() if label in kept}
 
@@ -251,7 +256,7 @@ def _lines(curves: Curves, context: int, *others: str) -> tuple[Figure, Axes]:
     for length in lengths:
         ticks += [length] if length >= max(least, 1.5) * ticks[-1] else []
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{times(tick, context)}\n{_short(tick)}" for tick in ticks], fontsize=7.5)
+    axes.set_xticks(ticks, [f"{times(tick, context)}\n{_short(tick)}" for tick in ticks], fontsize=7)
     axes.minorticks_off()
     axes.set_xlabel(f"length in training contexts of {context} tokens, and in tokens", loc="left")
     return figure, axes
@@ -293,7 +298,7 @@ def _name(axes: Axes, curves: Curves, left_out: int, others: Mapping[str, tuple[
         others: the ends of lines of reference, by name.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
-    last = {label: (curve.lengths[-1], curve.middle(curve.lengths[-1])) for label, curve in curves.items()}
+    last = {label: (curve.lengths[-1], curve.end) for label, curve in curves.items()}
     looks = _looks(curves) | dict.fromkeys(others or {}, REFERENCE)
     ends = sorted((to_axes.transform(end)[1], label) for label, end in (last | dict(others or {})).items())
     # From the lowest name up each keeps its distance from the one below; from the highest down all stay within the figure.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.render.style import GRID, INK, MARKERS, Figure, method_shades, method_styles, plain, sheet, style, styled
+from bam_jax.render.style import GRID, INK, Figure, method_points, method_styles, plain, sheet, style, styled
 
 
 class Heads(NamedTuple):
@@ -68,18 +68,10 @@ def scatter(groups: Mapping[str, Heads], encodings: Mapping[str, str]) -> Figure
     columns = 2 if max(map(len, groups), default=0) <= 22 else 1
     figure = sheet(3.1 + 0.17 * -(-len(groups) // columns))
     axes = figure.add_subplot()
-    shades = method_shades({label: encodings[label] for label in groups})
-    for (label, heads), marker in zip(groups.items(), MARKERS * len(groups), strict=False):
-        axes.scatter(
-            heads.shape.ravel(),
-            heads.log_scale.ravel(),
-            s=26,
-            marker=marker,
-            color=shades[label],
-            alpha=0.8,
-            label=plain(label),
-            linewidth=0,
-        )
+    looks = method_points({label: encodings[label] for label in groups})
+    for label, heads in groups.items():
+        points = heads.shape.ravel(), heads.log_scale.ravel()
+        axes.scatter(*points, s=26, linewidth=1, label=plain(label), **looks[label])
     axes.axvline(0, color=INK, linewidth=0.7)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -1), max(high, 1))
@@ -159,7 +151,7 @@ def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: 
     names = sorted({*groups})
     for axes, (title, values) in zip(panels, terms.items(), strict=True):
         for group, each in zip(groups, values, strict=True):
-            axes.plot(positions, each, linewidth=1.1, alpha=0.9, label=group, **style(names, group))
+            axes.plot(positions, each, linewidth=1.1, label=group, **style(names, group))
         axes.set_title(title)
     panels[0].set(ylim=(0, None), ylabel="nats")
     figure.supxlabel("position in the text, tokens", fontsize=9)

@@ -45,17 +45,21 @@ svg { width: 100%; max-width: 40rem; height: auto; display: block; }
   background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
 table { border-collapse: collapse; font-size: .8rem; line-height: 1.35; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .4rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
+thead th { font-weight: 600; vertical-align: bottom; } tbody th { font-weight: 400; }
+th:first-child { text-align: left; position: sticky; left: 0;
   background: var(--page); background-clip: padding-box; }
 td small, th small { display: block; font-weight: 400; color: var(--soft); font-size: .85em; }
-.sortable th { cursor: pointer; } .sortable th[aria-sort=ascending]::after { content: " ↑"; }
-.sortable th[aria-sort=descending]::after { content: " ↓"; }
+th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
+th button::before { content: "⇅"; content: "⇅" / ""; margin-right: .25em; font-weight: 400; color: var(--soft); }
+[aria-sort=ascending] button::before { content: "↑"; content: "↑" / ""; color: inherit; }
+[aria-sort=descending] button::before { content: "↓"; content: "↓" / ""; color: inherit; }
+caption { position: relative; }  /* else what is unseen widens the page */
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 th.wide, td.wide { text-align: left; } td.wide { white-space: normal; min-width: 11rem; }
 @media (max-width: 40rem) {  /* the first column leaves room for the numbers */
-  th:first-child, td:first-child { white-space: normal; max-width: 9rem; } th.wide, td.wide { min-width: 9rem; }
+  th:first-child { white-space: normal; max-width: 9rem; } th.wide, td.wide { min-width: 9rem; }
 }
-tr.part td { color: var(--soft); } tr.part td:first-child { padding-left: 1.4rem; }
+tr.part > * { color: var(--soft); } tr.part th { padding-left: 1.4rem; }
 code { font: .85em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 pre { border-left: .2rem solid var(--line); padding: .6rem .8rem; margin: .5rem 0 0; }
 @media print {
@@ -66,18 +70,21 @@ pre { border-left: .2rem solid var(--line); padding: .6rem .8rem; margin: .5rem 
   details::details-content { content-visibility: visible; block-size: auto; } nav { display: none; }
   svg { max-width: 28rem; } .scroll, figure { overflow: visible; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-  details pre { break-inside: auto; columns: 3; font-size: 8pt; } th:first-child, td:first-child { position: static; }
-  table { font-size: 7.5pt; }
+  details pre { break-inside: auto; columns: 3; font-size: 8pt; } th:first-child { position: static; }
+  th button:focus-visible { outline: none; } th button::before { content: none; } table { font-size: 7.5pt; }
 }
 """
 SCRIPT = r"""
 for (const table of document.querySelectorAll("table.sortable")) {
-  const body = table.tBodies[0], first = [...body.rows];
-  table.querySelectorAll("th").forEach((head, column) => {
-    head.tabIndex = 0;
-    const sort = () => {
-      const order = { none: "descending", descending: "ascending", ascending: "none" }[head.ariaSort ?? "none"];
-      table.querySelectorAll("th").forEach(each => each.ariaSort = "none");
+  const body = table.tBodies[0], first = [...body.rows], heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.append(...head.childNodes);
+    head.append(button);
+    head.ariaSort = "none";
+    button.onclick = () => {
+      const order = { none: "descending", descending: "ascending", ascending: "none" }[head.ariaSort];
+      for (const each of heads) each.ariaSort = "none";
       head.ariaSort = order;
       const up = order === "ascending" ? 1 : -1;
       const words = row => row.cells[column].innerText.trim();
@@ -88,12 +95,11 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const rows = order === "none" ? first : first.toSorted(compare);
       body.append(...rows);
     };
-    head.onclick = sort;
-    head.onkeydown = event => { if (event.key === "Enter") sort(); };
   });
 }
 """
-"""Sorts a table by the column whose head is clicked: down, up, as it was. Without it the page is whole and in its own order."""
+"""Makes buttons of the heads of a table, which sort by their column: down, up, as it was. Without it the page is whole and in
+its own order, and its heads are words."""
 
 
 class Link(NamedTuple):
@@ -119,7 +125,7 @@ WIDE = 30
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Cells as they are printed; a row whose first cell begins with a space is part of a row above."""
+    """Cells as they are printed; the first of a row names it, and where that begins with a space is part of a row above."""
 
     head: Sequence[Words]
     rows: Sequence[Sequence[Words]]
@@ -134,6 +140,7 @@ class Section:
         text: a paragraph; `code` stands in backticks, **what matters** in asterisks, line breaks mean nothing.
         items: the points of a list after it.
         figure: drawn beside the table.
+        shows: the figure in words, for those who do not see it; "": the text is.
         name: of the figure's file and of its ids in the page.
         table: the figure's numbers.
         commands: what made them, as a person would type it.
@@ -144,6 +151,7 @@ class Section:
     text: str = ""
     items: Sequence[Words] = ()
     figure: Figure | None = None
+    shows: str = ""
     name: str = ""
     table: Table | None = None
     commands: Sequence[str] = ()
@@ -165,7 +173,7 @@ def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ())
         sections: its parts.
         trail: the pages above it, first the topmost.
     """
-    body = "\n".join(_section(section) for section in sections)
+    body = "\n".join(_section(section, f"part{number}") for number, section in enumerate(sections, start=1))
     above = f"<nav>{' / '.join(_inline(link) for link in trail)} /</nav>\n" if trail else ""
     script = f"<script>{SCRIPT}</script>\n" if "class=sortable" in body else ""
     return (
@@ -200,35 +208,60 @@ def _wide(table: Table) -> list[bool]:
     return [any(len(_said(cell)) > WIDE for cell in column) for column in columns] or [False] * len(table.head)
 
 
-def _section(section: Section) -> str:
+def _section(section: Section, place: str) -> str:
+    """A section, whose ids begin with its place."""
     parts = [f"<p>{_inline(section.text)}</p>"] if section.text else []
     if section.items:
         parts.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in section.items) + "</ul>")
+    title, table = html.escape(section.title), f"{place}-table"
     pair = []
     if section.figure:
-        pair.append(f"<figure>{style.svg(section.figure, section.name, section.title)}</figure>")
+        said = f"{section.title}: {_joined(section.shows or section.text)}"
+        drawing = style.svg(section.figure, section.name, said, table if section.table else "")
+        pair.append(f"<figure {_scrolled(f'{title}: figure')}>{drawing}</figure>")
     if section.table:
-        pair.append(f'<div class="scroll">{_table(section.table)}</div>')
+        pair.append(
+            f"<div class=scroll role=group {_scrolled(f'{title}: table')}>{_table(section.table, title, table)}</div>"
+        )
     if pair:
         parts.append(f'<div class="pair{" both" if len(pair) == 2 else ""}">{"".join(pair)}</div>')
     if section.commands:
-        parts.append(f"<pre><code>{html.escape(chr(10).join(section.commands))}</code></pre>")
-    title, body = f"<h2>{html.escape(section.title)}</h2>", "\n".join(parts)
+        code = html.escape("\n".join(section.commands))
+        parts.append(f"<pre role=group {_scrolled(f'{title}: code')}><code>{code}</code></pre>")
+    head, body = f"<h2>{title}</h2>", "\n".join(parts)
     if section.folded:
-        return f"<details>\n<summary>{title}</summary>\n{body}\n</details>"
-    return f"<section>\n{title}\n{body}\n</section>"
+        return f"<details>\n<summary>{head}</summary>\n{body}\n</details>"
+    return f"<section>\n{head}\n{body}\n</section>"
 
 
-def _table(table: Table) -> str:
+def _scrolled(name: str) -> str:
+    """The attributes of a part that may be wider than the page: arrow keys move it, and its name is announced."""
+    return f'tabindex="0" aria-label="{name}"'
+
+
+def _table(table: Table, title: str, place: str) -> str:
+    """A table with its title for those who listen, since the section's heading says it to those who see."""
     looks = [" class=wide" if each else "" for each in _wide(table)]
-    head = "".join(f'<th scope="col"{look}>{_inline(cell)}</th>' for look, cell in zip(looks, table.head, strict=True))
     rows = []
     for row in table.rows:
-        cells = "".join(f"<td{look}>{_inline(cell)}</td>" for look, cell in zip(looks, row, strict=True))
-        rows.append(f"<tr{' class=part' if _said(row[0]).startswith(' ') else ''}>{cells}</tr>")
+        first, *cells = (f"{look}>{_inline(cell)}" for look, cell in zip(looks, row, strict=True))
+        whole = f'<th scope="row"{first}</th>{"".join(f"<td{cell}</td>" for cell in cells)}'
+        rows.append(f"<tr{' class=part' if _said(row[0]).startswith(' ') else ''}>{whole}</tr>")
+    heads = [_inline(cell) for cell in table.head]
     # Parts belong to the row above them, which a change of order would part them from; facts without heads have an order.
-    sortable = len(table.rows) > 2 and any(map(_said, table.head)) and not any("class=part" in row for row in rows)
-    return f"<table{' class=sortable' if sortable else ''}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    sortable = len(table.rows) > 2 and any(heads) and not any("class=part" in row for row in rows)
+    head = ""
+    if any(heads):
+        heads[0] = heads[0] or _unseen("row")
+        columns = (f'<th scope="col"{look}>{words}</th>' for look, words in zip(looks, heads, strict=True))
+        head = f"<thead><tr>{''.join(columns)}</tr></thead>"
+    caption = f'<caption id="{place}-caption">{_unseen(title)}</caption>'
+    body = f"{caption}{head}<tbody>{''.join(rows)}</tbody>"
+    return f'<table id="{place}"{" class=sortable" if sortable else ""}>{body}</table>'
+
+
+def _unseen(words: str) -> str:
+    return f"<span class=unseen>{words}</span>"
 
 
 def _inline(words: Words) -> str:

@@ -50,8 +50,6 @@ FAMILIES = (
 MARKERS = "osD^vP*X"
 """The shapes of points; an encoding has the same in every figure."""
 DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)), (0, (7, 3)))
-SHADES = (0, 0.5, -0.45, 0.3, -0.25)
-"""Parts of white, or if negative of black, in the shades of one colour."""
 SIZE = 4.9
 """Inches; narrow, so that text stays legible on a telephone."""
 SUFFIXES = (".png", ".svg")
@@ -169,31 +167,40 @@ def method_styles(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return looks
 
 
-def method_shades(encodings: Mapping[str, str]) -> dict[str, str]:
-    """The colour of each label's encoding, where dashes and markers have no place: lighter and darker where several share it.
+def method_points(encodings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The look of each label's points, where dashes have no place: filled, hollow, then the next marker, in the one colour.
+
+    Lighter and darker shades would fall below 3:1 on a light page or on a dark one.
+
+    >>> looks = method_points({"BAM": "bam", "BAM SSMax": "bam"})
+    >>> looks["BAM"]["facecolors"], looks["BAM"]["edgecolors"] == looks["BAM SSMax"]["edgecolors"]
+    ('none', True)
 
     Args:
         encodings: see `method_styles`.
     """
-    colors = library().colors
-    shared = collections.Counter[str]()
+    alike: dict[str, int] = collections.defaultdict(int)
+    first: dict[str, int] = {}
     found = {}
     for label, look in method_styles(encodings).items():
-        part = SHADES[shared[look["color"]] % len(SHADES)]
-        shared[look["color"]] += 1
-        mixed = (abs(part) * (part > 0) + (1 - abs(part)) * each for each in colors.to_rgb(look["color"]))
-        found[label] = colors.to_hex(tuple(mixed))
+        colour = look["color"]
+        turn, hollow = divmod(alike[colour], 2)
+        alike[colour] += 1
+        place = first.setdefault(colour, MARKERS.index(look["marker"])) + turn
+        fill = "none" if hollow else (colour, 0.5)  # the edge is whole; through the face others are seen
+        found[label] = {"marker": MARKERS[place % len(MARKERS)], "edgecolors": colour, "facecolors": fill}
     return found
 
 
 @styled
-def svg(figure: Figure, name: str, label: str) -> str:
+def svg(figure: Figure, name: str, label: str, table: str = "") -> str:
     """A figure as part of a page: text in the page's colour, and ids of its own.
 
     Args:
         figure: drawn.
         name: the ids begin with it.
         label: what it shows, for those who do not see it.
+        table: the id of the table with its numbers, whose caption has the same and `-caption`; "": there is none.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
@@ -204,8 +211,9 @@ def svg(figure: Figure, name: str, label: str) -> str:
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     box = re.search(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', drawing)
     assert box is not None
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box[1]} role="img" aria-label="{html.escape(label)}">'
-    return head + drawing[box.end() :]
+    said = f'role="img" aria-label="{html.escape(label)}"'
+    said += f' aria-describedby="{table}-caption" aria-details="{table}"' if table else ""
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box[1]} {said}>{drawing[box.end() :]}'
 
 
 def keep_other(path: Path) -> None:

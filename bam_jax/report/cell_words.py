@@ -1,7 +1,7 @@
 """The value of a table's cell and its uncertainty, as they are printed."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.statistics import Kind
@@ -77,6 +77,21 @@ def describe_next(rows: Sequence[str], value: str, whole: str, doubt: str) -> st
     if len(rows) > 1:
         return f"next are {', '.join(rows[:-1])} and {rows[-1]}, {value} each"
     return f"next is {whole}{doubt}"
+
+
+def describe_ends(ends: Mapping[str, tuple[str, str]]) -> str:
+    """The ends of curves in words, those at one place together.
+
+    >>> describe_ends({"BAM": ("500×", "1.00"), "RoPE": ("64×", "0.00"), "NoPE": ("64×", "0.20")})
+    'at 500× BAM 1.00; at 64× RoPE 0.00, NoPE 0.20'
+
+    Args:
+        ends: the last place of each curve and its value there, by label; "" labels an only one.
+    """
+    places: dict[str, list[str]] = {}
+    for label, (place, value) in ends.items():
+        places.setdefault(place, []).append(f"{label} {value}".strip())
+    return "; ".join(f"at {place} {', '.join(said)}" for place, said in places.items())
 
 
 ONE_SEED = ", and one seed tells no difference"

@@ -32,7 +32,7 @@ def to_markdown(path: Path, folder: Path, scale: str) -> str:
 
 
 def page_sections(path: Path, folder: Path, scale: str) -> list[Section]:
-    """The page's sections: what the scale and the verdicts mean, then every claim.
+    """The page's sections: the verdicts, what they and the scale mean, then every claim.
 
     Args:
         path: a Python file with `get_claims()` and `NOTES`, beside the experiments.
@@ -74,10 +74,11 @@ def judged_sections(judged: Judged, scale: str) -> list[Section]:
         scale: at which they were.
     """
     return [
-        Section(of_scale(scale), items=judged.file.notes),
         verdicts_section(judged.file, judged.by_paper),
-        *([Section(origins.TITLE, items=judged.origins)] if judged.origins else []),
         *contradicted_sections(judged.by_paper),
+        Section(of_scale(scale), items=judged.file.notes),
+        Section("What the verdicts mean", procedure(judged.file, judged.by_paper)),
+        *([Section(origins.TITLE, items=judged.origins)] if judged.origins else []),
         *claims_sections(judged.by_paper),
     ]
 
@@ -92,12 +93,27 @@ def of_scale(scale: str) -> str:
 
 
 def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]) -> Section:
-    """The meanings of the verdicts, how they are come by, and how many there are of each.
+    """The number of each verdict.
 
     Args:
         file: the claims.
         judged: by paper.
     """
+    found = {judgement.verdict for said in judged.values() for judgement in said}
+    rows = [
+        [
+            verdict.value,
+            *(str(count_verdicts(said, verdict)) for said in judged.values()),
+            MEANINGS[verdict].format(seeds=file.seeds),
+        ]
+        for verdict in Verdict
+        if verdict in found
+    ]
+    return Section("In short", table=page.Table(["verdict", *judged, "meaning"], rows))
+
+
+def procedure(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]) -> str:
+    """The words for the way in which verdicts are come by; arguments as in `verdicts_section`."""
     frozen = (
         f"frozen in commit `{file.frozen}`, before the first run that they judge" if file.frozen else "not frozen yet"
     )
@@ -106,22 +122,10 @@ def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]
     level = (
         f", and told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}" if told else ""
     )
-    found = {judgement.verdict for said in judged.values() for judgement in said}
-    shown = [verdict for verdict in Verdict if verdict in found]
-    rows = [
-        [
-            verdict.value,
-            *(str(count_verdicts(said, verdict)) for said in judged.values()),
-            MEANINGS[verdict].format(seeds=file.seeds),
-        ]
-        for verdict in shown
-    ]
-    procedure = PROCEDURE.strip().format(seeds=file.seeds)
-    text = (
-        f"{procedure} {len(tested)} claims are tested here{level}. A claim whose condition is not shown is one of them; "
-        f"a count of parameters needs no test. The criteria are {frozen}."
+    return (
+        f"{PROCEDURE.strip().format(seeds=file.seeds)} {len(tested)} claims are tested here{level}. A claim whose condition is "
+        f"not shown is one of them; a count of parameters needs no test. The criteria are {frozen}."
     )
-    return Section("What the verdicts mean", text, table=page.Table(["verdict", *judged, "meaning"], rows))
 
 
 def contradicted_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bam_jax import render
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
@@ -18,7 +20,7 @@ from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Estimated, Section, Table, Words
 from bam_jax.report import beside_question
-from bam_jax.report.cell_words import ONE_SEED, describe_interval, describe_next, with_interval
+from bam_jax.report.cell_words import ONE_SEED, describe_ends, describe_interval, describe_next, with_interval
 from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
 from bam_jax.report.left_out import LeftOut
 from bam_jax.report.progress import describe_training
@@ -109,7 +111,8 @@ def _passkey_sections(runs: Sequence[Run], main: Sequence[Run], context: int, ag
     curves = length_curves(runs, Passkey.name)
     if curves:
         figure = render.passkey(curves, context, beside_question.shares(runs))
-        text = f"Whole keys: all five digits right. {SEEDS} {beside_question.WORDS} The error of a mean is at least its prompts'."
+        error = "The error of a mean is at least that of its prompts."
+        text = f"Whole keys: all five digits right. {SEEDS} {beside_question.WORDS} {error}"
         whole = Section("Passkey accuracy against length", text, figure=figure, name="passkey", commands=commands)
         sections += _curves_sections(whole, curves, context)
     if any(cell["eval"] == Passkey.name and run.curve(cell) == run.label for run in main for cell in run.cells):
@@ -215,14 +218,16 @@ def _curves_sections(section: Section, curves: Curves, context: int) -> list[Sec
     """A section of curves with a table of their means, and one of every seed's values where curves have several.
 
     Args:
-        section: all but the table.
+        section: all but the table and the figure in words.
         curves: drawn there.
         context: tokens seen in training.
     """
     lengths = _spaced(sorted({length for curve in curves.values() for length in curve.lengths}))
     head = [render.times(length, context) for length in lengths]
     means = [[label, *(_estimate(curve, length) for length in lengths)] for label, curve in curves.items()]
-    sections = [dataclasses.replace(section, table=Table(["", *head], means))]
+    ends = {label: (render.times(curve.lengths[-1], context), _number(curve.end)) for label, curve in curves.items()}
+    shows = f"means over seeds, {describe_ends(ends)}."
+    sections = [dataclasses.replace(section, shows=shows, table=Table(["", *head], means))]
     if any(len(curve.seeds) > 1 for curve in curves.values()):
         rows = []
         for label, curve in curves.items():
@@ -306,6 +311,8 @@ def _depths_section(main: Sequence[Run], context: int, commands: list[str]) -> S
     finest = max((tuple(depth for each, depth in means if each == length) for length, _ in means), key=len)
     lengths = [length for length in sorted({n for n, _ in means}) if all((length, depth) in means for depth in finest)]
     rows = [[f"{depth:.2f}", *(_number(means[length, depth]) for length in lengths)] for depth in finest]
+    longest = max(length for length, _ in means)
+    end = _number(float(np.mean([value for (length, _), value in means.items() if length == longest])))
     return Section(
         "Passkey accuracy by length and depth",
         f"""{main[0].label}, mean over {len(main)} seed{"s" if len(main) > 1 else ""}. At depth 0 the key stands at the
@@ -313,6 +320,7 @@ def _depths_section(main: Sequence[Run], context: int, commands: list[str]) -> S
         above, where all depths count together.""",
         figure=render.heat_map(means, context),
         name="depths",
+        shows=f"{main[0].label}, mean over depths, {describe_ends({'': (render.times(longest, context), end)})}.",
         table=Table(["depth", *(render.times(length, context) for length in lengths)], rows),
         commands=commands,
     )

@@ -95,7 +95,7 @@ def _papers_sections(papers: Sequence[Progress]) -> list[Section]:
         progressed = ", ".join(f"{counts[status]} {status.value}" for status in Status)
         caveats = " ".join(dict.fromkeys(filter(None, (caveat(progress.made) for progress in papers))))
         text = f"{progressed}. A finding compares means and is no verdict. {caveats}"
-        table = Table(["", "at the longest length", "cells measured"], found)
+        table = Table(["experiment", "at the longest length", "cells measured"], found)
         sections.append(Section("Tables and figures of the papers", text, table=table))
     if waiting:
         title = f"Experiments of which nothing is measured here: {len(waiting)}"
@@ -109,7 +109,7 @@ def _folders_section(descriptions: Mapping[Path, Mapping[str, Any]], runs: Mappi
         names = [str((path / entry["name"]).relative_to(folder)) for entry in description["runs"]]
         begun = sum(name in runs and bool(runs[name].cells) for name in names)
         rows.append([Link(description["title"], folder_file(path)), f"{begun} of {len(names)}"])
-    return Section("Experiments with a folder of their own", table=Table(["", "runs measured"], rows))
+    return Section("Experiments with a folder of their own", table=Table(["experiment", "runs measured"], rows))
 
 
 def _runs_section(runs: Mapping[str, Run], configs: Mapping[str, Config], folder: Path) -> Section:
@@ -120,5 +120,5 @@ def _runs_section(runs: Mapping[str, Run], configs: Mapping[str, Config], folder
         loss = f"{run.metrics['loss']:.3f}" if run.metrics else ""
         progress = [describe_training(run, folder / name), loss]
         rows.append([Link(name, run_file(name)), sizes, f"{config.context}", *progress, f"{len(run.cells)}"])
-    head = ["", "layers×width", "context", "steps", "last loss", "measurements"]
+    head = ["run", "layers×width", "context", "steps", "last loss", "measurements"]
     return Section(f"All runs: {len(runs)}", table=Table(head, rows), folded=len(runs) > FEW)

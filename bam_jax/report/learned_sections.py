@@ -1,7 +1,7 @@
 """Sections of the pages on what a BAM model has learned: its priors, what its heads do, and what they attend to."""
 
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +42,7 @@ def priors_section(run: Run, learned: Heads, context: int, command: str) -> Sect
         one looks near: a local head.""",
         figure=render.priors(learned.shape, weights),
         name="priors",
+        shows=f"of {run.label}, seed {run.seed}, {_count_negative([learned])} a shape below 0.",
         table=Table(["layer, head", "shape", "log scale", f"p of the nearest {NEAR}"], rows),
         commands=[command],
     )
@@ -61,6 +62,8 @@ def heads_section(run: Run, folder: Path) -> Section:
         records = heads.measure(path, progress=False)
     except UserError as error:
         return Section(title, f"Not measured: {error}.")
+    counts = Counter(record["class"] for record in records)
+    classes = ", ".join(f"{count} {name}" for name, count in counts.items())
     return Section(
         title,
         f"""{run.label}, seed {run.seed}. The class is the shape's. Then the distances in tokens within which the prior,
@@ -69,6 +72,7 @@ def heads_section(run: Run, folder: Path) -> Section:
         {records[0]["tokens"]} tokens of held-out text: −ln Z of theorem 1, how far attention is from what the content
         alone would do, and how far from the prior.""",
         figure=figures.draw_records(records),
+        shows=f"along a text, a curve for each head of {run.label}, seed {run.seed}: {classes}.",
         name="coupling",
         table=Table(*heads.heads_table(records)),
         commands=[f"python -m bam_jax.heads --run={shlex.quote(str(path))}"],
@@ -94,6 +98,7 @@ def attention_section(run: Run, folder: Path) -> Section:
         f"""{run.label}, seed {run.seed}. The key stands at the start and is asked for by the last token. Of each class of
         heads the one is shown whose last query sees most of the key.""",
         figure=figure,
+        shows="a map of all queries and keys for each head, and below it the last query's weights, the passkey marked.",
         name="attention",
         commands=[f"python -m bam_jax.figures attention --run={shlex.quote(str(path))}"],
     )
@@ -120,9 +125,17 @@ def scatter_section(known: Sequence[tuple[Run, Heads]], command: str) -> Section
         "Every head of every BAM model. In the paper, heads below 0 retrieve and heads above 0 stay local.",
         figure=render.scatter(joined, {run.label: run.config.encoding if run.config else "" for run, _ in known}),
         name="scatter",
+        shows="; ".join(f"of {label} {_count_negative(several)} a shape below 0" for label, several in groups.items())
+        + ".",
         table=Table(["shape, log scale", "seed", "layer", *(f"head {head}" for head in range(most))], rows),
         commands=[command],
     )
+
+
+def _count_negative(models: Sequence[Heads]) -> str:
+    """The number of heads that look far, and of all, with a verb."""
+    shapes = np.concatenate([np.ravel(learned.shape) for learned in models])
+    return f"{np.sum(shapes < 0)} of {shapes.size} heads have"
 
 
 def _weights_missing(run: Run) -> str:

@@ -16,6 +16,7 @@ from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.style import Figure
 from bam_jax.report import beside_question
+from bam_jax.report.cell_words import describe_ends
 from bam_jax.report.progress import Progress
 
 type Cells = Mapping[tuple[str, str], float]
@@ -148,6 +149,23 @@ def make_grid(cells: Cells, rows: list[str], columns: list[str]) -> Grid:
     """Cells in the order of their rows and columns; NaN where there is none."""
     values = [[cells[row, column] if (row, column) in cells else np.nan for column in columns] for row in rows]
     return Grid(rows, columns, np.array(values))
+
+
+def describe_grids(panels: Mapping[str, Grid], down: str) -> str:
+    """The mean over the rows of each panel in words, in its last column that has any.
+
+    >>> describe_grids({"BAM": Grid(["a", "b"], ["64", "128"], np.array([[1.0, 0.0], [1.0, 1.0]]))}, "task")
+    'mean over every task, at 128 BAM 0.50.'
+
+    Args:
+        panels: by the model's label.
+        down: what a row is.
+    """
+    ends = {}
+    for label, grid in panels.items():
+        last = np.flatnonzero(~np.isnan(grid.values).all(0))[-1]
+        ends[label] = (grid.columns[last], f"{np.nanmean(grid.values[:, last]):.2f}")
+    return f"mean over every {down}, {describe_ends(ends)}."
 
 
 def short_task(task: str) -> str:

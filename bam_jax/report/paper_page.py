@@ -13,7 +13,7 @@ from bam_jax.experiments.results import Run
 from bam_jax.render.fractions import Grid
 from bam_jax.render.page import Link, Section, Table, Words
 from bam_jax.report.findings import describe_finding
-from bam_jax.report.paper_figures import draw_curves, passkey_grids, ruler_grids
+from bam_jax.report.paper_figures import describe_grids, draw_curves, passkey_grids, ruler_grids
 from bam_jax.report.progress import Progress, describe_training
 from bam_jax.report.tables_page import notes_sections, reading_sections, table_sections
 
@@ -38,7 +38,8 @@ def page_sections(
     for number, (table, entries) in enumerate(zip(made.tables, progress.entries, strict=True), start=1):
         grid, lines = table_sections(table, entries, comparable=made.comparable)
         figure = draw_curves(made, table, entries)
-        sections += [dataclasses.replace(grid, figure=figure, name=f"table{number}"), lines]
+        shows = describe_finding(table, entries, comparable=made.comparable)
+        sections += [dataclasses.replace(grid, figure=figure, shows=shows, name=f"table{number}"), lines]
     tasks = ruler_grids(progress)
     for count, depths in passkey_grids(progress, folder).items():
         sections.append(
@@ -48,6 +49,7 @@ def page_sections(
                 key stands at the start, as far from the question as it can.""",
                 figure=render.grids(depths, down="depth of the passkey", across="length"),
                 name=f"depths{count}",
+                shows=describe_grids(depths, "depth"),
                 table=_grids_table(depths, "depth"),
             )
         )
@@ -58,6 +60,7 @@ def page_sections(
                 "The fraction of the answers that the model wrote, mean over samples and training seeds.",
                 figure=render.grids(tasks, down="task", across="length"),
                 name="ruler",
+                shows=describe_grids(tasks, "task"),
                 table=_grids_table(tasks, "task"),
             )
         )

@@ -14,14 +14,15 @@ from bam_jax import render
 from bam_jax.config import Config
 from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
-from bam_jax.experiments import papers, results
+from bam_jax.experiments import results
 from bam_jax.experiments.results import Run
 from bam_jax.render.curves import Curve, Seed
 from bam_jax.render.fractions import Grid
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section, Table
+from bam_jax.report.cell_words import describe_ends
 from bam_jax.report.learned_sections import priors_section
-from bam_jax.report.paper_figures import make_grid, short_task
+from bam_jax.report.paper_figures import describe_grids, make_grid, short_task
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import window_perplexities
 
@@ -33,7 +34,7 @@ KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
 """Fields of a record that are the same for the whole run or evaluation, and are no columns."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
 """Fields that tell evaluations of one name apart, besides their overrides."""
-BASE = papers.CONFIGS / "quickstart.py"
+BASE = configs.CONFIGS / "quickstart.py"
 """The configuration file that the command of a run changes."""
 
 
@@ -66,8 +67,7 @@ def page_sections(
     )
     if given_up:
         sections.append(Section("Not measured", items=list(given_up)))
-    text = "" if run.commands else "Training starts from a configuration file, such as those in the clone's configs/."
-    sections.append(Section("Commands that repeat it", text, commands=run.commands))
+    sections.append(Section("Commands that repeat it", commands=run.commands))
     values = json.dumps(configs.to_dict(config), indent=1, sort_keys=True)
     place = f"`{path / 'config.json'}`:" if run.heads is None else "As it was recorded:"
     sections.append(Section("Configuration", place, commands=[values], folded=True))
@@ -115,14 +115,20 @@ def _losses(run: Run) -> list[Section]:
     shown = [lines[place] for place in places]
     known = ("loss", "held_out_loss", "accuracy", "gradient_norm", "rate", "tokens_per_second")
     names = [name for name in known if all(name in each for each in shown)]
-    rows = [[f"{each['step']:,}", *(_number(each[name]) for name in names)] for each in shown]
+    cell = lambda name, value: f"{value:.3f}" if name.endswith("loss") else _number(value)
+    rows = [[f"{each['step']:,}", *(cell(name, each[name]) for name in names)] for each in shown]
     steps, values = ([each[name] for each in run.history] for name in ("step", "loss"))
+    shows = (
+        f"the loss goes from {_number(values[0])} at step {steps[0]:,} to {_number(values[-1])} at step {steps[-1]:,}"
+    )
+    shows += f"; that of held-out text ends at {_number([*held_out.values()][-1])}" if held_out else ""
     return [
         Section(
             "Training loss" if not held_out else "Loss in training and on held-out text",
             f"Of every step that was written down, {len(run.history)} of them; the table has at most {LINES}.",
             figure=render.losses(steps, values, held_out),
             name="loss",
+            shows=f"{shows}.",
             table=Table(["step", *(name.replace("_", " ") for name in names)], rows),
         )
     ]
@@ -137,15 +143,18 @@ def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name:
         table = _lengths_table(cells, config.context)
         grid = _grid([(f"{cell['depth']:.2f}", cell) for cell in cells])
         figure = render.grids({"": grid}, down="depth of the passkey", across="length in tokens")
+        shows = describe_grids({"": grid}, "depth")
     elif figure_of == "task":
         grid = _grid([(short_task(cell["task"]), cell) for cell in cells])
         figure = render.grids({"": grid}, down="task", across="length in tokens")
+        shows = describe_grids({"": grid}, "task")
     elif figure_of == "position" and any(len(cell["windows"]) > 1 for cell in cells):
         curve = Curve([Seed(config.seed, window_perplexities(cells))], {}, config.encoding)
         figure = render.positions({"perplexity": curve}, config.context)
+        shows = f"perplexity by position, {describe_ends({'': (f'{curve.lengths[-1]:,}', _number(curve.end))})}."
     else:
         return Section(title, table=table)
-    return Section(title, figure=figure, name=name, table=table)
+    return Section(title, figure=figure, shows=shows, name=name, table=table)
 
 
 def _grid(cells: Sequence[tuple[str, Cell]]) -> Grid:
@@ -195,14 +204,12 @@ def _number(value: Any) -> str:
 
 
 def training_commands(config: Config, path: Path) -> list[str]:
-    """The command that trains a run of the same configuration, as changes to a file of the clone; none without the clone.
+    """The command that trains a run of the same configuration, as changes to one of the project's.
 
     Args:
         config: the run's.
         path: its folder.
     """
-    if not BASE.exists():
-        return []
     base = configs.to_fields(configs.load(BASE))
     changes = {}
     for name, value in configs.to_fields(config).items():

@@ -50,8 +50,8 @@ INTERRUPTED = 130
 
 
 LESS = (
-    "train with a smaller --config.batch, a larger --config.optimizer.accumulate, --config.model.remat=True or a smaller "
-    "--config.model; evaluate shorter --lengths or with less --memory, write fewer --tokens"
+    "give a training a smaller --config.batch, a larger --config.optimizer.accumulate, --config.model.remat=True or a smaller "
+    "--config.model; an evaluation shorter --lengths or less --memory; generate fewer --tokens; heads fewer --keys"
 )
 """The options that take less memory."""
 

@@ -1,21 +1,20 @@
 """Packages that only some uses need, imported where they are used."""
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 from bam_jax.system.errors import UserError
 
 
 def remedy(extra: str) -> str:
-    """The command that installs one of the package's extras, for a message.
-
-    >>> remedy("train")
-    "pip install '.[train]' in a clone of bam_jax"
+    """The command that installs one of the package's extras, for a message: in a clone, or of the package as it is installed.
 
     Args:
         extra: its name.
     """
-    return f"pip install '.[{extra}]' in a clone of bam_jax"
+    clone = (Path(__file__).parents[2] / "pyproject.toml").exists()
+    return f"pip install '.[{extra}]' in a clone of bam_jax" if clone else f"pip install 'bam_jax[{extra}]'"
 
 
 def import_extra(module: str, owner: str, extra: str) -> ModuleType:

@@ -3,24 +3,30 @@
 import subprocess
 from pathlib import Path
 
+from bam_jax import __version__
+
 RECORDS = ("experiments/records", "docs/reliability")
 """Folders of files of the repository that runs add lines to; code does not depend on them."""
 
 
-def describe() -> str | None:
-    """The git commit of this code, with "-dirty" if files other than records differ from it; None outside a checkout."""
+def describe() -> str:
+    """The git commit of this code, with "-dirty" if files other than records differ from it; its version if no commit has it.
+
+    An installed package may lie in a checkout of something else.
+    """
     others = [f":(top,exclude){folder}" for folder in RECORDS]
     commands = (
+        ["git", "ls-files", "--error-unmatch", "--", Path(__file__).name],
         ["git", "describe", "--always", "--exclude=*"],
         ["git", "status", "--porcelain", "--untracked-files=no", "--", ":(top)", *others],
     )
     try:
-        name, changes = (
+        _, name, changes = (
             subprocess.run(
                 command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
             ).stdout.strip()
             for command in commands
         )
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return f"bam_jax {__version__}"
     return f"{name}-dirty" if changes else name

@@ -3,7 +3,8 @@
 A command runs once to its end. Then it starts again and again in another folder, each time killed (SIGKILL, with all of its
 processes) after a time drawn between 0 and what the undisturbed run took. Where it ends before that, its folder is compared, and
 the next one begins; after the last kill it runs to its end. What is compared leaves out seconds, commits and paths. A failure is
-an end that differs or cannot be read, another status than 0, or no end within twenty times the undisturbed run and five minutes.
+an end that differs or cannot be read, another status than 0, no end within twenty times the undisturbed run and five minutes, or
+fewer than a tenth of the kills after something was written.
 The time is the whole command's: some kills come while it imports and compiles, and find nothing written. "Wrote" counts those
 before which it had written since its start; `generate` writes nothing. "Starts" counts processes, "ends" those with status 0,
 "compared" what is held against it at each, "torn" the lines of records that cannot be read.
@@ -108,7 +109,7 @@ COMMANDS = {
     "evaluate": Command(
         lambda out, given: [
             *("bam_jax.evaluate", f"--run={out / 'decoder'}", "--eval=passkey"),
-            *("--lengths=256,1024,4096,8192", "--depths=10"),
+            *(f"--lengths={','.join(map(str, range(64, 1537, 64)))}", "--depths=10"),
         ],
         records,
     ),
@@ -280,6 +281,8 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         if wrong:
             failures.append(f"{name}, folder {number}: {wrong}")
         number += 1
+    if wrote < count // 10 and name != "generate":
+        failures.append(f"{name}: {wrote} kills came after it had written, too few to show anything")
     counted = {"starts": starts, "wrote": wrote, "ends": ends, "compared": len(expected), "torn": torn}
     return Outcome(died, failures, {"command": name, **counted, "undisturbed_seconds": round(usual, 1)})
 

@@ -50,7 +50,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             wrong = f"refused for something else: {ended.err[:300]!r}"
         if wrong:
             failures.append(f"{name}: {wrong}")
-        said[name] = ended.err[:160]
+        said[name] = ended.err.strip()
     return Outcome(len(said), failures, {"said": said})
 
 

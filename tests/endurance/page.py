@@ -37,13 +37,10 @@ def _details(name: str, found: list[dict]) -> str:
     module = __import__(f"endurance.{name}", fromlist=["FIGURE"])
     words = "\n".join(line.strip() for line in module.__doc__.strip().splitlines())
     lines = [words, "", f"    python tests/endurance/run.py {name}"]
-    usual = {"figure", "seed", "count", "failures", "examples", "seconds", "commit", "machine", "load", "crc32"}
     if found:
-        lines.append("")
+        lines += ["", *_tables(found)]
     for record in found:
-        more = "; ".join(
-            f"{field.replace('_', ' ')}: {_said(value)}" for field, value in record.items() if field not in usual
-        )
+        more = "; ".join(f"{field.replace('_', ' ')}: {_said(value)}" for field, value in _own(record, found))
         lines.append(
             f"- part {record['seed'] + 1}, {record['count']:,}, failed {record['failures']}{': ' if more else ''}{more}"
         )
@@ -51,9 +48,48 @@ def _details(name: str, found: list[dict]) -> str:
     return "\n".join(lines)
 
 
+USUAL = {"figure", "seed", "count", "failures", "examples", "seconds", "commit", "machine", "load", "crc32"}
+
+
+def _grouped(found: list[dict]) -> dict[str, list[dict]]:
+    """The fields that are groups of values, with those of every part."""
+    fields = {field: None for record in found for field, value in record.items() if isinstance(value, dict)}
+    return {field: [record[field] for record in found if field in record] for field in fields}
+
+
+def _own(record: dict, found: list[dict]) -> list[tuple[str, object]]:
+    """The fields of a part that no table has."""
+    return [(field, value) for field, value in record.items() if field not in USUAL | _grouped(found).keys()]
+
+
+def _tables(found: list[dict]) -> list[str]:
+    """A table of the groups of values: a column each, numbers added up over the parts."""
+    groups = _grouped(found)
+    if not groups:
+        return []
+    names = dict.fromkeys(name for parts in groups.values() for part in parts for name in part)
+    lines = [
+        f"| {'all parts' if len(found) > 1 else ''} | {' | '.join(field.replace('_', ' ') for field in groups)} |",
+        f"| --- |{''.join(' --- |' if _worded(parts) else ' ---: |' for parts in groups.values())}",
+    ]
+    for name in names:
+        cells = ([part[name] for part in parts if name in part] for parts in groups.values())
+        lines.append(f"| {name} | {' | '.join(_added(values) for values in cells)} |")
+    return [*lines, ""]
+
+
+def _worded(parts: list[dict]) -> bool:
+    return any(isinstance(value, str) for part in parts for value in part.values())
+
+
+def _added(values: list) -> str:
+    """Values of all parts as one: numbers are added up, words stand as they are."""
+    if all(isinstance(value, int | float) for value in values):
+        return _said(sum(values))
+    return "; ".join(dict.fromkeys(f"`{value}`" for value in values))
+
+
 def _said(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_said(inner)}" for key, inner in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -185,7 +185,8 @@ def test_seeds_that_were_fixed_before_are_waited_for():
         found = claims.judge({"P": [said]}, more, PAPER, 9)
         assert found["P"][0].verdict is Verdict.UNMEASURED and found["P"][0].remark.startswith(remark)
     page = claims_page.verdicts_section(claims.ClaimsFile({"P": [claim]}, (), seeds=9), found)
-    assert "no verdict on fewer than 9 seeds" in " ".join(page.text.split())
+    words = claims_page.procedure(claims.ClaimsFile({"P": [claim]}, (), seeds=9), found)
+    assert "no verdict on fewer than 9 seeds" in " ".join(words.split())
     assert page.table.rows[0][2] == "fewer than 9 seeds, or cells that are missing."
 
 
@@ -214,10 +215,11 @@ def test_the_page_says_what_was_found_and_by_which_criterion():
     ]
     assert table.table.rows[1][1:4] == ["0.9 [0.883, 0.917]", "8", "8, 1.00 [0.63, 1.00]"]
     counts = claims_page.verdicts_section(claims.ClaimsFile({"P": said}, (), "abc1234"), found)
-    assert "2 claims are tested here, and told by a two-sided p of at most 0.025. A claim whose" in counts.text
-    assert "frozen in commit `abc1234`" in counts.text
+    words = claims_page.procedure(claims.ClaimsFile({"P": said}, (), "abc1234"), found)
+    assert "2 claims are tested here, and told by a two-sided p of at most 0.025. A claim whose" in words
+    assert "frozen in commit `abc1234`" in words
     assert [row[:2] for row in counts.table.rows] == [["holds", "1"], ["not told apart", "1"], ["not checked", "1"]]
-    assert "not frozen yet" in claims_page.verdicts_section(claims.ClaimsFile({"P": said}, (), ""), found).text
+    assert "not frozen yet" in claims_page.procedure(claims.ClaimsFile({"P": said}, (), ""), found)
 
 
 def test_findings_of_several_tables_name_them():

@@ -382,9 +382,3 @@ def test_the_methods_of_cable_are_the_papers():
     dape = {job.row.label: job.config for job in jobs.row_jobs(load("cable_table2_dape", "paper"))}
     assert [each.encoding for each in dape.values()] == ["cable", "kerple_log", "dape_cable", "dape_kerple"]
     assert {each.context for each in dape.values()} == {512}
-
-
-def test_what_needs_the_clone_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(papers, "CONFIGS", tmp_path)  # as where the package is installed alone
-    with pytest.raises(UserError, match=r"configs/gpt2_tiny.py stands in the repository .* in a clone of it"):
-        papers.cable("CABLE", "paper", label="CABLE", size="tiny", corpus=papers.FINEWEB_EDU)

@@ -11,10 +11,10 @@ FILE = """
 from pathlib import Path
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments.experiment import Experiment, Row
-from bam_jax.experiments.papers import config_file
+from bam_jax.config import CONFIGS
 
 def get_experiment():
-    rows = [Row(f"a, keys, try {k}", config_file("quickstart.py"), {"optimizer.rate": r}, (100, 101), (Passkey((64,)),))
+    rows = [Row(f"a, keys, try {k}", str(CONFIGS / "quickstart.py"), {"optimizer.rate": r}, (100, 101), (Passkey((64,)),))
             for k, r in enumerate((0.1, 0.2))]
     return Experiment("t", tuple(rows))
 """

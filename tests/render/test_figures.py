@@ -1,17 +1,18 @@
 """The figures show what they are given: curves, names, cells, probabilities."""
 
 import itertools
+import re
 import sys
 import xml.etree.ElementTree as xml
 
 import numpy as np
 import pytest
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgba
 from matplotlib.text import Text
 
 from bam_jax import encodings, render
-from bam_jax.render import maps, style
+from bam_jax.render import maps, page, style
 from bam_jax.render.curves import FEW, Curve, Seed
 from bam_jax.render.learned import Heads
 from bam_jax.system.errors import UserError
@@ -86,15 +87,35 @@ def test_every_encoding_has_a_colour_of_its_own():
     assert looks["c"]["color"] != looks["d"]["color"]
 
 
-def test_points_and_steps_have_the_shades_of_their_methods_colour():
-    shades = style.method_shades({"a": "bam", "b SSMax": "bam", "c": "cable"})
-    assert shades["b SSMax"] == style.METHOD_COLOURS["bam"] and shades["c"] == style.METHOD_COLOURS["cable"]
-    drawn = render.scatter({"a": HEADS, "c": HEADS}, {"a": "bam", "c": "cable"}).axes[0].collections
-    assert [to_hex(points.get_facecolor()[0]) for points in drawn] == [
-        style.METHOD_COLOURS[n] for n in ("bam", "cable")
-    ]
-    red, own = (int(shades[label][1:3], 16) for label in ("a", "b SSMax"))
-    assert red > own, "a second one of the same method is lighter"
+def luminance(colour):
+    """The relative luminance of the Web Content Accessibility Guidelines."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
+    return np.dot((0.2126, 0.7152, 0.0722), linear)
+
+
+@pytest.mark.parametrize("paper", re.findall(r"--page: (#[0-9a-f]{6});", page.STYLE))
+def test_all_colours_stand_out_from_a_light_and_from_a_dark_page(paper):
+    many = {f"{n}": HEADS for n in range(20)}
+    points = [*render.scatter(many, dict.fromkeys(many, "bam")).axes[0].collections]
+    points += render.scatter({"a": HEADS, "b": HEADS, "c": HEADS}, dict.fromkeys("abc", "bam")).axes[0].collections
+    drawn = [each.get_edgecolor()[0] for each in points]
+    for line in render.coupling([8, 16], {"one": np.ones((4, 2))}, ["a", "b", "c", "d"]).axes[0].lines:
+        drawn.append(to_rgba(line.get_color(), line.get_alpha()))
+    below = np.array(to_rgba(paper))
+    for colour in (*style.METHOD_COLOURS.values(), *style.COLOURS, *drawn):
+        red, green, blue, alpha = to_rgba(colour)
+        seen = alpha * np.array((red, green, blue)) + (1 - alpha) * below[:3]
+        darker, lighter = sorted((luminance(seen), luminance(below[:3])))
+        assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
+
+
+def test_points_of_one_method_have_its_colour_and_differ_in_shape_or_fill():
+    names = {"BAM": "bam", "BAM SSMax": "bam", "BAM v2": "bam", "CABLE": "cable"}
+    drawn = render.scatter(dict.fromkeys(names, HEADS), names).axes[0].collections
+    assert [to_hex(points.get_edgecolor()[0]) for points in drawn] == [style.METHOD_COLOURS[n] for n in names.values()]
+    for many in (names, {f"{n}": "bam" for n in range(40)}):
+        looks = [tuple(look.values()) for look in style.method_points(many).values()]
+        assert len({*looks}) == len(many)
 
 
 def test_keys_beside_the_question_are_a_line_of_reference():

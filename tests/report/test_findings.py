@@ -21,7 +21,7 @@ def sentence(evaluation, values, *, comparable=True):
 
 def test_all_that_come_next_are_named_and_the_keys_that_everybody_sees():
     said = sentence(KEYS, {"a": [0.05], "b": [0.9], "c": [0.05], "d": [0.0]})
-    assert said.startswith("At 32K b finds most: 0.90 1 seed; next are a and c, 0.05 each.")
+    assert said.startswith("At 32K b finds most: 0.90 (1 seed); next are a and c, 0.05 each.")
     assert said.endswith("One of 20 keys stands beside its question, which gives 0.05 to all.")
 
 
@@ -42,7 +42,7 @@ def test_a_length_that_is_not_the_papers_comes_with_its_own_tokens():
 
 def test_one_row_is_compared_with_nothing_and_a_depth_alone_says_nothing():
     said = sentence(KEYS, {"a": [0.5]})
-    assert said == ("At 32K a has 0.50 1 seed. One of 20 keys stands beside its question, which gives 0.05 to all.")
+    assert said == ("At 32K a has 0.50 (1 seed). One of 20 keys stands beside its question, which gives 0.05 to all.")
     assert sentence(TEXT, {"a": []}) == ""
     column = Column("32K", KEYS, depth=0.5)
     entry = Entry("a", column, "", (Outcome(State.MEASURED, 0.5, seed=0, n=20),))

@@ -170,9 +170,12 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     assert "RoPE at 2× yes at most 0.1 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 4× not measured at most 0.1 –".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 2× NO at least 0.3, at most 0.5 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")
-    best = "At 2× Local RoPE finds most keys: 1.00 1 seed; next is BAM SSMax, 0.75 [0.00, 1.00] n=2"
+    best = "At 2× Local RoPE finds most keys: 1.00 (1 seed); next is BAM SSMax, 0.75 [0.00, 1.00] n=2"
     assert f"{best}, and one seed tells no difference." in said
     assert "NOT THERE YET: cable-seed0" in said
+    ends = "at 2× BAM SSMax 0.75, RoPE 0.00, Local RoPE 1.00, RoPE, encoding_options.base_scale=50 0.50."
+    assert f'aria-label="Passkey accuracy against length: means over seeds, {ends}"' in html
+    assert 'aria-label="Passkey accuracy by length and depth: BAM SSMax, mean over depths, at 2× 0.75."' in html
     assert "<code>this</code>" in html
     markdown = (folder / "report.md").read_text()
     assert "| Local RoPE | – | 1.00 1 seed |" in markdown and "| BAM SSMax | 1 | 0.50 | 0.50 |" in markdown

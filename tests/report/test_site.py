@@ -5,8 +5,6 @@ import json
 import math
 import re
 import shlex
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -133,11 +131,11 @@ def write_folder(paper):
 
 
 class Page(HTMLParser):
-    """A page's links, ids and words; complains of tags that do not close and of images without words."""
+    """A page's links, ids, words and those for its figures; complains of tags that do not close."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.links, self.ids, self.said, self.heads, self.code = [], [], [], [], 0, False
+        self.open, self.links, self.ids, self.figures, self.said, self.heads, self.code = [], [], [], [], [], 0, False
         self.feed(text)
         assert self.open == []
         self.text = " ".join(" ".join(self.said).split())
@@ -147,7 +145,7 @@ class Page(HTMLParser):
         self.heads += tag == "h1"
         self.links += [value for name, value in attributes if name in ("href", "src")]
         self.ids += [named["id"]] if "id" in named else []
-        assert tag != "svg" or named["aria-label"]
+        self.figures += [named["aria-label"]] if tag == "svg" else []
         assert tag not in ("img", "link", "iframe") and (tag != "script" or not attributes)
         self.code = tag == "script"
         if tag not in ("meta", "br"):
@@ -208,7 +206,7 @@ def test_every_page_is_whole_and_every_link_leads_somewhere(made, found):
 
 def test_pages_say_what_was_measured_and_what_was_not(found):
     index, table = found["index.html"].text, found["paper_table1.html"].text
-    best = "Table 1: keys: At 128 <tokens> RoPE finds most: 0.75 [0.00, 1.00] n=2; next is Local 0.00 1 seed"
+    best = "Table 1: keys: At 128 <tokens> RoPE finds most: 0.75 [0.00, 1.00] n=2; next is Local 0.00 (1 seed)"
     best += ", and one seed tells no difference."
     assert (
         f"An <invented> paper {best}" in index
@@ -225,6 +223,9 @@ def test_pages_say_what_was_measured_and_what_was_not(found):
     assert "RoPE 128 <tokens> 0.75 0.00 to 1.00 0.50 +0.25 2 (0: 0.50, 1: 1.00)" in table
     assert "RoPE 0.00 1.00 0.50 RoPE 1.00 1.00 1.00 Local 0.00 1.00 0.00" in table  # by depth and length
     assert "Look at this ." in table
+    figures = found["paper_table1.html"].figures
+    assert figures[0].startswith("Table 1: keys: At 128 <tokens> RoPE finds most: 0.75")
+    assert "Passkey accuracy by depth and length, 2 depths: mean over every depth, at 128" in " ".join(figures)
     (name,) = [each for each in found if "seed0" in each and each.startswith("run-rope")]
     run = found[name].text
     assert run.count("bam_jax.train") == 1
@@ -382,37 +383,33 @@ def test_the_papers_claims_have_a_page(found):
     assert "claims.html" in found["index.html"].links
 
 
-BROWSERS = [name for name in ("chromium", "chromium-browser", "google-chrome") if shutil.which(name)]
+DOCS = [ROOT / "site" / name for name in ("index.html", "encodings.html", "api/encodings.html")]
+"""Pages of the documentation, which are there after `make docs`."""
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not BROWSERS, reason="no Chromium here to lay pages out")
 @pytest.mark.parametrize("width", [390, 1280])
-def test_no_page_is_wider_than_its_screen(made, tmp_path, width):
-    names = sorted(path.name for path in made.glob("*.html"))
-    frames = "".join(f'<iframe src="{(made / name).as_uri()}" width="{width}" height="900"></iframe>' for name in names)
+def test_no_page_is_wider_than_its_screen(made, title_of, width):
+    pages = [*sorted(made.glob("*.html")), *(path for path in DOCS if path.exists())]
+    frames = "".join(f'<iframe src="{path.as_uri()}" width="{width}" height="900"></iframe>' for path in pages)
     script = "[...document.querySelectorAll('iframe')].map(f => f.contentDocument.documentElement.scrollWidth)"
     page = f"<body>{frames}<script>onload = () => document.title = {script}</script></body>"
-    (tmp_path / "page.html").write_text(f"<title></title><style>iframe {{ border: none }}</style>{page}")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--allow-file-access-from-files"]
-    command = [BROWSERS[0], *options, f"--user-data-dir={tmp_path}/profile", f"file://{tmp_path}/page.html"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    widths = [int(each) for each in re.findall("<title>(.*?)</title>", said)[0].split(",")]
+    said = title_of(f"<title></title><style>iframe {{ border: none }}</style>{page}")
+    widths = [int(each) for each in said.split(",")]
     # The frame's own scroll bar takes some of its width.
-    assert {name: each for name, each in zip(names, widths, strict=True) if each > width} == {}
+    assert {path.name: each for path, each in zip(pages, widths, strict=True) if each > width} == {}
     assert all(each > width - 20 for each in widths)  # they were laid out
 
 
 def test_without_the_clone_the_runs_that_there_are_have_a_site(folder, tmp_path, monkeypatch, capsys):
-    """An installed package has neither the papers' experiments nor their configurations, wherever it is called."""
+    """An installed package has not the papers' experiments, wherever it is called."""
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    monkeypatch.setattr(run_page, "BASE", tmp_path / "nowhere" / "quickstart.py")
     main([str(folder), f"--out={tmp_path / 'site'}"])
     said = capsys.readouterr()
     assert said.out == f"wrote {tmp_path / 'site' / 'index.html'}\n"
     assert said.err.count("papers") == 1 and "in the clone, or give their paths after the folder\n" in said.err
     pages = {path.name: Page(path.read_text(encoding="utf-8")) for path in (tmp_path / "site").glob("*.html")}
     assert {"index.html", "folder-own.html", "run-mine #1.html"} <= {*pages} and "claims.html" not in pages
-    assert "Training starts from a configuration file" in pages["run-mine #1.html"].text
+    assert "python -m bam_jax.train --config=" in pages["run-mine #1.html"].text
     assert "papers" not in pages["index.html"].text

@@ -1,13 +1,31 @@
 """The commit that records name."""
 
+import re
 import subprocess
 
+import pytest
+
+import bam_jax
 from bam_jax.system import git
 
 
 def test_the_commit_is_that_of_the_code():
     said = git.describe()
-    assert said is None or len(said.removesuffix("-dirty")) >= 7
+    assert said == f"bam_jax {bam_jax.__version__}" or re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", said)
+
+
+@pytest.mark.parametrize("installed", [".venv/lib/git.py", "../lib/git.py"])
+def test_an_installed_package_has_its_version_whatever_repository_it_lies_in(installed, tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    code = own / installed
+    for path in (own / "code.py", code):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (own / ".gitignore").write_text(".venv\n")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=own, check=True)
+    monkeypatch.setattr(git, "__file__", str(code))
+    assert git.describe() == f"bam_jax {bam_jax.__version__}"
 
 
 def test_records_make_no_code_dirty(tmp_path, monkeypatch):
