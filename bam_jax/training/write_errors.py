@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import Unwritten
 
 CLOSED = "Event loop is closed"
 """The words of asyncio for what comes after an error has ended a loop."""
@@ -25,7 +25,7 @@ def naming_what_cannot_be_written(path: Path) -> Iterator[None]:
         path: of the checkpoint.
 
     Raises:
-        UserError: instead of what orbax and tensorstore raise.
+        Unwritten: instead of what orbax and tensorstore raise.
     """
     for name in ("absl", "concurrent.futures"):
         logging.getLogger(name).addFilter(_is_not_raised_as_well)
@@ -36,7 +36,7 @@ def naming_what_cannot_be_written(path: Path) -> Iterator[None]:
         codes = [code for code in map(_system_code, causes(error)) if code is not None]
         if not codes:
             raise
-        raise UserError(
+        raise Unwritten(
             f"checkpoint {path} cannot be written: {os.strerror(codes[0])}; make room or get leave to write there, and give "
             "the same command again: it goes on from the checkpoint before"
         ) from error

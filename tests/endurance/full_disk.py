@@ -2,7 +2,7 @@
 
 Of a command that takes more than 30 of them in all ("places"), 30 are drawn ("tried"): as many of each beginning, while it has
 some. A command that finds no room ends in one line with status 2. A file that was there before stays, or is what an undisturbed
-command makes of it; records may have grown. With more room the same command goes on to what an undisturbed one leaves. A sweep
+command makes of it; records may have grown. A process ends within four minutes. With more room the same command goes on to what an undisturbed one leaves. A sweep
 may end with 1, since its runs are processes of their own; none of their logs has a traceback. At most of the places the disk is
 full before the command ends ("ended full").
 """
@@ -26,6 +26,8 @@ from bam_jax.report import __main__ as report
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
 
+SOON = 240
+"""Seconds in which a process of a few steps ends, whatever its disk; a loaded machine takes a minute."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 ENOUGH = f"size={2**26},nr_inodes=100000"
 EXPERIMENT = """
@@ -70,7 +72,9 @@ class Case:
         if not self.alone:
             return commands.call(self.main, self.argv(disk, given))
         settings = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        return commands.start(self.main.__module__, self.argv(disk, given), env={**os.environ, **settings})
+        return commands.start(
+            self.main.__module__, self.argv(disk, given), env={**os.environ, **settings}, timeout=SOON
+        )
 
 
 def _begun(disk: Path, given: Path, number: int) -> None:

@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -46,3 +48,22 @@ def test_a_message_is_one_line_whatever_it_names(capsys):
         said = capsys.readouterr().err
         assert ended.value.code == 2 and said[:-1].isprintable() and said.endswith("; train one\n")
         assert said.startswith(f"error: no run {name[:3]}") and len(said) <= LONGEST + 10
+
+
+def test_after_what_cannot_be_written_no_thread_is_waited_for():
+    """As orbax's threads are, Python would join those of a pool at its end."""
+    code = (
+        "import concurrent.futures, multiprocessing, time; from bam_jax.system import errors\n"
+        "def main(argv):\n"
+        "    concurrent.futures.ThreadPoolExecutor().submit(time.sleep, 60)\n"
+        "    child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,), daemon=True)\n"
+        "    child.start()\n"
+        "    print('said', child.pid)\n"
+        "    raise errors.Unwritten('a disk is full; make room')\n"
+        "errors.run(main, [])"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=30)
+    said, child = done.stdout.split()
+    assert (done.returncode, said, done.stderr) == (2, "said", "error: a disk is full; make room\n")
+    time.sleep(0.5)
+    assert not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text()
