@@ -1,6 +1,12 @@
 """Positional priors in attention: BAM, CABLE and what they compare with, in JAX and Flax."""
 
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # A command is being imported. Ctrl-C ends it at once: libraries' imports print it as a traceback, or lose it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if TYPE_CHECKING:
     from bam_jax.analysis.language_model import load

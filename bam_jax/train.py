@@ -15,6 +15,7 @@ from pathlib import Path
 from bam_jax import config as configs
 from bam_jax.config import description
 from bam_jax.system import console, errors
+from bam_jax.system.errors import UserError
 from bam_jax.training import session
 
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
         argv: the arguments.
 
     Raises:
-        UserError: see `session.train`.
+        UserError: an empty --workdir; see `session.train`.
     """
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
     # The epilog is made from the source of all fields, which takes longer than the rest of the parsing.
@@ -42,6 +43,8 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("--process", type=int, help="which of them this is, from 0")
     arguments, overrides = configs.parse(argv, parser)
+    if arguments.workdir == "":
+        raise UserError("--workdir= is empty; give the folder of the run, or leave the option out")
     config = configs.load(arguments.config, overrides)
     workdir = Path(arguments.workdir or Path("runs") / Path(arguments.config).stem)
     session.train(

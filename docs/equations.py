@@ -5,12 +5,20 @@ b(i, j) = -exp(log_scale) * abs(i - j) ** shape
 
 import re
 
-_SAME = "alpha beta delta lambda mu nu psi sigma tau theta cos exp lim ln log max min sin sum"
-_SIGNS = {"<=": r"\le", ">=": r"\ge", "+-": r"\pm", "||": r"\Vert", "...": r"\ldots", "..": r"\ldots"}
+_SAME = "alpha beta delta lambda mu nu pi psi sigma tau theta cos exp lim ln log max min sin sum"
+_SIGNS = {
+    "<=": r"\le",
+    ">=": r"\ge",
+    "+-": r"\pm",
+    "+=": r"\mathrel{+}=",
+    "||": r"\Vert",
+    "...": r"\ldots",
+    "..": r"\ldots",
+}
 TEX = {"eps": r"\varepsilon"} | _SIGNS | {name: rf"\{name}" for name in _SAME.split()}
 """What names and signs are in TeX."""
 _NAME = re.compile(r"[A-Za-z]+\d*(?:_(?:[A-Za-z0-9]+|\{[^}]*\}|\(\w\)))*(?:'s|')?")
-_SIGN = re.compile(r"\.\.\.?|<=|>=|\|\||\+-")
+_SIGN = re.compile(r"\.\.\.?|<=|>=|\|\||\+-|\+=")
 _CODE = re.compile(r"[a-z]{2,}=|^\s*(python|make|pip) ")
 _INDEX = 2
 """Letters that a subscript has at most; a longer one is a word."""

@@ -251,12 +251,15 @@ def lengths_of(text: str, option: str = "--lengths") -> list[int]:
         option: whose argument it is.
 
     Raises:
-        UserError: it is something else.
+        UserError: it is something else, or one is too large.
 
     >>> lengths_of("64,4096")
     [64, 4096]
     """
     try:
-        return [int(part) for part in text.split(",")]
+        lengths = [int(part) for part in text.split(",")]
     except ValueError as error:
         raise UserError(f"{option}={text} must be numbers of tokens with commas, as in {option}=64,4096") from error
+    if max(lengths) >= 2**31:
+        raise UserError(f"{option}={text} has {max(lengths)}, and a text has at most {2**31 - 1} tokens; give fewer")
+    return lengths

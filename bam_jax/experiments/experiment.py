@@ -296,7 +296,7 @@ def load(
         UserError: no such file, or no `get_experiment` in it, or a corpus or scale missing or not wanted.
     """
     if not Path(path).is_file():
-        raise UserError(f"no experiment file {path}; give the path of one such as experiments/quickstart.py")
+        raise UserError(f"no experiment file {path}; give the path of one (the repository has some in experiments)")
     if scale is not None and scale not in SCALES:
         raise UserError(f"--scale={scale} is unknown; {nearest(scale, SCALES)}")
     with named_where_it_fails(path, "experiment file"):

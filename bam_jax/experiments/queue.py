@@ -1,12 +1,14 @@
 """The processes of a sweep: preparations one after another, then as many jobs at a time as there are slots."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from bam_jax.experiments.board import Board
 from bam_jax.experiments.experiment import Preparation
@@ -14,7 +16,7 @@ from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import Slot
 from bam_jax.experiments.speed_jobs import Comparison
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.parent import end_with_parent
 
 POLL = 0.5
@@ -51,10 +53,14 @@ def run(
 
     Returns:
         The jobs that failed.
+
+    Raises:
+        errors.Stopped: by SIGTERM, after the rows that were trained have saved.
     """
     compiled = tempfile.TemporaryDirectory()  # of this sweep only: another machine's may not suit this one
     cache = {"JAX_COMPILATION_CACHE_DIR": compiled.name, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
     environment = ({"JAX_PLATFORMS": platform} if platform else {}) | cache | os.environ
+    usual = signal.signal(signal.SIGTERM, _stop)
     board = Board(waiting, folder)
     queue, free, failed = list(waiting), list(where), []
     running: list[tuple[Job | Comparison, Slot, subprocess.Popen[bytes]]] = []
@@ -77,8 +83,14 @@ def run(
         for _, _, process in running:  # all of them save at a time, and Ctrl-C has come to them as well
             process.wait()
         compiled.cleanup()
+        signal.signal(signal.SIGTERM, usual)
     board.close(len(failed))
     return failed
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the rows are told to save
+    raise Stopped("the sweep was stopped by SIGTERM, after its rows had saved; the same command goes on")
 
 
 def _start(

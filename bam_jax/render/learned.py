@@ -21,7 +21,7 @@ def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
     """Priors p(g_pos(i, j)) of every head, a panel for each layer, for the last query i of a context.
 
     Args:
-        shape: theta_beta, [layers, heads]; it names and orders the curves.
+        shape: theta_beta, [layers, heads]; it names and orders the curves, each in the colour of its head.
         weights: p for j from the first token to the query itself, [layers, heads, tokens].
 
     Source: BAM, figure 1.
@@ -37,7 +37,7 @@ def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
             continue
         for place, head in enumerate(np.argsort(shape[layer])):
             label = f"{head}: {shape[layer, head]:.2f}".replace("-", "−")
-            look = style(range(heads), place)
+            look = style(range(heads), head)
             axes.plot(
                 np.arange(1 - tokens, 1),
                 weights[layer, head],

@@ -29,7 +29,9 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, description: str | None) -> None:
-        super().__init__(prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        super().__init__(
+            prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raises: UserError, always."""
@@ -75,7 +77,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("xyz", ["bam", "alibi"])
     'known: alibi, bam'
     """
-    names = sorted(known)
+    names = sorted(name for name in known if name)
     listing = f"known: {', '.join(names)}"
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{close[0]}'? {listing}" if close else listing
@@ -150,6 +152,8 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     Raises:
         SystemExit: always.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `bam_jax`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()

@@ -2,9 +2,9 @@
 
 Of a command that takes more than 30 of them in all ("places"), 30 are drawn ("tried"): as many of each beginning, while it has
 some. A command that finds no room ends in one line with status 2. A file that was there before stays, or is what an undisturbed
-command makes of it; records may have grown. A process ends within four minutes. With more room the same command goes on to what an undisturbed one leaves. A sweep
-may end with 1, since its runs are processes of their own; none of their logs has a traceback. At most of the places the disk is
-full before the command ends ("ended full").
+command makes of it; records may have grown. A process ends within four minutes. With more room the same command goes on to what
+an undisturbed one leaves. A sweep may end with 1, since its runs are processes of their own; none of their logs has a
+traceback. At most of the places the disk is full before the command ends ("ended full").
 """
 
 import contextlib

@@ -282,3 +282,22 @@ def test_bad_arguments_of_a_paper_are_named(paper, tmp_path, monkeypatch, argume
 def test_an_experiment_of_one_scale_says_so(experiment):
     with pytest.raises(UserError, match="--scale=paper: .*two.py has one scale only"):
         sweep.main([str(experiment), "--source=x", "--scale=paper"])
+
+
+@pytest.mark.full
+def test_a_sweep_that_is_told_to_stop_has_its_rows_save(tmp_path):
+    path, folder = tmp_path / "long.py", tmp_path / "runs"
+    long = '{"steps": 10**6, "batch": 2, "log_every": 1}'
+    path.write_text(
+        "from bam_jax.experiments.experiment import Experiment, Row\n"
+        f"def get_experiment():\n    return Experiment('One', (Row('One', {CONFIG!r}, {long}),))\n"
+    )
+    command = [sys.executable, "-m", "bam_jax.sweep", str(path), f"--runs={folder}", "--jobs=1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
+        while started.poll() is None and not list(jsonl.read(folder / "one-seed0" / "metrics.jsonl")):
+            time.sleep(0.2)
+        started.terminate()
+        said = started.communicate(timeout=120)[1]
+    assert started.returncode == errors.AGAIN and "stopped by SIGTERM, after its rows had saved" in said
+    assert "stopped at step" in (folder / "logs" / "one-seed0.log").read_text()
+    assert [each for each in (folder / "one-seed0" / "checkpoints").iterdir() if each.name.isdecimal()]

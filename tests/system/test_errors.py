@@ -3,6 +3,7 @@
 import operator
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -67,3 +68,22 @@ def test_after_what_cannot_be_written_no_thread_is_waited_for():
     assert (done.returncode, said, done.stderr) == (2, "said", "error: a disk is full; make room\n")
     time.sleep(0.5)
     assert not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text()
+
+
+@pytest.mark.parametrize("after", [0.1, 0.5, 1.0])
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(after):
+    """Python's handler would be called within an import, whose library may lose what it raises."""
+    started = subprocess.Popen([sys.executable, "-m", "bam_jax.train", "--config=none.py"], stderr=subprocess.PIPE)
+    time.sleep(after)
+    started.send_signal(signal.SIGINT)
+    said = started.communicate(timeout=60)[1]
+    # Before the package is found it is Python's own; after the imports the command has said what is wrong.
+    assert started.returncode in (-signal.SIGINT, 2, 130)
+    assert b"bam_jax" not in said or b"Traceback" not in said
+
+
+def test_the_handler_of_ctrl_c_is_back_when_the_command_runs():
+    code = "import signal, sys; sys.argv = ['-m']; import bam_jax; print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL); "
+    code += "from bam_jax.system import errors; errors.run(lambda argv: print(signal.getsignal(signal.SIGINT).__name__), [])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "True\ndefault_int_handler\n" and not done.stderr
