@@ -17,7 +17,7 @@ class UserError(ValueError):
 
 
 class Unwritten(UserError):
-    """What threads of libraries were writing cannot be written; `run` does not wait for those of them that wait for the rest."""
+    """A failure to write, in threads of libraries: some wait for what will not come, and `run` does not wait for them."""
 
 
 class Parser(argparse.ArgumentParser):
