@@ -1,11 +1,14 @@
 """Positional priors in attention: BAM, CABLE and what they compare with, in JAX and Flax."""
 
+import itertools
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # A command is being imported. Ctrl-C ends it at once: libraries' imports print it as a traceback, or lose it.
+# While `python -m bam_jax...` imports a command, Ctrl-C ends it at once: libraries' imports print it as a traceback, or lose it.
+# `errors.run` gives Python's handler back. A command of somebody else's, which imports this package, keeps that.
+_ours = any(option == "-m" and name.split(".")[0] == __name__ for option, name in itertools.pairwise(sys.orig_argv))
+if sys.argv[:1] == ["-m"] and _ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if TYPE_CHECKING:

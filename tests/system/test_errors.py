@@ -82,8 +82,10 @@ def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(after):
     assert b"bam_jax" not in said or b"Traceback" not in said
 
 
-def test_the_handler_of_ctrl_c_is_back_when_the_command_runs():
-    code = "import signal, sys; sys.argv = ['-m']; import bam_jax; print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL); "
+@pytest.mark.parametrize(("command", "ours"), [("bam_jax.train", True), ("mine", False)])
+def test_the_handler_of_ctrl_c_is_back_when_the_command_runs(command, ours):
+    code = f"import signal, sys; sys.argv, sys.orig_argv = ['-m'], ['python', '-m', '{command}']; "
+    code += "import bam_jax; print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL); "
     code += "from bam_jax.system import errors; errors.run(lambda argv: print(signal.getsignal(signal.SIGINT).__name__), [])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "True\ndefault_int_handler\n" and not done.stderr
+    assert done.stdout == f"{ours}\ndefault_int_handler\n" and not done.stderr
