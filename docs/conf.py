@@ -75,7 +75,7 @@ def join(app: Any, name: str, source: list[str]) -> None:
 
 
 def _cell(text: str) -> str:
-    """What a table has in backticks: equations below one another, and code as it is."""
+    """The text of a table's backticks on the site: equations below one another, and code as it is."""
     return (
         "<br>".join(f"${line}$" for line in equations.tex_lines(text)) if equations.is_equation(text) else f"`{text}`"
     )

@@ -16,7 +16,7 @@ _SIGNS = {
     "..": r"\ldots",
 }
 TEX = {"eps": r"\varepsilon"} | _SIGNS | {name: rf"\{name}" for name in _SAME.split()}
-"""What names and signs are in TeX."""
+"""Names and signs in TeX."""
 _NAME = re.compile(r"[A-Za-z]+\d*(?:_(?:[A-Za-z0-9]+|\{[^}]*\}|\(\w\)))*(?:'s|')?")
 _SIGN = re.compile(r"\.\.\.?|<=|>=|\|\||\+-|\+=")
 _CODE = re.compile(r"[a-z]{2,}=|^\s*(python|make|pip) ")
@@ -102,7 +102,7 @@ def _word(word: str) -> str:
 
 
 def _group(text: str, start: int) -> tuple[str, int]:
-    """What is within the bracket that opens at `start`, and the place behind it."""
+    """The text within the bracket that opens at `start`, and the place behind it."""
     depth = 0
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

@@ -27,7 +27,7 @@ def texts(path):
 
 
 def agree(found, expected):
-    """Whether texts are the same but for fractions, which may differ by 1% or 0.01, as machines round."""
+    """Compares two texts; fractions may differ by 1% or 0.01, as machines round."""
     fraction = r"\d+\.\d*(?:e[+-]?\d+)?"
     pairs = zip(re.findall(fraction, found), re.findall(fraction, expected), strict=False)
     alike = re.sub(fraction, "#", found).split() == re.sub(fraction, "#", expected).split()

@@ -8,6 +8,8 @@ from bam_jax.system import jsonl
 
 PAGE = figures.ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- begin: made by tests/endurance/run.py --page -->", "<!-- end -->"
+USUAL = {"figure", "seed", "count", "failures", "examples", "seconds", "commit", "machine", "load", "crc32"}
+"""Fields that every record has."""
 HEAD = "| | tried | failed | minutes | commit |\n| --- | ---: | ---: | ---: | --- |"
 
 
@@ -28,7 +30,7 @@ def table(records: Path = figures.RECORDS) -> str:
         rows.append(f"| [{name}](#{name}): {figure.what} | {tried} {figure.unit} | {said} | {minutes} | {commits} |")
         notes.append(f"## {name}\n\n{_details(name, found)}")
         machines |= {record["machine"] for record in found}
-    on = f"Measured on {', '.join(sorted(machines))}." if machines else "Nothing is measured yet."
+    on = f"Measured on {'; '.join(sorted(machines))}." if machines else "Nothing is measured yet."
     return "\n".join([HEAD, *rows, "", on, "", "\n\n".join(notes)])
 
 
@@ -46,9 +48,6 @@ def _details(name: str, found: list[dict]) -> str:
         )
         lines += [f"  - failed: `{example[:300].replace('`', '')}`" for example in record["examples"]]
     return "\n".join(lines)
-
-
-USUAL = {"figure", "seed", "count", "failures", "examples", "seconds", "commit", "machine", "load", "crc32"}
 
 
 def _grouped(found: list[dict]) -> dict[str, list[dict]]:

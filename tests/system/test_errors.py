@@ -52,7 +52,7 @@ def test_a_message_is_one_line_whatever_it_names(capsys):
 
 
 def test_after_what_cannot_be_written_no_thread_is_waited_for():
-    """As orbax's threads are, Python would join those of a pool at its end."""
+    """Python joins the threads of a pool at its end, and orbax's are such."""
     code = (
         "import concurrent.futures, multiprocessing, time; from bam_jax.system import errors\n"
         "def main(argv):\n"
