@@ -7,13 +7,18 @@ them in the runs, seed by seed: it holds, is contradicted, or the seeds do not t
 gives none.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax.experiments import claims, experiment, results
 from bam_jax.report import claims_page
-from bam_jax.system import errors, files
+from bam_jax.system import files
 
 
 def main(argv: Sequence[str]) -> None:

@@ -5,6 +5,11 @@
 Appends to `results.jsonl` in the run's folder, a line for each cell; the same command again does only what is missing.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 from collections.abc import Sequence
 
@@ -12,7 +17,7 @@ from bam_jax import config as configs
 from bam_jax.evals import summary
 from bam_jax.evals.measuring import evaluate
 from bam_jax.evals.options import add_options, from_options
-from bam_jax.system import console, errors
+from bam_jax.system import console
 
 
 def main(argv: Sequence[str]) -> None:

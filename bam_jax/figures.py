@@ -7,13 +7,17 @@ scales (BAM's 14), scatter (17, 18).
 Writes OUT.png and OUT.svg, and replaces what it wrote there before and nothing else.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.analysis.figures import NAMES, draw
 from bam_jax.render import style
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled
 

@@ -7,6 +7,11 @@ RUN is the folder of a run, of converted or of exported weights, or the name of 
 goes to stdout as it is written, and how fast it was to stderr. `--config.a.b=value` changes the model, as in evaluate.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +21,7 @@ from bam_jax import config as configs
 from bam_jax.analysis.language_model import load
 from bam_jax.models.generate import CHUNK
 from bam_jax.models.sampling import Sampling
-from bam_jax.system import console, errors, files
+from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, run_folder
 

@@ -11,6 +11,11 @@ another, and prints by how much the loss of held-out text rises. Records go into
 `retrieval_heads.jsonl` and `ablation.jsonl`, unless that is quickstart, which comes with the code.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +23,7 @@ from types import ModuleType
 
 from bam_jax import config as configs
 from bam_jax.analysis import ablation, heads, retrieval_heads
-from bam_jax.system import console, errors
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
 
 PROMPTS = 5

@@ -1,5 +1,10 @@
 """Print the table of encodings from the code, what one of them is and takes, or compare the table with the one in a file."""
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import inspect
 import sys
 from collections.abc import Sequence
@@ -7,7 +12,6 @@ from pathlib import Path
 
 from bam_jax.analysis.methods import COLUMNS, SHORT, check, table
 from bam_jax.encodings import ENCODINGS
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest, shown
 
 

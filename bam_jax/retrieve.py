@@ -6,6 +6,11 @@ Writes a TREC run file for each length and `metrics.json` into --out, and prints
 at any moment, the same command goes on: embeddings lie in --out, a file for each thousand documents.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 import dataclasses
 import functools
@@ -22,7 +27,7 @@ from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranked_folder import EMBEDDINGS, Origin
 from bam_jax.retrieval.ranking import SCORERS, rank
 from bam_jax.retrieval.results import Setting
-from bam_jax.system import console, errors, git, lock, resources
+from bam_jax.system import console, git, lock, resources
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import checkpoint, run_folder
 

@@ -8,6 +8,11 @@ python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --prin
 python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --dry-run --chip=h100
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 import sys
 from collections.abc import Sequence
@@ -16,7 +21,6 @@ from pathlib import Path
 from bam_jax.experiments import queue
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import counts
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 

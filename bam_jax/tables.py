@@ -9,13 +9,17 @@ Columns are ours, its 95% interval over seeds, paper, difference and every seed.
 What has not been measured, or only in part, is marked and never filled in.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax.experiments import results
 from bam_jax.report import tables_page
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 

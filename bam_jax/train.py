@@ -9,12 +9,17 @@ compiled, or at a second signal, it ends at once. Several processes train togeth
 --coordinator, --processes and --process.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.config import description
-from bam_jax.system import console, errors
+from bam_jax.system import console
 from bam_jax.system.errors import UserError
 from bam_jax.training import session
 

@@ -21,6 +21,11 @@ holds everything, OUT/accelerator.md is a page of tables; both are written at th
 A case that failed is not run again unless --again=failed says so. docs/accelerator.md says how to read the page.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 import dataclasses
 import functools
@@ -43,7 +48,7 @@ from bam_jax import config as configs
 from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
 from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 from bam_jax.bench.machine import machine
-from bam_jax.system import errors, lock
+from bam_jax.system import lock
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.parent import end_with_parent
 

@@ -26,6 +26,11 @@ attention that looks at every key to leave out most of them takes 50, and with a
         --repetitions=9
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 import dataclasses
 import itertools
@@ -43,7 +48,7 @@ from bam_jax.attention import Tiling
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 from bam_jax.bench.contenders import PASSES, PreparedRun, preparers
 from bam_jax.bench.machine import machine
-from bam_jax.system import errors, files
+from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 
 # Seconds that the calls of one repetition take at least: clocks and dispatch have their noise.

@@ -12,6 +12,11 @@ With --chip=v5e (v5p, v6e) the program is one for that TPU, which need not be th
 `compilers` and `tpu`. Else it is one for this machine.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import contextlib
 import dataclasses
 import statistics
@@ -27,7 +32,6 @@ from bam_jax import config as configs
 from bam_jax.bench.tpu_static import compile_for, mesh_for
 from bam_jax.config import Config
 from bam_jax.data import tokenizers
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training.step import define_training, make_step
 

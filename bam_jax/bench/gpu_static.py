@@ -7,6 +7,11 @@ It counts registers, spills and shared memory; nothing runs.
 It needs the plugin of the extra `compilers`, and no GPU: `make test-compilers` makes an environment that has it.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 import contextlib
 import functools
@@ -28,7 +33,7 @@ from bam_jax.attention import Mask, Scoring, Tiling, Tokens
 from bam_jax.attention.logits.residuals import Residuals
 from bam_jax.attention.logits.scoring import Differentiable
 from bam_jax.attention.pallas import gpu
-from bam_jax.system import errors, extras, files
+from bam_jax.system import extras, files
 
 NOTE = "Compiled on a CPU for an H100 by `python -m bam_jax.bench.gpu_static`. Nothing ran on a chip."
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192

@@ -7,6 +7,11 @@ Batches are made from a prepared folder, or from documents made up here (lengths
 second stands what a TPU v5e-8, one host, needs while it trains the 120M model.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import contextlib
 import itertools
 import tempfile
@@ -21,7 +26,6 @@ from bam_jax.config import Config, DataConfig
 from bam_jax.data import loader
 from bam_jax.data.prepared import manifest, shards
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 PARAMETERS = 95_963_904

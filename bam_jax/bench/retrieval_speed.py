@@ -6,6 +6,11 @@ Documents have 3,308 words on average, log-normal. They, the queries and the emb
 goes on; it then says no rates, which only a command from the beginning can.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import functools
 import json
 import time
@@ -24,7 +29,7 @@ from bam_jax.retrieval.embedding import Embedder, Reader, tokenise
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranking import rank
-from bam_jax.system import console, errors, files, lock, resources
+from bam_jax.system import console, files, lock, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 from bam_jax.training.outlook import span

@@ -22,6 +22,11 @@ PyTorch, where that is installed, which is trained and nothing else. Models run 
 written for each contender as soon as its cell is done; the same command again does what is missing.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import functools
 import shlex
 import time
@@ -38,7 +43,7 @@ from bam_jax.bench.machine import machine
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
-from bam_jax.system import errors, git, jsonl
+from bam_jax.system import git, jsonl
 from bam_jax.system.errors import UserError, nearest
 
 MEASURES = {

@@ -15,6 +15,11 @@ experiments/tpu_static_encoder.json, made by
     python -m bam_jax.bench.tpu_static --encoder --biases=uniform,alibi,ggd,cable --json=experiments/tpu_static_encoder.json
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import dataclasses
 import functools
 import importlib.util
@@ -35,7 +40,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use
 
 from bam_jax import biases
 from bam_jax.attention import Mask, Scoring, Tiling, Tokens, attention
-from bam_jax.system import errors, files
+from bam_jax.system import files
 
 CHIPS = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 KERNELS = ("forward_kernel", "query_kernel", "key_kernel")

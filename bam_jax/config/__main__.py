@@ -3,10 +3,14 @@
 python -m bam_jax.config [--markdown]
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 from collections.abc import Sequence
 
 from bam_jax.config import description
-from bam_jax.system import errors
 
 
 def main(argv: Sequence[str]) -> None:

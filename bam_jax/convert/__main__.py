@@ -13,6 +13,11 @@ weights in it. A .pt or .bin file needs torch, and is read as weights only. `--c
 without one it is a folder that evaluate, heads, generate and --config.start take for a run.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +25,6 @@ from pathlib import Path
 from bam_jax import config as configs
 from bam_jax.convert import LAYOUTS
 from bam_jax.convert.runs import describe, export, export_own, read, to_run
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import bundled
 

@@ -6,6 +6,11 @@ FOLDER is a prepared one, or any data source of a configuration. Shows documents
 (in the terminal and as a PNG), how well rows are filled by each packing, and rows of the first batch as text.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +20,6 @@ from bam_jax.data.overview import overview
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.render import style
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 CONTEXT = 512

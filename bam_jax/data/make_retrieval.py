@@ -8,6 +8,11 @@ tokenizer on the texts, bpe.json, and prepares each file of triplets with it, in
 give the same files.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +26,7 @@ from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tasks.inverse_cloze import Sizes, make
 from bam_jax.data.tokenizers import BPETokenizer
 from bam_jax.data.tokenizers.bpe_training import train_bpe
-from bam_jax.system import errors, files, lock
+from bam_jax.system import files, lock
 from bam_jax.system.errors import UserError
 
 LAST = "queries.jsonl"

@@ -6,6 +6,11 @@ python -m bam_jax.data.prepare --source=FOLDER --tokenizer=mistral --out=data/mi
 python -m bam_jax.data.prepare --preset=fineweb-10bt --out=data/fineweb
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 import os
 from collections.abc import Sequence
@@ -17,7 +22,7 @@ from bam_jax.data.prepared.preparing import forecast, prepare
 from bam_jax.data.prepared.request import complete, require
 from bam_jax.data.sources.corpus import check_outside
 from bam_jax.data.sources.source import BY_SUFFIX, ERRORS, LARGEST
-from bam_jax.system import errors, lock
+from bam_jax.system import lock
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16
 

@@ -6,6 +6,11 @@
 The same text gives the same file, whose tokenizer is then `bpe:bpe.json` or `bert:vocab.txt`.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import argparse
 import dataclasses
 import math
@@ -18,7 +23,7 @@ from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import head, train_bpe
 from bam_jax.data.tokenizers.wordpiece_training import train_wordpiece
-from bam_jax.system import errors, files
+from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 
 TRAINERS = {"bpe": train_bpe, "bert": train_wordpiece}

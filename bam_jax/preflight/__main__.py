@@ -9,6 +9,11 @@ it proposes the mesh, micro-batches and remat that the sums find quickest, havin
 Needs libtpu, of the extra `compilers`; --topology=cpu:8 compiles for this machine with JAX_NUM_CPU_DEVICES=8.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import json
 import sys
 from collections.abc import Sequence
@@ -22,7 +27,6 @@ from bam_jax.models import counts
 from bam_jax.preflight import chips, report, search
 from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 

@@ -8,6 +8,11 @@ memory for than the first. Beside each stand how many times smaller it is than i
 fsdp for the former, data x fsdp x context for the latter.
 """
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +25,6 @@ from bam_jax.parallel.sharding import CONTEXT, DATA, FSDP
 from bam_jax.preflight import chips
 from bam_jax.preflight.compiled import Compiled, compile_step
 from bam_jax.preflight.step import Model, Step
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 

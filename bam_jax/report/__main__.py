@@ -1,5 +1,10 @@
 """Write a report of an experiment, or a site of experiments and runs; see `bam_jax.report`."""
 
+from bam_jax.system import errors
+
+if __name__ == "__main__":
+    errors.quit_on_ctrl_c()  # while the rest is imported
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +12,6 @@ from pathlib import Path
 import bam_jax.report
 from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.report import folder_page, site
-from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 

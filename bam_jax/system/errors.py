@@ -139,6 +139,15 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
+def quit_on_ctrl_c() -> None:
+    """Lets Ctrl-C end a command at once while it imports; libraries would print it as a traceback, or lose it. `run` takes it back.
+
+    A process that ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Runs a command's `main(argv)` and exits: 2 after a `UserError` (one line on stderr), 75 when stopped, 130 after Ctrl-C.
 
@@ -152,7 +161,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     Raises:
         SystemExit: always.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `bam_jax`
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `quit_on_ctrl_c`
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = main(sys.argv[1:] if argv is None else argv)
