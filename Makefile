@@ -7,6 +7,8 @@ SYNC := cd $(ROOT) && UV_PROJECT_ENVIRONMENT=.venv .venv/bin/uv sync --python .v
 OLDEST := $(ROOT).venv-oldest/installed
 COMPILERS := $(ROOT).venv-compilers/installed
 UV := 0.13.8
+# Many container images set this. Every process of the tests would then compile jax and its libraries from source again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install cuda tpu quickstart quickstart-far tables test test-all test-full test-oldest test-compilers test-hopper test-endurance reliability lint docs links wheel clean
 
