@@ -88,6 +88,10 @@ class DataConfig(ConfigSection):
         """
         return {name: self._part(name, changes) for name, changes in self.mixture.items()} or {"": (1.0, self)}
 
+    def sources(self) -> list[str]:
+        """What the text of all parts is read from."""
+        return [part.source for _, part in self.parts().values()]
+
     @property
     def contrastive(self) -> bool:
         """True where embeddings are trained: rows are triplets, those of all parts of a mixture."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bam_jax.config import Config
-from bam_jax.data import tokenizers
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models.layers import FAMILIES
 from bam_jax.models.transformer import build, split
 
@@ -52,7 +52,7 @@ def parameters(config: Config) -> ParameterCounts:
     Raises:
         UserError: a tokenizer without its files.
     """
-    vocab = config.model.vocab or tokenizers.tokenizer(config.data.tokenizer).padded
+    vocab = config.model.vocab or find_tokenizer(config.data.tokenizer, config.data.sources()).padded
     _, tree = split(nnx.eval_shape(lambda: build(config, vocab=vocab, rngs=nnx.Rngs(0))))
     return parameters_of(tree)
 

@@ -22,7 +22,7 @@ import jax
 
 from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig
-from bam_jax.data import tokenizers
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import counts
 from bam_jax.preflight import chips, report, search
 from bam_jax.preflight.compiled import Compiled, compile_step
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     if jax.config.jax_platforms is None:
         jax.config.update("jax_platforms", "cpu")  # libtpu only compiles
     where = chips.find(given.topology)
-    vocab = run_folder.vocabulary_size(config, tokenizers.tokenizer(config.data.tokenizer))
+    vocab = run_folder.vocabulary_size(config, find_tokenizer(config.data.tokenizer, config.data.sources()))
     judge = _search if given.search else _check
     found = judge(config, vocab, where, given.utilisation)
     if given.json:

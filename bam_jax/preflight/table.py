@@ -20,7 +20,7 @@ import jax
 
 from bam_jax import config as configs
 from bam_jax.config import Config
-from bam_jax.data import tokenizers
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.parallel.sharding import CONTEXT, DATA, FSDP
 from bam_jax.preflight import chips
 from bam_jax.preflight.compiled import Compiled, compile_step
@@ -81,7 +81,7 @@ def _row(config: Config, name: str) -> dict[str, float]:
 
 
 def _compile(config: Config, mesh: jax.sharding.Mesh, name: str) -> Compiled:
-    vocab = run_folder.vocabulary_size(config, tokenizers.tokenizer(config.data.tokenizer))
+    vocab = run_folder.vocabulary_size(config, find_tokenizer(config.data.tokenizer, config.data.sources()))
     print(f"compiling {config.batch} rows for {name} ...", file=sys.stderr, flush=True)
     made = compile_step(Step.of(config, mesh, Model.of(config, vocab, mesh)).lower(), mesh.size)
     if made.refused:

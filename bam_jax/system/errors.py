@@ -140,9 +140,9 @@ def ending(error: BaseException) -> tuple[int, str] | None:
 
 
 def quit_on_ctrl_c() -> None:
-    """Lets Ctrl-C end a command at once while it imports; libraries would print it as a traceback, or lose it. `run` takes it back.
+    """Lets Ctrl-C end a command at once while it imports, where libraries would print a traceback or swallow it.
 
-    A process that ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it.
+    `run` restores Python's handler. A process that ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

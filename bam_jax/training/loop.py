@@ -16,8 +16,9 @@ from flax import nnx
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.config.sections import NEXT_TOKEN
-from bam_jax.data import loader, tokenizers
-from bam_jax.data.tokenizers.copies import load_tokenizer
+from bam_jax.data import loader
+from bam_jax.data.tokenizers import Tokenizer
+from bam_jax.data.tokenizers.copies import find_tokenizer, load_tokenizer
 from bam_jax.models import counts
 from bam_jax.parallel import agreement, processes, sharding
 from bam_jax.system import console, errors
@@ -62,7 +63,7 @@ class Training:
     config: Config
     run: Path
     mesh: jax.sharding.Mesh
-    tokenizer: tokenizers.Tokenizer
+    tokenizer: Tokenizer
     graph: nnx.GraphDef
     initialise: Callable[[], State]
     tx: optax.GradientTransformation
@@ -150,7 +151,7 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
         if told:
             console.say(f"{run.name}: {text}")
 
-    tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+    tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
     if config.start and not run_folder.latest_step(run):
         # The ids of another vocabulary would name other words, and the shapes may be the same.
         start = bundled.find(config.start)

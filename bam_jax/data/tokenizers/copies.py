@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
@@ -36,12 +37,28 @@ def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
     )  # last: without it the copy does not count
 
 
+def find_tokenizer(spec: str, sources: Iterable[str]) -> Tokenizer:
+    """The tokenizer that a configuration names, from the copy in the first of its prepared folders, if one is prepared.
+
+    A folder that was prepared with gpt2:FOLDER thus serves configurations that name gpt2, wherever FOLDER is now.
+
+    Args:
+        spec: the one that the configuration names.
+        sources: what its text is read from.
+
+    Raises:
+        UserError: a folder was prepared with another one, or it cannot be made.
+    """
+    prepared = next((source for source in sources if (Path(source) / FOLDER / IDENTITY).is_file()), None)
+    return tokenizer(spec) if prepared is None else load_tokenizer(prepared, spec)
+
+
 def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
     """The tokenizer of a folder, from its own copy of the files: the first ones may have moved since.
 
     Args:
         run: a run or a prepared folder; one from before tokenizers were copied has none, and gets what the name means now.
-        spec: the one that the configuration names.
+        spec: the one that the configuration names. A name without a path, such as "gpt2", stands for the copy.
 
     Raises:
         UserError: that is not the tokenizer that the folder was made with, or it cannot be made.
@@ -50,8 +67,13 @@ def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
     if not (folder / IDENTITY).exists():
         return tokenizer(spec)
     identity = _identity(folder)
+    if spec.partition(":")[0] != identity["name"]:
+        raise UserError(
+            f"{run} was made with the tokenizer {identity['name']}, and the configuration names {spec}; give "
+            f"--config.data.tokenizer={identity['name']}, or a folder that was made with {spec}"
+        )
     copied = any(path.name != IDENTITY and path.name[0] != "." for path in folder.iterdir())  # of a system or a draft
-    own = f"{identity['name']}:{folder}" if copied and spec == identity["spec"] else spec
+    own = f"{identity['name']}:{folder}" if copied and spec in (identity["name"], identity["spec"]) else spec
     return tokenizer(own).check(identity["hash"], str(run))
 
 

@@ -1,5 +1,6 @@
 """The tokenizer travels with a run: its own copy is used, and no other is taken for it."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -7,11 +8,13 @@ import shutil
 import pytest
 
 from bam_jax import config as configs
+from bam_jax.data import prepare
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer, save_tokenizer
 from bam_jax.evals import measuring
 from bam_jax.evals.perplexity import Perplexity
+from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop
 
@@ -54,6 +57,35 @@ def test_a_run_is_evaluated_with_its_own_copy(trained, run):
     assert checkpoint.restore_model(run)[1].spec == f"bpe:{run / 'tokenizer'}"
 
 
+def test_a_name_without_a_path_is_the_tokenizer_of_the_prepared_folder(trained, tmp_path, monkeypatch):
+    """Rows of experiments name gpt2 or bert; the folder was prepared with gpt2:FOLDER, which may be gone since."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(trained[0] / "bpe.json", "bpe.json")
+    prepare.main([f"--source={trained[0] / 'text.txt'}", "--tokenizer=bpe:bpe.json", "--out=prepared", "--workers=0"])
+    (tmp_path / "bpe.json").unlink()
+    changes = {"data.source": "prepared", "data.tokenizer": "bpe", "data.held_out_source": str(trained[0] / "text.txt")}
+    config = configs.override(trained[1], changes)
+    assert counts.parameters(config) == counts.parameters(
+        dataclasses.replace(
+            trained[1], data=dataclasses.replace(trained[1].data, tokenizer=f"bpe:{trained[0] / 'bpe.json'}")
+        )
+    )
+    loop.fit(config, "run")
+    shutil.rmtree("prepared/tokenizer")
+    (record,) = measuring.evaluate("run", Perplexity((16,), tokens=64))
+    assert record["tokenizer"] == tokenizer(f"bpe:{trained[0] / 'bpe.json'}").hash
+
+
+def test_a_folder_prepared_with_a_tokenizer_of_another_kind_names_both(trained, tmp_path):
+    out = str(tmp_path / "prepared")
+    prepare.main([f"--source={trained[0] / 'text.txt'}", "--tokenizer=byte", f"--out={out}", "--workers=0"])
+    config = configs.override(trained[1], {"data.source": out, "data.tokenizer": "gpt2"})
+    with pytest.raises(
+        UserError, match="made with the tokenizer byte, .* names gpt2; give --config.data.tokenizer=byte"
+    ):
+        loop.fit(config, tmp_path / "run")
+
+
 def test_a_run_is_not_resumed_with_another_tokenizer(trained, run):
     (run.parents[1] / "bpe.json").write_text(train_bpe([TALE * 2], 270))
     hashes = tokenizer(f"bpe:{trained[0] / 'bpe.json'}").hash, tokenizer("bpe:bpe.json").hash
@@ -69,7 +101,7 @@ def test_an_override_of_the_tokenizer_is_refused_unless_it_is_the_same(trained, 
     shutil.copy(trained[0] / "bpe.json", "same.json")
     same = checkpoint.restore_model(run, overrides={"data.tokenizer": "bpe:same.json"})[1]
     assert same.spec == "bpe:same.json"
-    with pytest.raises(UserError, match=r"run was made with a tokenizer of hash \w+, but tokenizer 'byte' has hash"):
+    with pytest.raises(UserError, match=r"run was made with the tokenizer bpe, and the configuration names byte"):
         checkpoint.restore_model(run, overrides={"data.tokenizer": "byte"})
 
 
@@ -126,7 +158,7 @@ def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
     assert load_tokenizer(tmp_path, "byte").name == "byte" and [p.name for p in (tmp_path / "tokenizer").iterdir()] == [
         "identity.json"
     ]
-    with pytest.raises(UserError, match="'char' has hash"):
+    with pytest.raises(UserError, match="made with the tokenizer byte, .* names char"):
         load_tokenizer(tmp_path, "char")
     for stray in (".identity.json.4711", ".DS_Store"):
         (tmp_path / "tokenizer" / stray).touch()
@@ -143,14 +175,14 @@ def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
             {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}}'},
             "has no token for the digit 0",
         ),
-        ("../x", {"tokenizer.json": "{}"}, "unknown tokenizer '../x:"),
+        ("../x", {"tokenizer.json": "{}"}, "made with the tokenizer ../x"),
         (["bpe"], {"tokenizer.json": "{}"}, "identity.json has no text in the field 'name'"),
     ],
 )
 def test_a_strangers_files_are_data(tmp_path, name, files, says):
-    identity = {"spec": "bpe:x", "name": name, "hash": "0"}
+    identity = {"spec": f"{name}:x", "name": name, "hash": "0"}
     (tmp_path / "tokenizer").mkdir()
     for each, text in ({"identity.json": json.dumps(identity)} | files).items():
         (tmp_path / "tokenizer" / each).write_text(text)
     with pytest.raises(UserError, match=re.escape(says)):
-        load_tokenizer(tmp_path, "bpe:x")
+        load_tokenizer(tmp_path, "gpt2" if name == "gpt2" else "bpe:x")
