@@ -33,11 +33,11 @@ NOTES = (
     "The longer a text is read, the more often the sentences around a query are in it. So a ranking that gets better with"
     " the length says nothing by itself, and is compared with that of averaged token embeddings.",
     "Queries are the same for all seeds and rows: intervals are of other trainings, and say nothing of other queries. "
-    "An interval of nDCG is at least as wide as that of a share of so many queries in each seed, which is wider than the "
-    "spread of the seeds. This floor may be why rankings are not told apart.",
-    "Sinusoidal hardly trained: waves of 0.7 are added to token embeddings that begin at 0.02, and nothing multiplies "
-    "these by the root of the width, as Vaswani et al. do. A model that is better has trained, and nothing more is "
-    "shown; what needs Sinusoidal to have learned cannot be tested.",
+    "An interval of nDCG is at least as wide as that of a share of so many queries in each seed, whatever the spread of the "
+    "seeds.",
+    "Sinusoidal adds waves 35 times as large as the token embeddings are at the start, and nothing multiplies these by the "
+    "root of the width, as Vaswani et al. do. Where it has hardly trained, a model that is better shows only that it has "
+    "trained.",
     "Of masked tokens, frequencies alone have a perplexity of 658, and of 379 if what stands in the token's place counts,"
     " where a tenth of them are shown. The bounds are a half and three quarters of the first; the second bound by itself "
     "does not show that a model reads the context.",
@@ -47,8 +47,7 @@ NOTES = (
     "reasonable quality. An encoder's lead over averages at 512 is the condition's number, its lead at 16384 the "
     "criterion's; the second minus the first is what length adds to the encoder alone.",
     '"Fails" is asked at 16384 tokens; there the paper\'s RoPE keeps less than a hundredth of its nDCG.',
-    "Negatives are passages of other documents, drawn at random; the paper mines hard ones. Of the three rates that were "
-    "tried for masked tokens the greatest taught no encoder anything.",
+    "Negatives are passages of other documents, drawn at random; the paper mines hard ones.",
     "Twelve seeds were fixed before the first run; the page was looked at on the way, with one and with five of them, and "
     "from seven on without verdicts.",
     "Seen before the criteria were frozen, all of seeds 100 and 101: the losses of the rates' search, after which "

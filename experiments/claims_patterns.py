@@ -20,8 +20,8 @@ NOTES = (
     "from text alone; these have four layers and learn from planted keys as well, so that all criteria are ours.",
     "A claim about keys needs that the rows it is about find them at the training context: more than 0.9, by a test. Local "
     "layers find keys that stand near the question, so that more keys than another row also means more than local RoPE in all "
-    "layers. That row is a floor and need not find them. So it was decided after the search of rates, on other seeds, in which "
-    "it found at most 0.6 of the keys at the training context, and before the first run that the criteria judge.",
+    "layers. That row is a floor and need not find them. So it was decided after the search of rates, on other seeds, and "
+    "before the first run that the criteria judge.",
     'A source is that of the idea: its authors ask other models other questions. "Ours" is a claim of this project.',
 )
 

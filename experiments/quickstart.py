@@ -55,12 +55,12 @@ NOTES = (
     """Training seeds were fixed beforehand; their prompts, which all rows of a seed share, were not used while the recipe
     was looked for.""",
     """20 prompts a cell (40 in the first row, 10 at 500×) are worth about ±0.1 for one model, ±0.2 where it finds half of the
-    keys, and one training seed says nothing about a baseline's spread: baselines less than 0.2 apart are
-    not told apart. BAM SSMax's seed is the least of its eight in the README's table, whose mean at 64× is 0.82.""",
+    keys, and one training seed says nothing about a baseline's spread. Another machine rounds differently, which acts like
+    another seed: a baseline may find most keys on one and few on another. The README's table has eight seeds of most.""",
     """A baseline that does not find the keys at 1× has not learned the task at any of its rates: what it does
     beyond says nothing of its reach.""",
-    """Perplexity is per character, of text without keys, and says nothing about reaching far: Local RoPE,
-    which sees no further than its window, has a low one.""",
+    """Perplexity is per character, of text without keys. It does not show how far a model looks: Local RoPE sees no
+    further than its window.""",
 )
 
 

@@ -1,7 +1,9 @@
 """Experiment files, and the jobs they make."""
 
+import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,17 @@ def test_every_start_of_the_prior_study_is_a_config_of_its_own():
     made = experiment.load(EXPERIMENTS / "prior_study.py")
     digests = {config.digest(dataclasses.replace(job.config, seed=0)) for job in jobs(made)}
     assert len(digests) == len(made.rows) == 40
+
+
+def test_no_note_quotes_a_share_of_our_own_beside_what_another_machine_measures():
+    notes = {
+        path.name: ast.get_source_segment(path.read_text(), node.value)
+        for path in EXPERIMENTS.glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and any(isinstance(x, ast.Name) and x.id == "NOTES" for x in node.targets)
+    }
+    # Papers' own numbers in notes have one decimal, or are perplexities.
+    assert not [name for name, text in notes.items() if re.search(r"(?<![\d.])[01]\.\d\d", text)]
 
 
 @pytest.mark.parametrize(
