@@ -5,7 +5,6 @@ from bam_jax.system import errors
 if __name__ == "__main__":
     errors.quit_on_ctrl_c()  # while the rest is imported
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,9 +22,11 @@ def main(argv: Sequence[str]) -> None:
     """
     parser = errors.Parser(prog="python -m bam_jax.report", description=bam_jax.report.__doc__)
     parser.add_argument("folder", type=Path, help="the sweep's --runs, such as runs or runs/quickstart")
-    usual = ", ".join(str(site.EXPERIMENTS / pattern) for pattern in site.PAPERS)
-    parser.add_argument("experiments", nargs="*", type=Path, help=f"of a site: experiment files with tables ({usual})")
-    parser.add_argument("--scale", help="of a site: toy (the default), small or paper")
+    parser.add_argument("experiments", nargs="*", type=Path, help="of a site: experiment files, whose tables get pages")
+    parser.add_argument(
+        "--scale",
+        help="of a site: toy, small or paper; without experiment files it adds pages of the papers' experiments and claims",
+    )
     parser.add_argument("--out", type=Path, help="of a site: its folder (default: report, in that of the runs)")
     given = parser.parse_args(argv)
     if (given.folder / DESCRIPTION).exists():
@@ -33,10 +34,9 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(f"{given.folder} holds one experiment, whose report has no options; give the folder alone")
         print(f"wrote {folder_page.write(given.folder)}, with report.md and figures beside it")
         return
-    papers = given.experiments or site.find_papers(given.folder)
-    claims = site.PAPERS_CLAIMS if site.PAPERS_CLAIMS.exists() and not given.experiments else None
-    if not papers:
-        print(site.NO_PAPERS, file=sys.stderr)
+    papers, claims = given.experiments, None
+    if given.scale and not papers:
+        papers, claims = site.find_papers(given.folder), site.PAPERS_CLAIMS
     out = given.out or given.folder / "report"
     print(f"wrote {site.write(given.folder, papers, out, scale=given.scale, claims=claims)}")
 

@@ -47,6 +47,7 @@ def write(folder: Path) -> Path:
     Raises:
         UserError: no experiment there, or a file that cannot be read; runs that cannot are left out.
     """
+    style.library()  # nothing is written without it
     left_out = LeftOut()
     priors: dict[str, Heads] = {}
     description, runs = results.read_sweep(folder, left_out.reading)

@@ -15,7 +15,7 @@ from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
 from bam_jax.experiments.record_file import RecordedRun
 from bam_jax.experiments.results import Run
-from bam_jax.render import page
+from bam_jax.render import page, style
 from bam_jax.render.learned import Heads
 from bam_jax.render.page import Link, Section
 from bam_jax.report import claims_page, folder_page, index_page, paper_page, run_page
@@ -32,10 +32,6 @@ EXPERIMENTS = Path("experiments")
 PAPERS = ("bam_*.py", "cable_*.py")
 """The files of the papers' experiments in the clone."""
 PAPERS_CLAIMS = EXPERIMENTS / "claims.py"
-NO_PAPERS = (
-    f"the papers' experiments have no page: their files stand in the clone's {EXPERIMENTS}/, not here; run this in the "
-    "clone, or give their paths after the folder"
-)
 
 TITLE_START = "What was found in"
 """Its index is known by it."""
@@ -45,15 +41,20 @@ type Descriptions = Mapping[Path, Mapping[str, Any]]
 
 
 def find_papers(folder: Path) -> list[Path]:
-    """The papers' experiments that have tables, where the current directory is the clone; none elsewhere.
+    """The papers' experiments that have tables.
 
     Args:
         folder: of the runs.
 
     Raises:
-        UserError: a file that is no experiment.
+        UserError: the current directory is not the clone, or a file is no experiment.
     """
     files = [path for pattern in PAPERS for path in EXPERIMENTS.glob(pattern)]
+    if not files:
+        raise UserError(
+            f"--scale adds the papers' experiments, and there is no {EXPERIMENTS}/{PAPERS[0]} here; run this in a clone of "
+            "bam_jax, give experiment files after the folder, or leave --scale out"
+        )
     return [path for path in files if experiment.load(path, runs=folder).tables]
 
 
@@ -76,6 +77,7 @@ def write(
         UserError: no run in the folder that can be read, an experiment without tables, or another file that cannot be read;
             runs that cannot are left out.
     """
+    style.library()  # nothing is written without it
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
     left_out = LeftOut()
     papers = _read_papers(files, folder, scale, left_out)
@@ -83,10 +85,10 @@ def write(
     commands = _find_commands(papers, descriptions, folder)
     runs, configs = _read_runs(_find_runs(folder, descriptions, recorded), recorded, commands, left_out)
     if not runs:
-        none = f"{folder} has no runs; make some with python -m bam_jax.sweep, or give the folder of yours"
+        none = f"{folder} has no runs; make some with python -m bam_jax.sweep, or add --scale=small for the papers' records"
         raise UserError(left_out.lines[0] if left_out.lines else none)
-    again = shlex.join(["python", "-m", "bam_jax.report", str(folder)])
     given = [f"--scale={scale}"] if scale else []
+    again = shlex.join(["python", "-m", "bam_jax.report", str(folder), *given])
     priors: dict[str, Heads] = {}
     keep_other(out / INDEX, f"<title>{TITLE_START}")
     out.mkdir(parents=True, exist_ok=True)
@@ -121,7 +123,7 @@ def write(
                 save(CLAIMS, TITLE, claims_page.judged_sections(found, scale or SCALES[0]))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
     place = folder if _find_runs(folder, descriptions, {}) else "the records of sweeps"
-    title = f"{TITLE_START} {place}, {scale or SCALES[0]} scale"
+    title = f"{TITLE_START} {place}" + (f", {scale or SCALES[0]} scale" if papers else "")
     write_atomically(out / INDEX, page.to_html(title, [*left_out.sections(), *index]))
     left_out.say()
     return out / INDEX

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shlex
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -401,15 +402,31 @@ def test_no_page_is_wider_than_its_screen(made, title_of, width):
     assert all(each > width - 20 for each in widths)  # they were laid out
 
 
-def test_without_the_clone_the_runs_that_there_are_have_a_site(folder, tmp_path, monkeypatch, capsys):
-    """An installed package has not the papers' experiments, wherever it is called."""
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
+def test_papers_are_not_looked_at_unless_they_are_asked_for(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(site.experiment, "load", None)
     main([str(folder), f"--out={tmp_path / 'site'}"])
     said = capsys.readouterr()
-    assert said.out == f"wrote {tmp_path / 'site' / 'index.html'}\n"
-    assert said.err.count("papers") == 1 and "in the clone, or give their paths after the folder\n" in said.err
+    assert said.out == f"wrote {tmp_path / 'site' / 'index.html'}\n" and "paper" not in said.err
     pages = {path.name: Page(path.read_text(encoding="utf-8")) for path in (tmp_path / "site").glob("*.html")}
     assert {"index.html", "folder-own.html", "run-mine #1.html"} <= {*pages} and "claims.html" not in pages
     assert "python -m bam_jax.train --config=" in pages["run-mine #1.html"].text
-    assert "papers" not in pages["index.html"].text
+    assert "toy scale" not in pages["index.html"].text
+    with pytest.raises(TypeError):
+        main([str(folder), f"--out={tmp_path / 'site'}", "--scale=toy"])
+
+
+def test_papers_are_in_a_clone_alone(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="in a clone"):
+        main([str(folder), "--scale=small"])
+    assert not (folder / "report").exists()
+
+
+def test_without_matplotlib_nothing_is_made(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for each in (folder, folder / "own"):
+        before = {*each.rglob("*")}
+        with pytest.raises(UserError, match="figures"):
+            main([str(each)])
+        assert {*each.rglob("*")} == before
