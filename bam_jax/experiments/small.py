@@ -112,6 +112,8 @@ def chosen_rates(name: str, file: Path = RATES) -> dict[str, float]:
     """
     search = f"python experiments/{file.stem}.py"
     if not file.is_file():
+        if not file.parent.is_dir():  # an installed package has no experiments
+            raise UserError(f"the rates of {name!r} need a clone of bam_jax: they are in its experiments/{file.name}")
         raise UserError(f"no {file}; give the command in a clone, after {search}")
     try:
         rates = json.loads(file.read_text())["rates"]

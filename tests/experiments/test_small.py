@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from bam_jax import tables
+from bam_jax.experiments import small
 from bam_jax.experiments.sweep import Sweep
+from bam_jax.system.errors import UserError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CUT = """
@@ -26,6 +28,14 @@ def get_experiment(scale):
     table = dataclasses.replace(made.tables[0], columns=columns, values={{"BAM SSMax": ()}})
     return tabled(made.title, [row], [table], scale=made.scale)
 """
+
+
+@pytest.mark.parametrize("file", [small.RATES, small.ENCODER_RATES, small.SYNTHETIC_RATES, small.PATTERN_RATES])
+def test_without_a_clone_its_rates_are_missing_in_one_line(file, tmp_path):
+    with pytest.raises(UserError, match=rf"need a clone of bam_jax.*{file.name}$"):
+        small.chosen_rates("ALiBi", tmp_path / "experiments" / file.name)
+    with pytest.raises(UserError, match=f"after python experiments/{file.stem}.py"):
+        small.chosen_rates("ALiBi", tmp_path / file.name)
 
 
 @pytest.mark.full
