@@ -33,7 +33,7 @@ class Corpus:
             and the documents of a record stay together.
         format: cuts the lines of the files into documents. None: the suffix of a file says what it holds.
         make: makes the documents of a corpus without files, always the same and in the same order.
-        tokenizer: the paper's tokenizer; None: it needs a path, which only the user knows.
+        tokenizer: the paper's tokenizer; "bert" needs a path, which only the user knows.
         holdout_tokens: tokens to hold out of the split "train".
         max_tokens: tokens to train on, at most.
         holdout_records: records to hold out of the split "train", drawn at random.
@@ -49,7 +49,7 @@ class Corpus:
     compose: Callable[..., str] | None = None
     format: Format | None = None
     make: Callable[[], Iterator[str]] | None = None
-    tokenizer: str | None = "mistral"
+    tokenizer: str = "mistral"
     holdout_tokens: int = 0
     max_tokens: int | None = None
     holdout_records: int = 0

@@ -9,7 +9,7 @@ MS_MARCO = Corpus(
     include="triplet-hard/*",
     splits={"train": ("triplet-hard/*.parquet", "*.parquet", "*.jsonl", "*.jsonl.gz", "*.jsonl.zst")},
     fields=("query", "positive", "negative"),
-    tokenizer=None,
+    tokenizer="bert",
     holdout_records=1000,
     sample_records=1_250_000,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from bam_jax.data.sources.corpus import find_corpus, open_corpus
 from bam_jax.data.sources.source import BY_SUFFIX, Source
-from bam_jax.data.tokenizers import Tokenizer, tokenizer
+from bam_jax.data.tokenizers import BUILT_IN, Tokenizer, tokenizer
 from bam_jax.system.errors import UserError
 
 _LIMITS = ("holdout_tokens", "holdout_records", "max_tokens", "max_records", "sample_records")
@@ -61,13 +61,8 @@ def complete(options: argparse.Namespace) -> PreparationRequest:
     if options.split is None:
         options.split = "train"
     limits = _limits(options)
-    spec = options.tokenizer
-    if options.preset is not None and spec is None:
-        spec = find_corpus(options.preset, options.split).tokenizer
-    if spec is None:
-        require(options, "tokenizer")
     _check_limits(limits)
-    made = tokenizer(spec)
+    made = _tokenizer(options)
     return PreparationRequest(
         source=_open(options),
         preset=options.preset,
@@ -89,6 +84,19 @@ def require(options: argparse.Namespace, name: str) -> Any:
     if value is None:
         raise UserError(f"--{name} is not given (see --help)")
     return value
+
+
+def _tokenizer(options: argparse.Namespace) -> Tokenizer:
+    """The tokenizer that is given, or else the preset's."""
+    if options.tokenizer is not None or options.preset is None:
+        return tokenizer(require(options, "tokenizer"))
+    spec = find_corpus(options.preset, options.split).tokenizer
+    try:
+        return tokenizer(spec)
+    except UserError as error:
+        if spec in BUILT_IN:
+            raise
+        raise UserError(f"--preset={options.preset} uses {spec}; give --tokenizer={spec}:PATH ({error})") from error
 
 
 def _limits(options: argparse.Namespace) -> dict[str, Any]:

@@ -179,9 +179,11 @@ def test_broken_files_are_not_taken_for_missing(tmp_path, monkeypatch):
     ("options", "says"),
     [
         (["--preset=fineweb-10bt", "--split=test"], "has no split 'test'"),
-        (["--preset=ms-marco"], "--tokenizer is not given"),
+        (["--preset=ms-marco"], "--tokenizer=bert:PATH .*vocab.txt"),
+        (["--preset=wikitext-103"], "--tokenizer=gpt2:PATH .*vocab.bpe and encoder.json"),
     ],
 )
-def test_options(options, says):
+def test_options(options, says, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     with pytest.raises(UserError, match=says):
         prepare.main([*options, "--out=out"])
