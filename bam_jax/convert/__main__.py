@@ -18,21 +18,22 @@ from bam_jax.system import errors
 if __name__ == "__main__":
     errors.quit_on_ctrl_c()  # while the rest is imported
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.convert import LAYOUTS
-from bam_jax.convert.runs import describe, export, export_own, read, to_run
+from bam_jax.convert.runs import describe, export, export_own, model_type, read, to_run
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import bundled
+
+MODEL_TYPES = ("", "bert", "gpt2")
+"""The types in a config.json, as transformers names them, that a layout may read: CABLE's models are a GPT-2."""
 
 
 def main(argv: Sequence[str]) -> None:
     """The command; `argv` as in the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.convert", description=__doc__)
-    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     parser.add_argument("--layout", help=f"whose: {', '.join(LAYOUTS)}; of --export, ours if it is left out")
     parser.add_argument(
         "--run", type=Path, required=True, help="the run's folder: written with --source, read with --export"
@@ -44,6 +45,12 @@ def main(argv: Sequence[str]) -> None:
     configs.allowed(arguments.allow)
     if (arguments.source is None) == (arguments.export is None):
         raise UserError("give --source=FOLDER to convert into --run, or --export=FOLDER to convert from it")
+    kind = model_type(arguments.source) if arguments.source is not None else ""
+    if kind not in MODEL_TYPES:
+        raise UserError(
+            f"--source={arguments.source} holds a model of type {kind!r}, by its config.json; there are layouts for the public "
+            "code of BAM (bam) and of CABLE (cable), and for transformers' BERT (bert)"
+        )
     if arguments.layout is None and arguments.source is not None:
         raise UserError(f"give the layout of --source={arguments.source}: --layout={' or '.join(LAYOUTS)}")
     if arguments.layout is not None and arguments.layout not in LAYOUTS:

@@ -1,8 +1,10 @@
 """Runs made from an author's weights, and weights in an author's layout made from a run."""
 
+import contextlib
 import json
 import pickle
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from bam_jax.config import Config
 from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
 from bam_jax.data import tokenizers
 from bam_jax.models import transformer
-from bam_jax.system import strict_json
+from bam_jax.system import files, strict_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 from bam_jax.training import checkpoint, run_folder, weights
@@ -49,6 +51,17 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
     beside = path.with_name(layout.file) if layout.file else None
     described = strict_json.parse(beside.read_bytes(), str(beside)) if beside is not None and beside.exists() else {}
     return weights, described, notes
+
+
+def model_type(source: Path) -> str:
+    """The type of model that a config.json of transformers beside the weights names; "" where there is none.
+
+    Args:
+        source: as `read` takes it.
+    """
+    path = (source if source.is_dir() else source.parent) / "config.json"
+    described = files.read_json(path) if path.is_file() else {}
+    return str(described["model_type"]) if isinstance(described, dict) and "model_type" in described else ""
 
 
 def describe(
@@ -110,8 +123,7 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
     """
     if not layout.exports:
         raise UserError("a run is not laid out as its layout was: it lacks what was folded or left out; give --source")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there and not empty; give a new folder")
+    run_folder.check_empty(folder)
     config, _, decoder = checkpoint.restore_model(run)
     _, tree = transformer.split(decoder)
     arrays: Arrays = {}
@@ -119,11 +131,11 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
         flat = traverse_util.flatten_dict(leaves, sep="/")
         arrays |= {name: np.asarray(value, np.float32) for name, value in flat.items()}
     theirs, described = lay_out(layout, arrays, config, decoder.embed.num_embeddings)
-    write = import_extra("safetensors.numpy", "model.safetensors", "train").save_file
-    folder.mkdir(parents=True, exist_ok=True)
-    if described:
-        (folder / layout.file).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
-    write(theirs, folder / FILES[0])
+    library = import_extra("safetensors.numpy", "model.safetensors", "train")
+    with _drafted(folder) as draft:
+        if described:
+            files.write_atomically(draft / layout.file, json.dumps(described, indent=1) + "\n")
+        files.write_atomically(draft / FILES[0], library.save(theirs))  # its `save_file` lets nobody else read the file
 
 
 def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple[Arrays, dict[str, Any]]:
@@ -173,10 +185,30 @@ def export_own(run: Path, folder: Path) -> None:
     Raises:
         UserError: the run has no checkpoint, or the folder is not empty.
     """
+    run_folder.check_empty(folder)
     step = run_folder.trained_step(run)
     _, tokenizer, decoder = checkpoint.restore_model(run, step=step)
-    weights.write(folder, run_folder.read_config(run), tokenizer, transformer.split(decoder)[1], step)
-    weights.copy_records(run, folder)
+    with _drafted(folder) as draft:
+        weights.write(draft, run_folder.read_config(run), tokenizer, transformer.split(decoder)[1], step)
+        weights.copy_records(run, draft)
+
+
+@contextlib.contextmanager
+def _drafted(folder: Path) -> Iterator[Path]:
+    """A folder for the files of another, which take their places in it only once all of them are written."""
+    made, draft = not folder.exists(), folder / ".draft"
+    run_folder.make_empty(folder)
+    try:
+        shutil.rmtree(draft, ignore_errors=True)  # of a command that was killed
+        draft.mkdir()
+        yield draft
+        # With it last, a folder that can be opened as a run is whole.
+        for path in sorted(draft.iterdir(), key=lambda path: path.name == run_folder.CONFIG):
+            path.rename(folder / path.name)
+        draft.rmdir()
+    except BaseException:
+        shutil.rmtree(folder if made else draft, ignore_errors=True)
+        raise
 
 
 def _safetensors(path: Path) -> Arrays:

@@ -323,6 +323,21 @@ def test_nothing_is_dropped_or_bent(rng, tmp_path):
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("layout", [[], ["--layout=bam"], ["--layout=bert"]])
+def test_a_model_without_a_layout_is_named(layout, rng, tmp_path):
+    source = written(tmp_path / "llama", bam_weights(rng, "bam"))
+    (source / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
+    with pytest.raises(UserError, match=r"'llama'.*\(bam\).*\(cable\).*\(bert\)"):
+        convert.main([*layout, f"--source={source}", f"--run={tmp_path / 'run'}"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_its_help_keeps_the_lines_of_its_examples(capsys):
+    with pytest.raises(SystemExit):
+        convert.main(["--help"])
+    assert convert.__doc__ in capsys.readouterr().out
+
+
 def test_what_cannot_be_converted_is_said(rng, tmp_path):
     source = written(tmp_path / "theirs", bam_weights(rng, "bam"), bam_args("bam"))
     empty = tmp_path / "empty"
@@ -360,7 +375,7 @@ def test_a_finished_run_is_not_overwritten(rng, tmp_path):
     with pytest.raises(UserError, match="has a checkpoint already"):
         converted("bam", source, tmp_path / "run")
     assert (tmp_path / "run" / "config.json").read_bytes() == before
-    with pytest.raises(UserError, match="not empty"):
+    with pytest.raises(UserError, match="an empty folder"):
         convert.main(["--layout=bam", f"--run={tmp_path / 'run'}", f"--export={source}"])
 
 

@@ -1,5 +1,7 @@
 """A run without its training: what reads a run reads it as well, what trains does not, and what is damaged is named."""
 
+import errno
+import os
 import shutil
 
 import jax
@@ -14,6 +16,7 @@ from bam_jax.data import tokenizers
 from bam_jax.evals import measuring
 from bam_jax.evals.passkey import Passkey
 from bam_jax.models import transformer
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, checkpoint, loop, run_folder, weights
 
@@ -62,6 +65,47 @@ def test_a_run_is_exported_with_its_measurements(made, tmp_path, capsys):
     assert (tmp_path / "out" / "results.jsonl").read_text() == "{}\n"
     with pytest.raises(UserError, match=r"^\S+ holds a run; give a new or an empty folder|is there"):
         convert.main([f"--run={run}", f"--export={run}"])
+
+
+@pytest.mark.parametrize("layout", [[], ["--layout=bam"]])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_nothing_that_opens_as_a_run(made, tmp_path, monkeypatch, layout, there):
+    out, written = tmp_path / "out", []
+    (tmp_path / "run").symlink_to(made[0])
+    command = [f"--run={tmp_path / 'run'}", f"--export={out}", *layout]
+    if there:
+        out.mkdir()
+    write = files.write_atomically
+
+    def fill_up(path, contents):
+        written.append(path)
+        if len(written) == most:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, contents)
+
+    monkeypatch.setattr(files, "write_atomically", fill_up)
+    most = 0
+    while True:
+        most += 1
+        written.clear()
+        try:
+            convert.main(command)
+        except OSError:
+            assert not any(out.iterdir()) if there else not out.exists()
+        else:
+            break
+    assert len(written) == most - 1 > 1 and not list(out.glob(".*"))
+
+
+@pytest.mark.parametrize("layout", [[], ["--layout=bam"]])
+def test_others_may_read_what_is_exported(made, tmp_path, layout):
+    before = os.umask(0o022)
+    try:
+        convert.main([f"--run={made[0]}", f"--export={tmp_path / 'new' / 'out'}", *layout])
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    assert modes == {0o644}
 
 
 @pytest.mark.full
