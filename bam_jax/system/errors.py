@@ -126,7 +126,8 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, UserError):
         return 2, str(error)
     if isinstance(error, OSError) and error.errno in FULL:
-        where = f"{error.filename}: " if error.filename is not None else ""
+        path = error.filename2 or error.filename  # of a copy the second one is written
+        where = f"{path}: " if path is not None else ""
         return 2, f"{where}{error.strerror}; make room on the disk, and give the same command again"
     if isinstance(error, OSError) and error.filename is not None:
         return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"

@@ -204,8 +204,16 @@ def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())  # before the rename: a name must not stand for contents that a crash still loses
         draft.replace(path)
+    except OSError as error:
+        raise named(error, path) from None
     finally:
         draft.unlink(missing_ok=True)  # where the disk is full
+
+
+def named(error: OSError, path: str | os.PathLike) -> OSError:
+    """An error of the system that names the file; by itself the failure of a write names none."""
+    error.filename = str(path)
+    return error
 
 
 def keep_other(path: str | os.PathLike, mark: str) -> None:

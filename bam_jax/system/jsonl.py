@@ -36,8 +36,11 @@ class Writer:
         Args:
             record: names to JSON values; units belong into the names or beside them.
         """
-        self._file.write(line(record, compact=self._compact) + "\n")
-        self._file.flush()  # the record outlives this process, and others read it at once
+        try:
+            self._file.write(line(record, compact=self._compact) + "\n")
+            self._file.flush()  # the record outlives this process, and others read it at once
+        except OSError as error:
+            raise files.named(error, self._file.name) from None
 
     def sync(self) -> None:
         """Wait until the records outlive this machine as well."""
@@ -45,7 +48,10 @@ class Writer:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        try:
+            self._file.close()  # writes what is left
+        except OSError as error:
+            raise files.named(error, self._file.name) from None
 
     def __enter__(self) -> Self:
         return self

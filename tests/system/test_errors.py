@@ -1,5 +1,6 @@
 """Errors, pipes and a lack of memory end a command in one line, or without a word."""
 
+import errno
 import operator
 import os
 import re
@@ -37,6 +38,11 @@ def test_a_lack_of_memory_is_the_users_to_mend():
     assert ending(RuntimeError("INTERNAL: something else")) is None
     for name in re.findall(r"--config\.(\S+?)[=,; ]", LESS):
         operator.attrgetter(name)(Config())
+
+
+def test_a_copy_that_does_not_fit_names_what_was_written():
+    error = OSError(errno.ENOSPC, "No space left on device", "from", None, "to")
+    assert ending(error)[1].startswith("to: No space left on device")
 
 
 def test_a_message_is_one_line_whatever_it_names(capsys):

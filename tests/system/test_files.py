@@ -27,8 +27,9 @@ def test_a_full_disk_is_the_users_to_mend_and_leaves_the_file_as_it_was(tmp_path
             writer.write({"step": 1})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    for error in (raised, torn):
-        assert ending(error.value) == (2, "File too large; make room on the disk, and give the same command again")
+    for error, name in ((raised, "report.md"), (torn, "metrics.jsonl")):
+        says = f"{tmp_path / name}: File too large; make room on the disk, and give the same command again"
+        assert ending(error.value) == (2, says)
     assert path.read_text() == "before" and list(jsonl.read(tmp_path / "metrics.jsonl")) == []
     assert {file.name for file in tmp_path.iterdir()} == {"report.md", "metrics.jsonl"}
 
