@@ -1,5 +1,6 @@
 """Experiments done together: the jobs of all of them, what those cost, and what a person would type instead."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -9,14 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import costs, experiment, queue, record_file
 from bam_jax.experiments.experiment import Experiment, Preparation
-from bam_jax.experiments.experiment_json import DESCRIPTION
+from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.experiments.jobs import Job, jobs
 from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import find_slots, share_slots
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
-from bam_jax.system import files, jsonl
+from bam_jax.system import files, jsonl, lock
 from bam_jax.system.errors import UserError, nearest
 
 
@@ -59,6 +61,7 @@ class Sweep:
             experiment.load(path, source=source, runs=folder, scale=scale, records=records) for path in paths
         )
         for path, made in zip(paths, loaded, strict=True):
+            _check_expected(made)
             if len(loaded) > 1 and not made.shared:
                 raise UserError(f"{path} has a folder of runs and a report of its own; give it alone")
             if made.platform != loaded[0].platform:
@@ -180,16 +183,40 @@ class Sweep:
             The jobs that failed.
 
         Raises:
-            UserError: a preparation failed.
+            UserError: a preparation failed, or the folder has the runs of another experiment, or of a sweep at work.
         """
+        with contextlib.ExitStack() as ends:
+            busy = f"another sweep works in {self.folder}; wait for it, or give another --runs"
+            try:
+                ends.enter_context(lock.hold_folder(self.folder, busy))
+            except UserError as error:
+                if not self.experiments[0].shared:
+                    raise
+                print(f"{error}: a run of both fails in one of them", file=sys.stderr)
+            return self._run(count)
+
+    def _run(self, count: int | None) -> list[Job | Comparison]:
+        """See `run`, which keeps other sweeps out."""
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         if not self.experiments[0].shared:  # a report is about a folder of its own
+            self._check_folder()
             files.write_atomically(self.folder / DESCRIPTION, jsonl.document(self.describe(), 2))
         queue.prepare(self.preparations)
         todo = self.find_unrecorded()
         slots = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
         places = share_slots(slots, len(slots) if count is None else count)
         return queue.run(todo, self.named, self.folder, places, self.platform) if todo else []
+
+    def _check_folder(self) -> None:
+        """Raises: UserError: the folder is described as that of another experiment."""
+        before = title = self.experiments[0].heading
+        with contextlib.suppress(UserError):  # one that is not there or cannot be read is written anew
+            before = read_description(self.folder)["title"]
+        if before != title:
+            raise UserError(
+                f"{self.folder} has the runs of {before!r}, and this is {title!r}; give another --runs, or move "
+                f"{self.folder / DESCRIPTION} away"
+            )
 
     def find_unrecorded(self) -> list[Job | Comparison]:
         """The jobs of which the file of records has not all; lines on stderr say how many those are not, and why.
@@ -208,3 +235,33 @@ class Sweep:
             said += f"; {len(others)} runs of other configurations do not count: {files.shortened(others, 3)}"
         print(said, file=sys.stderr)
         return [*todo, *self.compared]
+
+
+def _check_expected(made: Experiment) -> None:
+    """See that a row measures each expected result.
+
+    Raises:
+        UserError: none does, so that it would never be met.
+    """
+    asked = [
+        (
+            each.label
+            or ", ".join([row.label, *(f"{name}={value}" for name, value in sorted(each.overrides.items()))]),
+            each,
+        )
+        for row in made.rows
+        for each in row.evaluations
+        if each.name == Passkey.name
+    ]
+    for expected in made.expected:
+        lengths = {length for label, each in asked if label == expected.label for length in each.lengths}
+        if not lengths:
+            labels = [label for label, _ in asked]
+            raise UserError(
+                f"no row measures passkeys of the expected {expected.label!r}; {nearest(expected.label, labels)}"
+            )
+        if expected.length not in lengths:
+            known = ", ".join(map(str, sorted(lengths)))
+            raise UserError(
+                f"{expected.label!r} is expected at {expected.length} tokens, and measured at {known} alone"
+            )

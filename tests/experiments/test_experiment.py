@@ -1,6 +1,7 @@
 """Experiment files, and the jobs they make."""
 
 import ast
+import contextlib
 import dataclasses
 import json
 import re
@@ -15,6 +16,7 @@ from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.experiments.jobs import jobs
+from bam_jax.experiments.sweep import Sweep
 from bam_jax.system.errors import UserError
 
 QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
@@ -57,6 +59,30 @@ def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
         path.write_text(text)
     with pytest.raises(UserError, match=message):
         experiment.load(path)
+
+
+@pytest.mark.parametrize(
+    ("expected", "says"),
+    [
+        ("Expected('ALiBo', 64)", "'ALiBo'; did you mean 'ALiBi'"),
+        ("Expected('ALiBi', 65)", "at 65 tokens, and measured at 64, 128"),
+        ("Expected('BAM', 64)", "'BAM'"),  # whose perplexity is measured alone
+        ("Expected('Windowed', 128)", ""),
+    ],
+)
+def test_what_is_expected_is_measured(tmp_path, expected, says):
+    path = tmp_path / "experiment.py"
+    path.write_text(f"""
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Expected, Experiment, Row
+
+keys = (Passkey((64, 128)), Passkey((128,), overrides={{"encoding_options.window": 8}}, label="Windowed"))
+rows = (Row("ALiBi", {QUICKSTART!r}, evaluations=keys), Row("BAM", {QUICKSTART!r}, evaluations=(Perplexity((64,)),)))
+get_experiment = lambda: Experiment("Expectations", rows, expected=({expected},))
+""")
+    with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
+        Sweep.load([str(path)])
 
 
 def test_an_experiment_about_a_corpus_is_told_where_it_is(tmp_path):

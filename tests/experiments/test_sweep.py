@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bam_jax import sweep, tables
-from bam_jax.experiments import jobs
+from bam_jax.experiments import jobs, queue
 from bam_jax.experiments.experiment import load
-from bam_jax.system import errors, jsonl
+from bam_jax.system import errors, jsonl, lock
 from bam_jax.system.errors import UserError
 
 CONFIG = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
@@ -83,6 +83,26 @@ def test_steps_come_before_the_rows_and_make_what_is_missing(tmp_path, capfd):
     assert description["command"] == f"python -m bam_jax.sweep {path} --source=text --runs={folder}"
     with pytest.raises(UserError, match="this failed: python -m timeit .*bad"):
         sweep.main([str(path), f"--runs={folder}", "--source=bad"])
+
+
+def test_a_folder_is_of_one_experiment_and_one_sweep_at_a_time(experiment, sharing, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(queue, "run", lambda *_: [])
+    folder = tmp_path / "runs"
+    own = [str(experiment), "--source=text", f"--runs={folder}"]
+    sweep.main(own)
+    sweep.main(own)
+    other = tmp_path / "other.py"
+    other.write_text(experiment.read_text().replace("Two rows", "Rows of another"))
+    before = (folder / "experiment.json").read_text()
+    with pytest.raises(UserError, match="runs of 'Two rows', and this is 'Rows of another'; give another --runs"):
+        sweep.main([str(other), *own[1:]])
+    assert (folder / "experiment.json").read_text() == before
+    with lock.hold(folder / lock.NAME):
+        with pytest.raises(UserError, match="another sweep works in .*; wait"):
+            sweep.main(own)
+        capsys.readouterr()
+        sweep.main([*map(str, sharing), f"--runs={folder}"])  # which may have other runs than that one
+    assert f"another sweep works in {folder}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
