@@ -89,7 +89,7 @@ class DataConfig(ConfigSection):
         return {name: self._part(name, changes) for name, changes in self.mixture.items()} or {"": (1.0, self)}
 
     def sources(self) -> list[str]:
-        """What the text of all parts is read from."""
+        """The sources of all parts, in their order."""
         return [part.source for _, part in self.parts().values()]
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 from bam_jax.data.sources.corpus import find_corpus, open_corpus
 from bam_jax.data.sources.source import BY_SUFFIX, Source
 from bam_jax.data.tokenizers import BUILT_IN, Tokenizer, tokenizer
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.system.errors import UserError
 
 _LIMITS = ("holdout_tokens", "holdout_records", "max_tokens", "max_records", "sample_records")
@@ -92,7 +93,8 @@ def _tokenizer(options: argparse.Namespace) -> Tokenizer:
         return tokenizer(require(options, "tokenizer"))
     spec = find_corpus(options.preset, options.split).tokenizer
     try:
-        return tokenizer(spec)
+        # A sweep prepares its folders once more, of which the user may have prepared one with the files of that tokenizer.
+        return find_tokenizer(spec, [] if options.out is None else [options.out])
     except UserError as error:
         if spec in BUILT_IN:
             raise
