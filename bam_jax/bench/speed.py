@@ -247,7 +247,8 @@ def enter(
     """
     entered = [configs.load(file, changes) for changes in entrants]
     plain = [config for config in entered if config.encoding == "nope" and config.ssmax == "off"]
-    first = plain[0] if plain else configs.load(file, {**entrants[0], **BASELINE})
+    shared = {name: value for name, value in entrants[0].items() if not name.startswith("encoding_options")}
+    first = plain[0] if plain else configs.load(file, {**shared, **BASELINE})
     if len({config.model.causal for config in entered}) > 1:
         raise UserError("encoders and decoders do different work; give --config.model.causal once, for all of them")
     everyone = {configs.digest(config): config for config in (first, *entered)}
