@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bam_jax.system import strict_json
+from bam_jax.system import regular, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 
 COMPRESSIONS = (".gz", ".zst")
-SMALL = 2**28
-"""Bytes of a file that is read whole: a manifest, a vocabulary. A larger one is none."""
+SMALL = 2**26
+"""Bytes of a file of the user's that is read whole, at most: a vocabulary, a page."""
 _PIECE = 2**18  # bytes read at a time
 
 
@@ -168,19 +168,16 @@ def read_small(path: str | os.PathLike) -> bytes:
     """
     file = File(str(path), Path(path).name, 0)
     with file.named_in_errors(), file.open_raw() as raw:
-        contents = raw.read(SMALL + 1)
-    if len(contents) > SMALL:
-        raise UserError(f"{path} has more than {SMALL:,} bytes, and is not what its name says; take it away")
-    return contents
+        return raw.read(regular.check_size(raw, SMALL))
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Reads the JSON value in a small file.
+    """Reads the JSON value in a file of a run or a prepared folder.
 
     Raises:
         UserError: it cannot be read, or is not JSON.
     """
-    return strict_json.parse(read_small(path), str(path), strict=False)  # hashes are numbers of 64 bits
+    return strict_json.parse(regular.read(path), str(path), strict=False)  # hashes are numbers of 64 bits
 
 
 def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:

@@ -1,6 +1,7 @@
 """JSON-lines files: one record a line, each with a checksum, that survive a process killed while it writes."""
 
 import contextlib
+import itertools
 import json
 import os
 import reprlib
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bam_jax.system import files, lock, strict_json
+from bam_jax.system import files, lock, regular, strict_json
 from bam_jax.system.errors import UserError
 
 CRC = "crc32"
@@ -28,7 +29,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike, *, compact: bool = False):
-        self._file, self._compact = Path(path).open("a", encoding="utf-8"), compact
+        self._file, self._compact = open(path, "a", encoding="utf-8", opener=regular.opener), compact
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record.
@@ -135,7 +136,8 @@ def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
         path: the file; a missing one has no records.
 
     Raises:
-        UserError: a line before the last is not JSON of an object in UTF-8, or not what was written.
+        UserError: a line before the last is not JSON of an object in UTF-8, or not what was written; the file is no regular
+            one, or too large.
     """
     for _, record in _lines(Path(path)):
         yield record
@@ -144,12 +146,18 @@ def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Each whole line as it stands, and its record."""
     try:  # not asked for first: a run that begins anew takes the file away while others read it
-        lines = path.read_bytes().split(b"\n")
+        file = open(path, "rb", opener=regular.opener)
     except (FileNotFoundError, NotADirectoryError):
         return
-    for number, text in enumerate(lines[:-1], start=1):
-        yield text, parse(text, f"{path}, line {number}")
-    last, where = lines[-1], f"{path}, line {len(lines)}"
+    with file:
+        regular.check_size(file, regular.RECORDS)
+        for number in itertools.count(1):
+            last, where = file.readline(regular.DOCUMENT), f"{path}, line {number}"
+            if not last.endswith(b"\n"):
+                break
+            yield last[:-1], parse(last[:-1], where)
+    if len(last) == regular.DOCUMENT:
+        raise UserError(f"{where} has {regular.DOCUMENT:,} bytes or more; {_REMEDY}")
     if _object(last) is not None:  # a part of an object is none
         yield last, parse(last, where)
     # It has all of a record and more: its newline was changed.
@@ -195,7 +203,7 @@ def is_torn(path: Path) -> bool:
     Args:
         path: a file that is there.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular.opener) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         return file.read() not in (b"\n", b"")

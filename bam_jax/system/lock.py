@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bam_jax.system import regular
 from bam_jax.system.errors import UserError
 
 NAME = ".lock"
@@ -31,7 +32,7 @@ def hold(path: Path, busy: str = "") -> Iterator[None]:
     Raises:
         UserError: another process holds it, or the file system knows no locks.
     """
-    made = not path.exists()
+    made = not os.path.lexists(path)
     opened = _open_locked(path, busy, made)
     try:
         yield
@@ -70,7 +71,7 @@ def _open_locked(path: Path, busy: str, made: bool) -> int:
     """The descriptor of a file whose lock is taken; a file that is taken away meanwhile is made once more."""
     while True:
         with contextlib.ExitStack() as ends:
-            opened = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            opened = regular.opener(path, os.O_WRONLY | os.O_CREAT)
             ends.callback(os.close, opened)
             try:
                 if busy:
@@ -91,7 +92,7 @@ def _open_locked(path: Path, busy: str, made: bool) -> int:
 def _is_at(opened: int, path: Path) -> bool:
     """True if a file that is open is the one of a name still."""
     try:
-        return os.path.samestat(os.fstat(opened), path.stat())
+        return os.path.samestat(os.fstat(opened), path.lstat())
     except FileNotFoundError:
         return False
 
@@ -112,7 +113,7 @@ def is_held(path: Path) -> bool:
         path: the file; a missing one is held by none, nor is one on a file system without locks.
     """
     try:
-        file = path.open()
+        file = open(path, "rb", opener=regular.opener)
     except FileNotFoundError:
         return False
     with file:
