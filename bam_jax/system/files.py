@@ -8,6 +8,8 @@ import gzip
 import io
 import itertools
 import os
+import secrets
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +22,9 @@ from bam_jax.system.extras import import_extra
 COMPRESSIONS = (".gz", ".zst")
 SMALL = 2**26
 """Bytes of a file of the user's that is read whole, at most: a vocabulary, a page."""
+DRAFT = ".draft"
+"""The suffix of a file that is being written."""
+_STALE = 24 * 3600  # seconds after which a draft is that of a killed process
 _PIECE = 2**18  # bytes read at a time
 
 
@@ -193,10 +198,10 @@ def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}", str(path))
-    # In the same folder: a rename is one act only within a file system.
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # In the same folder: a rename is one act only within a file system. Random: two containers may have one process number.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}{DRAFT}")
     try:
-        with draft.open("wb") as file:
+        with open(draft, "xb", opener=regular.opener) as file:
             file.write(contents.encode() if isinstance(contents, str) else contents)
             file.flush()
             os.fsync(file.fileno())  # before the rename: a name must not stand for contents that a crash still loses
@@ -205,6 +210,14 @@ def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
         raise named(error, path) from None
     finally:
         draft.unlink(missing_ok=True)  # where the disk is full
+
+
+def sweep(folder: Path) -> None:
+    """Removes the drafts in a folder that killed processes have left there for more than a day."""
+    for draft in folder.glob(f".*{DRAFT}"):
+        with contextlib.suppress(OSError):  # another process removes it, or it is not one's own
+            if time.time() - draft.lstat().st_mtime > _STALE:
+                draft.unlink()
 
 
 def named(error: OSError, path: str | os.PathLike) -> OSError:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bam_jax.system import regular
+from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 
 NAME = ".lock"
@@ -35,6 +35,7 @@ def hold(path: Path, busy: str = "") -> Iterator[None]:
     made = not os.path.lexists(path)
     opened = _open_locked(path, busy, made)
     try:
+        files.sweep(path.parent)
         yield
     except UserError:
         if made:

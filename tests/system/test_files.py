@@ -1,8 +1,11 @@
+import os
 import resource
+import stat
+from concurrent import futures
 
 import pytest
 
-from bam_jax.system import files, jsonl
+from bam_jax.system import files, jsonl, lock
 from bam_jax.system.errors import UserError, ending
 
 
@@ -43,3 +46,35 @@ def test_only_ones_own_file_is_replaced(tmp_path):
     for other in (path, tmp_path):
         with pytest.raises(UserError, match=r"is there, and this command did not write it; give another path, or move"):
             files.keep_other(other, "# Page")
+
+
+def test_writers_with_one_process_number_do_not_collide(tmp_path):
+    path = tmp_path / "config.json"
+    with futures.ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: files.write_atomically(path, str(number % 10) * 10**5), range(200)))
+    assert len({*path.read_text()}) == 1 and os.path.getsize(path) == 10**5
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "report.md").symlink_to("victim")
+    files.write_atomically(tmp_path / "report.md", "new")
+    assert (tmp_path / "victim").read_text() == "mine" and (tmp_path / "report.md").read_text() == "new"
+
+
+def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path):
+    usual = os.umask(0o027)
+    try:
+        files.write_atomically(tmp_path / "a", "text")
+    finally:
+        os.umask(usual)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+
+def test_old_drafts_of_killed_processes_are_swept_by_who_holds_the_folder(tmp_path):
+    for name, age in ((".a.json.0011.draft", 2 * 24 * 3600), (".a.json.0022.draft", 60)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, times=(0, (tmp_path / name).stat().st_mtime - age))
+    with lock.hold_folder(tmp_path, "busy"):
+        assert {*os.listdir(tmp_path)} == {".a.json.0022.draft", ".lock"}
