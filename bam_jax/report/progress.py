@@ -9,6 +9,7 @@ from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
+from bam_jax.system import regular
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
@@ -110,6 +111,6 @@ def describe_training(run: Run | None, path: Path) -> str:
     if run_folder.is_claimed(path):
         return f"running, {place}"
     if (path / run_folder.DIVERGED).exists():
-        said = (path / run_folder.DIVERGED).read_text(encoding="utf-8", errors="replace")
+        said = regular.read(path / run_folder.DIVERGED).decode(errors="replace")
         return f"diverged at {said.strip()}"
     return f"{steps:,} of {steps:,}" if step == steps else f"stopped {'at ' if step else ''}{place}"

@@ -27,7 +27,7 @@ from bam_jax.data.iterator import STATE
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
 from bam_jax.parallel import agreement, processes
-from bam_jax.system import files, jsonl, strict_json
+from bam_jax.system import files, jsonl, regular, strict_json
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.trees import flatten
 from bam_jax.training import sums, weights
@@ -91,7 +91,9 @@ class Checkpoints:
         """
         self._wait()
         metrics = self.run / METRICS
-        so_far = metrics.read_bytes() if processes.is_first() and metrics.exists() else b""  # now: the file will grow
+        so_far = b""
+        if processes.is_first() and metrics.exists():
+            so_far = regular.read(metrics, regular.RECORDS)  # now: the file will grow
         with naming_what_cannot_be_written(self._folder / str(step)):
             arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, DATA: data})
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
@@ -112,7 +114,7 @@ class Checkpoints:
         if processes.is_first():
             kept_records = self._folder / str(step) / METRICS
             if kept_records.exists():
-                files.write_atomically(self.run / METRICS, kept_records.read_text(encoding="utf-8"))
+                files.write_atomically(self.run / METRICS, regular.read(kept_records, regular.RECORDS))
             else:  # it was saved by an earlier version
                 records = [record for record in read_metrics(self.run) if record["step"] <= step]
                 files.write_atomically(self.run / METRICS, "".join(f"{jsonl.line(record)}\n" for record in records))
@@ -205,7 +207,7 @@ def trained_data(run: str | os.PathLike) -> int | None:
     if not (path / DATA / STATE).exists():
         return None
     sums.verify(path, [DATA])
-    state = strict_json.parse((path / DATA / STATE).read_bytes(), str(path / DATA / STATE), sums.REMEDY)
+    state = strict_json.parse(regular.read(path / DATA / STATE), str(path / DATA / STATE), sums.REMEDY)
     return state["data"] if isinstance(state, dict) and "data" in state else None
 
 
@@ -263,7 +265,8 @@ def _draft(path: Path) -> Path:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what killed processes left of checkpoints that they were writing or removing."""
+    """Remove what killed processes left of checkpoints that they were writing or removing, none of it elsewhere."""
+    regular.list_tree(folder)
     for torn in {*folder.glob(f"*{_DRAFT}*"), *folder.glob("*.orbax-checkpoint-tmp*")}:
         shutil.rmtree(torn)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from bam_jax import config as configs
 from bam_jax.config import Config
-from bam_jax.system import files
+from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 
@@ -49,6 +49,7 @@ class TensorBoard:
     """
 
     def __init__(self, config: Config, run: Path):
+        regular.check_folder(run / "tensorboard")
         self._writer = _import("tensorboardX", "tensorboard").SummaryWriter(str(run / "tensorboard"))
 
     def write(self, record: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ class WeightsAndBiases:
     def __init__(self, config: Config, run: Path):
         wandb = _import("wandb", "wandb")
         kept = run / "wandb" / "id"
-        if not kept.exists():
+        if not (regular.check_folder(kept.parent) and kept.exists()):
             kept.parent.mkdir(parents=True, exist_ok=True)
             files.write_atomically(kept, uuid.uuid4().hex[:12])
         where = {"project": os.environ.get("WANDB_PROJECT", "bam_jax"), "dir": str(run), "name": run.name}
@@ -86,7 +87,9 @@ class WeightsAndBiases:
         # Offline nothing is known of the run so far: its pieces become one when they are synchronised.
         resume = None if os.environ.get("WANDB_MODE") in ("offline", "disabled") else "allow"
         try:
-            self._run = wandb.init(**where, id=kept.read_text(), resume=resume, config=shown, settings=settings)
+            self._run = wandb.init(
+                **where, id=regular.read(kept).decode(), resume=resume, config=shown, settings=settings
+            )
         except (wandb.Error, OSError) as error:
             raise UserError(
                 f"wandb does not start: {error}; run `wandb login`, set WANDB_MODE=offline, or leave config.logger out"

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,7 +79,7 @@ class Meter:
     Args:
         config: the run's.
         run: its folder.
-        writer: of metrics.jsonl.
+        writer: of metrics.jsonl; None: nothing is written.
         logger: where numbers go as well; None: nowhere.
         bar: the progress.
         seconds: of training before.
@@ -90,7 +89,7 @@ class Meter:
         self,
         config: Config,
         run: Path,
-        writer: jsonl.Writer,
+        writer: jsonl.Writer | None,
         logger: loggers.Logger | None,
         bar: console.Bar,
         seconds: float,
@@ -172,7 +171,8 @@ class Meter:
                 "seconds": round(now - self._start, 3),
                 "tokens_per_second": round(speed),
             }
-            self._writer.write(record)
+            if self._writer is not None:
+                self._writer.write(record)
             if self._logger is not None:
                 self._logger.write(record)
             self._mark, self._speed = (step, now), speed
@@ -202,7 +202,7 @@ def metering(config: Config, run: Path, *, done: int, progress: bool | None = No
     first = processes.is_first()
     before = read_metrics(run) if first else []
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(jsonl.Writer(run / METRICS if first else os.devnull))
+        writer = stack.enter_context(jsonl.Writer(run / METRICS)) if first else None
         logger = None
         if first and config.logger:
             logger = stack.enter_context(contextlib.closing(loggers.LOGGERS[config.logger](config, run)))

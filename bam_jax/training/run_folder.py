@@ -22,7 +22,7 @@ from bam_jax.config.sections import COUNT
 from bam_jax.data import tokenizers
 from bam_jax.data.sources import corpus
 from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
-from bam_jax.system import files, jsonl, lock
+from bam_jax.system import files, jsonl, lock, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.trees import flatten
@@ -115,8 +115,8 @@ def latest_checkpoint(run: str | os.PathLike) -> int:
 
 def _steps(run: Path) -> list[int]:
     """The steps of a run's checkpoints."""
-    folder = run / CHECKPOINTS
-    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
+    steps = [entry for entry in regular.list_folder(run / CHECKPOINTS) if entry.name.isdecimal()]
+    return [int(entry.name) for entry in steps if regular.check_folder(entry.path)]
 
 
 def _is_bare(run: Path) -> bool:
@@ -127,7 +127,9 @@ def _is_bare(run: Path) -> bool:
 
 def _step_of_weights(path: Path) -> int:
     """The step that a file of weights states; 0 if there is none."""
-    if not path.is_file():
+    try:
+        regular.size(path)
+    except FileNotFoundError:
         return 0
     library = import_extra("safetensors", path.name, "train")
     try:
@@ -202,7 +204,7 @@ def read_config(run: str | os.PathLike) -> Config:
     """
     path = Path(run) / CONFIG
     try:
-        tree = jsonl.parse(path.read_bytes(), str(path), _DAMAGED, edited=_EDITED)
+        tree = jsonl.parse(regular.read(path), str(path), _DAMAGED, edited=_EDITED)
     except FileNotFoundError as error:
         remedy = f"train one with python -m bam_jax.train --config=FILE --workdir={run}"
         if (Path(run) / WEIGHTS).exists():

@@ -4,7 +4,7 @@ What reads a run reads such a folder as well: it can be evaluated and talked to,
 holds no optimiser's state, so that no training goes on in it.
 """
 
-import shutil
+import contextlib
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from bam_jax.config import Config
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import save_tokenizer
-from bam_jax.system import files
+from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.training import run_folder
@@ -60,6 +60,7 @@ def read(folder: Path, like: dict[str, Any], changes: str = "") -> dict[str, Any
     library, path = import_extra("safetensors", "model.safetensors", "train"), folder / run_folder.WEIGHTS
     wanted = {_name(place): value for place, value in jax.tree_util.tree_leaves_with_path(like)}
     try:
+        regular.size(path)
         with library.safe_open(path, framework="np") as file:
             names = set(file.keys())
             for name in sorted(names | wanted.keys()):
@@ -87,8 +88,8 @@ def copy_records(run: Path, folder: Path) -> None:
         folder: that of the weights.
     """
     for name in KEPT:
-        if (run / name).exists():
-            shutil.copyfile(run / name, folder / name)
+        with contextlib.suppress(FileNotFoundError):
+            files.write_atomically(folder / name, regular.read(run / name, regular.RECORDS))
 
 
 def _checksum(arrays: dict[str, np.ndarray]) -> int:

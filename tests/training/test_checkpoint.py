@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import resource
 import shutil
@@ -253,3 +254,46 @@ def test_a_closed_event_loop_is_not_said_and_another_error_of_a_thread_is(monkey
         sys.unraisablehook(types.SimpleNamespace(exc_value=error))
     assert said == [another]
     write_errors._leave_out_closed_loops.cache_clear()  # for the hook that comes back
+
+
+def listing(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/2", "checkpoints/4", "checkpoints/4.draft"])
+def test_checkpoints_elsewhere_are_neither_read_nor_removed(trained, run, tmp_path, place):
+    """A stranger's run in whose place of checkpoints a link leads to another run's."""
+    (tmp_path / "other" / place).parent.mkdir(parents=True)
+    other = shutil.copytree(
+        run / ("checkpoints" if place == "checkpoints" else "checkpoints/4"), tmp_path / "other" / place
+    )
+    shutil.rmtree(run / place, ignore_errors=True)
+    (run / place).symlink_to(other, target_is_directory=True)
+    before = listing(other)
+    with pytest.raises(UserError, match=f"{place} is a link.*link the whole folder"):
+        loop.fit(dataclasses.replace(trained[0], steps=6), run, longer=True)
+    if place == "checkpoints" or "4" in place.split("/"):
+        with pytest.raises(UserError, match=f"{place} is a link"):
+            checkpoint.restore_model(run)
+    assert listing(other) == before
+
+
+def test_a_run_that_is_a_link_itself_is_opened(run, tmp_path):
+    (tmp_path / "link").symlink_to(run, target_is_directory=True)
+    assert checkpoint.restore_model(tmp_path / "link")[0] == run_folder.read_config(run)
+
+
+@pytest.mark.parametrize("name", ["model/d/pipe", "model/_METADATA", "sums.json"])
+def test_nothing_in_a_checkpoint_is_waited_for(run, name):
+    path = run / "checkpoints" / "4" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=f"{name} is a pipe"):
+        checkpoint.restore_model(run)
+
+
+def test_a_file_that_was_not_saved_is_not_read(run, monkeypatch):
+    (run / "checkpoints" / "4" / "model" / "d" / "large").touch()
+    monkeypatch.setattr(sums, "_checksum", lambda file: pytest.fail(f"read {file}"))
+    with pytest.raises(UserError, match="model/d/large is not what was saved"):
+        checkpoint.restore_model(run)

@@ -1,5 +1,7 @@
 import dataclasses
+import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -141,3 +143,14 @@ def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="corpora/wikitext-2, where it would be read as data"):
             claim(run, named)
     claim("corpora/run", named)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer", "checkpoints", ".lock"])
+def test_a_claim_waits_for_no_pipe(tmp_path, name):
+    claim(tmp_path / "run", Config())
+    path = tmp_path / "run" / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=f"{name} is a pipe"):
+        claim(tmp_path / "run", Config())

@@ -157,3 +157,13 @@ def test_a_model_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "quickstart").mkdir()  # a folder of one's own comes first
     assert str(bundled.find("quickstart")) == "quickstart"
     assert str(bundled.find("runs/quickstart")) == "runs/quickstart"
+
+
+def test_no_file_from_elsewhere_is_exported(made, tmp_path):
+    (tmp_path / "secret").write_text("{}\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.jsonl").symlink_to(tmp_path / "secret")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match="results.jsonl is a link"):
+        weights.copy_records(tmp_path / "run", tmp_path / "out")
+    assert not any((tmp_path / "out").iterdir())

@@ -2,12 +2,11 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from bam_jax.data.tokenizers import Tokenizer, tokenizer
-from bam_jax.system import files
+from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import read_json
 
@@ -26,12 +25,12 @@ def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
         UserError: the folder has another.
     """
     folder = Path(run) / FOLDER
-    if (folder / IDENTITY).exists():
+    if (folder / IDENTITY) in regular.list_tree(folder):
         made.check(_identity(folder)["hash"], str(run))
         return
     folder.mkdir(exist_ok=True)
     for name, path in made.files.items():
-        shutil.copyfile(path, folder / name)
+        files.write_atomically(folder / name, files.read_small(path))
     files.write_atomically(
         folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n"
     )  # last: without it the copy does not count
@@ -64,7 +63,8 @@ def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
         UserError: that is not the tokenizer that the folder was made with, or it cannot be made.
     """
     folder = Path(run) / FOLDER
-    if not (folder / IDENTITY).exists():
+    found = regular.list_tree(folder)
+    if folder / IDENTITY not in found:
         return tokenizer(spec)
     identity = _identity(folder)
     if spec.partition(":")[0] != identity["name"]:
@@ -72,7 +72,7 @@ def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
             f"{run} was made with the tokenizer {identity['name']}, and the configuration names {spec}; give "
             f"--config.data.tokenizer={identity['name']}, or a folder that was made with {spec}"
         )
-    copied = any(path.name != IDENTITY and path.name[0] != "." for path in folder.iterdir())  # of a system or a draft
+    copied = any(path.name != IDENTITY and path.name[0] != "." for path in found)  # of a system or a draft
     own = f"{identity['name']}:{folder}" if copied and spec in (identity["name"], identity["spec"]) else spec
     return tokenizer(own).check(identity["hash"], str(run))
 

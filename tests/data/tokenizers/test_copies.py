@@ -186,3 +186,17 @@ def test_a_strangers_files_are_data(tmp_path, name, files, says):
         (tmp_path / "tokenizer" / each).write_text(text)
     with pytest.raises(UserError, match=re.escape(says)):
         load_tokenizer(tmp_path, "gpt2" if name == "gpt2" else "bpe:x")
+
+
+@pytest.mark.parametrize("place", ["tokenizer", "tokenizer/tokenizer.json", "tokenizer/identity.json"])
+def test_a_copy_is_neither_written_nor_read_through_a_link(trained, tmp_path, place):
+    made, elsewhere = tokenizer(f"bpe:{trained[0] / 'bpe.json'}"), tmp_path / "elsewhere"
+    (tmp_path / "run" / place).parent.mkdir(parents=True)
+    (tmp_path / "run" / place).symlink_to(elsewhere)
+    for exists in (False, True):
+        if exists:
+            elsewhere.mkdir() if place == "tokenizer" else elsewhere.write_text("mine")
+        for use in (lambda: save_tokenizer(made, tmp_path / "run"), lambda: load_tokenizer(tmp_path / "run", "bpe:x")):
+            with pytest.raises(UserError, match=f"{place} is a link"):
+                use()
+    assert not any(elsewhere.iterdir()) if place == "tokenizer" else elsewhere.read_text() == "mine"
