@@ -8,7 +8,7 @@ tokenizer on the texts, bpe.json, and prepares each file of triplets with it, in
 give the same files.
 """
 
-from bam_jax.system import errors
+from bam_jax.system import errors, regular
 
 if __name__ == "__main__":
     errors.quit_on_ctrl_c()  # while the rest is imported
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check_own(path: Path, text: str) -> None:
     """See that a file is not there, or is what this command wrote before it was stopped."""
-    if path.exists() and path.read_bytes() != text.encode():
+    if path.exists() and regular.read(path, regular.RECORDS) != text.encode():
         raise UserError(f"{path} holds something else than this command writes; move it, or give another --out")
 
 

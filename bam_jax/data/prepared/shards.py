@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bam_jax.data.prepared.manifest import SPLITS, Manifest, Shard, read_manifest, shard_name
-from bam_jax.system import console
+from bam_jax.system import console, regular
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.extras import import_extra
 
@@ -64,7 +64,10 @@ class Split:
         lengths = lengths_path(folder, name)
         _check_size(lengths, 4 * int(self.shards[-1]))
         # A file of no bytes cannot be mapped.
-        self.lengths = np.memmap(lengths, "<i4", mode="r") if self.shards[-1] else np.empty(0, np.int32)
+        self.lengths = np.empty(0, np.int32)
+        if self.shards[-1]:
+            with open(lengths, "rb", opener=regular.opener) as file:
+                self.lengths = np.memmap(file, "<i4", mode="r")
         self._dtype = np.dtype(manifest.dtype)
         # Lengths decide on places in rows and on memory: wrong ones are found here, not in the midst of training.
         for shard, first in zip(shards, self.shards[:-1].tolist(), strict=True):
@@ -180,6 +183,7 @@ class ShardWriter:
         self.tokens = 0
         self._path = folder / shard_name(split, number)
         self._draft = folder / f".{self._path.name}"
+        self._draft.unlink(missing_ok=True)  # a link is not written through
         self._lengths_path = lengths_path(folder, split)
         self._start = 4 * sum(shard.documents for shard in before)
         self._lengths = array.array("i")
@@ -225,7 +229,8 @@ class ShardWriter:
                 os.fsync(file.fileno())
             self._draft.replace(self._path)
             # What a killed process appended beyond the finished shards is cut off.
-            with self._lengths_path.open("r+b" if self._lengths_path.exists() else "w+b") as file:
+            mode = "r+b" if self._lengths_path.exists() else "w+b"
+            with open(self._lengths_path, mode, opener=regular.opener) as file:
                 file.truncate(self._start)
                 file.seek(self._start)
                 file.write(lengths)
@@ -261,7 +266,7 @@ def sha256(path: Path, start: int = 0, size: int | None = None) -> str:
         size: bytes; None means to the end.
     """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular.opener) as file:
         file.seek(start)
         left = path.stat().st_size - start if size is None else size
         while left > 0:
@@ -282,9 +287,10 @@ def _open_reader(path: Path) -> Any:
 
 def _check_size(path: Path, size: int, *, exactly: bool = True) -> None:
     """Raises UserError where a file is missing or of another size."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing; prepare the folder anew")
-    found = path.stat().st_size
+    try:
+        found = regular.size(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; prepare the folder anew") from error
     if found < size or (exactly and found > size):
         raise _damaged(path, f"it has {found} bytes instead of {size}")
 

@@ -12,7 +12,7 @@ from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, Shard
 from bam_jax.data.prepared.shards import ShardWriter, lengths_path
 from bam_jax.data.prepared.tokenising import EncodedBatch, Encoder, batch_records, tokenise
 from bam_jax.data.sources.fragment import Fragment
-from bam_jax.system import console
+from bam_jax.system import console, regular
 from bam_jax.system.errors import UserError
 
 
@@ -145,7 +145,7 @@ class _Section:
         if not self.tokens("train"):
             raise UserError(f"the source {self._recipe['source']} holds no text to train on; name another")
         for split in SPLITS:
-            lengths_path(self._folder, split).touch()
+            open(lengths_path(self._folder, split), "ab", opener=regular.opener).close()
         manifest = self.close(None)
         for draft in self._folder.glob(f".{MANIFEST}.*"):  # of a process that was killed as it wrote
             draft.unlink()

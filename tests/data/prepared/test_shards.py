@@ -1,5 +1,6 @@
 """Shards give back the documents that were written, and say so when they cannot."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -274,3 +275,25 @@ def test_array_record_is_an_extra(tmp_path, monkeypatch):
         UserError, match=r"a prepared folder needs the package array_record\S*: pip install '\.\[data\]'"
     ):
         shards.open_split(tmp_path, "train").read(np.array([0]))
+
+
+@pytest.mark.parametrize(
+    "name", [".train-00000.array_record", "train-00000.array_record", "train.lengths", "manifest.json"]
+)
+def test_nothing_is_written_through_a_link(tmp_path, name):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / name).symlink_to(tmp_path / "victim")
+    with contextlib.suppress(UserError):
+        write(tmp_path / "folder", [[3, 4]])
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["train-00000.array_record", "train.lengths", "manifest.json"])
+def test_a_prepared_folder_is_read_from_its_own_files(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "folder", [[3, 4]])
+    (tmp_path / "folder" / name).rename(tmp_path / "elsewhere")
+    (tmp_path / "folder" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name} is a link"):
+        shards.open_split(tmp_path / "folder", "train")
