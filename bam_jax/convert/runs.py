@@ -49,7 +49,9 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     weights, notes = layout.normalise(weights)
     beside = path.with_name(layout.file) if layout.file else None
-    described = strict_json.parse(beside.read_bytes(), str(beside)) if beside is not None and beside.exists() else {}
+    described = (
+        strict_json.parse(files.read_small(beside), str(beside)) if beside is not None and beside.exists() else {}
+    )
     return weights, described, notes
 
 

@@ -21,7 +21,7 @@ from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranking import SCORERS, rank
 from bam_jax.retrieval.results import measure_rankings
-from bam_jax.system import console
+from bam_jax.system import console, regular
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Share
 
@@ -151,6 +151,8 @@ def measure(
     asked = dataclasses.replace(problem, queries=problem.queries[: max(samples.stop for samples in todo)])
     reader = trained.reader()
     folder = None if trained.folder is None else trained.folder / EMBEDDINGS / problem.hash
+    if folder is not None:
+        regular.list_tree(folder.parent)
     total = len(problem.ids) * len(lengths)
     with console.progress(total, unit="document", label=f"ranked by {scorer}", show=trained.progress) as bar:
         best = rank(asked, reader, scorer, lengths, bar, folder=folder, k=DEPTH)

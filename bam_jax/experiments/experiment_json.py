@@ -9,7 +9,7 @@ from bam_jax import config
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import EVALUATIONS
 from bam_jax.evals.schema import Setting
-from bam_jax.system import jsonl, strict_json
+from bam_jax.system import jsonl, regular, strict_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural
 from bam_jax.system.strict_json import Must
@@ -84,7 +84,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     path = folder / DESCRIPTION
     try:
-        text = path.read_bytes()
+        text = regular.read(path)
     except FileNotFoundError as error:
         raise UserError(
             f"{folder} has no {DESCRIPTION}; run python -m bam_jax.sweep FILE.py --runs={folder}"

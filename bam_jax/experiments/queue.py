@@ -16,6 +16,7 @@ from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import Slot
 from bam_jax.experiments.speed_jobs import Comparison
+from bam_jax.system import regular
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.parent import end_with_parent
 
@@ -102,7 +103,7 @@ def _start(
     if place.core is not None and not isinstance(job, Comparison):
         command.append(f"--core={place.core}")
     alone = {**environment, **place.environment}
-    with _log(job, folder).open("ab") as file:
+    with open(_log(job, folder), "ab", opener=regular.opener) as file:
         return subprocess.Popen(command, env=alone, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
 
@@ -113,7 +114,9 @@ def _log(job: Job | Comparison, folder: Path) -> Path:
 def _ending(job: Job | Comparison, folder: Path, status: int) -> str:
     if status == 0:
         return "done"
-    lines = [line for line in _log(job, folder).read_text(errors="replace").splitlines() if line.strip()]
+    with open(_log(job, folder), "rb", opener=regular.opener) as file:
+        file.seek(-min(2**16, file.seek(0, os.SEEK_END)), os.SEEK_END)  # a log may be long
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     return f"FAILED: {lines[-1] if lines else 'it said nothing'} (exit status {status}; {_log(job, folder)})"
 
 

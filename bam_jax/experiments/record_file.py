@@ -21,7 +21,7 @@ from bam_jax.evals import records
 from bam_jax.evals.records import Cell
 from bam_jax.experiments.record_lines import REMEDY, CellsLine, Header, RunLine, Source, kept_text, key_of, pack, unpack
 from bam_jax.models.head_parameters import head_parameters
-from bam_jax.system import console, jsonl, strict_json
+from bam_jax.system import console, jsonl, regular, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 from bam_jax.training.metrics import read_metrics
@@ -261,7 +261,7 @@ def read_source(run: Path) -> dict[str, Any] | None:
     path = run / SOURCE
     if not path.exists():
         return None
-    source: dict[str, Any] = strict_json.check(jsonl.parse(path.read_bytes(), str(path), _GONE), Source, str(path))
+    source: dict[str, Any] = strict_json.check(jsonl.parse(regular.read(path), str(path), _GONE), Source, str(path))
     return source
 
 

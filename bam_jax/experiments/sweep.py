@@ -18,7 +18,7 @@ from bam_jax.experiments.jobs import Job, jobs
 from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import find_slots, share_slots
 from bam_jax.experiments.speed_jobs import Comparison, comparisons
-from bam_jax.system import files, jsonl, lock
+from bam_jax.system import files, jsonl, lock, regular
 from bam_jax.system.errors import UserError, nearest
 
 
@@ -197,6 +197,7 @@ class Sweep:
 
     def _run(self, count: int | None) -> list[Job | Comparison]:
         """See `run`, which keeps other sweeps out."""
+        regular.check_folder(self.folder / "logs")
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         if not self.experiments[0].shared:  # a report is about a folder of its own
             self._check_folder()

@@ -26,7 +26,7 @@ from bam_jax.report.left_out import LeftOut
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import length_curves, position_curves
 from bam_jax.report.run_priors import find_priors
-from bam_jax.system import files
+from bam_jax.system import files, regular
 
 SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals over n seeds; thin lines are the seeds, where there
 are no more than {FEW}. {style.FAMILIES}"""
@@ -55,6 +55,7 @@ def write(folder: Path) -> Path:
         with left_out.reading(f"the priors of {run.name}"):
             priors |= find_priors([run], folder) if run.config else {}
     sections = [*left_out.sections(), *page_sections(description, runs, folder, priors)]
+    regular.check_folder(folder / "figures")
     (folder / "figures").mkdir(exist_ok=True)
     for section in sections:
         if section.figure:

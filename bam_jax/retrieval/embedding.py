@@ -5,6 +5,7 @@ import functools
 import hashlib
 import io
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from bam_jax.data.tokenizers.base import cut
 from bam_jax.models.embedding import embed_texts, mean_rows
 from bam_jax.models.transformer import Decoder
 from bam_jax.retrieval.problem import Piece
-from bam_jax.system import files
+from bam_jax.system import files, regular
 from bam_jax.system.errors import UserError
 
 TOKENS = 2**13
@@ -236,7 +237,7 @@ def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
     """The embeddings in a file; None where there is none."""
     if not path.exists():
         return None
-    written = path.read_bytes()
+    written = regular.read(path, 4 * math.prod(shape) + 2**12)
     contents, checksum = written[:-_CHECKSUM], written[-_CHECKSUM:]
     if checksum != _checksum(contents):
         raise UserError(f"{path} does not hold what was written (its checksum is another); remove it")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from bam_jax.retrieval.results import Setting
-from bam_jax.system import files, jsonl, strict_json
+from bam_jax.system import files, jsonl, regular, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Natural
 
@@ -68,12 +68,13 @@ def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
         UserError: it holds rankings of another origin, or something else.
     """
     path = out / METRICS
+    regular.list_tree(out / EMBEDDINGS)
     if not path.exists():
         others = sorted(each.name for each in out.iterdir() if each.name[0] != "." and not _holds_embeddings(each))
         if others:
             raise UserError(f"--out={out} holds something else than rankings: {files.shortened(others, 3)}; {_REMEDY}")
         return {}
-    found: Ranked = strict_json.check(jsonl.parse(path.read_bytes(), str(path), _REMEDY), Ranked, str(path), _REMEDY)
+    found: Ranked = strict_json.check(jsonl.parse(regular.read(path), str(path), _REMEDY), Ranked, str(path), _REMEDY)
     differences = ", and of ".join(_differences(found, origin))
     if differences:
         raise UserError(f"{path} is of another ranking: of {differences}; give another --out")
