@@ -29,6 +29,7 @@ NAMES = (
     "out_of_memory",
     "memory",
     "strangers",
+    "hostile",
     "kills",
     "preemptions",
 )
