@@ -136,8 +136,7 @@ def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
         path: the file; a missing one has no records.
 
     Raises:
-        UserError: a line before the last is not JSON of an object in UTF-8, or not what was written; the file is no regular
-            one, or too large.
+        UserError: a line before the last is not JSON of an object in UTF-8, or not what was written.
     """
     for _, record in _lines(Path(path)):
         yield record

@@ -1,11 +1,11 @@
 """Regular files in folders that may be a stranger's: runs, prepared data, records, rankings.
 
 A link, a pipe or a device in such a folder is refused, and so is a file that is too large for what it is. Otherwise a command
-could wait for ever, fill the memory, or read and write outside of the folder. The folder itself may be a link.
+could wait for ever, fill the memory, or read and write outside of the folder. The folder itself may be a link. Everything here
+raises `UserError` for what it refuses.
 """
 
 import errno
-import itertools
 import os
 import stat
 from pathlib import Path
@@ -22,11 +22,7 @@ ENTRIES = 100_000
 
 
 def opener(path: str | os.PathLike, flags: int) -> int:
-    """The `opener` with which `open` opens a file of a run: a regular one and no link, without waiting for a pipe's other end.
-
-    Raises:
-        UserError: it is something else.
-    """
+    """The `opener` with which `open` opens a file of a run, without waiting for a pipe's other end."""
     try:
         opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -42,45 +38,27 @@ def opener(path: str | os.PathLike, flags: int) -> int:
 
 
 def read(path: str | os.PathLike, max_bytes: int = DOCUMENT) -> bytes:
-    """Reads a file of a run as a whole.
-
-    Raises:
-        FileNotFoundError: there is none.
-        UserError: it is no regular file, or is larger.
-    """
+    """Reads a file of a run as a whole."""
     with open(path, "rb", opener=opener) as file:
         return file.read(check_size(file, max_bytes))
 
 
 def size(path: str | os.PathLike) -> int:
-    """The bytes of a file of a run, which is a regular one; what reads it by its name, such as a library, may do so.
-
-    Raises:
-        FileNotFoundError: there is none.
-        UserError: it is no regular file.
-    """
+    """The bytes of a file of a run, which may then be opened by its name, as libraries do."""
     with open(path, "rb", opener=opener) as file:
         return os.fstat(file.fileno()).st_size
 
 
 def check_size(file: BinaryIO, max_bytes: int) -> int:
-    """The bytes of an open file.
-
-    Raises:
-        UserError: it has more than `max_bytes`.
-    """
-    size = os.fstat(file.fileno()).st_size
-    if size > max_bytes:
-        raise _too_large(file.name, max_bytes)
-    return size
+    """The bytes of an open file, which may have so many."""
+    found = os.fstat(file.fileno()).st_size
+    if found > max_bytes:
+        raise UserError(f"{file.name} has more than {max_bytes:,} bytes, and is not what its name says; take it away")
+    return found
 
 
 def check_folder(path: str | os.PathLike) -> bool:
-    """True if there is a folder in a run's, false if nothing is there.
-
-    Raises:
-        UserError: it is a link or something else.
-    """
+    """True if there is a folder in a run's, False if nothing is there."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -90,49 +68,25 @@ def check_folder(path: str | os.PathLike) -> bool:
     return True
 
 
-def list_folder(path: str | os.PathLike) -> list[os.DirEntry[str]]:
-    """The entries of a folder in a run's; [] if there is none.
-
-    Raises:
-        UserError: it is a link or something else, or has more than `ENTRIES`.
-    """
-    if not check_folder(path):
-        return []
-    with os.scandir(path) as entries:
-        found = list(itertools.islice(entries, ENTRIES + 1))
-    if len(found) > ENTRIES:
-        raise _too_many_entries(path)
-    return found
-
-
 def list_tree(path: str | os.PathLike) -> list[Path]:
-    """All files below a folder in a run's; [] if there is none. Who opens them by their names then follows no link.
-
-    Raises:
-        UserError: it, or anything below it, is no regular file and no folder; or there are more than `ENTRIES`.
-    """
+    """All files below a folder in a run's, [] if there is none; they may then be opened by their names, as libraries do."""
     found: list[Path] = []
-    folders, entries = [Path(path)], 0
+    folders, entries = [Path(path)] if check_folder(path) else [], 0
     while folders:
-        for entry in list_folder(folders.pop()):
-            entries += 1
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(Path(entry.path))
-            elif entry.is_file(follow_symlinks=False):
-                found.append(Path(entry.path))
-            else:
-                raise _refused(entry.path, entry.stat(follow_symlinks=False).st_mode)
-        if entries > ENTRIES:
-            raise _too_many_entries(path)
+        with os.scandir(folders.pop()) as inside:
+            for entry in inside:
+                entries += 1
+                if entries > ENTRIES:
+                    raise UserError(
+                        f"{path} holds more than {ENTRIES:,} files, and is not what its name says; take it away"
+                    )
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    found.append(Path(entry.path))
+                else:
+                    raise _refused(entry.path, entry.stat(follow_symlinks=False).st_mode)
     return found
-
-
-def _too_large(path: str | os.PathLike, most: int) -> UserError:
-    return UserError(f"{path} has more than {most:,} bytes, and is not what its name says; take it away")
-
-
-def _too_many_entries(path: str | os.PathLike) -> UserError:
-    return UserError(f"{path} holds more than {ENTRIES:,} files, and is not what its name says; take it away")
 
 
 def _refused(path: str | os.PathLike, mode: int, wanted: str = "a regular file") -> UserError:

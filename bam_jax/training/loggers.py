@@ -87,9 +87,8 @@ class WeightsAndBiases:
         # Offline nothing is known of the run so far: its pieces become one when they are synchronised.
         resume = None if os.environ.get("WANDB_MODE") in ("offline", "disabled") else "allow"
         try:
-            self._run = wandb.init(
-                **where, id=regular.read(kept).decode(), resume=resume, config=shown, settings=settings
-            )
+            known = regular.read(kept).decode()
+            self._run = wandb.init(**where, id=known, resume=resume, config=shown, settings=settings)
         except (wandb.Error, OSError) as error:
             raise UserError(
                 f"wandb does not start: {error}; run `wandb login`, set WANDB_MODE=offline, or leave config.logger out"

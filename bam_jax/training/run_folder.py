@@ -115,8 +115,9 @@ def latest_checkpoint(run: str | os.PathLike) -> int:
 
 def _steps(run: Path) -> list[int]:
     """The steps of a run's checkpoints."""
-    steps = [entry for entry in regular.list_folder(run / CHECKPOINTS) if entry.name.isdecimal()]
-    return [int(entry.name) for entry in steps if regular.check_folder(entry.path)]
+    folder = run / CHECKPOINTS
+    names = os.listdir(folder) if regular.check_folder(folder) else []
+    return [int(name) for name in names if name.isdecimal() and regular.check_folder(folder / name)]
 
 
 def _is_bare(run: Path) -> bool:
