@@ -64,6 +64,12 @@ class Spec:
             made.window = self.window
         return made
 
+    def all_options(self) -> dict[str, Any]:
+        """The options as given, those that were not given at their defaults, and the window if there is one."""
+        parameters = _options_of(self.encoding)
+        defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+        return defaults | dict(self.options) | ({} if self.window is None else {"window": self.window})
+
     def _named(self) -> contextlib.AbstractContextManager:
         """One line for what the user's own code raises."""
         return contextlib.nullcontext() if self.file is None else named_where_it_fails(self.file, "encoding file")

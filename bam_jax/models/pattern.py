@@ -16,11 +16,48 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import EMPTY, Mask, Tokens
-from bam_jax.config import ModelConfig
-from bam_jax.encodings import Dims, Encoding, LogTemperature, RoPE, Spec
+from bam_jax.config import Config, ModelConfig
+from bam_jax.encodings import Dims, Encoding, LogTemperature, RoPE, Spec, spec
 from bam_jax.encodings.rotary import Turning
 from bam_jax.models.blocks import Attention, TokenInfo
 from bam_jax.system.errors import UserError
+
+
+def specs(config: Config) -> list[Spec]:
+    """The encoding of each place of a configuration's pattern.
+
+    Raises:
+        UserError: a place that will not do.
+    """
+    pattern = []
+    for number, place in enumerate(places := config.places(), start=1):
+        try:
+            pattern.append(spec(**place))
+        except UserError as error:
+            if len(places) == 1:
+                raise
+            raise UserError(f"place {number} of config.encoding: {error}") from error
+    return pattern
+
+
+def describe(config: Config) -> str:
+    """A line with the encoding of each place of the pattern, all of its options, and Scalable Softmax.
+
+    >>> describe(Config(encoding="rope:window=8/nope"))
+    'rope (base=10000.0, base_scale=1.0, window=8), SSMax off / nope, SSMax off'
+
+    Raises:
+        UserError: a place that will not do.
+    """
+    said = []
+    for place, chosen in zip(config.places(), specs(config), strict=True):
+        options = ", ".join(f"{name}={value}" for name, value in chosen.all_options().items())
+        text = f"{place['name']}{f' ({options})' if options else ''}, SSMax {place['ssmax']}"
+        if chosen.log_temperature:
+            text += f", log-length temperature {chosen.log_temperature:g}"
+        said.append(text + (", one for all layers" if chosen.shared else ""))
+    runs = [(text, len([*equal])) for text, equal in itertools.groupby(said)]
+    return " / ".join(text if count == 1 else f"{count} x {text}" for text, count in runs)
 
 
 def position_embedding(pattern: Sequence[Spec], dims: Dims, rngs: nnx.Rngs) -> nnx.Module | None:

@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int
 
 from bam_jax.attention import Cache, Kinds, Mask, Scoring, Tokens, document_count
 from bam_jax.config import Config, ModelConfig
-from bam_jax.encodings import Dims, Encoding, Spec, spec
+from bam_jax.encodings import Dims, Encoding, Spec
 from bam_jax.models import per_device
 from bam_jax.models.blocks import Attention, Block, PostNormBlock, TokenInfo
 from bam_jax.models.layers import FAMILIES, MaskedHead, head_logits, product_dtype, rngs_of
-from bam_jax.models.pattern import alternatives, position_embedding, runs, scan_periods, table
+from bam_jax.models.pattern import alternatives, position_embedding, runs, scan_periods, specs, table
 from bam_jax.parallel import sharding
 from bam_jax.system.errors import UserError
 
@@ -31,15 +31,7 @@ def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
         config: its model, its encoding with what belongs to it, and its context are read.
         vocab: size of the vocabulary, unless config.model.vocab states one.
     """
-    pattern = []
-    for number, place in enumerate(places := config.places(), start=1):
-        try:
-            pattern.append(spec(**place))
-        except UserError as error:
-            if len(places) == 1:
-                raise
-            raise UserError(f"place {number} of config.encoding: {error}") from error
-    return Decoder(config.model, pattern, vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
+    return Decoder(config.model, specs(config), vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
 
 
 class Decoder(nnx.Module):

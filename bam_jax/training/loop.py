@@ -19,7 +19,7 @@ from bam_jax.config.sections import NEXT_TOKEN
 from bam_jax.data import loader
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import find_tokenizer, load_tokenizer
-from bam_jax.models import counts
+from bam_jax.models import counts, pattern
 from bam_jax.parallel import agreement, processes, sharding
 from bam_jax.system import console, errors
 from bam_jax.system.errors import UserError
@@ -151,7 +151,7 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
         if told:
             console.say(f"{run.name}: {text}")
 
-    tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
+    tokenizer, other = find_tokenizer(config.data.tokenizer, config.data.sources()), ""
     if config.start and not run_folder.latest_step(run):
         # The ids of another vocabulary would name other words, and the shapes may be the same.
         start = bundled.find(config.start)
@@ -159,12 +159,15 @@ def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool |
         theirs = load_tokenizer(start, before.data.tokenizer)
         tokenizer.check(theirs.hash, f"config.start={config.start}")
         if before.encoding != config.encoding:  # many have the same parameters, or none
-            tell(f"config.start={config.start} has encoding={before.encoding}; it goes on with {config.encoding}")
+            other = f"config.start={config.start} has encoding={before.encoding}; it goes on with {config.encoding}"
     graph, initialise, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer))
     shapes = jax.eval_shape(initialise)
     shardings = state_shardings(shapes, tx, mesh)
     if told:
         known, devices = counts.parameters_of(shapes["model"]), mesh.devices.flatten().tolist()
+        tell(f"encoding {pattern.describe(config)}")
+        if other:
+            tell(other)
         tell(outlook.describe_size(config, known, devices))
         for line in outlook.describe_duration(config, known, devices, run_folder.latest_step(run)):
             tell(line)

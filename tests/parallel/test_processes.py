@@ -157,7 +157,14 @@ def test_a_signal_leaves_a_checkpoint_of_that_very_step_and_all_is_said(path, mo
             run(at, number)
         assert errors.ending(stopped.value)[0] == code
         lines = capsys.readouterr().err.splitlines()
-        order = ["parameters, 6 steps of 256 tokens, on 1 device (cpu)", "a step and", "reading", says, "compiling"]
+        order = [
+            "encoding bam (init=",
+            "parameters, 6 steps of 256 tokens, on 1 device (cpu)",
+            "a step and",
+            "reading",
+            says,
+            "compiling",
+        ]
         order += ["is running", f"{processes.SIGNALS[number][0]}: it saves"]
         assert len(lines) == len(order) and all(each in line for each, line in zip(order, lines, strict=True))
         assert not (path / "run" / run_folder.DIVERGED).exists()

@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from bam_jax import config as configs
-from bam_jax.models import counts
+from bam_jax.config import Config, ModelConfig
+from bam_jax.models import counts, pattern
 from bam_jax.system import resources
 from bam_jax.training import outlook
 
@@ -27,6 +28,17 @@ def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, b
     first, *more = outlook.describe_duration(config, counts.parameters(config), jax.devices(), done=0)
     assert first.startswith(begins)
     assert bool(more) == (name == "lm_120m")
+
+
+def test_the_encoding_is_described_with_all_its_options_and_its_ssmax():
+    said = lambda **fields: pattern.describe(Config(model=ModelConfig(layers=6), **fields))
+    own = pattern.describe(configs.load(CONFIGS / "quickstart.py"))
+    assert own.startswith("bam (init=ladder, spread=1.0, ") and own.endswith("train_loc=True), SSMax effective")
+    assert said(encoding="alibi", encoding_options={"window": 8}) == "alibi (factor=1.0, window=8), SSMax off"
+    rope = "rope (base=10000.0, base_scale=1.0, window=8), SSMax on"
+    places = said(encoding="rope:window=8/rope:window=8/nope:ssmax=off,log_temperature=0.1", ssmax="on")
+    assert places == f"2 x {rope} / nope, SSMax off, log-length temperature 0.1"
+    assert said(encoding="nope", shared_encoding=True) == "nope, SSMax off, one for all layers"
 
 
 def test_what_is_left_counts(monkeypatch):
