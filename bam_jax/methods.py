@@ -5,13 +5,11 @@ from bam_jax.system import errors
 if __name__ == "__main__":
     errors.quit_on_ctrl_c()  # while the rest is imported
 
-import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.analysis.methods import COLUMNS, SHORT, check, table
-from bam_jax.encodings import ENCODINGS
+from bam_jax.analysis.methods import COLUMNS, SHORT, about, check, names, table
 from bam_jax.system.errors import UserError, nearest, shown
 
 
@@ -31,9 +29,9 @@ def main(argv: Sequence[str]) -> None:
     if given.name is not None and (given.check or given.short):
         raise UserError(f"{given.name} is one encoding, --check and --short are of the table; give one of them")
     if given.name is not None:
-        if given.name not in ENCODINGS:
-            raise UserError(f"no encoding {shown(given.name)}; {nearest(given.name, ENCODINGS)}")
-        sys.stdout.write(f"{inspect.getdoc(ENCODINGS[given.name])}\n")
+        if given.name not in names():
+            raise UserError(f"no encoding {shown(given.name)}; {nearest(given.name, names())}")
+        sys.stdout.write(f"{about(given.name)}\n")
     elif given.check is None:
         sys.stdout.write(f"{table(SHORT if given.short else len(COLUMNS))}\n")
     else:

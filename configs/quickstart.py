@@ -6,8 +6,8 @@
 Text: Python's own documentation, character by character; 80% of the samples hide a key.
 Hardware: one CPU core; 3000 steps take about a minute.
 Expected: nearly all keys at 64 times the training length (4096). The prior is BAM's with a trained location; one head of a layer
-starts by looking far, the others near; Scalable Softmax counts the keys that a head's prior leaves in play. Other encodings:
---config.encoding=alibi --config.ssmax=off.
+starts by looking far, the others near; Scalable Softmax counts the keys that a head's prior leaves in play. Another encoding,
+without Scalable Softmax as its paper has it: --config.encoding=alibi. The model of BAM's paper: --config.encoding=bam_paper.
 """
 
 import ml_collections

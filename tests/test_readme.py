@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bam_jax import config as configs
-from bam_jax import tables, train
+from bam_jax import encodings, tables, train
+from bam_jax.config.published import METHODS
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
 
@@ -76,7 +77,8 @@ def test_its_verdicts_are_those_of_the_page():
 
 
 def test_it_is_short():
-    assert len(README.splitlines()) <= 150
+    rows = len(encodings.ENCODINGS) + len(METHODS)  # of the table of encodings
+    assert len(README.splitlines()) - rows <= 122
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from bam_jax import config as configs
 from bam_jax.attention import BACKENDS, Mask, Scoring, Tokens
 from bam_jax.biases import Uniform
+from bam_jax.config import published
+from bam_jax.config.published import METHODS
 from bam_jax.encodings import ENCODINGS, Dims, Encoding, spec
 from bam_jax.system.errors import UserError
 
@@ -24,13 +27,34 @@ SHORT = 3
 
 
 def table(columns: int = len(COLUMNS)) -> str:
-    """All of `ENCODINGS` as a table in Markdown, a line for each.
+    """All of `ENCODINGS` as a table in Markdown, a line for each, behind it those of `METHODS` that are made of it.
 
     Args:
         columns: the first ones that it has.
     """
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *(row(name) for name in ENCODINGS)]
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *(row(name) for name in names())]
     return "\n".join(f"| {' | '.join(cells[:columns])} |" for cells in rows)
+
+
+def names() -> list[str]:
+    """The names that `--config.encoding` takes, in the order of the table."""
+    return [name for encoding in ENCODINGS for name in (encoding, *(x for x in METHODS if _encoding(x) == encoding))]
+
+
+def about(name: str) -> str:
+    """The text about one of `names`: its formula, its options, and the Scalable Softmax that it comes with.
+
+    >>> about("nope").splitlines()[-1]
+    'Where the config file has another encoding it comes with --config.ssmax=off.'
+    """
+    text = inspect.getdoc(ENCODINGS[_encoding(name)]) or ""
+    if name in METHODS:
+        return f"{METHODS[name].about}\n\nIt stands for {' '.join(configs.arguments(METHODS[name].changes))}\n\n{text}"
+    return f"{text}\n\nWhere the config file has another encoding it comes with --config.ssmax={published.ssmax(name)}."
+
+
+def _encoding(name: str) -> str:
+    return METHODS[name].changes["encoding"] if name in METHODS else name
 
 
 def row(name: str) -> list[str]:
@@ -39,14 +63,15 @@ def row(name: str) -> list[str]:
     >>> row("kerple_log")[1:]
     ['`b(i, j) = -r1 * log(1 + r2 * abs(i - j))`', 'Chi et al. 2022', '', '2', 'yes', 'all']
     """
-    choice = spec(name)
+    choice = spec(_encoding(name))
     made = choice.build(DIMS, nnx.Rngs(0))
     whole = choice.build_embedding(DIMS, nnx.Rngs(0))
     options = [x for x in inspect.signature(type(made).__init__).parameters if x not in ("self", "dims", "rngs")]
     parameters = f"{round(_trained(made) / DIMS.heads, 1):g}"
     if whole is not None and _trained(whole):
         parameters = f"{_trained(whole):,} a model"
-    source = re.search(r"Source: +([^,;]+)", inspect.getdoc(type(made)) or "")
+    text = METHODS[name].about if name in METHODS else inspect.getdoc(type(made)) or ""
+    source = re.search(r"Source: +([^,;]+)", text)
     if source is None:
         raise UserError(f"the docstring of {type(made).__name__} names no source: end it with 'Source: ...'")
     return [

@@ -135,7 +135,8 @@ def main(argv: Sequence[str]) -> None:
     if given.rounds < 1:
         raise UserError(f"--rounds={given.rounds} must be 1 or more")
     names = dict.fromkeys(name for pattern in given.pattern for name in (*equal_layers(pattern), pattern))
-    made = {name: configs.load(given.config, {"encoding_options": {}} | shared | {"encoding": name}) for name in names}
+    base = configs.load(given.config, shared)  # all patterns have its SSMax
+    made = {name: configs.override(base, {"encoding_options": {}} | shared | {"encoding": name}) for name in names}
     cost = lambda config: lambda: compile_once(config, given.chip)
     layers = next(iter(made.values())).model.layers
     print(

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bam_jax.config import section
+from bam_jax.config import published, section
 from bam_jax.config.places import literal
 from bam_jax.config.section import is_section, joined, kind_of, kinds
 from bam_jax.config.sections import Config
@@ -102,7 +102,7 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     """A copy of a configuration's tree with changes, in whatever order they stand.
 
     A group as a whole comes before its keys. Another encoding comes without the options of the one before: those were not
-    meant for it.
+    meant for it. A name of `published.METHODS` stands for the fields that it has there, as far as nothing states them.
 
     Args:
         tree: nested dictionaries, as `to_dict` gives them or with less.
@@ -112,12 +112,35 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         UserError: a name that is no field, or a group that is none.
     """
     changed = _copy(tree)
-    if "encoding" in changes and changes["encoding"] != changed.get("encoding", Config.encoding):
+    if method := published.method(changed):
+        stated = {name: value for name, value in changed.items() if name != "encoding"}
+        changed = _merged(apply({}, method), stated)
+    changes = spelled_out(changes)
+    if renames(changed, changes):
         changed["encoding_options"] = {}
     for name in sorted(changes, key=lambda name: name.count(".")):
         _field(name)
         _set(changed, name.split("."), changes[name])
     return changed
+
+
+def renames(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    """True where changes name another encoding than a configuration's tree has."""
+    return "encoding" in changes and changes["encoding"] != tree.get("encoding", Config.encoding)
+
+
+def spelled_out(changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Changes with the fields of a method in the place of its name; what the changes state themselves holds."""
+    method = published.method(changes)
+    return {**method, **changes, "encoding": method["encoding"]} if method else changes
+
+
+def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries with those of `above` over them."""
+    for key, value in above.items():
+        inner = below.get(key)
+        below[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return below
 
 
 def _field(name: str) -> Any:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.config.changes import apply
+from bam_jax.config import published
+from bam_jax.config.changes import apply, renames, spelled_out
 from bam_jax.config.section import ConfigSection, is_section, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system import strict_json
@@ -37,6 +38,7 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
     """The configuration in a file, with changes.
 
     The file runs, and the module of an encoding that it names by its import path is imported: both are the user's own.
+    Another encoding than the file's comes with the Scalable Softmax that it is published with, unless the changes state one.
 
     Args:
         path: a Python file with `get_config() -> ml_collections.ConfigDict` of what is no default; see `located`.
@@ -59,7 +61,11 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
         made = names["get_config"]()
     if not isinstance(made, library.ConfigDict):
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
-    config = override(made.to_dict(), changes)
+    tree, changes = made.to_dict(), spelled_out(changes)
+    if renames(tree, changes) and isinstance(changes["encoding"], str) and "ssmax" not in changes:
+        # The file's SSMax was chosen for the file's encoding. Beside another one it would confound a comparison.
+        changes = {"ssmax": published.ssmax(changes["encoding"])} | changes
+    config = override(tree, changes)
     _import_encodings(config)
     return config
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from bam_jax.config.model import ModelConfig
 from bam_jax.config.places import places
+from bam_jax.config.published import METHODS
 from bam_jax.config.section import ConfigSection, joined, kinds, typed, younger
 from bam_jax.system.errors import UserError, nearest, shown
 
@@ -285,7 +286,14 @@ class Config(ConfigSection):
         """
         of_layers = {name: getattr(self, name) for name in OF_LAYERS}
         common = {"options": self.encoding_options, "shared": self.shared_encoding}
-        return [place.arguments(common, of_layers) for place in places(self.encoding)]
+        found = places(self.encoding)
+        for place in found:
+            if place.name in METHODS:
+                raise UserError(
+                    f"config.encoding={shown(self.encoding)}: {place.name} names a whole model; a command line or config file "
+                    "gives it alone, and its options in config.encoding_options"
+                )
+        return [place.arguments(common, of_layers) for place in found]
 
     def modules(self) -> list[str]:
         """The modules of encodings of the user's own."""

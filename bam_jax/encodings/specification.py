@@ -97,7 +97,8 @@ class Spec:
             return SSMax(dims.heads, rngs=rngs)
         if not dims.causal or prior.by_offset() is None:
             raise UserError(
-                "config.ssmax='effective' needs a decoder and a prior that the distance tells; give config.ssmax=on"
+                "config.ssmax='effective' needs a decoder and a prior that depends on the distance alone; give config.ssmax=off, "
+                "or on for Scalable Softmax over all keys"
             )
         return EffectiveSSMax(dims.heads, dims.context, rngs=rngs)
 

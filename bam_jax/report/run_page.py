@@ -213,8 +213,8 @@ def training_commands(config: Config, path: Path) -> list[str]:
     base = configs.to_fields(configs.load(BASE))
     changes = {}
     for name, value in configs.to_fields(config).items():
-        # Another encoding drops the options of the file, so the run's own are said even where they are the same.
-        if value != base[name] or (name == "encoding_options" and value):
+        # Another encoding comes without the file's options and SSMax, so the run's own are stated even where they are the same.
+        if value != base[name] or (name == "encoding_options" and value) or name == "ssmax":
             changes[name] = value
     arguments = [f"--config={BASE}", *configs.arguments(changes), f"--workdir={path}"]
     return [shlex.join(["python", "-m", "bam_jax.train", *arguments])]

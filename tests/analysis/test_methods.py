@@ -10,6 +10,8 @@ from flax import nnx
 from bam_jax import biases, encodings
 from bam_jax import methods as methods_command
 from bam_jax.analysis import methods
+from bam_jax.config import published
+from bam_jax.config.published import METHODS
 from bam_jax.encodings import ENCODINGS, Encoding, learned
 from bam_jax.system.errors import UserError
 
@@ -24,7 +26,7 @@ def cells(name):
 def test_the_readme_and_the_page_have_the_table_of_the_code():
     methods_command.main([f"--check={README}"])
     methods_command.main([f"--check={PAGE}"])
-    assert len(methods.table().splitlines()) == len(ENCODINGS) + 2
+    assert len(methods.table().splitlines()) == len(ENCODINGS) + len(METHODS) + 2
     assert methods.table() in PAGE.read_text() and methods.table(methods.SHORT) in README.read_text()
 
 
@@ -47,6 +49,16 @@ def test_backends_are_those_that_do_not_refuse():
     assert cells("bam")["backends"] == "all"
     assert cells("sandwich")["backends"] == cells("t5_distance")["backends"] == "all but pallas_gpu"
     assert cells("cope")["backends"] == cells("dape_cable")["backends"] == "reference, rows"
+
+
+def test_what_comes_with_a_name_is_of_encodings_that_there_are(capsys):
+    assert {*published.SSMAX} <= {*ENCODINGS} and not {*METHODS} & {*ENCODINGS}
+    assert {each.changes["encoding"] for each in METHODS.values()} <= {*ENCODINGS}
+    for name in METHODS:
+        methods_command.main([name])
+        said = capsys.readouterr().out
+        assert "--config.ssmax=on" in said and "init" in said and "Source: BAM appendix C" in said
+        assert cells(name)["formula"] == cells("bam")["formula"] and cells(name)["source"] == "BAM appendix C"
 
 
 @pytest.mark.parametrize("name", ENCODINGS)

@@ -3,6 +3,8 @@
 import argparse
 import copy
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -291,6 +293,76 @@ def test_a_value_and_the_text_of_old_records_are_one():
         forms = [json.dumps(config.typed({name: value})) for value in values]
         assert len(set(forms)) == 1 and config.typed(json.loads(forms[0])) == json.loads(forms[0])
     assert config.typed({"steps": "3", "data.source": "3"}) == {"steps": 3, "data.source": "3"}
+
+
+OTHERS = {
+    "alibi": "off",
+    "cable": "off",
+    "ownprior:Prior": "off",
+    "bam_contextual": "effective",
+    "bam:init=spread": "on",
+    "rope:window=512/nope": "off",
+    "rope/bam": "off",
+    "rope:ssmax=off/bam": "on",
+}
+
+
+@pytest.mark.parametrize(("encoding", "ssmax"), OTHERS.items())
+def test_another_encoding_than_the_files_comes_with_its_own_ssmax(encoding, ssmax, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ownprior", types.ModuleType("ownprior"))
+    load = lambda **changes: config.load(
+        CONFIGS / "quickstart.py", {"encoding": encoding, "model.layers": 2, **changes}
+    )
+    assert config.load(CONFIGS / "quickstart.py").ssmax == "effective"
+    assert load().ssmax == ssmax and load().encoding_options == {}
+    assert load(ssmax="inside").ssmax == "inside"
+
+
+def test_the_files_own_encoding_keeps_the_files_ssmax_and_options():
+    own = config.load(CONFIGS / "quickstart.py")
+    assert config.load(CONFIGS / "quickstart.py", {"encoding": "bam"}) == own
+    assert config.load(CONFIGS / "gpt2_tiny.py").ssmax == "off"
+    assert config.load(CONFIGS / "gpt2_tiny.py", {"encoding": "bam"}).ssmax == "on"
+
+
+def test_a_trained_run_keeps_its_ssmax_under_another_encoding():
+    trained = Config(encoding="rope", ssmax="on")
+    assert config.override(trained, {"encoding": "rope_yarn"}).ssmax == "on"
+
+
+def written(path, tree):
+    path.write_text(f"import ml_collections\ndef get_config():\n    return ml_collections.ConfigDict({tree!r})\n")
+    return path
+
+
+def test_the_papers_bam_is_one_name_wherever_it_stands(tmp_path):
+    """The location is fixed at 0 where `train_loc` is left at its default."""
+    stated = {"encoding_options.train_loc": True, "ssmax": "off", "optimizer.prior_rate": 20.0}
+    nested = {"encoding_options": {"train_loc": True}, "ssmax": "off", "optimizer": {"prior_rate": 20.0}}
+    file = written(tmp_path / "a.py", {"encoding": "cable", "shared_encoding": True, "optimizer": {"prior_rate": 3.0}})
+    own, more = written(tmp_path / "b.py", {"encoding": "bam_paper"}), written(tmp_path / "c.py", nested)
+    more.write_text(more.read_text().replace("ConfigDict({", "ConfigDict({'encoding': 'bam_paper', "))
+    plain = Config(encoding="bam", encoding_options={"init": "uniform"}, ssmax="on")
+    assert config.load(file, {"encoding": "bam_paper"}) == config.load(own) == plain
+    assert config.load(CONFIGS / "quickstart.py", {"encoding": "bam_paper"}).encoding_options == {"init": "uniform"}
+    changed = config.override(plain, stated)
+    assert changed.optimizer.prior_rate == 20 and changed.encoding_options == {"init": "uniform", "train_loc": True}
+    assert (
+        config.load(file, {"encoding": "bam_paper", **stated})
+        == config.load(own, stated)
+        == config.load(more)
+        == changed
+    )
+
+
+@pytest.mark.parametrize("encoding", ["rope:window=8/bam_paper", "bam_paper:window=8"])
+def test_the_name_of_a_whole_model_is_no_place_of_a_pattern(encoding):
+    for make in (
+        lambda: Config(encoding=encoding),
+        lambda: config.load(CONFIGS / "quickstart.py", {"encoding": encoding}),
+    ):
+        with pytest.raises(UserError, match="bam_paper names a whole model.*alone"):
+            make()
 
 
 def test_options_stay_with_the_encoding_that_they_were_given_for():

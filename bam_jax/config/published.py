@@ -1,0 +1,63 @@
+"""The settings that an encoding is published with, which come with its name."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bam_jax.config.places import places
+
+SSMAX: Mapping[str, str] = {"bam": "on", "bam_contextual": "effective"}
+"""The Scalable Softmax of an encoding's paper or study. All other encodings, a user's own among them, have "off"."""
+
+
+class Method(NamedTuple):
+    """An encoding with all that its paper trains it with.
+
+    Args:
+        changes: of a configuration.
+        about: what it is, with its source.
+    """
+
+    changes: Mapping[str, Any]
+    about: str
+
+
+METHODS: Mapping[str, Method] = {
+    "bam_paper": Method(
+        {
+            "encoding": "bam",
+            "encoding_options": {"init": "uniform"},  # `bam` fixes the location at 0 unless train_loc is set
+            "ssmax": "on",
+            "shared_encoding": False,
+            "optimizer.prior_rate": 1.0,
+        },
+        """The BAM SSMax of the paper: priors start uniform, the location is fixed at 0, Scalable Softmax has the prior inside.
+
+Each layer has a prior of its own, as the paper counts parameters. It trains at the common rate, as in the authors' code; models
+that train for a few thousand steps find more keys with --config.optimizer.prior_rate=20 (docs/prior_study.md).
+
+Source: BAM appendix C.""",
+    ),
+}
+"""Names that stand for more than an encoding."""
+
+
+def method(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The changes of `METHODS` whose name is the encoding of a tree or of changes; none where it is another name."""
+    named = tree.get("encoding")
+    return METHODS[named].changes if isinstance(named, str) and named in METHODS else {}
+
+
+def ssmax(encoding: str) -> str:
+    """The Scalable Softmax that an encoding is published with; of a pattern that of its places, "off" where they differ.
+
+    >>> ssmax("bam"), ssmax("alibi"), ssmax("rope:window=512/bam")
+    ('on', 'off', 'off')
+
+    Args:
+        encoding: a name, an import path or a pattern.
+
+    Raises:
+        UserError: it is no pattern.
+    """
+    found = {SSMAX.get(place.name, "off") for place in places(encoding) if "ssmax" not in place.options}
+    return found.pop() if len(found) == 1 else "off"
