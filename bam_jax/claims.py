@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--scale", choices=experiment.SCALES, default=default, help=f"{' or '.join(experiment.SCALES)} ({default})"
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
-    parser.add_argument("--out", type=Path, help="file to write (default: print)")
+    parser.add_argument("--runs", type=files.local_path, default=Path("runs"), help="folder of the runs (runs)")
+    parser.add_argument("--out", type=files.local_path, help="file to write (default: print)")
     given = parser.parse_args(argv)
     results.refuse_file(given.runs)
     if given.out:

@@ -17,7 +17,7 @@ from bam_jax import config as configs
 from bam_jax.evals import summary
 from bam_jax.evals.measuring import evaluate
 from bam_jax.evals.options import add_options, from_options
-from bam_jax.system import console
+from bam_jax.system import console, files
 
 
 def main(argv: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
         UserError: see `evaluate`.
     """
     parser = errors.Parser(prog="python -m bam_jax.evaluate", description=__doc__)
-    parser.add_argument("--run", required=True, help="the folder of a trained run")
+    parser.add_argument("--run", type=files.local, required=True, help="the folder of a trained run")
     add_options(parser)
     parser.add_argument("--memory", type=float, default=2.0, help="for activations, GiB (2)")
     parser.add_argument(

@@ -18,6 +18,7 @@ from pathlib import Path
 from bam_jax import config as configs
 from bam_jax.analysis.figures import NAMES, draw
 from bam_jax.render import style
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled
 
@@ -34,11 +35,17 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.figures", description=__doc__)
     parser.add_argument("name", help=", ".join(sorted(NAMES)))
     parser.add_argument(
-        "--run", action="append", required=True, help="the folder of a trained run, or quickstart; may be given again"
+        "--run",
+        type=files.local,
+        action="append",
+        required=True,
+        help="the folder of a trained run, or quickstart; may be given again",
     )
     parser.add_argument("--label", action="append", help="of each run, in their order (their folders' names)")
     parser.add_argument("--length", type=int, default=0, help="tokens of what is drawn (the figure's own choice)")
-    parser.add_argument("--out", type=Path, help="the files, without suffix (NAME in the first run's folder)")
+    parser.add_argument(
+        "--out", type=files.local_path, help="the files, without suffix (NAME in the first run's folder)"
+    )
     configs.allow_option(parser)
     given = parser.parse_args(argv)
     folders = [bundled.find(run) for run in given.run]

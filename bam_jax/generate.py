@@ -36,7 +36,9 @@ def main(argv: Sequence[str]) -> None:
         UserError: see `load` and `LanguageModel.tokens`.
     """
     parser = errors.Parser(prog="python -m bam_jax.generate", description=__doc__)
-    parser.add_argument("--run", required=True, help="a folder, or quickstart: the model that comes with the package")
+    parser.add_argument(
+        "--run", type=files.local, required=True, help="a folder, or quickstart: the model that comes with the package"
+    )
     parser.add_argument("--prompt", help="the text to go on with; <KEY> and <END> are those of the tokenizer char")
     parser.add_argument("--file", help="a file with that text; -: standard input")
     parser.add_argument("--tokens", type=int, default=200, help="that are written, at most (200)")

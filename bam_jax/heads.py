@@ -23,7 +23,7 @@ from types import ModuleType
 
 from bam_jax import config as configs
 from bam_jax.analysis import ablation, heads, retrieval_heads
-from bam_jax.system import console
+from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
 
 PROMPTS = 5
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
         UserError: arguments of several measurements; see `heads.measure`, `retrieval_heads.measure`, `ablation.measure`.
     """
     parser = errors.Parser(prog="python -m bam_jax.heads", description=__doc__)
-    parser.add_argument("--run", required=True, help="the folder of a trained run, or quickstart")
+    parser.add_argument("--run", type=files.local, required=True, help="the folder of a trained run, or quickstart")
     parser.add_argument("--keys", default="", help="of the queries whose priors are measured, as in 64,32000")
     parser.add_argument(
         "--tokens",

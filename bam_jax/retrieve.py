@@ -15,7 +15,6 @@ import argparse
 import dataclasses
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.data.sources.corpus import check_outside
@@ -27,7 +26,7 @@ from bam_jax.retrieval.problem import Problem, load
 from bam_jax.retrieval.ranked_folder import EMBEDDINGS, Origin
 from bam_jax.retrieval.ranking import SCORERS, rank
 from bam_jax.retrieval.results import Setting
-from bam_jax.system import console, git, lock, resources
+from bam_jax.system import console, files, git, lock, resources
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import checkpoint, run_folder
 
@@ -95,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = errors.Parser(prog="python -m bam_jax.retrieve", description=__doc__)
     add = parser.add_argument
-    add("--run", type=Path, required=True, help="the folder of a trained run")
+    add("--run", type=files.local_path, required=True, help="the folder of a trained run")
     add(
         "--corpus",
         required=True,
@@ -106,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--lengths", required=True, help="tokens at which texts are cut, as in 512,1024")
     add(
         "--out",
-        type=Path,
+        type=files.local_path,
         required=True,
         help="the folder to write: new, empty, or of rankings of the same step and problem",
     )

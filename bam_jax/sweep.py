@@ -16,22 +16,25 @@ if __name__ == "__main__":
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from bam_jax.experiments import queue
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import counts
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = errors.Parser(prog="python -m bam_jax.sweep", description=__doc__)
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
-    parser.add_argument("--runs", type=Path, help="folder of the runs (default: runs/NAME; runs for a paper's tables)")
+    parser.add_argument(
+        "--runs", type=files.local_path, help="folder of the runs (default: runs/NAME; runs for a paper's tables)"
+    )
     parser.add_argument("--scale", help="toy (the default), small or paper, for experiments that have several")
     parser.add_argument("--source", help="where the corpus is, for an experiment about one")
     parser.add_argument(
         "--records",
+        type=files.local,
         metavar="FILE",
         help="where records are kept, which count as measured without the runs (default: records/SCALE/ beside the "
         "experiment, none at the toy scale; an empty name: none)",

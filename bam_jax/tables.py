@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bam_jax.experiments import results
 from bam_jax.report import tables_page
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 
 
@@ -32,11 +33,16 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.tables", description=__doc__)
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
     parser.add_argument("--scale", help="toy (the default), small or paper")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs (runs)")
+    parser.add_argument("--runs", type=files.local_path, default=Path("runs"), help="folder of the runs (runs)")
     parser.add_argument(
-        "--records", metavar="FILE", help="what sweeps recorded (default: records/SCALE/ beside the experiment)"
+        "--records",
+        type=files.local,
+        metavar="FILE",
+        help="what sweeps recorded (default: records/SCALE/ beside the experiment)",
     )
-    parser.add_argument("--out", type=Path, help="folder of the files (default: tables, in that of the runs)")
+    parser.add_argument(
+        "--out", type=files.local_path, help="folder of the files (default: tables, in that of the runs)"
+    )
     formats = "page: all of it, also into files (the default); markdown: only the grids, no files; figures: curves as SVG files"
     parser.add_argument("--format", choices=("page", "markdown", "figures"), default="page", help=formats)
     given = parser.parse_args(argv)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.config import description
-from bam_jax.system import console
+from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
 from bam_jax.training import session
 
@@ -38,7 +38,9 @@ def main(argv: Sequence[str]) -> None:
     if not {"-h", "--help"}.isdisjoint(argv):
         parser.epilog = description.to_text()
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
-    parser.add_argument("--workdir", help="the folder of the run; default: runs/, then the config's name")
+    parser.add_argument(
+        "--workdir", type=files.local, help="the folder of the run; default: runs/, then the config's name"
+    )
     console.progress_option(parser)
     parser.add_argument(
         "--coordinator", default="", help="HOST:PORT of process 0, if no scheduler says it (docs/launch.md)"

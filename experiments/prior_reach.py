@@ -21,7 +21,7 @@ from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments import record_file
 from bam_jax.experiments.record_file import RecordedRun
 from bam_jax.render import style
-from bam_jax.system import errors
+from bam_jax.system import errors, files
 
 RECORDS = Path(__file__).with_name("records")
 FILES = (
@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> None:
         UserError: a file that was not drawn here would be overwritten.
     """
     parser = errors.Parser(prog="python experiments/prior_reach.py", description=__doc__)
-    parser.add_argument("--out", type=Path, help="file of the figure, .svg or .png")
+    parser.add_argument("--out", type=files.local_path, help="file of the figure, .svg or .png")
     given = parser.parse_args(argv)
     if given.out:
         style.keep_other(given.out)

@@ -209,7 +209,9 @@ def main(argv: Sequence[str]) -> None:
         UserError: bad arguments, or a run that failed.
     """
     parser = errors.Parser(prog="python experiments/quickstart_margins.py", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs/quickstart_margins"), help="folder of the runs")
+    parser.add_argument(
+        "--runs", type=files.local_path, default=Path("runs/quickstart_margins"), help="folder of the runs"
+    )
     folder = parser.parse_args(argv).runs
     jax.config.update("jax_platforms", QUICKSTART.platform)  # of `machine`, as of the sweep's processes
     margins = read_margins(describe())

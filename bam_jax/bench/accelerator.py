@@ -48,7 +48,7 @@ from bam_jax import config as configs
 from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
 from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 from bam_jax.bench.machine import machine
-from bam_jax.system import lock
+from bam_jax.system import files, lock
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.parent import end_with_parent
 
@@ -82,7 +82,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = errors.Parser(prog=f"python -m {COMMAND}", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of records and page; it is made")
+    parser.add_argument(
+        "--out", type=files.local_path, required=True, help="the folder of records and page; it is made"
+    )
     parser.add_argument("--stages", default="", help=f"with commas, of {', '.join(STAGES)} (all)")
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="stop between two cases after so many (never)"

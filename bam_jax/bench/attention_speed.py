@@ -40,7 +40,6 @@ import shlex
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import jax
 
@@ -180,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", help="contenders whose names start with one of these, with commas (all)")
     parser.add_argument("--repetitions", type=int, default=5, help="(5)")
     parser.add_argument("--memory", type=float, default=12.0, help="GiB of temporaries above which none runs (12)")
-    parser.add_argument("--out", type=Path, help="a JSON file for the records")
+    parser.add_argument("--out", type=files.local_path, help="a JSON file for the records")
     return parser
 
 

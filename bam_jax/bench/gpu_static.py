@@ -21,7 +21,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -255,7 +254,7 @@ def main(argv: Sequence[str]) -> None:
         UserError: bad arguments, or the plugin is missing.
     """
     parser = errors.Parser(prog="python -m bam_jax.bench.gpu_static", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--out", type=files.local_path, required=True, help="JSON file to write")
     parser.add_argument("--bias", choices=BIASES, nargs="+", default=list(BIASES), help="which biases")
     options: argparse.Namespace = parser.parse_args(argv)
     files.keep_other(options.out, NOTE)

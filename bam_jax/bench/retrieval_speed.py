@@ -116,8 +116,8 @@ def main(argv: Sequence[str]) -> None:
         UserError: bad arguments, no run, or a length that the model cannot have.
     """
     parser = errors.Parser(prog="python -m bam_jax.bench.retrieval_speed", description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="the folder of a trained run")
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--run", type=files.local_path, required=True, help="the folder of a trained run")
+    parser.add_argument("--out", type=files.local_path, required=True, help="the folder to write")
     for name, default in (("documents", 20_000), ("queries", 100), ("length", 512)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"({default})")
     configs.allow_option(parser)

@@ -43,7 +43,7 @@ from bam_jax.bench.machine import machine
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
-from bam_jax.system import git, jsonl
+from bam_jax.system import files, git, jsonl
 from bam_jax.system.errors import UserError, nearest
 
 MEASURES = {
@@ -303,7 +303,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--dense", action="store_true", help="let each run with all logits in memory as well")
     parser.add_argument("--torch", action="store_true", help="let each train as a plain decoder in PyTorch as well")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of all contenders ({ROUNDS})")
-    parser.add_argument("--out", type=Path, default=Path("runs/speed.jsonl"), help="the records (runs/speed.jsonl)")
+    parser.add_argument(
+        "--out", type=files.local_path, default=Path("runs/speed.jsonl"), help="the records (runs/speed.jsonl)"
+    )
     given, shared = configs.parse(argv, parser)
     if given.rounds < 1:
         raise UserError(f"--rounds={given.rounds} must be 1 or more")

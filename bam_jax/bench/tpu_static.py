@@ -213,7 +213,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--length", type=int, default=Shape.length, help="tokens of a row (4096)")
     parser.add_argument("--width", type=int, default=Shape.width, help="of a head (64)")
     parser.add_argument("--encoder", action="store_true", help="see both sides of rows that end in pads")
-    parser.add_argument("--json", type=Path, help="a file for the records")
+    parser.add_argument("--json", type=files.local_path, help="a file for the records")
     given = parser.parse_args(argv)
     if given.json is not None:
         files.keep_other(given.json, "python -m bam_jax.bench.tpu_static")

@@ -19,11 +19,11 @@ if __name__ == "__main__":
     errors.quit_on_ctrl_c()  # while the rest is imported
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from bam_jax import config as configs
 from bam_jax.convert import LAYOUTS
 from bam_jax.convert.runs import describe, export, export_own, model_type, read, to_run
+from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import bundled
 
@@ -36,10 +36,13 @@ def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.convert", description=__doc__)
     parser.add_argument("--layout", help=f"whose: {', '.join(LAYOUTS)}; of --export, ours if it is left out")
     parser.add_argument(
-        "--run", type=Path, required=True, help="the run's folder: written with --source, read with --export"
+        "--run",
+        type=files.local_path,
+        required=True,
+        help="the run's folder: written with --source, read with --export",
     )
-    parser.add_argument("--source", type=Path, help="weights to convert: a folder or file")
-    parser.add_argument("--export", type=Path, help="a new folder for the run's weights")
+    parser.add_argument("--source", type=files.local_path, help="weights to convert: a folder or file")
+    parser.add_argument("--export", type=files.local_path, help="a new folder for the run's weights")
     configs.allow_option(parser)
     arguments, overrides = configs.parse(argv, parser)
     configs.allowed(arguments.allow)

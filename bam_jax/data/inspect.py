@@ -20,6 +20,7 @@ from bam_jax.data.overview import overview
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.render import style
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 
 CONTEXT = 512
@@ -49,7 +50,9 @@ def main(argv: Sequence[str]) -> None:
         "--config", help="a Python file with get_config(); default: the tokenizer of the folder, rows of 512"
     )
     parser.add_argument("--rows", type=int, default=2, help="of the first batch, shown as text (2)")
-    parser.add_argument("--plot", type=Path, help="the .png (default: SOURCE-lengths.png in the current folder)")
+    parser.add_argument(
+        "--plot", type=files.local_path, help="the .png (default: SOURCE-lengths.png in the current folder)"
+    )
     parser.add_argument("--no-plot", action="store_true", help="no .png")
     given, overrides = configs.parse(argv, parser)
     if given.source is None and given.config is None:

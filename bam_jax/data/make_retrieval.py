@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--source", default="stdlib", help="text, as in config.data.source (stdlib)")
     add("--text-field", default="text", help="the field of a record that holds the text (text)")
-    add("--out", type=Path, required=True, help="the folder to make")
+    add("--out", type=files.local_path, required=True, help="the folder to make")
     add("--vocab", type=int, help="ids of a tokenizer to train and to prepare the triplets with (default: neither)")
     for name, meaning in (
         ("passage", "characters of a text in a triplet, at least"),

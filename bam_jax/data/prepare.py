@@ -22,7 +22,7 @@ from bam_jax.data.prepared.preparing import forecast, prepare
 from bam_jax.data.prepared.request import complete, require
 from bam_jax.data.sources.corpus import check_outside
 from bam_jax.data.sources.source import BY_SUFFIX, ERRORS, LARGEST
-from bam_jax.system import lock
+from bam_jax.system import files, lock
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16
 
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--preset", help=f"a paper's corpus: {', '.join(CORPORA)}; gives what the other options leave open")
     add("--split", help="the preset's files: train (default); of WikiText also validation or test")
     add("--tokenizer", help="char, byte, mistral, gpt2[:FOLDER], bert:PATH, bpe:PATH")
-    add("--out", help="the folder to make; a folder begun with the same command is gone on with")
+    add("--out", type=files.local, help="the folder to make; a folder begun with the same command is gone on with")
     add("--text-field", help="column or field of the text, or several with commas between (default: text)")
     add(
         "--format",

@@ -15,7 +15,6 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bam_jax.data.sources.corpus import check_outside
 from bam_jax.data.sources.source import SUFFIXES
@@ -61,7 +60,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--source", required=True, help="text, as in config.data.source")
     parser.add_argument("--text-field", default="text", help="the field of a record that holds the text (text)")
     parser.add_argument("--vocab", type=int, required=True, help="number of ids, such as 8192")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write; it must not be there yet")
+    parser.add_argument(
+        "--out", type=files.local_path, required=True, help="the file to write; it must not be there yet"
+    )
     parser.add_argument(
         "--characters", type=float, default=math.inf, help="read about as many, such as 1e9 (default: all)"
     )

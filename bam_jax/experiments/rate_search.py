@@ -129,7 +129,7 @@ def command(
     """
     parser = errors.Parser(prog=f"python experiments/{path.name}", description="Search for learning rates.")
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs") / path.stem, help=f"folder of the runs (runs/{path.stem})"
+        "--runs", type=files.local_path, default=Path("runs") / path.stem, help=f"folder of the runs (runs/{path.stem})"
     )
     records = path.with_name("records") / f"{path.stem}.jsonl"
     result = search(path, tries, parser.parse_args(argv).runs, out, records=str(records), enough=enough)

@@ -11,6 +11,7 @@ from pathlib import Path
 import bam_jax.report
 from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.report import folder_page, site
+from bam_jax.system import files
 from bam_jax.system.errors import UserError
 
 
@@ -21,13 +22,15 @@ def main(argv: Sequence[str]) -> None:
         UserError: bad arguments, or nothing in the folder to report on.
     """
     parser = errors.Parser(prog="python -m bam_jax.report", description=bam_jax.report.__doc__)
-    parser.add_argument("folder", type=Path, help="the sweep's --runs, such as runs or runs/quickstart")
+    parser.add_argument("folder", type=files.local_path, help="the sweep's --runs, such as runs or runs/quickstart")
     parser.add_argument("experiments", nargs="*", type=Path, help="of a site: experiment files, whose tables get pages")
     parser.add_argument(
         "--scale",
         help="of a site: toy, small or paper; without experiment files it adds pages of the papers' experiments and claims",
     )
-    parser.add_argument("--out", type=Path, help="of a site: its folder (default: report, in that of the runs)")
+    parser.add_argument(
+        "--out", type=files.local_path, help="of a site: its folder (default: report, in that of the runs)"
+    )
     given = parser.parse_args(argv)
     if (given.folder / DESCRIPTION).exists():
         if given.experiments or given.scale or given.out:

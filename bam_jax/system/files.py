@@ -1,5 +1,6 @@
 """Files: read from a folder or any address that fsspec knows, plain, gzip or zstandard; written whole or not at all."""
 
+import argparse
 import contextlib
 import dataclasses
 import errno
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bam_jax.system import regular, strict_json
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
 
 COMPRESSIONS = (".gz", ".zst")
@@ -130,6 +131,30 @@ def is_remote(path: str) -> bool:
     (True, False)
     """
     return "://" in path
+
+
+def refuse_address(path: str | os.PathLike) -> None:
+    """Raises: UserError, for an address; `Path` would make a folder "gs:" of it."""
+    if is_remote(os.fspath(path)):
+        raise UserError(f"{shown(path)} is an address; give a path on this machine, where a bucket may be mounted")
+
+
+def local(text: str) -> str:
+    """The type of a command's option that takes a path on this machine: what it writes, or a run that it reads.
+
+    Raises:
+        argparse.ArgumentTypeError: it is an address.
+    """
+    try:
+        refuse_address(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def local_path(text: str) -> Path:
+    """The same as a `Path`."""
+    return Path(local(text))
 
 
 def list_files(source: str, patterns: tuple[str, ...]) -> list[File]:

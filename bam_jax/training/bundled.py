@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 
 FOLDER = Path(__file__).parents[1] / "trained"
@@ -16,8 +17,9 @@ def find(run: str | os.PathLike) -> Path:
         run: a folder, or the name of such a model.
 
     Raises:
-        UserError: a bare name that is neither, or a file.
+        UserError: an address, a bare name that is neither, or a file.
     """
+    files.refuse_address(run)
     path, known = Path(run), sorted(folder.parent.name for folder in FOLDER.glob("*/config.json"))
     if not os.fspath(run):
         raise UserError(f"a run without a name is none; give its folder, or {' or '.join(known)}")

@@ -21,7 +21,7 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import find_tokenizer, load_tokenizer
 from bam_jax.models import counts, pattern
 from bam_jax.parallel import agreement, processes, sharding
-from bam_jax.system import console, errors
+from bam_jax.system import console, errors, files
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
 from bam_jax.training import bundled, outlook, run_folder
@@ -98,6 +98,7 @@ def fit(
         UserError: the configuration or the folder will not do, processes differ, or loss or gradient are not finite.
         errors.Stopped: `stop` said so; there is a checkpoint of that step.
     """
+    files.refuse_address(workdir)
     keep_freed_memory()
     agreement.check_same(
         configs.to_json(config), "the processes have different configurations; give all of them the same command"
