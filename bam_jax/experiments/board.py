@@ -25,7 +25,7 @@ class Board:
         self.start = self.spoken = time.monotonic()
         self.done = self.drawn = 0
         self.spent = {job.name: self._spent(job) for job in jobs}
-        self.before = sum(self.spent.values())
+        self.first = (0.0, sum(self.spent.values()))  # time and cost of the first progress, see `_estimate`
         print(f"{len(jobs)} rows to train and evaluate; their output: {folder / 'logs'}", file=sys.stderr)
 
     def show(self, running: Sequence[Job | Comparison]) -> None:
@@ -34,11 +34,7 @@ class Board:
         terminal = sys.stderr.isatty()
         if running and (terminal or now - self.spoken > QUIET):
             self.spent |= {job.name: self._spent(job) for job in running}
-            elapsed, spent = now - self.start, sum(self.spent.values())
-            left = sum(job.cost() for job in self.jobs) - spent
-            total = f"{self.done} of {len(self.jobs)} rows after {_clock(elapsed)}"
-            if spent > self.before:
-                total += f", about {_clock(left * elapsed / (spent - self.before))} left"
+            total = f"{self.done} of {len(self.jobs)} rows after {_clock(now - self.start)}{self._estimate(now)}"
             self._draw([*(f"  {job.name:<28} {job.status(self.folder)}" for job in running), total], terminal)
             self.spoken = now
 
@@ -53,6 +49,18 @@ class Board:
         """Say how long all of it took."""
         rows = f"{self.done} rows" if not failed else f"{self.done} rows, of which {failed} failed,"
         print(f"{rows} in {self._elapsed()}", file=sys.stderr)
+
+    def _estimate(self, now: float) -> str:
+        """The time left by the progress since the first, before which the first rows started and compiled."""
+        spent = sum(self.spent.values())
+        since, before = self.first
+        if not since:
+            self.first = (now if spent > before else 0.0, spent)
+            return ""
+        if spent <= before:
+            return ""
+        left = sum(job.cost() for job in self.jobs) - spent
+        return f", about {_clock(left * (now - since) / (spent - before))} left"
 
     def _elapsed(self) -> str:
         return _clock(time.monotonic() - self.start)

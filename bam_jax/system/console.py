@@ -2,8 +2,9 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bam_jax.system.extras import import_extra
 
@@ -31,6 +32,8 @@ def say(text: str) -> None:
 def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", show: bool | None = None) -> Bar:
     """Progress on stderr with rate and time left: a bar on a terminal, a line each minute elsewhere, such as in a job's log.
 
+    The rate is that since the first update: what comes before it, such as a compilation, is not repeated.
+
     Args:
         total: units of the whole job.
         done: units done before, by an earlier process.
@@ -41,7 +44,7 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
     Raises:
         UserError: tqdm is not installed.
     """
-    bars = import_extra("tqdm", "progress", "train")
+    bar = _timed(import_extra("tqdm", "progress", "train").tqdm)
     options = {
         "total": total,
         "initial": done,
@@ -51,9 +54,9 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
         "file": sys.stderr,
     }
     if show or sys.stderr.isatty():
-        return bars.tqdm(**options, dynamic_ncols=True)
-    text = "{desc}: {n_fmt} of {total_fmt} ({unit}), {elapsed} elapsed, {remaining} left{postfix}"
-    return _lines(bars.tqdm)(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
+        return bar(**options, dynamic_ncols=True)
+    text = "{desc}: {n_fmt} of {total_fmt} ({unit}), {elapsed} elapsed{left}{postfix}"
+    return _lines(bar)(**options, delay=_MINUTE, mininterval=_MINUTE, maxinterval=_MINUTE, bar_format=text)
 
 
 def progress_option(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +67,32 @@ def progress_option(parser: argparse.ArgumentParser) -> None:
     """
     help = "default: a bar on a terminal, a line each minute elsewhere"
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help=help)
+
+
+def _timed(bar: type[Bar]) -> type[Bar]:
+    """Progress that knows no rate, and no time left, before its second update."""
+
+    class Timed(bar):
+        first: tuple[float, float] | None = None  # units and time of the first update
+
+        def update(self, n: float | None = 1) -> bool | None:
+            shown = super().update(n)
+            if n and self.first is None:
+                self.first = self.n, time.monotonic()
+            return shown
+
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            values = dict(super().format_dict)
+            if self.n >= self.total:
+                return values | {"left": ""}
+            units, start = self.first or (self.n, 0.0)
+            rate = (self.n - units) / max(time.monotonic() - start, 1e-9)
+            seconds = (self.total - self.n) / rate if rate else None
+            left = "" if seconds is None else f", {self.format_interval(seconds)} left"
+            return values | {"rate": rate, "left": left}
+
+    return Timed
 
 
 def _lines(bar: type[Bar]) -> type[Bar]:

@@ -160,7 +160,9 @@ class Meter:
             self._mark = step, now
         before, then = self._mark
         speed = (step - before) * self._tokens / (now - then) if step > before else 0.0
-        self._bar.set_postfix_str(f"loss {loss:.4f}{self._said}, {self._speed or speed:,.0f} tokens/s", refresh=False)
+        shown = self._speed or speed
+        rate = f", {shown:,.0f} tokens/s" if shown else ""
+        self._bar.set_postfix_str(f"loss {loss:.4f}{self._said}{rate}", refresh=False)
         self._bar.update()
         if step % self._config.log_every == 0 or step == self._config.steps or held_out is not None:
             record = {

@@ -23,7 +23,7 @@ LONGEST = 2000
 """Characters of the line of an error, at most."""
 PATIENCE = 600
 """Seconds after which a command counts as one that hangs."""
-PROGRESS = re.compile(r"\d\d:\d\d elapsed, ")
+PROGRESS = re.compile(r"\d\d:\d\d elapsed")
 """In a line of progress, which comes each minute."""
 
 Main = Callable[[Sequence[str]], int | None]

@@ -1,5 +1,7 @@
 import time
 
+import pytest
+
 from bam_jax.system import console
 
 
@@ -19,4 +21,20 @@ def test_progress_is_a_bar_if_wanted_and_a_line_each_minute_without_a_terminal(c
     assert "3/3" in shown(True)
     monkeypatch.setattr(console, "_MINUTE", 0.01)
     assert shown(False) == ""
-    assert "\r" not in shown(None) and "here: 3 of 3 (step), 00:00 elapsed, 00:00 left\n" in shown(None)
+    assert "\r" not in shown(None) and "here: 3 of 3 (step), 00:00 elapsed\n" in shown(None)
+
+
+@pytest.mark.parametrize("show", [None, True])
+def test_the_time_left_leaves_out_the_first_step_which_compiles(capsys, monkeypatch, show):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console, "_MINUTE", 0.0)
+    said = []
+    with console.progress(103, done=1, show=show) as bar:
+        for second in (100.0, 101.0, 102.0):
+            now[0] = second
+            bar.update()
+            bar.refresh()
+            said.append(capsys.readouterr().err)
+    assert "left" not in said[0] and ("<?" in said[0] or not show)
+    assert all(left in text for left, text in zip(("01:40", "01:39"), said[1:], strict=True))
