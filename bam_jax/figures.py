@@ -51,7 +51,9 @@ def main(argv: Sequence[str]) -> None:
     folders = [bundled.find(run) for run in given.run]
     labels = given.label or [folder.resolve().name for folder in folders]
     if len(labels) != len(folders) or len({*labels}) < len(labels):
-        raise UserError(f"{len(folders)} runs and the labels {', '.join(labels)}: give each run a --label of its own")
+        raise UserError(
+            f"{len(folders)} runs and the labels {files.shortened(labels)}: give each run a --label of its own"
+        )
     runs = dict(zip(labels, folders, strict=True))
     own = folders[0] if Path(given.run[0]).exists() else Path()  # not into the package, whose model may have been named
     out = given.out or own / given.name

@@ -30,7 +30,9 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"{given.name} is one encoding, --check and --short are of the table; give one of them")
     if given.name is not None:
         if given.name not in names():
-            raise UserError(f"no encoding {shown(given.name)}; {nearest(given.name, names())}")
+            raise UserError(
+                f"no encoding {shown(given.name)}; {nearest(given.name, names(), 'python -m bam_jax.methods')}"
+            )
         sys.stdout.write(f"{about(given.name)}\n")
     elif given.check is None:
         sys.stdout.write(f"{table(SHORT if given.short else len(COLUMNS))}\n")

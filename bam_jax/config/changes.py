@@ -38,7 +38,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argpars
     if unknown:
         from_arguments(changes)  # a value after a space is unknown, and what it was meant for lacks one
         options = [f"--{name.replace('_', '-')}" for name in vars(namespace)] + [f"{PREFIX}name=value"]
-        raise UserError(f"unknown argument {unknown[0]}; {nearest(unknown[0].partition('=')[0], options)}")
+        raise UserError(f"unknown argument {unknown[0]}; {nearest(unknown[0].partition('=')[0], options, '--help')}")
     return namespace, from_arguments(changes)
 
 

@@ -55,7 +55,7 @@ def kind_of(cls: type["ConfigSection"], name: str) -> Any:
         inside = [f"{cls.path}{group}.{name}" for group, keys in groups.items() if name in keys]
         said += f"did you mean {' or '.join(inside)}? " if inside else ""
         near = difflib.get_close_matches(name, fields, n=1) or [group for group in groups if group.startswith(name)]
-        said += nearest(name, fields)
+        said += nearest(name, fields, "python -m bam_jax.config")
         for group in near:
             if group in groups:
                 said += f"; keys of {group}: {', '.join(groups[group])}"

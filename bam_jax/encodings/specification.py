@@ -213,7 +213,8 @@ def _resolve(name: str) -> type[Encoding]:
     if ":" not in name:
         if name not in ENCODINGS:
             raise UserError(
-                f"no encoding {shown(name)}: {nearest(name, ENCODINGS)}, or name a class as package.module:Class"
+                f"no encoding {shown(name)}: {nearest(name, ENCODINGS, 'python -m bam_jax.methods')}, or name a class as "
+                "package.module:Class"
             )
         return ENCODINGS[name]
     module_name, _, attribute = name.partition(":")

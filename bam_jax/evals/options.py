@@ -60,5 +60,5 @@ def from_options(given: argparse.Namespace, overrides: Mapping[str, Any]) -> Eva
     known = [field.name for field in kind.options()]
     for option in options:
         if option not in known:
-            raise UserError(f"--{option} is no option of --eval={given.eval}; {nearest(option, known)}")
+            raise UserError(f"--{option} is no option of --eval={given.eval}; {nearest(option, known, '--help')}")
     return kind(tuple(configs.lengths_of(given.lengths)), overrides=overrides, **options)

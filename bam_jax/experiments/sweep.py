@@ -114,7 +114,7 @@ class Sweep:
         for job in self.jobs:
             if job.name == name:
                 return job
-        raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.jobs])}")
+        raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.jobs], '--print')}")
 
     def describe_costs(self, chip: str | None, utilisation: float) -> str:
         """Runs, tokens, operations and hours, in lines; where records are kept, what they lack too.
@@ -262,7 +262,7 @@ def _check_expected(made: Experiment) -> None:
                 f"no row measures passkeys of the expected {expected.label!r}; {nearest(expected.label, labels)}"
             )
         if expected.length not in lengths:
-            known = ", ".join(map(str, sorted(lengths)))
+            known = files.shortened(sorted(lengths))
             raise UserError(
                 f"{expected.label!r} is expected at {expected.length} tokens, and measured at {known} alone"
             )

@@ -65,22 +65,34 @@ LESS = (
 LONGEST = 1500
 """Characters of a message, at most: a name that is given may be as long as a command line."""
 
+NAMES = 20
+"""The most names in a list within a message."""
+
 _FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory", re.IGNORECASE)
 """In what XLA says when a device has no memory left, as a jax.errors.JaxRuntimeError, which is a RuntimeError."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the name probably meant, and all known ones.
+def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
+    """The end of an error message about an unknown name: the name probably meant, and the known ones, of many the most similar.
 
     >>> nearest("alibo", ["bam", "alibi"])
     "did you mean 'alibi'? known: alibi, bam"
     >>> nearest("xyz", ["bam", "alibi"])
     'known: alibi, bam'
+
+    Args:
+        name: the unknown one.
+        known: the names that there are.
+        listing: a command that lists all of them.
     """
-    names = sorted(name for name in known if name)
-    listing = f"known: {', '.join(names)}"
+    names = sorted({name for name in known if name})
     close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{close[0]}'? {listing}" if close else listing
+    text = f"did you mean '{close[0]}'? known: " if close else "known: "
+    if len(names) <= NAMES:
+        return text + ", ".join(names)
+    most_similar = difflib.get_close_matches(name, names, n=NAMES, cutoff=0.0)
+    text += f"{', '.join(most_similar)} and {len(names) - NAMES} more"
+    return f"{text} ({listing} lists all)" if listing else text
 
 
 def shown(value: object) -> str:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 from bam_jax.config import Config
-from bam_jax.system.errors import LESS, LONGEST, UserError, ending, run
+from bam_jax.system.errors import LESS, LONGEST, UserError, ending, nearest, run
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word():
@@ -23,6 +23,15 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word():
     done = subprocess.run([sys.executable, "-m", "bam_jax"], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_long_list_of_names_is_cut_to_the_nearest():
+    names = [f"cable-tiny-seed{number}" for number in range(636)]
+    said = nearest("cable-tiny-seed635x", names, "python -m bam_jax.sweep FILE --print")
+    assert said.startswith("did you mean 'cable-tiny-seed635'? known: cable-tiny-seed635, ") and len(said) < 600
+    assert said.endswith(" and 616 more (python -m bam_jax.sweep FILE --print lists all)")
+    assert nearest("x", map(str, range(21))).endswith(" and 1 more")
+    assert "more" not in nearest("x", map(str, range(20)), "nothing")
 
 
 def test_a_lack_of_memory_is_the_users_to_mend():
