@@ -52,6 +52,7 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
         "desc": label,
         "disable": show is False,
         "file": sys.stderr,
+        "miniters": 1,
     }
     if show or sys.stderr.isatty():
         return bar(**options, dynamic_ncols=True)
@@ -70,9 +71,14 @@ def progress_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _timed(bar: type[Bar]) -> type[Bar]:
-    """Progress that knows no rate, and no time left, before its second update."""
+    """Progress by a clock that nobody sets, without a rate or a time left before its second update.
+
+    tqdm's own clock is the time of day: once that is set back, it prints negative times, or nothing for hours.
+    """
 
     class Timed(bar):
+        monitor_interval = 0  # its thread reads the other clock; with miniters=1 it has nothing to do
+        _time = property(lambda self: time.monotonic, lambda self, usual: None)
         first: tuple[float, float] | None = None  # units and time of the first update
 
         def update(self, n: float | None = 1) -> bool | None:

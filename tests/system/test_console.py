@@ -1,6 +1,8 @@
+import itertools
 import time
 
 import pytest
+from tqdm import std
 
 from bam_jax.system import console
 
@@ -38,3 +40,16 @@ def test_the_time_left_leaves_out_the_first_step_which_compiles(capsys, monkeypa
             said.append(capsys.readouterr().err)
     assert "left" not in said[0] and ("<?" in said[0] or not show)
     assert all(left in text for left, text in zip(("01:40", "01:39"), said[1:], strict=True))
+
+
+@pytest.mark.parametrize("jump", [86400.0, -86400.0])
+def test_a_clock_that_is_set_changes_no_duration(capsys, monkeypatch, jump):
+    wall = itertools.count(1e9, jump)
+    monkeypatch.setattr(std, "time", lambda: next(wall))
+    monkeypatch.setattr(console, "_MINUTE", 0.01)
+    with console.progress(5, label="here") as bar:
+        for _ in range(4):
+            time.sleep(0.02)
+            bar.update()
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert len(lines) >= 4 and all("00:00 elapsed" in line for line in lines) and "00:00 left" in lines[2]
