@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -195,8 +197,10 @@ def _go_on(
 def _resume_or_begin(training: Training, checkpoints: Checkpoints, data: Any, done: int) -> State:
     """The state after the steps that are done; the data and the metrics are set to where they stood then."""
     run = training.run
-    if processes.is_first():
-        (run / DIVERGED).unlink(missing_ok=True)
+    if processes.is_first() and (run / DIVERGED).exists():
+        before = (run / DIVERGED).read_text(encoding="utf-8", errors="replace").strip()
+        training.tell(f"the training before ended at {before}; with the same configuration and data it ends there again")
+        (run / DIVERGED).unlink()
     training.tell(f"going on from step {done:,}" if done else "making the first parameters")
     if done:
         return checkpoints.load(with_shardings(training.shapes, training.shardings), data)
@@ -231,12 +235,23 @@ def _train(
             meter.measure(functools.partial(held_out, state))
         stopped = stop(step) and step < config.steps
         if stopped or step % config.checkpoint_every == 0 or step == config.steps:
-            meter.flush()  # a checkpoint is never made of numbers that are not finite
+            # A checkpoint must not contain NaN: the run could never go on from it. The loss of this step is that of the
+            # parameters before its update, so it does not show what the update did.
+            meter.flush()
+            if not _all_finite(state):
+                meter.diverge(f"step {step}: the parameters or the optimiser's moments are not finite after it")
             checkpoints.save(step, state, data)
         if stopped:
             raise errors.Stopped(
                 f"{training.run}: stopped at step {step} of {config.steps}; the same command goes on from there"
             )
+
+
+def _all_finite(state: State) -> bool:
+    """True if this process's part of the state is finite; in NumPy, as a program of so many arrays takes seconds to compile."""
+    arrays = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    shards = [shard for array in arrays for shard in array.addressable_shards if shard.replica_id == 0]
+    return all(np.isfinite(shard.data).all() for shard in shards)
 
 
 def _check_tasks(config: Config) -> None:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NoReturn, NotRequired, TypedDict
 
 import jax
 
@@ -149,11 +149,11 @@ class Meter:
     def _read(self, step: int, values: dict[str, float]) -> None:
         loss, norm = values["loss"], values["gradient_norm"]
         if not math.isfinite(loss + norm):
-            self._stop(f"step {step}: the loss is {loss}, the norm of its gradient {norm}")
+            self.diverge(f"step {step}: the loss is {loss}, the norm of its gradient {norm}")
         held_out, self._held_out = self._held_out, None
         if held_out is not None:
             if not math.isfinite(held_out):
-                self._stop(f"step {step}: the loss on held-out text is {held_out}")
+                self.diverge(f"step {step}: the loss on held-out text is {held_out}")
             values |= {"held_out_loss": held_out}
         now = time.perf_counter()
         if self._mark is None:  # the first step compiles: its time says nothing
@@ -179,7 +179,15 @@ class Meter:
                 self._logger.write(record)
             self._mark, self._speed = (step, now), speed
 
-    def _stop(self, what: str) -> None:
+    def diverge(self, what: str) -> NoReturn:
+        """End a training whose numbers are not finite.
+
+        Args:
+            what: the step and the numbers.
+
+        Raises:
+            UserError: always.
+        """
         if processes.is_first():
             files.write_atomically(self._run / DIVERGED, f"{what}\n")
         raise UserError(

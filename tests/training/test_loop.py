@@ -163,6 +163,36 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(path, monkeypatch):
     assert (path / "run" / run_folder.DIVERGED).read_text().startswith("step 7: the loss is nan")
 
 
+@pytest.mark.parametrize("part", ["model", "optimizer"])
+def test_no_checkpoint_has_arrays_that_are_not_finite(path, monkeypatch, capsys, part):
+    make_step = loop.make_step
+
+    def poisoned(*arguments):
+        step = make_step(*arguments)
+
+        def update(state, batch):
+            state, metrics = step(state, batch)
+            if int(state["optimizer"][1].count) == 10:  # its own loss is of the parameters before
+                spoil = lambda x: x * jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else x
+                state = {**state, part: jax.tree.map(spoil, state[part])}
+            return state, metrics
+
+        return update
+
+    config = tiny(path, "--config.steps=12")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "make_step", poisoned)
+        for said in ("making the first parameters", "ended at step 10: "):  # the second goes on from step 5
+            with pytest.raises(UserError, match="^step 10: .* not finite.*config.optimizer.rate"):
+                loop.fit(config, path / "run")
+            assert said in capsys.readouterr().err
+            assert run_folder.latest_step(path / "run") == 5
+            assert (path / "run" / run_folder.DIVERGED).read_text().startswith("step 10: ")
+    assert lasting(loop.fit(config, path / "run")) == lasting(loop.fit(config, path / "alone"))
+    same(final(path / "run"), final(path / "alone"))
+    assert not (path / "run" / run_folder.DIVERGED).exists()
+
+
 def one_step(config, **more):
     graph, init, tx = define_training(config, 11)
     state = jit_once(init)()
