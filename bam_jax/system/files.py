@@ -49,7 +49,7 @@ class File:
         name = self.name
         for suffix in COMPRESSIONS:
             name = name.removesuffix(suffix)
-        return Path(name).suffix
+        return os.path.splitext(name)[1]
 
     def open_raw(self) -> BinaryIO:
         """Opens the file; its bytes are as stored."""
@@ -283,11 +283,14 @@ def _local(source: str) -> list[File]:
         raise UserError(f"data source {source} does not exist; name a folder or file that is there")
     if root.is_file():
         return [File(source, "", root.stat().st_size)]
-    return [
-        File(str(path), path.relative_to(root).as_posix(), path.stat().st_size if path.exists() else 0)
-        for path in root.rglob("*")
-        if path.suffix and not path.name.startswith(".") and not path.is_dir()
-    ]
+    found = []
+    for folder, _, names in os.walk(root):  # pathlib takes ten times as long, which a million files feel
+        for name in names:
+            if os.path.splitext(name)[1] and not name.startswith("."):
+                path = os.path.join(folder, name)
+                size = os.path.getsize(path) if os.path.exists(path) else 0
+                found.append(File(path, path.removeprefix(os.path.join(root, "")), size))
+    return found
 
 
 def _remote(source: str) -> list[File]:

@@ -37,6 +37,34 @@ def test_a_full_disk_is_the_users_to_mend_and_leaves_the_file_as_it_was(tmp_path
     assert {file.name for file in tmp_path.iterdir()} == {"report.md", "metrics.jsonl"}
 
 
+@pytest.mark.parametrize("end", ["", "/", "/../data/."])
+def test_a_folder_is_listed_as_pathlib_lists_it(tmp_path, end):
+    root = tmp_path / "data"
+    for name in (
+        "a.txt",
+        "none",
+        ".hidden.txt",
+        "deep/er/b.txt",
+        "folder.txt/c.jsonl.gz",
+        ".git/d.txt",
+        "e..txt",
+        "ünd.txt",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    (root / "link.txt").symlink_to(root / "a.txt")
+    (root / "broken.txt").symlink_to("nowhere")
+    (root / "round.txt").symlink_to(root)
+    expected = {
+        path.relative_to(root).as_posix(): path.stat().st_size if path.exists() else 0
+        for path in root.rglob("*")
+        if path.suffix and path.name[0] != "." and not path.is_dir()
+    }
+    found = files.list_files(f"{root}{end}", ("*",))
+    assert {file.name: file.size for file in found} == expected and len(found) == 8
+    assert all(os.path.lexists(file.path) for file in found)
+
+
 def test_only_ones_own_file_is_replaced(tmp_path):
     path = tmp_path / "page.md"
     files.keep_other(path, "# Page")
