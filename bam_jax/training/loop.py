@@ -199,7 +199,9 @@ def _resume_or_begin(training: Training, checkpoints: Checkpoints, data: Any, do
     run = training.run
     if processes.is_first() and (run / DIVERGED).exists():
         before = (run / DIVERGED).read_text(encoding="utf-8", errors="replace").strip()
-        training.tell(f"the training before ended at {before}; with the same configuration and data it ends there again")
+        training.tell(
+            f"the training before ended at {before}; with the same configuration and data it ends there again"
+        )
         (run / DIVERGED).unlink()
     training.tell(f"going on from step {done:,}" if done else "making the first parameters")
     if done:

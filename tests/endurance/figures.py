@@ -31,7 +31,7 @@ NAMES = (
     "strangers",
     "hostile",
     "kills",
-    "preemptions",
+    "interruptions",
 )
 """The figures, each of the module of its name."""
 

@@ -1,0 +1,233 @@
+"""Commands that are stopped, continued, told to end, or run while the clock jumps: each ends as an undisturbed one.
+
+A part has one kind of interruption. The command runs again and again, as in `kills`, until it was interrupted so often after its
+first write.
+
+- SIGTERM at a random moment, within a save, or twice: the training ends with status 75 and one line of where it stopped, before
+  which another may say that it saves. A checkpoint of that very step is there, unless a second signal has ended it at once. After
+  its last step the signal itself may end the process (status -15). The same command goes on.
+- SIGSTOP, and SIGCONT up to two seconds later, again and again: the command ends well, and prints nothing that it does not print
+  otherwise.
+- A clock that jumps by a day, forwards and backwards, each time that a program looks at it: the same, and no duration that is
+  recorded is negative or longer than the harness waits.
+- A training that goes on with other processes and devices: 1 process, 2 processes, 1 process with 8 devices, 1 with 2. Its losses
+  are those of a training that stays, to 1 in 10,000.
+"""
+
+import dataclasses
+import json
+import random
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from endurance import commands, forked, kills, writers
+from endurance.figures import Figure, Outcome
+
+from bam_jax.system import errors
+from bam_jax.training import run_folder
+
+STOPPED = re.compile(
+    r"(?:SIGTERM: it saves .*\n)?(?:"
+    r"stopped by SIGTERM before a step was trained: .*|.*: stopped at step (?P<step>\d+) of \d+; .*|ended by SIGTERM at once; .*"
+    r")\n"
+)
+"""All that a training prints on stderr that is told to end."""
+AT_ONCE = "from bam_jax.parallel import processes; processes.URGENT = 0\n"
+"""The prelude of a training that the second of two signals ends, however fast it comes."""
+CLOCK = """
+import itertools, sys, time
+real, days = time.time, itertools.cycle((0, 86400, -86400))
+jumping = lambda: real() + next(days)
+for module in list(sys.modules.values()):
+    for name, value in list(getattr(module, "__dict__", {}).items()):
+        if value is real:
+            setattr(module, name, jumping)
+"""
+"""The prelude of a command in whose process the time of day jumps, for every module that has imported it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of interruption.
+
+    Args:
+        command: of `writers`.
+        disturb: interrupts a child that has written, by draws and the seconds of an undisturbed one; False: it ended before.
+        prelude: see `forked.Warm.start`.
+        saving: whether it waits for a checkpoint that is being written.
+    """
+
+    command: str
+    disturb: Callable[[forked.Child, random.Random, float], bool]
+    prelude: str = ""
+    saving: bool = False
+
+
+def _terminate(child: forked.Child, draw: random.Random, usual: float) -> bool:
+    if child.wait(draw.uniform(0, usual)):
+        return False
+    child.send(signal.SIGTERM)
+    return True
+
+
+def _in_a_save(child: forked.Child, draw: random.Random, usual: float) -> bool:
+    if child.wait(draw.uniform(0, 0.02)):
+        return False
+    child.send(signal.SIGTERM)
+    return True
+
+
+def _twice(child: forked.Child, draw: random.Random, usual: float) -> bool:
+    sent = _terminate(child, draw, usual)
+    if sent and not child.wait(draw.uniform(0, 0.05)):
+        child.send(signal.SIGTERM)
+    return sent
+
+
+def _pause(child: forked.Child, draw: random.Random, usual: float) -> bool:
+    sent = False
+    while not child.wait(draw.uniform(0, usual / 2)):
+        child.send(signal.SIGSTOP)
+        time.sleep(draw.uniform(0, 2))
+        child.send(signal.SIGCONT)
+        sent = True
+    return sent
+
+
+def _nothing(child: forked.Child, draw: random.Random, usual: float) -> bool:
+    return True
+
+
+KINDS = {
+    "SIGTERM": Kind("train", _terminate),
+    "SIGTERM within a save": Kind("train", _in_a_save, saving=True),
+    "SIGTERM twice": Kind("train", _twice, AT_ONCE),
+    "SIGSTOP of train": Kind("train", _pause),
+    "SIGSTOP of evaluate": Kind("evaluate", _pause),
+    "SIGSTOP of prepare": Kind("prepare", _pause),
+    "clock of train": Kind("train", _nothing, CLOCK),
+    "clock of evaluate": Kind("evaluate", _nothing, CLOCK),
+    "clock of prepare": Kind("prepare", _nothing, CLOCK),
+    "other processes": None,
+}
+
+
+def _stopped(ended: commands.Ended, began: int, run: Path) -> str:
+    """The complaint about a training that was told to end and did not end well; "" if it stopped as it should."""
+    reached, said = run_folder.latest_step(run), STOPPED.fullmatch(ended.err)
+    if ended.status == -signal.SIGTERM and not ended.err:  # nobody listens any more
+        return "" if reached == run_folder.read_config(run).steps else f"the signal itself ended it at step {reached}"
+    if ended.status != errors.AGAIN or not said:
+        return f"status {ended.status}: {ended.err[-300:]!r}"
+    step = int(said["step"] or 0)
+    if step and (step != reached or step <= began):
+        return f"stopped at step {step}, having begun at {began}; the last checkpoint is of {reached}"
+    return ""
+
+
+def _durations(folder: Path) -> str:
+    """A complaint about a duration in a record that cannot be."""
+    for path in folder.rglob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            for name, value in json.loads(line).items():
+                if "second" in name and not 0 <= value < commands.PATIENCE * (1 if name == "seconds" else 1e6):
+                    return f"{path.name}: {name} is {value}"
+    return ""
+
+
+def measure(seed: int, count: int, folder: Path) -> Outcome:
+    """Interrupts a command so often; see `figures.Figure`.
+
+    Args:
+        seed: the number of the kind.
+    """
+    name, kind = list(KINDS.items())[seed]
+    if kind is None:
+        return _other_processes(folder)
+    writer, draw, out, failures = writers.WRITERS[kind.command], random.Random(name), folder / "out", []
+    expected = kills.undisturbed(writer, out)
+    argv, interrupted, ways, new = writer.argv(out, writers.inputs()), 0, {}, True
+    with forked.Warm(writer.module, folder / "warm") as warm:
+        usual = kills.timed(writer, warm, out)
+        quiet = warm.start(argv).end().err
+        while interrupted < count or not new:
+            last = interrupted >= count
+            if new:
+                writer.begin(out)
+            before, began = forked.look(out), run_folder.latest_step(out / "run")
+            child = warm.start(argv, forked.FROZEN + kind.prelude)
+            sent = not last and forked.first_write(child, out, before) is not None
+            if sent and kind.saving:
+                sent = _reach(child, draw, lambda: any(out.rglob("*.draft*")))
+            sent = sent and kind.disturb(child, draw, usual)
+            ended = child.end()
+            interrupted += sent
+            way = f"status {ended.status}" + (" at once" if "ended by" in ended.err else "")
+            ways[way] = ways.get(way, 0) + 1
+            new = ended.status == 0
+            if new:
+                wrong = kills.compare(writer, expected, out, ended) or _durations(out)
+                if ended.err != quiet and "SIGTERM" not in ended.err:
+                    wrong = wrong or f"it prints {ended.err[-300:]!r}"
+            else:
+                wrong = "" if kind.command == "train" and not last else f"status {ended.status}: {ended.err[-300:]!r}"
+                wrong = wrong or _stopped(ended, began, out / "run")
+            if wrong:
+                failures.append(f"{name}: {wrong}")
+                new = True
+    return Outcome(interrupted, failures, {"kind": name, "ways": ways, "undisturbed_seconds": round(usual, 2)})
+
+
+def _reach(child: forked.Child, draw: random.Random, there: Callable[[], bool]) -> bool:
+    """Waits for a random one of the moments at which something is there; False if the command ends before."""
+    for _ in range(draw.randrange(6)):
+        if child.wait(draw.uniform(0, 0.3)):
+            return False
+    while not child.wait(0):
+        if there():
+            return True
+    return False
+
+
+def _other_processes(folder: Path) -> Outcome:
+    """A training that goes on four times with other processes and devices."""
+    shared = commands.of_test("parallel/test_processes")
+    words = np.random.default_rng(0).integers(100, 999, 3000)
+    (folder / "text.txt").write_text(" ".join(np.base_repr(word, 30).lower() for word in words))
+    (folder / "tiny.py").write_text(shared.CONFIG.format(source=str(folder / "text.txt")))
+    steps = "--config.steps=400"
+    stages = {
+        100: (1, 1, []),
+        200: (2, 1, ["--config.mesh.data=2"]),
+        300: (1, 8, ["--config.mesh.data=2", "--config.mesh.fsdp=2", "--config.mesh.tensor=2"]),
+        400: (1, 2, ["--config.mesh.fsdp=2"]),
+    }
+    failures = []
+    for until, (count, devices, mesh) in stages.items():
+        made = shared.start(folder, "run", count, steps, *mesh, devices=devices)
+        if until < 400:
+            shared.wait_for(made, lambda until=until: shared.reached(folder) >= until - 50)
+            made[0].send_signal(signal.SIGTERM)
+        codes, said = shared.ended(folder, "run", made)
+        if codes != [errors.AGAIN if until < 400 else 0] * count:
+            failures.append(f"to step {until}: {codes}: {said[0][-300:]!r}")
+    expected, found = (shared.whole(folder, name, steps)[0] for name in ("alone", "run"))
+    if not failures and not np.allclose(found, expected, rtol=1e-4):
+        failures.append("other losses than those of one process")
+    return Outcome(len(stages), failures, {"kind": "other processes"})
+
+
+FIGURE = Figure(
+    what="commands stopped, continued, told to end, or run with a clock that jumps: the bits of an undisturbed one at the end; "
+    "trainings that go on with other processes: the losses of one that stays",
+    unit="interruptions",
+    wanted=20 * len(KINDS) - 16,
+    part=20,
+    short=1,
+    minutes=40,
+    measure=measure,
+)

@@ -1,0 +1,200 @@
+"""The commands that write, on small inputs: what faults befall."""
+
+import dataclasses
+import functools
+import json
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from endurance import commands, flipped, made
+
+from bam_jax import sweep, train
+from bam_jax.convert import __main__ as convert
+
+VARYING = {
+    "seconds",
+    "tokens_per_second",
+    "time",
+    "peak_bytes",
+    "started",
+    "ended",
+    "command",
+    "commit",
+    "machine",
+    "crc32",
+}
+"""Fields of records that another run may have otherwise; the checksum is that of the others."""
+TABLED = """
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Column, Row, Table, tabled
+
+def get_experiment(scale):
+    columns = [Column(str(length), Perplexity((length,), tokens=64)) for length in (4, 8, 12, 16)]
+    table = Table("Table 1", tuple(columns), {{"One": ("3.0",) * 4, "Two": ("3.0",) * 4}})
+    rows = [Row("One", {config!r}, {{}}), Row("Two", {config!r}, {{"encoding": "alibi"}})]
+    return tabled("Tabled", rows, [table], shared=False)
+"""
+CLAIMS = """
+from bam_jax.experiments.checks import Cells, within
+from bam_jax.experiments.claims import Claim
+
+NOTES = ()
+check = within(Cells("tabled", "Table 1", ("16",)), "One", least=0.9)
+get_claims = lambda: {"Tabled": [Claim("1", "it reads", (check,))]}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """A command that writes.
+
+    Args:
+        module: of the command.
+        argv: by the folder that it writes and that of what it reads.
+        left: what it leaves, as texts by name.
+        copied: names of what it reads that lie in the folder which it writes.
+    """
+
+    module: str
+    argv: Callable[[Path, Path], list[str]]
+    left: Callable[[Path], Mapping[str, str]]
+    copied: tuple[str, ...] = ()
+
+    def begin(self, out: Path) -> None:
+        """Makes the folder that it writes."""
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        for name in self.copied:
+            shutil.copytree(inputs() / name, out / name)
+
+
+def records(folder: Path) -> dict[str, str]:
+    """The records of all runs, each line without what may differ; a line that cannot be read stays as "torn"."""
+    found = {}
+    for path in sorted(folder.rglob("*.jsonl")):
+        for number, line in enumerate(path.read_bytes().splitlines()):
+            try:
+                record = {key: value for key, value in json.loads(line).items() if key not in VARYING}
+            except ValueError:
+                record = "torn"
+            found[f"{path.relative_to(folder)}:{number}"] = json.dumps(record, sort_keys=True)
+    return found
+
+
+def trained(folder: Path) -> dict[str, str]:
+    """The records of runs, and the bits of their models."""
+    runs = [path.parent for path in folder.rglob("config.json")]
+    return {**records(folder), **{f"{run.name}: model": flipped.model(run) for run in runs}}
+
+
+def _but(*suffixes: str) -> Callable[[Path], Mapping[str, str]]:
+    """All files but those of other suffixes than these."""
+    return lambda out: {name: bits for name, bits in commands.snapshot(out).items() if name.endswith(suffixes)}
+
+
+LENGTHS = ",".join(map(str, range(2, 17)))
+QUIET = "--no-progress"
+WRITERS = {
+    "prepare": Writer(
+        "bam_jax.data.prepare",
+        lambda out, given: [
+            *(f"--source={given / 'text'}", f"--out={out / 'data'}", "--tokenizer=byte"),
+            *("--shard-tokens=50000", "--workers=2"),
+        ],
+        commands.snapshot,
+    ),
+    "train": Writer(
+        "bam_jax.train",
+        lambda out, given: [f"--config={given / 'long.py'}", f"--workdir={out / 'run'}", QUIET],
+        trained,
+    ),
+    "evaluate": Writer(
+        "bam_jax.evaluate",
+        lambda out, given: [
+            *(f"--run={out / 'decoder'}", "--eval=perplexity", f"--lengths={LENGTHS}", "--tokens=64", QUIET),
+        ],
+        records,
+        ("decoder",),
+    ),
+    "sweep": Writer(
+        "bam_jax.sweep",
+        lambda out, given: [str(given / "tabled.py"), f"--runs={out / 'runs'}", "--jobs=2"],
+        trained,
+    ),
+    "retrieve": Writer(
+        "bam_jax.retrieve",
+        lambda out, given: [
+            *(f"--run={given / 'encoder'}", f"--corpus={given / 'corpus.jsonl'}"),
+            *(f"--queries={given / 'queries.jsonl'}", "--lengths=8,16", f"--out={out / 'ranked'}", QUIET),
+        ],
+        _but(".run", ".npy"),
+    ),
+    "export": Writer(
+        "bam_jax.convert",
+        lambda out, given: [f"--run={given / 'decoder'}", f"--export={out / 'exported'}"],
+        commands.snapshot,
+    ),
+    "import": Writer(
+        "bam_jax.convert",
+        lambda out, given: [
+            *("--layout=bam", f"--source={given / 'theirs'}", f"--run={out / 'run'}", "--config.data.tokenizer=byte"),
+        ],
+        trained,
+    ),
+    "report": Writer("bam_jax.report", lambda out, given: [str(out / "runs")], commands.snapshot, ("runs",)),
+    "tables": Writer(
+        "bam_jax.tables",
+        lambda out, given: [str(given / "tabled.py"), f"--runs={given / 'runs'}", f"--out={out / 'tables'}"],
+        commands.snapshot,
+    ),
+    "claims": Writer(
+        "bam_jax.claims",
+        lambda out, given: [
+            *(str(given / "claims.py"), f"--runs={given / 'runs'}", "--scale=toy", f"--out={out / 'claims.md'}"),
+        ],
+        commands.snapshot,
+    ),
+    "figures": Writer(
+        "bam_jax.figures",
+        lambda out, given: ["priors", f"--run={given / 'decoder'}", f"--out={out / 'priors'}"],
+        commands.snapshot,
+    ),
+}
+
+
+@functools.cache
+def inputs() -> Path:
+    """The folder of what the commands read; a process makes it once."""
+    given = made.common() / "inputs"
+    given.mkdir()
+    draw = random.Random(0)
+    words = [f"{a}{b}" for a in ("ba", "lo", "mi", "re", "sta", "un") for b in ("", "der", "kin", "ta", "son", "ver")]
+    text = lambda n: " ".join(draw.choices(words, k=n))
+    (given / "text").mkdir()
+    for number in range(40):
+        (given / "text" / f"{number:02}.txt").write_text("\n\n".join(text(300) for _ in range(10)))
+    lines = [{"docid": f"d{n}", "text": text(20)} for n in range(4000)]
+    (given / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = [
+        {"query_id": f"q{n}", "query": lines[n]["text"][:60], "positive_passages": [{"docid": f"d{n}"}]}
+        for n in range(0, 500, 5)
+    ]
+    (given / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    values = made.values(given)
+    encoder = {
+        "encoding": "alibi",
+        "model": values["model"] | {"causal": False},
+        "data": values["data"] | {"task": "masked"},
+    }
+    kinds = {"long": {"steps": 60, "checkpoint_every": 5}, "encoder": encoder, "decoder": {"steps": 4}}
+    for name, changes in kinds.items():
+        (given / f"{name}.py").write_text(made.to_file({**values, **changes}))
+    for name in ("encoder", "decoder"):
+        made.well(train.main, [f"--config={given / name}.py", f"--workdir={given / name}", QUIET])
+    made.well(convert.main, ["--layout=bam", f"--run={given / 'decoder'}", f"--export={given / 'theirs'}"])
+    (given / "tabled.py").write_text(TABLED.format(config=str(given / "decoder.py")))
+    (given / "claims.py").write_text(CLAIMS)
+    made.well(sweep.main, [str(given / "tabled.py"), f"--runs={given / 'runs'}", "--jobs=2"])
+    return given
