@@ -11,6 +11,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
+if sys.platform != "win32":
+    import resource
+
 
 class UserError(ValueError):
     """A mistake that the user can mend: one line with the value and the remedy."""
@@ -62,14 +65,19 @@ LESS = (
 )
 """The options that take less memory."""
 
+LEAST = 2**30
+"""Bytes of address space without which libraries cannot be imported: OpenBLAS tries for ever, and others print tracebacks."""
+
 LONGEST = 1500
 """Characters of a message, at most: a name that is given may be as long as a command line."""
 
 NAMES = 20
 """The most names in a list within a message."""
 
-_FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory", re.IGNORECASE)
-"""In what XLA says when a device has no memory left, as a jax.errors.JaxRuntimeError, which is a RuntimeError."""
+_FULL = re.compile("RESOURCE_EXHAUSTED|out[ _]of[ _]memory|can't start new thread", re.IGNORECASE)
+"""In the message of a RuntimeError: of XLA, when a device has no memory left (jax.errors.JaxRuntimeError), or of Python."""
+_UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
+"""In the ImportError of a library for which there is no memory left."""
 
 
 def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
@@ -137,14 +145,14 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     """
     if isinstance(error, UserError):
         return 2, str(error)
+    if _is_lack_of_memory(error):
+        return 2, f"not enough memory ({' '.join(str(error).split())[:160]}); {LESS}"
     if isinstance(error, OSError) and error.errno in FULL:
         path = error.filename2 or error.filename  # of a copy the second one is written
         where = f"{path}: " if path is not None else ""
         return 2, f"{where}{error.strerror}; make room on the disk, and give the same command again"
     if isinstance(error, OSError) and error.filename is not None:
         return 2, f"{error.filename}: {error.strerror}; give a path that can be read and written"
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _FULL.search(str(error))):
-        return 2, f"not enough memory ({' '.join(str(error).split())[:160]}); {LESS}"
     if isinstance(error, Stopped):
         return INTERRUPTED if isinstance(error, Interrupted) else AGAIN, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -152,13 +160,32 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
-def quit_on_ctrl_c() -> None:
-    """Lets Ctrl-C end a command at once while it imports, where libraries would print a traceback or swallow it.
+def _is_lack_of_memory(error: BaseException) -> bool:
+    match error:
+        case MemoryError():
+            return True
+        case OSError():
+            return error.errno == errno.ENOMEM
+        case ImportError():
+            return _UNMAPPED.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and _FULL.search(str(error)) is not None
 
-    `run` restores Python's handler. A process that ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it.
+
+def quit_on_ctrl_c() -> None:
+    """Lets Ctrl-C end a command at once while it imports, where libraries would print a traceback or lose it.
+
+    `run` takes it back. A process that ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it. A process that may
+    not have `LEAST` ends here in one line.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.platform != "win32":
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY and limit < LEAST:
+            print(
+                f"error: the limit of {limit >> 20} MiB (ulimit -v) is below {LEAST >> 20}; raise it", file=sys.stderr
+            )
+            sys.exit(2)
 
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -183,7 +210,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
         # The reader of a pipe has what it wants, such as `head`. Python would write the rest at its end, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
-    except (UserError, OSError, MemoryError, RuntimeError, KeyboardInterrupt) as error:
+    except (UserError, OSError, MemoryError, ImportError, RuntimeError, KeyboardInterrupt) as error:
         end = ending(error)
         if end is None:
             raise

@@ -41,10 +41,13 @@ def test_a_lack_of_memory_is_the_users_to_mend():
         MemoryError("745 GiB"),
         raised.value,
         RuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 12800000000 bytes."),
+        RuntimeError("can't start new thread"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libx.so: failed to map segment from shared object"),
     ):
         status, line = ending(error)
         assert status == 2 and "not enough memory" in line and "\n" not in line
-    assert ending(RuntimeError("INTERNAL: something else")) is None
+    assert ending(RuntimeError("INTERNAL: something else")) is None and ending(ImportError("no module x")) is None
     for name in re.findall(r"--config\.(\S+?)[=,; ]", LESS):
         operator.attrgetter(name)(Config())
 
@@ -52,6 +55,22 @@ def test_a_lack_of_memory_is_the_users_to_mend():
 def test_a_copy_that_does_not_fit_names_what_was_written():
     error = OSError(errno.ENOSPC, "No space left on device", "from", None, "to")
     assert ending(error)[1].startswith("to: No space left on device")
+
+
+@pytest.mark.parametrize("command", ["train", "report"])
+def test_a_limit_below_what_libraries_need_is_named_before_they_are_imported(command):
+    asked = [
+        "sh",
+        "-c",
+        f'ulimit -v {350 * 1024} && exec "$@"',
+        "sh",
+        sys.executable,
+        "-m",
+        f"bam_jax.{command}",
+        "--help",
+    ]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)  # NumPy would take for ever
+    assert done.returncode == 2 and re.fullmatch("error: .* 350 MiB .*; raise it\n", done.stderr)
 
 
 def test_a_message_is_one_line_whatever_it_names(capsys):
