@@ -8,7 +8,7 @@ Appends to `results.jsonl` in the run's folder, a line for each cell; the same c
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 from collections.abc import Sequence

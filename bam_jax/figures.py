@@ -10,7 +10,7 @@ Writes OUT.png and OUT.svg, and replaces what it wrote there before and nothing 
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 from collections.abc import Sequence
 from pathlib import Path

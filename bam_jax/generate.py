@@ -10,7 +10,7 @@ goes to stdout as it is written, and how fast it was to stderr. `--config.a.b=va
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import sys
 import time

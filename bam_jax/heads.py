@@ -14,7 +14,7 @@ another, and prints by how much the loss of held-out text rises. Records go into
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import sys
 from collections.abc import Sequence

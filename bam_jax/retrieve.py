@@ -9,7 +9,7 @@ at any moment, the same command goes on: embeddings lie in --out, a file for eac
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 import dataclasses

@@ -11,7 +11,7 @@ python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=paper --dry-
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 import sys

@@ -12,7 +12,7 @@ What has not been measured, or only in part, is marked and never filled in.
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import sys
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ compiled, or at a second signal, it ends at once. Several processes train togeth
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -24,7 +24,7 @@ A case that failed is not run again unless --again=failed says so. docs/accelera
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 import dataclasses

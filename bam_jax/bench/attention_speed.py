@@ -29,7 +29,7 @@ attention that looks at every key to leave out most of them takes 50, and with a
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 import dataclasses

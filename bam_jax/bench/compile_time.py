@@ -15,7 +15,7 @@ With --chip=v5e (v5p, v6e) the program is one for that TPU, which need not be th
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import contextlib
 import dataclasses

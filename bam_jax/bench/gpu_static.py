@@ -10,7 +10,7 @@ It needs the plugin of the extra `compilers`, and no GPU: `make test-compilers` 
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 import contextlib

@@ -10,7 +10,7 @@ second stands what a TPU v5e-8, one host, needs while it trains the 120M model.
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import contextlib
 import itertools

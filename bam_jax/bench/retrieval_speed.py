@@ -9,7 +9,7 @@ goes on; it then says no rates, which only a command from the beginning can.
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import functools
 import json

@@ -25,7 +25,7 @@ written for each contender as soon as its cell is done; the same command again d
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import functools
 import shlex

@@ -18,7 +18,7 @@ experiments/tpu_static_encoder.json, made by
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import dataclasses
 import functools

@@ -6,7 +6,7 @@ python -m bam_jax.config [--markdown]
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 from collections.abc import Sequence
 

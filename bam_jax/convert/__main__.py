@@ -16,7 +16,7 @@ without one it is a folder that evaluate, heads, generate and --config.start tak
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 from collections.abc import Sequence
 

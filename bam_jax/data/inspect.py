@@ -9,7 +9,7 @@ FOLDER is a prepared one, or any data source of a configuration. Shows documents
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 from collections.abc import Sequence
 from pathlib import Path

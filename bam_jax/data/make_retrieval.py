@@ -11,7 +11,7 @@ give the same files.
 from bam_jax.system import errors, regular
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ python -m bam_jax.data.prepare --preset=fineweb-10bt --out=data/fineweb
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 import os

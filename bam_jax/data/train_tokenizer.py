@@ -9,7 +9,7 @@ The same text gives the same file, whose tokenizer is then `bpe:bpe.json` or `be
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import argparse
 import dataclasses

@@ -18,6 +18,15 @@ def from_first(number: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(number))) if jax.process_count() > 1 else number
 
 
+def all_processes(holds: bool) -> bool:
+    """True if something holds in every process; none goes on before all are here.
+
+    Args:
+        holds: in this process.
+    """
+    return bool(np.all(multihost_utils.process_allgather(np.bool_(holds)))) if jax.process_count() > 1 else holds
+
+
 def check_same(text: str, complaint: str) -> None:
     """See that a text is the same in all processes; none goes on before all are here.
 

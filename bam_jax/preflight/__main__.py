@@ -12,7 +12,7 @@ Needs libtpu, of the extra `compilers`; --topology=cpu:8 compiles for this machi
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import json
 import sys

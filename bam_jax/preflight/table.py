@@ -11,7 +11,7 @@ fsdp for the former, data x fsdp x context for the latter.
 from bam_jax.system import errors
 
 if __name__ == "__main__":
-    errors.quit_on_ctrl_c()  # while the rest is imported
+    errors.before_imports()
 
 import sys
 from collections.abc import Sequence

@@ -171,21 +171,19 @@ def _is_lack_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and _FULL.search(str(error)) is not None
 
 
-def quit_on_ctrl_c() -> None:
-    """Lets Ctrl-C end a command at once while it imports, where libraries would print a traceback or lose it.
+def before_imports() -> None:
+    """What a command does before its imports, which take seconds: Ctrl-C then ends it at once, and too little memory is named.
 
-    `run` takes it back. A process that ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it. A process that may
-    not have `LEAST` ends here in one line.
+    An import that is interrupted prints a traceback or swallows the signal; `run` restores Python's handler. A process that
+    ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it. Below `LEAST` bytes of address space some imports
+    never end.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.platform != "win32":
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY and limit < LEAST:
-            print(
-                f"error: the limit of {limit >> 20} MiB (ulimit -v) is below {LEAST >> 20}; raise it", file=sys.stderr
-            )
-            sys.exit(2)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST:
+        print(f"error: the limit of {limit >> 20} MiB (ulimit -v) is below {LEAST >> 20}; raise it", file=sys.stderr)
+        sys.exit(2)
 
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
@@ -201,7 +199,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
     Raises:
         SystemExit: always.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `quit_on_ctrl_c`
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `before_imports`
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = main(sys.argv[1:] if argv is None else argv)

@@ -240,7 +240,7 @@ def _train(
             # A checkpoint must not contain NaN: the run could never go on from it. The loss of this step is that of the
             # parameters before its update, so it does not show what the update did.
             meter.flush()
-            if not _all_finite(state):
+            if not agreement.all_processes(_all_finite(state)):  # all end, or all go on to save
                 meter.diverge(f"step {step}: the parameters or the optimiser's moments are not finite after it")
             checkpoints.save(step, state, data)
         if stopped:

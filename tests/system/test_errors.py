@@ -132,7 +132,7 @@ import signal, bam_jax
 signal.signal(signal.SIGINT, signal.{before})
 from bam_jax.system import errors
 show = lambda: print(getattr(signal.getsignal(signal.SIGINT), "name", "default_int_handler"))
-errors.quit_on_ctrl_c()
+errors.before_imports()
 show()
 errors.run(lambda argv: show(), [])
 """
