@@ -172,7 +172,7 @@ def _is_lack_of_memory(error: BaseException) -> bool:
 
 
 def before_imports() -> None:
-    """What a command does before its imports, which take seconds: Ctrl-C then ends it at once, and too little memory is named.
+    """Called by a command before its imports, which take seconds: Ctrl-C then ends it at once, and too little memory is named.
 
     An import that is interrupted prints a traceback or swallows the signal; `run` restores Python's handler. A process that
     ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it. Below `LEAST` bytes of address space some imports
