@@ -41,6 +41,8 @@ def fields(kind, above=""):
 
 
 NAMES = sorted(fields(Config))
+NO_TEXT = st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.tuples(st.text(max_size=3))
+"""Keys of a dictionary that no configuration has."""
 KEYS = (
     st.sampled_from(NAMES)
     | st.builds("{}.{}".format, st.sampled_from(NAMES), st.text(max_size=5))
@@ -66,7 +68,7 @@ def test_overrides_succeed_or_are_one_line(pairs):
     see(lambda: config.override(Config(), config.from_arguments(arguments)))
 
 
-@given(st.dictionaries(KEYS, JSON | TEXTS, max_size=3))
+@given(st.dictionaries(KEYS | NO_TEXT, JSON | TEXTS | st.dictionaries(NO_TEXT, JSON, max_size=2), max_size=3))
 def test_changes_succeed_or_are_one_line(changes):
     see(lambda: config.override(Config(), changes))
 

@@ -118,8 +118,9 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     changes = spelled_out(changes)
     if renames(changed, changes):
         changed["encoding_options"] = {}
-    for name in sorted(changes, key=lambda name: name.count(".")):
+    for name in changes:
         _field(name)
+    for name in sorted(changes, key=lambda name: name.count(".")):
         _set(changed, name.split("."), changes[name])
     return changed
 
@@ -146,6 +147,8 @@ def _merged(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _field(name: str) -> Any:
     """The type of the field that a dotted name names; `Any` for one of the options in a field."""
     cls: type[section.ConfigSection] = Config
+    if not isinstance(name, str):
+        kind_of(cls, name)
     keys = name.split(".")
     if "" in keys:
         raise UserError(f"{shown(name)} is not of the form a.b, keys with dots between them")

@@ -61,10 +61,14 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
         made = names["get_config"]()
     if not isinstance(made, library.ConfigDict):
         raise UserError(f"get_config() of {path} returned {type(made).__name__}, not a ConfigDict of ml_collections")
-    tree, changes = made.to_dict(), spelled_out(changes)
+    try:
+        tree = made.to_dict()
+    except TypeError as error:  # it sorts the keys of a group, which are not all text
+        raise UserError(f"config file {path} has a group whose keys differ in type ({error}); make all text") from error
+    changes = spelled_out(changes)
     if renames(tree, changes) and isinstance(changes["encoding"], str) and "ssmax" not in changes:
         # The file's SSMax was chosen for the file's encoding. Beside another one it would confound a comparison.
-        changes = {"ssmax": published.ssmax(changes["encoding"])} | changes
+        changes = {"ssmax": published.ssmax(changes["encoding"]), **changes}
     config = override(tree, changes)
     _import_encodings(config)
     return config

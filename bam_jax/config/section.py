@@ -46,9 +46,11 @@ def kind_of(cls: type["ConfigSection"], name: str) -> Any:
     """The type of a field.
 
     Raises:
-        UserError: the group has no such field.
+        UserError: the group has no such field, or the name is no text, as a key in a config file may be.
     """
     fields = kinds(cls)
+    if not isinstance(name, str):
+        raise _no_text(cls.path.removesuffix("."), name)
     if name not in fields:
         said = f"unknown config key {joined(cls.path, name)}; "
         groups = {group: kinds(kind) for group, kind in fields.items() if is_section(kind)}
@@ -61,6 +63,10 @@ def kind_of(cls: type["ConfigSection"], name: str) -> Any:
                 said += f"; keys of {group}: {', '.join(groups[group])}"
         raise UserError(said)
     return fields[name]
+
+
+def _no_text(path: str, key: Any) -> UserError:
+    return UserError(f"{path} has the key {shown(key)} of type {type(key).__name__}; make it a text, in quotes")
 
 
 def joined(path: str, key: str) -> str:
@@ -102,6 +108,9 @@ def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:
         raise UserError(f"{path}={shown(value)} must hold JSON values only: {error}") from error
     level: list[Any] = [value]
     for _ in range(DEPTH):  # no recursion: what comes from a file may be deeper than Python's stack
+        for key in (key for group in level if isinstance(group, dict) for key in group):
+            if not isinstance(key, str):  # JSON would make one of it
+                raise _no_text(path, key)
         level = [
             x for v in level if isinstance(v, dict | list | tuple) for x in (v.values() if isinstance(v, dict) else v)
         ]

@@ -237,6 +237,29 @@ def test_odd_text_in_a_file_is_one_line(text):
     assert str(error.value).isprintable() and len(str(error.value)) < 1500
 
 
+@pytest.mark.parametrize("key", [1, None, True, 0.5, (1, "a")], ids=repr)
+@pytest.mark.parametrize("tree", [{}, {"optimizer": {}}, {"encoding_options": {}}, {"data": {"mixture": {}}}], ids=repr)
+def test_a_key_that_is_no_text_is_one_line(tree, key, tmp_path):
+    group = tree = copy.deepcopy(tree)
+    while group:
+        group = next(iter(group.values()))
+    group[key] = 2
+    path = written(tmp_path / "mine.py", tree)
+    override = lambda: config.override(Config(), tree if key in tree else {"data.mixture": {key: 2}})
+    for make in (lambda: config.load(path), lambda: config.from_dict(tree), override):
+        with pytest.raises(UserError) as error:
+            make()
+        assert str(error.value).isprintable() and repr(key) in str(error.value)
+
+
+@pytest.mark.parametrize("group", [{"rate": 1.0, 1: 2}, {None: 1, 2: 3}], ids=repr)
+def test_keys_of_several_types_are_one_line(group, tmp_path):
+    for tree in (group, {"optimizer": group}):
+        with pytest.raises(UserError, match=r"config file .*mine.py") as error:
+            config.load(written(tmp_path / "mine.py", tree))
+        assert str(error.value).isprintable()
+
+
 CHANGES = {
     "encoding": "alibi",
     "encoding_options.factor": 4.0,

@@ -51,6 +51,9 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
     failures, refused, known = [], [], set()
     laid_out = occupied_cases = 0
     key_and = lambda values: st.tuples(shared.KEYS, values)
+    # A key of a group, or of all, that is no text; a dictionary has it as it is.
+    odd = st.dictionaries(shared.NO_TEXT, shared.JSON, min_size=1, max_size=2)
+    groups = st.sampled_from(sorted({name.rpartition(".")[0] for name in shared.NAMES if "." in name}))
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -66,6 +69,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             st.lists(key_and(shared.TEXTS), min_size=1, max_size=3),
             st.lists(st.sampled_from(_likely(shared.NAMES)), min_size=1, max_size=3),
             st.lists(key_and(shared.JSON | shared.TEXTS), min_size=1, max_size=2).map(dict),
+            odd | st.dictionaries(groups | shared.KEYS, odd, min_size=1, max_size=2),
             st.randoms(use_true_random=False),
         ),
         st.booleans(),
@@ -128,11 +132,11 @@ def _likely(names: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, kind in types.items() if kind in LIKELY for value in LIKELY[kind]]
 
 
-def _changed(tree: dict, values: dict[str, object]) -> dict:
-    """A tree with other values at some dotted names."""
+def _changed(tree: dict, values: dict) -> dict:
+    """A tree with other values at some dotted names, or at keys that are no text."""
     changed = copy.deepcopy(tree)
     for name, value in values.items():
-        *groups, last = name.split(".")
+        *groups, last = name.split(".") if isinstance(name, str) else [name]
         group = changed
         for each in groups:
             group[each] = group = dict(group[each]) if isinstance(group.get(each), dict) else {}
