@@ -66,8 +66,8 @@ class Split:
         # A file of no bytes cannot be mapped.
         self.lengths = np.empty(0, np.int32)
         if self.shards[-1]:
-            with open(lengths, "rb", opener=regular.opener) as file:
-                self.lengths = np.memmap(file, "<i4", mode="r")
+            with open(lengths, "rb", opener=regular.opener) as mapped:
+                self.lengths = np.memmap(mapped, "<i4", mode="r")
         self._dtype = np.dtype(manifest.dtype)
         # Lengths decide on places in rows and on memory: wrong ones are found here, not in the midst of training.
         for shard, first in zip(shards, self.shards[:-1].tolist(), strict=True):
