@@ -1,9 +1,11 @@
 """Encodings that add a vector per position to the token embeddings."""
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from bam_jax.encodings.angles import angles, turns
 from bam_jax.encodings.base import ROWS, Dims, Encoding, positive, within
 
 
@@ -25,8 +27,8 @@ class SinusoidalTable(nnx.Module):
 
     def __call__(self, x: Float[Array, "B T E"], position: Int[Array, "#B T"]) -> Float[Array, "B T E"]:
         width = x.shape[-1]
-        even = jnp.arange(0, width, 2)
-        angle = lambda n: position[..., None].astype(jnp.float32) * self.base ** (-n / width)
+        even = np.arange(0, width, 2)
+        angle = lambda n: angles(position, jnp.asarray(turns(self.base ** (-n / width))))
         waves = [jnp.sin(angle(even)), jnp.cos(angle(even + 1 if self.odd_cosines else even))]
         table = jnp.stack(waves, -1).reshape(*position.shape, -1)
         return x + table[..., :width].astype(x.dtype)

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 
 from bam_jax.attention import EMPTY, Mask, Tokens
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import Dims, Encoding, LogTemperature, RoPE, Spec, spec
+from bam_jax.encodings.angles import turns
 from bam_jax.encodings.rotary import Turning
 from bam_jax.models.blocks import Attention, TokenInfo
 from bam_jax.system.errors import UserError
@@ -141,14 +142,14 @@ class Table:
     """The numbers that layers read by their places, each with a first axis of P places; of one layer the same without it.
 
     Args:
-        rates: of `Turning`; None where no place turns anything.
+        turns: of `Turning`; None where no place turns anything.
         magnitude: of `Turning`, likewise.
         alpha, start: of `LogTemperature`, and 0 and 1 of a place without; None where no place has one.
         lowest, highest: positions that a query sees; None: no place has a window, and the mask says it.
         visible: the number of keys that each token sees.
     """
 
-    rates: Float[Array, "P N"] | None
+    turns: UInt32[Array, "P N 2"] | None
     magnitude: Float[Array, " P"] | None
     alpha: Float[Array, " P"] | None
     start: Float[Array, " P"] | None
@@ -167,8 +168,8 @@ class Table:
             attention: the layer's.
             tokens: of all layers.
         """
-        if self.rates is not None and self.magnitude is not None:
-            attention.encoding = Turning(self.rates, self.magnitude)
+        if self.turns is not None and self.magnitude is not None:
+            attention.encoding = Turning(self.turns, self.magnitude)
         else:  # one of this trace, which may be changed
             attention.encoding = nnx.merge(*nnx.split(attention.encoding))
         attention.encoding.window = None  # which stands in the limits
@@ -189,12 +190,13 @@ def table(places: Sequence[Alternative], infos: Sequence[TokenInfo], config: Mod
         config: of the model.
     """
     causal, half = config.causal, config.width // config.heads // 2
-    rates, magnitude, alpha, start, lowest, highest = (None,) * 6
+    fractions, magnitude, alpha, start, lowest, highest = (None,) * 6
     encodings, temperatures = [place.encoding for place in places], [place.log_temperature for place in places]
     numbers = lambda values: jnp.asarray(np.array(values), jnp.float32)
     if any(isinstance(each, RoPE) for each in encodings):
         still = np.zeros(half)
-        rates = numbers([each.rates(half) if isinstance(each, RoPE) else still for each in encodings])
+        rates = np.array([each.rates(half) if isinstance(each, RoPE) else still for each in encodings])
+        fractions = jnp.asarray(turns(rates))
         magnitude = numbers([each.magnitude if isinstance(each, RoPE) else 1.0 for each in encodings])
     if any(each is not None for each in temperatures):
         alpha = numbers([0.0 if each is None else each.alpha for each in temperatures])
@@ -204,4 +206,4 @@ def table(places: Sequence[Alternative], infos: Sequence[TokenInfo], config: Mod
         lowest = jnp.stack([each.lowest for each in limits])
         highest = None if causal else jnp.stack([each.highest for each in limits])
     visible = jnp.stack([info.visible for info in infos])
-    return Table(rates, magnitude, alpha, start, lowest, highest, visible)
+    return Table(fractions, magnitude, alpha, start, lowest, highest, visible)

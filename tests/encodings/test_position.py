@@ -146,3 +146,25 @@ def test_effective_ssmax_counts_what_the_prior_leaves_beyond_the_training_contex
     np.testing.assert_allclose(everywhere[0, 1], everywhere[0, 0] / 2)
     near = ssmax(count, biases.ALiBi(jnp.array([5.0, 5.0])))[0, 0]  # one key but for exp(-5)
     np.testing.assert_allclose(near, np.log(17) / np.log(16), rtol=1e-3)
+
+
+FAR = np.array([0, 1, 2**20 + 1, 2**24 + 1, 2**26 + 3, 2**30 + 5, 2**31 - 2])
+
+
+def test_rope_turns_by_exact_angles_far_into_a_text(rng):
+    x = jnp.asarray(rng.normal(size=(1, len(FAR), 2, D)), jnp.float32)
+    turned = rope(base=500_000.0).rotate(x, jnp.asarray(FAR, jnp.int32)[None])
+    pairs = np.asarray(x[..., :3], complex) + 1j * np.asarray(x[..., 3:])
+    expected = pairs * np.exp(1j * (FAR[:, None, None] * 500_000.0 ** (-np.arange(3) / 3)))
+    np.testing.assert_allclose(turned[..., :3], expected.real, atol=1e-4)
+    np.testing.assert_allclose(turned[..., 3:], expected.imag, atol=1e-4)
+
+
+@pytest.mark.parametrize("odd_cosines", [False, True])
+def test_sinusoids_are_exact_far_into_a_text(odd_cosines):
+    table = spec("sinusoidal", {"odd_cosines": odd_cosines}).build_embedding(DIMS, nnx.Rngs(0))
+    made = np.asarray(table(jnp.zeros((1, len(FAR), 5)), jnp.asarray(FAR, jnp.int32)[None]))[0]
+    for n in range(5):
+        exponent = n if odd_cosines else n // 2 * 2
+        wave = (np.cos if n % 2 else np.sin)(FAR * 10_000.0 ** (-exponent / 5))
+        np.testing.assert_allclose(made[:, n], wave, atol=1e-4)

@@ -1,0 +1,30 @@
+"""Angles of positions, exact however far into a text: products in integers, which lose only whole turns."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+
+
+def turns(rates: Float[np.ndarray, "..."]) -> UInt32[np.ndarray, "... 2"]:
+    """Rates in radians per token as fractions of a turn, in units of 2^-32 and, for what is left, of 2^-48."""
+    fixed = np.round(np.asarray(rates, np.float64) / (2 * math.pi) % 1 * 2**48).astype(np.uint64)
+    return np.stack([fixed >> 16, fixed & 0xFFFF], -1).astype(np.uint32)
+
+
+def angles(position: Int[Array, "#B T"], turns: UInt32[Array, "N 2"]) -> Float[Array, "#B T N"]:
+    """position * rate in radians, from -pi to pi, off by at most 3e-5 rad at any position.
+
+    A product of float32 is off by .03 rad at 500k tokens, and by whole radians from 2^24 on.
+
+    Args:
+        position: in tokens.
+        turns: of `turns`.
+    """
+    position = position.astype(jnp.int32)[..., None]
+    unsigned = lambda x: x.astype(jnp.uint32)  # whose overflow drops whole turns
+    coarse, fine = turns[..., 0], turns[..., 1]
+    sum_of_turns = unsigned(position) * coarse + unsigned(position >> 16) * fine
+    sum_of_turns = sum_of_turns + (unsigned(position & 0xFFFF) * fine >> 16)
+    return sum_of_turns.astype(jnp.int32).astype(jnp.float32) * (2 * math.pi / 2**32)
