@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, dataclass_transform
+from typing import Any, ClassVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,15 @@ class Bias:
     Subclasses are decorated with `bias`. `__call__` takes scalar parameters (or vectors, for tables and small networks) in
     the fields and coordinates of any broadcastable shapes, and returns the bias in nats, finite for finite coordinates. It
     is built of exp, log, abs, min, max, where and arithmetic only, so that every kernel compiler accepts it.
+
+    A coordinate that is a position comes as float32, which rounds it from 2^24 on. A `Relative` bias has exact offsets there.
+
+    Class attributes:
+        splits_positions: whether positions come as pairs (high, low) that add up: `difference` of two pairs is exact, for a
+            formula that takes offsets and positions themselves. It then takes plain numbers, too.
     """
+
+    splits_positions: ClassVar[bool] = False
 
     def __call__(self, i: Coordinate, j: Coordinate) -> Array:
         """Bias between a query with coordinate `i` and a key with coordinate `j`, in nats."""
@@ -121,6 +129,11 @@ def shared() -> Any:
 def static(default: Any = dataclasses.MISSING) -> Any:
     """A field that is a hashable Python value, not an array."""
     return dataclasses.field(default=default, metadata={"static": True})
+
+
+def difference(i: tuple[Array, Array], j: tuple[Array, Array]) -> Array:
+    """The difference of two numbers that come as pairs (high, low): high from high, and low from low."""
+    return (i[0] - j[0]) + (i[1] - j[1])
 
 
 def sum_to(x: Array, like: Array) -> Array:

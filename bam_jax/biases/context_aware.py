@@ -7,19 +7,15 @@ spacing of 0.03 and the difference between neighbours would be lost.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bam_jax.biases.base import Bias, Range, bias, static
+from bam_jax.biases.base import Bias, Range, bias, difference, static
 from bam_jax.biases.prior import GeneralisedGaussian, capped_power, smooth_distance
 
 type Sum = tuple[Array, Array]
 
 
-def _difference(i: Sum, j: Sum) -> Array:
-    return (i[0] - j[0]) + (i[1] - j[1])
-
-
 def _difference_range(i: Range, j: Range) -> tuple[Array, Array]:
     """Smallest and largest difference of sums in two ranges."""
-    return _difference(i[0], j[1]), _difference(i[1], j[0])
+    return difference(i[0], j[1]), difference(i[1], j[0])
 
 
 def _distance_range(low: Array, high: Array) -> tuple[Array, Array]:
@@ -51,8 +47,8 @@ class Difference(Bias):
     symmetric: bool = static(False)
 
     def __call__(self, i: Sum, j: Sum) -> Array:
-        difference = _difference(i, j)
-        return -jnp.abs(difference) if self.symmetric else difference
+        apart = difference(i, j)
+        return -jnp.abs(apart) if self.symmetric else apart
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array]:
         """See `Bias.bounds`."""
@@ -77,7 +73,7 @@ class CABLE(Bias):
 
     def __call__(self, i: tuple[Array, Sum], j: Sum) -> Array:
         weight, total = i
-        return -weight * jnp.abs(_difference(total, j))
+        return -weight * jnp.abs(difference(total, j))
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
         """See `Bias.bounds`."""
@@ -98,7 +94,7 @@ class KCABLE(Bias):
 
     def __call__(self, i: tuple[Array, Sum], j: Sum) -> Array:
         weight, total = i
-        relative = weight * _difference(total, j)
+        relative = weight * difference(total, j)
         return -jnp.log(relative * relative + 1)
 
     def bounds(self, i: Range, j: Range) -> tuple[Array, Array] | None:
@@ -126,7 +122,7 @@ class ContextualGaussian(Bias):
     eps: float = static(1e-5)
 
     def __call__(self, i: Sum, j: Sum) -> Array:
-        return self._at(smooth_distance(_difference(i, j)))
+        return self._at(smooth_distance(difference(i, j)))
 
     def _at(self, distance: Array) -> Array:
         return -capped_power(self.log_scale, self.shape, distance + self.eps)

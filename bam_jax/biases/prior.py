@@ -3,14 +3,14 @@
 import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bam_jax.biases.base import Bias, Monotone, Relative, bias, shared, static, sum_to
+from bam_jax.biases.base import Bias, Coordinate, Monotone, Relative, bias, difference, shared, static, sum_to
 
 CAP = 9.0
 """Largest exponent of a power: a bias is never below -exp(CAP) = -8103 nats.
@@ -206,10 +206,13 @@ class FIRE(Bias):
     b1: Float[Array, " n"] = shared()
     c: Float[Array, ""] = shared()
     length: Float[Array, ""] = shared()
+    splits_positions: ClassVar[bool] = True
 
-    def __call__(self, i: Array, j: Array) -> Array:
+    def __call__(self, i: Coordinate, j: Coordinate) -> Array:
+        offset = difference(i, j) if isinstance(i, tuple) else i - j
+        i, j = (x[0] + x[1] if isinstance(x, tuple) else x for x in (i, j))
         psi = lambda x: jnp.log(self.c * x + 1)
-        progress = psi(jnp.abs(i - j)) / psi(jnp.maximum(self.length, jnp.maximum(i, j)))
+        progress = psi(jnp.abs(offset)) / psi(jnp.maximum(self.length, jnp.maximum(i, j)))
         total = self.b2 + jnp.zeros_like(progress)
         for n in range(self.w1.shape[-1]):
             total = total + self.w2[n] * jnp.maximum(self.w1[n] * progress + self.b1[n], 0)

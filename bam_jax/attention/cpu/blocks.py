@@ -17,7 +17,7 @@ from bam_jax.attention.cpu import repeated
 from bam_jax.attention.cpu.repeated import Counted
 from bam_jax.attention.logits import skipping, toeplitz
 from bam_jax.attention.logits.mask import visible
-from bam_jax.attention.logits.scoring import HIDDEN, Content, Scoring, bias_table, coordinate, sealed
+from bam_jax.attention.logits.scoring import HIDDEN, Content, Scoring, bias_table, compared_coordinates, sealed
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases.base import Bias, Coordinate
@@ -93,15 +93,11 @@ class Blocks:
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         length = q.shape[1]
-        bare = whole = skipping.padded(scoring, block_q, block_k)
-        if not decode:
-            own = lambda tokens: dataclasses.replace(tokens, coordinate=coordinate(tokens, dtype))
-            whole = dataclasses.replace(scoring, queries=own(scoring.queries), keys=own(scoring.keys))
-            whole = skipping.padded(whole, block_q, block_k)
-        walk = q, k, bare, tiling.skip, block_q, block_k
+        whole = skipping.padded(scoring, block_q, block_k)
+        walk = q, k, whole, tiling.skip, block_q, block_k
         counted = None
         if count and repeated.worthwhile(scoring, tiling.skip, length, q.shape[3], block_k):
-            counted, needed = repeated.counted(q, k, v, bare, skipping.needed(*walk, v), *walk[3:])
+            counted, needed = repeated.counted(q, k, v, whole, skipping.needed(*walk, v), *walk[3:])
             runs = Runs.of(jnp.broadcast_to(needed, (q.shape[2], *needed.shape[1:])))
         else:
             runs, _ = skipping.runs(*walk, v)
@@ -209,8 +205,7 @@ class Blocks:
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array]
     ) -> tuple[Float[Array, "B K G q s"], Float[Array, "B K G q s"], Float[Array, "B K G q s"]]:
         """The logits of the tile at block numbers (n, m), those before temperature and mask, and the scores of content."""
-        i, j = (coordinate(side.tokens, self.dtype) for side in (queries, keys))
-        operands = (self.scoring.bias, i, j)
+        operands = (self.scoring.bias, *self._coordinates(queries, keys))
         scores = self.content.scores(self.products(queries.q, keys.k))
         raw = scores + self._if_straight(at, self._bias_of_offsets, self._bias_of_pairs, *operands)
         logits = raw if queries.temperature is None else raw * queries.temperature[..., None]
@@ -231,8 +226,8 @@ class Blocks:
     def bias_cotangents(
         self, queries: QueryBlock, keys: KeyBlock, at: tuple[Array, Array], d_logits: Float[Array, "B K G q s"]
     ) -> tuple[Bias, Coordinate, Coordinate]:
-        """Cotangents of the bias's parameters and of both coordinates, summed over a tile."""
-        operands = (self.scoring.bias, queries.tokens.coordinate, keys.tokens.coordinate)
+        """Cotangents of the bias's parameters and of both sides' own coordinates, summed over a tile."""
+        operands = (self.scoring.bias, *self._coordinates(queries, keys))
 
         def through(formula: Callable, d_logits: Array, *operands: Any) -> tuple:
             bias, vjp = jax.vjp(formula, *operands)
@@ -240,7 +235,17 @@ class Blocks:
 
         by_offset = functools.partial(through, self._bias_of_offsets)
         by_pair = functools.partial(through, self._bias_of_pairs)
-        return self._if_straight(at, by_offset, by_pair, d_logits, *operands)
+        d_bias, *d_own = self._if_straight(at, by_offset, by_pair, d_logits, *operands)
+        # A coordinate that stands for the position has no cotangent.
+        d_i, d_j = (
+            None if side.tokens.coordinate is None else d for side, d in zip((queries, keys), d_own, strict=True)
+        )
+        return d_bias, d_i, d_j
+
+    def _coordinates(self, queries: QueryBlock, keys: KeyBlock) -> tuple[Coordinate, Coordinate]:
+        """The coordinates of a tile; positions count from those of its own queries."""
+        scoring = dataclasses.replace(self.scoring, queries=queries.tokens, keys=keys.tokens)
+        return compared_coordinates(scoring, self.dtype)
 
     def _if_straight(self, at: tuple[Array, Array], by_offset: Callable, by_pair: Callable, *operands: Any) -> Any:
         """`by_offset` of the operands where positions follow one another in both blocks of the tile, else `by_pair`."""

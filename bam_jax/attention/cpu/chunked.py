@@ -142,7 +142,6 @@ def _gradients(blocks: Blocks, residuals: Residuals, totals: tuple, of_queries: 
     d_parts = Differentiable(jax.tree.map(narrow, d_bias, parts.bias), None, None, None)
     if parts.temperature is not None:
         d_parts = d_parts._replace(temperature=sum_leading(blocks.join_scalars(d_temperature), parts.temperature))
-    # A coordinate that stands for the position has no cotangent.
     if parts.query_coordinate is not None:
         whole = jax.tree.map(lambda x, like: narrow(blocks.join(x), like), d_i, parts.query_coordinate)
         d_parts = d_parts._replace(query_coordinate=whole)

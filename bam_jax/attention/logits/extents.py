@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention.logits.mask import Limits
-from bam_jax.attention.logits.scoring import Scoring
+from bam_jax.attention.logits.scoring import Scoring, origin
 from bam_jax.attention.logits.tokens import EMPTY, Summary, Tokens
 from bam_jax.biases.base import Range
 
@@ -62,7 +62,7 @@ class Extents(NamedTuple):
         if scoring.temperature is not None:
             temperature = scoring.temperature.astype(dtype)
             norm = norm * jnp.abs(temperature[..., : q.shape[1]]).swapaxes(1, 2)
-        extents = _extents(summarize(scoring.queries, norm, block), scoring.queries, dtype, q.shape[2])
+        extents = _extents(summarize(scoring.queries, norm, block), scoring.queries, scoring, dtype, q.shape[2])
         # Empty slots are neutral.
         coldest = _cut(jnp.where(filled, temperature, jnp.inf), block).min((0, 3))
         hottest = _cut(jnp.where(filled, temperature, -jnp.inf), block).max((0, 3))
@@ -101,7 +101,7 @@ class Extents(NamedTuple):
             summary = dataclasses.replace(_merged(summary, -(-block // summary.block)), block=block)
         else:
             summary = summarize(keys, key_norms(k, v, dtype), block)
-        return _extents(summary, keys, dtype, q.shape[2])
+        return _extents(summary, keys, scoring, dtype, q.shape[2])
 
     @property
     def blocks(self) -> int:
@@ -211,13 +211,14 @@ def _by_extremes(smallest: Callable, largest: Callable, first: Summary, *others:
     return Summary(**low, **high, block=first.block)
 
 
-def _extents(summary: Summary, tokens: Tokens, dtype: jnp.dtype, heads: int) -> Extents:
+def _extents(summary: Summary, tokens: Tokens, scoring: Scoring, dtype: jnp.dtype, heads: int) -> Extents:
     """The extents in all rows of the batch, of blocks that are padded to whole ones."""
     first, last = summary.first.min(0), summary.last.max(0)
     # A block without tokens has infinities, whose differences are NaN. A token's own NaN stays: no bound leaves it out.
     shown = lambda x: jnp.where(last >= 0, x, 0)
     if tokens.coordinate is None:
-        coordinate: Range = shown(first.astype(dtype))[None], shown(last.astype(dtype))[None]
+        start = origin(scoring).min()
+        coordinate: Range = _outwards(*(shown(x - start)[None].astype(dtype) for x in (first, last)))
     else:
         coordinate = (
             jax.tree.map(lambda x: shown(x.min(0)), summary.lowest),
@@ -226,6 +227,12 @@ def _extents(summary: Summary, tokens: Tokens, dtype: jnp.dtype, heads: int) -> 
     numbers = lambda least: None if tokens.segment is None else _numbers(tokens.segment, least, summary.block)
     norm = jnp.repeat(summary.norm.max(0).astype(dtype), heads // summary.norm.shape[1], axis=0)
     return Extents((first, last), numbers(1), numbers(0), (summary.last >= 0).all(0), coordinate, norm)
+
+
+def _outwards(low: Array, high: Array) -> Range:
+    """A range of positions as numbers, which float32 may have rounded inwards from 2^24 on."""
+    spacing = lambda x: jnp.where(jnp.abs(x) < 2**24, 0, jnp.abs(x) * jnp.finfo(x.dtype).eps)
+    return low - spacing(low), high + spacing(high)
 
 
 def _numbers(x: Int[Array, "#B T"], least: int, block: int) -> Numbers:

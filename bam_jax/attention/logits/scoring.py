@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from bam_jax.attention.logits.mask import Mask, visible
 from bam_jax.attention.logits.tokens import Tokens
-from bam_jax.biases import Bias, Rows, Rowwise, Uniform, table
+from bam_jax.biases import Bias, Relative, Rows, Rowwise, Uniform, table
 from bam_jax.biases.base import Coordinate
 
 HIDDEN = -1e30
@@ -93,18 +93,43 @@ class Content:
         return d_scores * (1 - share * share)
 
 
-def coordinate(tokens: Tokens, dtype: jnp.dtype) -> Coordinate:
-    """The tokens' coordinate, [#B, #H, T]: their own, or the position as a number."""
-    if tokens.coordinate is None:
-        return tokens.position[:, None, :].astype(dtype)
-    return tokens.coordinate
+def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
+    """The position from which each row counts the positions that a bias compares.
+
+    Float32 has no odd number above 2^24. A bias of offsets alone counts from the row's first query, in integers, so that
+    offsets of its neighbours are exact wherever the text begins. No difference of two positions leaves int32.
+    """
+    position = scoring.queries.position
+    if scoring.queries.coordinate is None and scoring.keys.coordinate is None and isinstance(scoring.bias, Relative):
+        return position.min(1, keepdims=True)
+    return jnp.zeros((1, 1), position.dtype)
+
+
+def numbers(bias: Bias, position: Int[Array, "..."], dtype: jnp.dtype) -> Coordinate:
+    """Positions as the coordinates of a bias: one number each, or (high, low) for one that splits positions."""
+    if not bias.splits_positions:
+        return position.astype(dtype)
+    low = position & 0xFFF  # float32 holds either part of an int32 exactly
+    return (position - low).astype(dtype), low.astype(dtype)
+
+
+def compared_coordinates(scoring: Scoring, dtype: jnp.dtype) -> tuple[Coordinate, Coordinate]:
+    """What the bias compares, [#B, #H, T] and [#B, #H, S]: the tokens' own coordinates, or their positions as numbers."""
+    start = origin(scoring)
+
+    def own(tokens: Tokens) -> Coordinate:
+        if tokens.coordinate is not None:
+            return tokens.coordinate
+        return numbers(scoring.bias, (tokens.position - start)[:, None], dtype)
+
+    return own(scoring.queries), own(scoring.keys)
 
 
 def bias_table(scoring: Scoring, dtype: jnp.dtype) -> Float[Array, "#B #H T S"]:
     """The bias between all queries and keys, in `dtype`."""
     if isinstance(scoring.bias, Uniform):
         return jnp.zeros((1, 1, 1, 1), dtype)
-    return table(scoring.bias, coordinate(scoring.queries, dtype), coordinate(scoring.keys, dtype))
+    return table(scoring.bias, *compared_coordinates(scoring, dtype))
 
 
 def logits_table(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention.logits.mask import Limits
-from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, compared_coordinates, origin
 from bam_jax.attention.logits.tokens import EMPTY
 from bam_jax.biases import Bias, Uniform
 from bam_jax.biases.base import Coordinate, head_axes, sum_to
@@ -57,13 +57,18 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     else:  # a pad sees nothing: no key's document has the number -1
         segment_i, segment_j = vector(jnp.where(segment_i > 0, segment_i, -1)), vector(jnp.maximum(segment_j, 0))
     numbers = lambda tree: jax.tree.map(lambda x: x.astype(jnp.float32)[:, :, None, :], tree)
-    own = queries.coordinate
+    own, others = queries.coordinate, keys.coordinate
     filled = queries.position < EMPTY
+    start = origin(scoring)  # from which all positions count here, those of the limits too
+    if scoring.bias.splits_positions and own is None and others is None:
+        own, others = compared_coordinates(scoring, jnp.float32)
     # A causal query's own position is the highest of its limits, which `coordinates` takes; other queries must bring theirs.
-    if own is None and (not mask.causal or queries.sees_to is not None):
-        own = jnp.where(filled, queries.position, 0)[:, None]
-    limits = mask.limits(queries)
-    limits = limits._replace(highest=jnp.where(filled, limits.highest, -1))  # an empty slot sees nothing
+    elif own is None and (not mask.causal or queries.sees_to is not None):
+        own = jnp.where(filled, queries.position - start, 0)[:, None]
+    # No key lies below 0, so that a limit of -1 says the same as any below it, and the difference fits an int32.
+    limits = jax.tree.map(lambda x: jnp.clip(x, -1, EMPTY - 1) - start, mask.limits(queries))
+    limits = limits._replace(highest=jnp.where(filled, limits.highest, -EMPTY))  # an empty slot sees nothing
+    position = jnp.where(keys.position < EMPTY, keys.position - start, EMPTY)
     return (
         Queries(
             jax.tree.map(vector, limits),
@@ -71,7 +76,7 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
             numbers(own),
             None if scoring.temperature is None else numbers(scoring.temperature),
         ),
-        Keys(vector(keys.position), segment_j, numbers(keys.coordinate)),
+        Keys(vector(position), segment_j, numbers(others)),
     )
 
 

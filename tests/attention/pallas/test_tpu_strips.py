@@ -106,7 +106,7 @@ DOCUMENTS = ([[0, 1, 2, 3, 4, 0, 1, 2]], [[1, 1, 1, 1, 1, 2, 2, 2]])
 def test_kernels_take_them_exactly_where_they_are_right(positions, segments, taken):
     position = jnp.asarray(np.array(positions))
     tokens = Tokens(position, None if segments is None else jnp.asarray(segments))
-    tile = Tiling(block_q=4, block_k=4)
+    tile = Tiling(block_q=8, block_k=4)  # one block of queries: `chunked` counts positions from the first of a block
     inputs = jax.random.normal(jax.random.key(0), (3, 1, 8, H, 4))
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
