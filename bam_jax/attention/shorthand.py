@@ -95,8 +95,10 @@ def attend(
 
         out_i = sum_j softmax_j(temperature_i * (scale * q_i . k_j + bias(i, j))) v_j,   j visible from i
 
-    Without positions keys stand at 0, 1, ... S - 1 and queries are the last T of them. A `Scoring` says the same to
-    `attention`, and takes coordinates other than positions, such as CABLE's running sums.
+    Without positions keys stand at 0, 1, ... S - 1 and causal queries are the last T of them, as a cache has it. Fewer or more
+    queries than keys with causal=False may as well be a decoder's that reads an encoder's keys: there query_positions say
+    which, unless nothing depends on them. A `Scoring` says the same to `attention`, and takes coordinates other than
+    positions, such as CABLE's running sums.
 
     Args:
         q, k, v: as in `attention`, or without the batch axis.
@@ -104,7 +106,7 @@ def attend(
         causal, window, sink_tokens: see `Mask`.
         positions: of the keys, [S] or [B, S].
         segments: numbers of the keys' documents, from 1, ascending; 0 or less pads. A query sees its own document.
-        query_positions, query_segments: of the queries, [T] or [B, T]; None: the last T of the keys'.
+        query_positions, query_segments: of the queries, [T] or [B, T]; None: the last T of the keys', if causal or T = S.
         sees_from, sees_to: the lowest and the highest position that each query sees, [T] or [B, T]; see `Tokens`.
         sink_logits, temperature, scale, soft_cap: see `Scoring`.
         return_lse, backend, tiling: as in `attention`.
@@ -114,8 +116,8 @@ def attend(
         As `attention`, in q's shape.
 
     Raises:
-        ValueError: as in `attention`, or more queries than keys where nothing says at which positions or in which documents
-            they stand, or queries' documents without those of the keys.
+        ValueError: as in `attention`, or queries of which nothing says at which positions or in which documents they stand,
+            or queries' documents without those of the keys.
         TypeError: an unknown argument.
 
     >>> import jax.numpy as jnp
@@ -130,10 +132,16 @@ def attend(
     unbatched = q.ndim == 3
     if unbatched:
         q, k, v = q[None], k[None], v[None]
-    queries, keys = _sides(q.shape[1], k.shape[1], positions, segments, query_positions, query_segments)
+    bias = Uniform() if bias is None else _checked(bias)
+    length, slots = q.shape[1], k.shape[1]
+    if not causal and length != slots:
+        anywhere = isinstance(bias, Uniform) and all(x is None for x in (window, positions, sees_from, sees_to))
+        if anywhere and query_positions is None:
+            query_positions = jnp.arange(length, dtype=jnp.int32)  # any will do
+        _check_cross(length, slots, positions, segments, query_positions, query_segments)
+    queries, keys = _sides(length, slots, positions, segments, query_positions, query_segments)
     queries = dataclasses.replace(queries, sees_from=_in_rows(sees_from), sees_to=_in_rows(sees_to))
     mask = Mask(causal=causal, window=window, sink_tokens=sink_tokens)
-    bias = Uniform() if bias is None else _checked(bias)
     scoring = Scoring(bias, queries, keys, temperature, mask, None, scale, soft_cap, sink_logits)
     found = attention(q, k, v, scoring, backend=backend, tiling=tiling, return_lse=return_lse)
     return jax.tree.map(lambda x: x[0], found) if unbatched else found
@@ -228,6 +236,19 @@ def _sides(
     last = jax.tree.map(lambda x: x[:, slots - length :], keys)
     own = lambda x, otherwise: otherwise if x is None else jnp.atleast_2d(x)
     return Tokens(own(query_position, last.position), _documents(query_segment, last.segment)), keys
+
+
+def _check_cross(length: int, slots: int, position: Any, segment: Any, query_position: Any, query_segment: Any) -> None:
+    """Refuse queries that may be the last tokens of the keys' text, or tokens of another text: the two differ silently."""
+    both = f"attend: {length} queries of {slots} keys with causal=False"
+    if query_position is None:
+        last = f"jnp.arange({slots - length}, {slots})" if position is None else f"positions[..., -{length}:]"
+        as_last = f"query_positions={last} for the last {length} tokens of the keys' text, or " * (length < slots)
+        raise ValueError(
+            f"{both}: give {as_last}query_positions=jnp.arange({length}) for cross attention from its start"
+        )
+    if segment is not None and query_segment is None:
+        raise ValueError(f"{both} and segments=: give query_segments=, such as jnp.ones({length}, int)")
 
 
 def _documents(segment: Any, otherwise: Array | None = None) -> Array | None:

@@ -1,6 +1,7 @@
 """The one-line form: what it means by default, against jax.nn's function and the full form, and what it refuses."""
 
 import doctest
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,33 @@ def test_positions_and_a_temperature_are_those_of_the_full_form(qkv, rng):
     made = attend(q[:, :3], k, v, prior, positions=at, query_positions=of, temperature=temperature, causal=False)
     scoring = Scoring(prior, Tokens(of), Tokens(at[None]), temperature, Mask(causal=False))
     np.testing.assert_array_equal(made, attention(q[:, :3], k, v, scoring))
+
+
+@pytest.mark.parametrize("queries", [3, 16])
+def test_queries_without_a_mask_of_their_own_say_where_they_stand(qkv, queries):
+    """Those of a cache are the last tokens, those of a decoder that reads an encoder's keys are not."""
+    _, k, v = qkv
+    q = jnp.concatenate([k, k], 1)[:, :queries].repeat(H // k.shape[2], 2)
+    prior = biases.ALiBi(jnp.ones(H))
+    attend_to_all = functools.partial(attend, q, k, v, causal=False)
+    for options in ({"bias": prior}, {"window": 4}, {"sees_to": jnp.arange(queries)}, {"positions": jnp.arange(T)}):
+        with pytest.raises(ValueError, match=rf"query_positions=jnp.arange\({queries}\)") as caught:
+            attend_to_all(**options)
+        # The last tokens, in numbers, where there are so many keys.
+        assert (f"jnp.arange({T - queries}, {T})" in str(caught.value)) == (queries < T and "positions" not in options)
+    at = jnp.arange(queries)
+    whole = Scoring(prior, Tokens(at[None]), Tokens(jnp.arange(T)[None]), None, Mask(causal=False))
+    np.testing.assert_array_equal(attend_to_all(prior, query_positions=at), attention(q, k, v, whole))
+    with pytest.raises(ValueError, match="query_segments="):
+        attend_to_all(prior, query_positions=at, segments=jnp.ones(T, int))
+
+
+@pytest.mark.parametrize("queries", [3, 16])
+def test_where_nothing_depends_on_positions_nobody_must_say_them(qkv, queries):
+    _, k, v = qkv
+    q = jnp.concatenate([k, k], 1)[:, :queries].repeat(H // k.shape[2], 2)
+    for bias in (None, biases.Uniform()):
+        close(attend(q, k, v, bias, causal=False), jax.nn.dot_product_attention(q, k, v))
 
 
 @pytest.mark.parametrize("pad", [0, -1])
