@@ -73,6 +73,38 @@ def test_decoding_is_the_full_pass(backend, mask, row):
         np.testing.assert_allclose(out, full[:, t : t + 1], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("chunked", "bfloat16"), ("chunked", "float64"), ("rows", "float32"), ("reference", "float64")],
+)
+def test_decoding_and_its_gradient_under_64_bits(backend, dtype, x64):
+    """Indices are int64 by default there, and may meet some of int32."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, B, 6, 4, 8)).astype(dtype)
+    k, v = k[:, :, :2], v[:, :, :2]
+    prior = biases.GeneralisedGaussian(*(jnp.full(4, x, jnp.float32) for x in (0.5, -1.0, 0.3)))
+    at = lambda first, stop: Tokens(jnp.arange(first, stop)[None])
+
+    @jax.jit
+    def last_two(q, k, v, prior):
+        attend = lambda n, tokens, cache: attention(
+            q[:, n : n + 1], cache.k, cache.v, Scoring(prior, tokens, cache.tokens), backend=backend
+        )
+        cache = Cache.empty(k, at(0, 6), 6).append(k[:, :4], v[:, :4], at(0, 4))
+        outs = []
+        for n in (4, 5):
+            cache = cache.append(k[:, n : n + 1], v[:, n : n + 1], at(n, n + 1))
+            outs.append(attend(n, at(n, n + 1), cache))
+        return jnp.concatenate(outs, 1)
+
+    whole = lambda *x: attention(*x[:3], Scoring(x[3], at(0, 6), at(0, 6)), backend="reference")[:, 4:]
+    loss = lambda run: lambda *x: (run(*x).astype(float) ** 2).sum()
+    made, expected = (jax.value_and_grad(loss(run), range(4))(q, k, v, prior) for run in (last_two, whole))
+    tolerance = 0.1 if dtype == "bfloat16" else 1e-5
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(np.float64(a), np.float64(b), atol=tolerance, rtol=0.1), made, expected
+    )
+
+
 def test_rows_of_different_lengths_are_padded_on_the_left(row):
     q, k, v, _ = row
     prior = biases.GeneralisedGaussian(*jnp.linspace(-1, 1, 3 * H).reshape(3, H))
