@@ -65,8 +65,8 @@ LESS = (
 )
 """The options that take less memory."""
 
-LEAST = 2**30
-"""Bytes of address space without which libraries cannot be imported: OpenBLAS tries for ever, and others print tracebacks."""
+LEAST = 3 * 2**30
+"""Bytes of address space below which libraries fail in no orderly way: OpenBLAS tries for ever, and XLA's compiler aborts."""
 
 LONGEST = 1500
 """Characters of a message, at most: a name that is given may be as long as a command line."""
@@ -145,7 +145,7 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     """
     if isinstance(error, UserError):
         return 2, str(error)
-    if _is_lack_of_memory(error):
+    if is_lack_of_memory(error):
         return 2, f"not enough memory ({' '.join(str(error).split())[:160]}); {LESS}"
     if isinstance(error, OSError) and error.errno in FULL:
         path = error.filename2 or error.filename  # of a copy the second one is written
@@ -160,7 +160,8 @@ def ending(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
-def _is_lack_of_memory(error: BaseException) -> bool:
+def is_lack_of_memory(error: BaseException) -> bool:
+    """True for an error by which Python, the system, a library's loader or XLA reports that there is no memory left."""
     match error:
         case MemoryError():
             return True

@@ -28,7 +28,7 @@ from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
 from bam_jax.parallel import agreement, processes
 from bam_jax.system import files, jsonl, regular, strict_json
-from bam_jax.system.errors import Stopped, UserError
+from bam_jax.system.errors import Stopped, UserError, is_lack_of_memory
 from bam_jax.system.trees import flatten
 from bam_jax.training import sums, weights
 from bam_jax.training.metrics import read_metrics
@@ -312,6 +312,8 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
         *_, root = causes(error)
         if isinstance(root, UserError):  # of the loader, of whose data a sound checkpoint may be none
             raise root from error
+        if is_lack_of_memory(root):  # the checkpoint is sound
+            raise MemoryError(str(root)) from error
         why = f"{type(root).__name__}: {' '.join(str(root).split())[:160]}"
         raise UserError(f"checkpoint {path} cannot be read{changes}; {sums.REMEDY} ({why})") from error
 

@@ -110,6 +110,15 @@ def test_whatever_is_not_what_was_saved_is_named(run):
     checkpoint.restore_model(run)  # from the checkpoint before
 
 
+def test_a_lack_of_memory_is_not_blamed_on_the_checkpoint(run, monkeypatch):
+    def lack(*_):
+        raise ValueError("reading failed") from RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(checkpoint.ocp, "load_checkpointables", lack)
+    with pytest.raises(MemoryError, match="new thread"):
+        checkpoint.restore_model(run)
+
+
 def test_a_finished_run_is_verified_where_there_is_nothing_to_do(trained, run):
     loop.fit(trained[0], run, progress=False)
     for part in ("model", "optimizer", "data"):
