@@ -1,19 +1,22 @@
-"""Commands that ask for more memory than there is: a process with a limit on its address space says so in one line, status 2.
+"""Commands that have less memory than they want: a process with a limit on its address space says so in one line, status 2.
 
-Another refusal, such as one of an argument, is a failure: none of these commands is refused before it asks for the memory.
+Some ask for more than there is; another refusal, such as one of an argument, is a failure of theirs. Each command that writes
+runs with several limits as well: it ends well ("ended well") or with the line, without a traceback, and within ten minutes.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
-from endurance import commands, made
+from endurance import commands, made, writers
 from endurance.figures import Figure, Outcome
 
 LIMIT = 8 * 2**30
-"""Bytes of address space of a command; the threads and libraries of one that needs little take some 3 GiB of it."""
+"""Bytes of address space of a command that asks for too much; threads and libraries of one that needs little take some 3 GiB."""
+LIMITS = (1024, 3072, 4096, 6144)
+"""MiB of address space of a command that needs little."""
 LACK = "error: not enough memory ("
 """The beginning of the line."""
-CASES: dict[str, Callable[[Path, Path], tuple[str, list[str]]]] = {
+LARGE: dict[str, Callable[[Path, Path], tuple[str, list[str]]]] = {
     "a batch that is too large": lambda run, out: (
         "bam_jax.train",
         [made.configuration(out, batch=2**22), f"--workdir={out / 'new'}", "--no-progress"],
@@ -35,31 +38,42 @@ CASES: dict[str, Callable[[Path, Path], tuple[str, list[str]]]] = {
     ),
     "heads of too many keys": lambda run, out: ("bam_jax.heads", [f"--run={run}", f"--keys={2**30}", "--tokens=16"]),
 }
+CASES = [*LARGE, *((name, limit) for name in writers.WRITERS for limit in LIMITS)]
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
     """Starts so many commands; see `figures.Figure`."""
-    failures, said = [], {}
-    for number, name in enumerate(list(CASES)[:count]):
+    failures, said, well = [], {}, {}
+    for number, case in enumerate(CASES[seed * PART :][:count]):
         out = folder / f"{number}"
-        out.mkdir()
-        module, argv = CASES[name](made.common() / "run", out)
-        ended = commands.start(module, argv, limit=LIMIT)
-        wrong = commands.complaint(ended, (2,))
-        if not wrong and LACK not in ended.err:
-            wrong = f"refused for something else: {ended.err[:300]!r}"
+        if case in LARGE:
+            out.mkdir()
+            module, argv = LARGE[case](made.common() / "run", out)
+            ended = commands.start(module, argv, limit=LIMIT)
+            wrong = commands.complaint(ended, (2,))
+            if not wrong and LACK not in ended.err:
+                wrong = f"refused for something else: {ended.err[:300]!r}"
+            said[case] = ended.err.strip()
+        else:
+            name, limit = case
+            writer = writers.WRITERS[name]
+            writer.begin(out)
+            ended = commands.start(writer.module, writer.argv(out, writers.inputs()), limit=limit * 2**20)
+            wrong = commands.complaint(ended, (0, 1, 2) if name == "sweep" else (0, 2))
+            well[f"{name}, {limit} MiB"] = "yes" if ended.status == 0 else "no"
         if wrong:
-            failures.append(f"{name}: {wrong}")
-        said[name] = ended.err.strip()
-    return Outcome(len(said), failures, {"said": said})
+            failures.append(f"{case}: {wrong}")
+    groups = {"said": said, "ended_well": well}
+    return Outcome(len(said) + len(well), failures, {name: group for name, group in groups.items() if group})
 
 
+PART = 12
 FIGURE = Figure(
-    what=f"commands that need more than {LIMIT // 2**30} GiB where there is no more: one line that says so, status 2",
+    what="commands that may have less memory than they want: one line that says so, status 2, or what they are to do",
     unit="commands",
     wanted=len(CASES),
-    part=len(CASES),
+    part=PART,
     short=1,
-    minutes=5,
+    minutes=15,
     measure=measure,
 )
