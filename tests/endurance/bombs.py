@@ -1,7 +1,6 @@
 """Inputs that are larger than they should be: small files that inflate, lines of 100 MB, and a million files in a folder.
 
-They are read by `prepare`, to the first three million tokens, or are records of a run that `train` and `evaluate` go on with, in
-a process whose address space is limited. The command ends well, or in one line with status 2. It takes less than 1.25 GiB of
+They are read by `prepare`, to the first three million tokens, in a process whose address space is limited. It ends well, or in one line with status 2. It takes less than 1.25 GiB of
 memory at its peak, and less than ten minutes. The record has the ratio of text to file. A text may have 256 MiB, the command's
 own limit. Empty lines, of which none is a token, are a 64th of the others' text: they are all read. The rows of a column are one
 text, which the file has once.
@@ -19,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from endurance import commands, made
+from endurance import commands
 from endurance.figures import Figure, Outcome
 
 TEXT = 2**30
@@ -67,14 +66,6 @@ def _files(path: Path, total: int) -> int:
     return 5 * (total // 2**10)
 
 
-def _record(path: Path, total: int) -> int:
-    """Adds a line to the records of a run; its bytes."""
-    shutil.copytree(made.common() / "run", path.parent, dirs_exist_ok=True)
-    record = {"step": 3, "loss": 1.0, "seconds": 1.0, "eval": "none", "text": "a" * (total // 10)}
-    with path.open("a") as file:
-        return file.write(json.dumps(record) + "\n")
-
-
 def _column(path: Path, total: int, row: int) -> int:
     """Writes a column of such rows, eight at least, in one group; the bytes of its text."""
     rows = max(8, total // row)
@@ -102,8 +93,6 @@ BOMBS: dict[str, tuple[str, Callable[[Path, int], int]]] = {
         lambda path, total: _plain(path, [b'{"text": "', *_pieces(b"a word ", total // 10), b'"}\n']),
     ),
     "a million files": ("many", _files),
-    "one line of metrics": ("metrics.jsonl", _record),
-    "one line of results": ("results.jsonl", _record),
     "parquet, rows of 1 MiB": ("a.parquet", lambda path, total: _column(path, total, 2**20)),
     "parquet, rows of 32 MiB": ("a.parquet", lambda path, total: _column(path, total, 2**25)),
     "parquet, rows of 1 GiB": ("a.parquet", lambda path, total: _column(path, total, total)),
@@ -123,7 +112,8 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             source = place / name / file
             source.parent.mkdir()
             size = write(source, total)
-            ended, peak = _limited(*_command(source, place / "out"))
+            asked = ["--tokenizer=byte", f"--out={place / 'out'}", "--workers=0", "--max-tokens=3000000"]
+            ended, peak = _limited([f"--source={source}", *asked])
             wrong = commands.complaint(ended)
             if not wrong and peak > HELD:
                 wrong = f"it held {peak / 2**20:,.0f} MiB"
@@ -138,22 +128,10 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
     return Outcome(len(peaks), failures, {"peak_mib": peaks, "ratio": ratios, "refused": refused})
 
 
-def _command(source: Path, out: Path) -> tuple[str, list[str]]:
-    """The command that reads a file."""
-    if source.name == "metrics.jsonl":
-        config = made.configuration(made.common(), steps=4)
-        return "bam_jax.train", [config, f"--workdir={source.parent}", "--no-progress"]
-    if source.name == "results.jsonl":
-        asked = ["--eval=perplexity", "--lengths=8", "--tokens=32", "--no-progress"]
-        return "bam_jax.evaluate", [f"--run={source.parent}", *asked]
-    asked = ["--tokenizer=byte", f"--out={out}", "--workers=0", "--max-tokens=3000000"]
-    return "bam_jax.data.prepare", [f"--source={source}", *asked]
-
-
-def _limited(module: str, argv: list[str]) -> tuple[commands.Ended, int]:
-    """The end of a command with a limit on its address space, and its memory at the peak in bytes."""
+def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
+    """The end of `prepare` with a limit on its address space, and its memory at the peak in bytes."""
     # Linux counts what a process holds when it starts another to that one's peak: a small process stands between.
-    command = [sys.executable, "-S", "-c", _BETWEEN, *commands.limited(module, argv, LIMIT)]
+    command = [sys.executable, "-S", "-c", _BETWEEN, *commands.limited("bam_jax.data.prepare", argv, LIMIT)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=commands.PATIENCE)
     err, _, peak = ended.stderr.rstrip("\n").rpartition("\n")
     return commands.Ended(ended.returncode, ended.stdout, f"{err}\n" if err else ""), int(peak) * 1024
