@@ -1,9 +1,9 @@
 """Inputs that are larger than they should be: small files that inflate, lines of 100 MB, and a million files in a folder.
 
-They are read by `prepare`, to the first three million tokens, in a process whose address space is limited. It ends well, or in one line with status 2. It takes less than 1.25 GiB of
-memory at its peak, and less than ten minutes. The record has the ratio of text to file. A text may have 256 MiB, the command's
-own limit. Empty lines, of which none is a token, are a 64th of the others' text: they are all read. The rows of a column are one
-text, which the file has once.
+`prepare` reads each, to its first three million tokens, in a process whose address space is limited. It ends well, or in one
+line with status 2, within ten minutes, and takes less than 1.25 GiB of memory at its peak. The record has the ratio of text to
+file. A text may have 256 MiB, the command's own limit. Empty lines contain no token, so all of them are read; they are a 64th of
+the others' text. The rows of a column are one text, which the file contains once.
 """
 
 import gzip
