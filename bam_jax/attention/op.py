@@ -242,7 +242,7 @@ def attention(
     if reason is not None:
         name = "given" if isinstance(backend, Backend) else repr(backend)
         raise Unsupported(f"the attention backend {name} cannot do this: {reason}")
-    q, scoring = _fold_scale(q, scoring)
+    q, scoring = _fold_scale(q, _narrowed(scoring, jnp.promote_types(q.dtype, jnp.float32)))
     nothing = not (q.size and k.size)  # no rows, or rows that see nothing
     compute = _blind if nothing else functools.partial(_plain if chosen.plain else _compiled, chosen, tiling)
     whole = functools.partial(composed.attend, compute, whole_rows=chosen.rowwise or nothing)
@@ -265,6 +265,12 @@ def _plain(backend: Backend, tiling: Tiling, q: Array, k: Array, v: Array, scori
 def _named(out: Array, lse: Array) -> tuple[Array, Array]:
     """Both results under names: a policy of `jax.checkpoint` that saves them computes nothing of the forward pass again."""
     return checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+
+
+def _narrowed(scoring: Scoring, dtype: jnp.dtype) -> Scoring:
+    """The scoring with nothing wider than the logits, as parameters are in 64-bit mode unless their type is given."""
+    wider = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating) and jnp.promote_types(x, dtype) != dtype
+    return jax.tree.map(lambda x: x.astype(dtype) if wider(x) else x, scoring)
 
 
 def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:

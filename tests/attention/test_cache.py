@@ -81,7 +81,7 @@ def test_decoding_and_its_gradient_under_64_bits(backend, dtype, x64):
     """Indices are int64 by default there, and may meet some of int32."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, B, 6, 4, 8)).astype(dtype)
     k, v = k[:, :, :2], v[:, :, :2]
-    prior = biases.GeneralisedGaussian(*(jnp.full(4, x, jnp.float32) for x in (0.5, -1.0, 0.3)))
+    prior = biases.GeneralisedGaussian(*(jnp.full(4, x) for x in (0.5, -1.0, 0.3)))  # of float64
     at = lambda first, stop: Tokens(jnp.arange(first, stop)[None])
 
     @jax.jit

@@ -93,7 +93,7 @@ def counted(
     kinds = scoring.keys.kinds
     assert kinds is not None
     kind, filled = jnp.broadcast_arrays(kinds.of, scoring.keys.position < EMPTY)
-    rows, slots = jnp.arange(kind.shape[0])[:, None], jnp.arange(kind.shape[1])
+    rows, slots = jnp.arange(kind.shape[0])[:, None], jnp.arange(kind.shape[1], dtype=jnp.int32)
     in_block = jnp.zeros((kind.shape[0], flat.shape[1], kinds.count), jnp.float32)
     in_block = in_block.at[rows, slots // block_k, kind].add(filled.astype(jnp.float32))
     # Counts are whole numbers, exact in float32 up to 2^24 where the product is not rounded.

@@ -101,7 +101,7 @@ def origin(scoring: Scoring) -> Int[Array, "#B 1"]:
     """
     position = scoring.queries.position
     if scoring.queries.coordinate is None and scoring.keys.coordinate is None and isinstance(scoring.bias, Relative):
-        return position.min(1, keepdims=True)
+        return jnp.maximum(position.min(1, keepdims=True), 0)
     return jnp.zeros((1, 1), position.dtype)
 
 

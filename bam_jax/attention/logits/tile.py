@@ -65,8 +65,8 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     # A causal query's own position is the highest of its limits, which `coordinates` takes; other queries must bring theirs.
     elif own is None and (not mask.causal or queries.sees_to is not None):
         own = jnp.where(filled, queries.position - start, 0)[:, None]
-    # No key lies below 0, so that a limit of -1 says the same as any below it, and the difference fits an int32.
-    limits = jax.tree.map(lambda x: jnp.clip(x, -1, EMPTY - 1) - start, mask.limits(queries))
+    # The maximum keeps the difference an int32; it is a limit below all keys in any case.
+    limits = jax.tree.map(lambda x: jnp.maximum(x, start - EMPTY) - start, mask.limits(queries))
     limits = limits._replace(highest=jnp.where(filled, limits.highest, -EMPTY))  # an empty slot sees nothing
     position = jnp.where(keys.position < EMPTY, keys.position - start, EMPTY)
     return (
@@ -265,7 +265,7 @@ def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | N
 
     def both(bias: Bias, i: Coordinate, j: Coordinate, d: Array) -> tuple:
         value = jnp.broadcast_to(bias(i, j), d.shape)
-        return value, bias.cotangents(i, j, d)
+        return value, bias.cotangents(i, j, d.astype(value.dtype))  # wider in 64-bit mode, by a number of NumPy's
 
     try:
         traced = jax.make_jaxpr(both)(bias, i, j, d)
