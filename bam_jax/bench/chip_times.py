@@ -13,7 +13,8 @@ from bam_jax.bench import attention_speed, speed, workloads
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 from bam_jax.bench.chip_peaks import Ceilings
 from bam_jax.bench.contenders import OURS, PASSES, PreparedRun, preparers, tile_preparers
-from bam_jax.data import loader, tokenizers
+from bam_jax.data import loader
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import counts
 
 BACKWARD = 2.5
@@ -167,7 +168,8 @@ def time_step(file: Path, changes: Mapping[str, Any], ceilings: Ceilings, *, cal
     """
     config = configs.load(file, changes)
     contender = workloads.Contender(config)
-    with contextlib.closing(loader.batches(config, tokenizers.tokenizer(config.data.tokenizer))) as batches:
+    tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
+    with contextlib.closing(loader.batches(config, tokenizer)) as batches:
         work = workloads.training(contender, config.context, next(batches))
     taken = speed.race({"": work}, rounds=1, calls=calls)[""]
     seconds = sorted(taken.tolist())[len(taken) // 2]

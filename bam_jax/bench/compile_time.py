@@ -31,7 +31,7 @@ from jax.sharding import use_abstract_mesh
 from bam_jax import config as configs
 from bam_jax.bench.tpu_static import compile_for, mesh_for
 from bam_jax.config import Config
-from bam_jax.data import tokenizers
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.system.errors import UserError
 from bam_jax.training.step import define_training, make_step
 
@@ -54,7 +54,7 @@ def compile_once(config: Config, chip: str | None = None) -> Cost:
         config: the run's.
         chip: of `tpu_static.CHIPS`; None: this machine.
     """
-    vocab = config.model.vocab or tokenizers.tokenizer(config.data.tokenizer).padded
+    vocab = config.model.vocab or find_tokenizer(config.data.tokenizer, config.data.sources()).padded
     there: contextlib.AbstractContextManager = contextlib.nullcontext()
     if chip is not None:
         there = use_abstract_mesh(mesh_for(chip))

@@ -26,6 +26,7 @@ from bam_jax.config import Config, DataConfig
 from bam_jax.data import loader
 from bam_jax.data.prepared import manifest, shards
 from bam_jax.data.tokenizers import tokenizer
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.system.errors import UserError
 
 PARAMETERS = 95_963_904
@@ -73,7 +74,8 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
         fraction of the places that are no pads.
     """
     start = time.perf_counter()
-    with contextlib.closing(loader.batches(config, tokenizer(config.data.tokenizer))) as batches:
+    made = find_tokenizer(config.data.tokenizer, config.data.sources())
+    with contextlib.closing(loader.batches(config, made)) as batches:
         next(batches)
         opening = time.perf_counter() - start
         for _ in range(3 * config.data.workers):  # what was made while nobody waited does not count

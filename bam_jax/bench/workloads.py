@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.config import Config
-from bam_jax.data import tokenizers
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import generate, transformer
 from bam_jax.models.embedding import embed_texts
 from bam_jax.training import losses, optimizer
@@ -53,7 +53,7 @@ class Contender:
 
     def __init__(self, config: Config, backend: str = "auto"):
         self.config, self.backend = config, backend
-        self.vocab = config.model.vocab or tokenizers.tokenizer(config.data.tokenizer).padded
+        self.vocab = config.model.vocab or find_tokenizer(config.data.tokenizer, config.data.sources()).padded
 
         def build() -> transformer.Decoder:
             decoder = transformer.build(config, vocab=self.vocab, rngs=nnx.Rngs(config.seed))

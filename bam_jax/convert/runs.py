@@ -15,7 +15,7 @@ from flax import nnx, traverse_util
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.convert.base import Arrays, Layout, to_ours, to_theirs
-from bam_jax.data import tokenizers
+from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import transformer
 from bam_jax.system import files, strict_json
 from bam_jax.system.errors import UserError, shown
@@ -99,7 +99,7 @@ def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
     Raises:
         UserError: names or shapes do not fit the configuration, or the folder is not empty.
     """
-    tokenizer = tokenizers.tokenizer(config.data.tokenizer)
+    tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
     _, tree = transformer.split(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
     kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
     shapes = {name: value.shape for leaves in kinds.values() for name, value in leaves.items()}
