@@ -7,7 +7,7 @@ Paper:    appendix E.
 
 from bam_jax.evals.harness import Harness
 from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import BENCHMARKS, questions, ruler_overrides
+from bam_jax.experiments.paper_columns import BENCHMARKS, benchmark_files, questions, ruler_overrides
 from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
 
 VALUES = """
@@ -31,4 +31,6 @@ def get_experiment(scale: str) -> Experiment:
     columns = tuple(questions(label, Harness((LENGTH,), tasks=(TASKS[label],)), scale) for label in heads)
     rows = extended_rows(scale, overrides=ruler_overrides(scale))
     table = Table("Table 3: accuracy", columns, both_bases(values))
-    return paper("BAM, Table 3: MMLU and ARC", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)
+    fetches = benchmark_files("cais/mmlu"), benchmark_files("allenai/ai2_arc")
+    corpora = (FINEWEB,)
+    return paper("BAM, Table 3: MMLU and ARC", scale, rows, [table], corpora=corpora, fetches=fetches, notes=NOTES)

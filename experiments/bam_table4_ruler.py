@@ -6,7 +6,7 @@ Paper:    appendix F.1; 50 samples a cell.
 """
 
 from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import ESSAYS, ruler, ruler_overrides
+from bam_jax.experiments.paper_columns import ESSAY_FILES, ESSAYS, ruler, ruler_overrides
 from bam_jax.experiments.papers import FINEWEB, bam, both_bases, paper
 
 VALUES = {
@@ -53,4 +53,6 @@ def get_experiment(scale: str) -> Experiment:
         columns = tuple(ruler(*each, TASKS[title], scale) for each in zip(heads, LENGTHS, strict=True))
         tables.append(Table(f"Table 4, {title}: accuracy", columns, both_bases(values)))
     rows = [bam(method, scale, overrides=ruler_overrides(scale)) for method in tables[0].values]
-    return paper("BAM, Table 4: RULER at 120M", scale, rows, tables, corpora=(FINEWEB,), notes=NOTES)
+    return paper(
+        "BAM, Table 4: RULER at 120M", scale, rows, tables, corpora=(FINEWEB,), fetches=(ESSAY_FILES,), notes=NOTES
+    )

@@ -6,7 +6,7 @@ Paper:    appendix F.2; 50 samples a cell.
 """
 
 from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import ESSAYS, ruler, ruler_overrides
+from bam_jax.experiments.paper_columns import ESSAY_FILES, ESSAYS, ruler, ruler_overrides
 from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
 
 VALUES = {
@@ -75,4 +75,6 @@ def get_experiment(scale: str) -> Experiment:
         columns = tuple(ruler(head, int(head), TASKS[title], scale) for head in heads)
         tables.append(Table(f"Table 5, {title}: accuracy", columns, both_bases(values)))
     rows = extended_rows(scale, overrides=ruler_overrides(scale))
-    return paper("BAM, Table 5: RULER at 1.1B", scale, rows, tables, corpora=(FINEWEB,), notes=NOTES)
+    return paper(
+        "BAM, Table 5: RULER at 1.1B", scale, rows, tables, corpora=(FINEWEB,), fetches=(ESSAY_FILES,), notes=NOTES
+    )

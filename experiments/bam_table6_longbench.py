@@ -5,9 +5,10 @@ Then:     python -m bam_jax.tables experiments/bam_table6_longbench.py --scale=t
 Paper:    appendix G; texts of at most 131k tokens.
 """
 
+from bam_jax.data.tasks.benchmarks import LONGBENCH
 from bam_jax.evals.harness import Harness
 from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import BENCHMARKS, questions, ruler_overrides
+from bam_jax.experiments.paper_columns import BENCHMARKS, benchmark_files, questions, ruler_overrides
 from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
 
 VALUES = """
@@ -42,4 +43,6 @@ def get_experiment(scale: str) -> Experiment:
     columns = tuple(questions(head, evaluation, scale, shrink=SHRINK, unit=0.01) for head, evaluation in asked.items())
     rows = extended_rows(scale, overrides=ruler_overrides(scale))
     table = Table("Table 6: accuracy in percent", columns, both_bases(values))
-    return paper("BAM, Table 6: LongBench v2", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)
+    fetches = (benchmark_files(LONGBENCH),)
+    corpora = (FINEWEB,)
+    return paper("BAM, Table 6: LongBench v2", scale, rows, [table], corpora=corpora, fetches=fetches, notes=NOTES)

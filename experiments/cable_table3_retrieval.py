@@ -9,6 +9,7 @@ import dataclasses
 
 from bam_jax.experiments.experiment import Experiment, Table, printed
 from bam_jax.experiments.paper_encoders import (
+    MLDR_FILES,
     contrastive_row,
     encoder_preparations,
     masked_row,
@@ -51,4 +52,5 @@ def get_experiment(scale: str) -> Experiment:
         Table(WORDS, retrieval_columns(lengths, scale, "bm25"), {"CABLE": ()}),
     ]
     made = paper("CABLE, Table 3: retrieval of long documents", scale, rows, tables, notes=NOTES)
-    return dataclasses.replace(made, preparations=encoder_preparations(scale))
+    fetched = (MLDR_FILES,) if scale == "paper" else ()
+    return dataclasses.replace(made, preparations=(*fetched, *encoder_preparations(scale)))

@@ -152,12 +152,29 @@ class Preparation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Fetch:
+    """Files that only the user can provide, such as a benchmark: nothing here is downloaded.
+
+    Args:
+        makes: the file or folder that is there once they are fetched.
+        how: the command that fetches them, or what to put there.
+    """
+
+    makes: str
+    how: str
+
+    def command(self) -> str:
+        """The command that a person would type."""
+        return self.how
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """The return value of an experiment file's `get_experiment()`.
 
     Args:
         title: what it measures.
-        preparations: done in their order before the rows.
+        preparations: done in their order before the rows; files that the user fetches are looked for before all else.
         rows: the first is the main one: its heat map and its priors are drawn.
         expected: reported beside what was measured.
         notes: paragraphs about what the numbers do and do not say.
@@ -175,7 +192,7 @@ class Experiment:
     expected: tuple[Expected, ...] = ()
     notes: tuple[str, ...] = ()
     platform: str = "cpu"
-    preparations: tuple[Preparation, ...] = ()
+    preparations: tuple[Preparation | Fetch, ...] = ()
     tables: tuple[Table, ...] = ()
     shared: bool = False
     comparable: bool = True

@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tasks.benchmarks import INVENTED, TASKS
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import small
-from bam_jax.experiments.experiment import Column, Speed
+from bam_jax.experiments.experiment import Column, Fetch, Speed
 
 BAM_SHRINK = 8
 """Tokens of the paper to one token of the toy and small scales, beyond the context as within it."""
@@ -22,9 +23,21 @@ CABLE_SHRINK = 16
 ESSAYS = "corpora/essays"
 """Where the user has essays for RULER's haystacks; RULER's own are those of Paul Graham."""
 
+ESSAY_FILES = Fetch(ESSAYS, f"put essays into {ESSAYS} as .txt files (RULER takes Paul Graham's)")
+
 
 BENCHMARKS = "corpora/benchmarks"
 """Where the user has the benchmarks of questions."""
+
+
+def benchmark_files(dataset: str) -> Fetch:
+    """The files of a data set of questions.
+
+    Args:
+        dataset: its place on the Hugging Face hub, such as "cais/mmlu".
+    """
+    folder = f"{BENCHMARKS}/{dataset}"
+    return Fetch(folder, benchmarks.download(dataset, folder))
 
 
 def tokens(length: int, scale: str, shrink: int = BAM_SHRINK) -> int:

@@ -16,7 +16,7 @@ from bam_jax.evals.contrastive import Contrastive
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.retrieval import Retrieval
 from bam_jax.experiments import small
-from bam_jax.experiments.experiment import Column, Preparation, Row
+from bam_jax.experiments.experiment import Column, Fetch, Preparation, Row
 from bam_jax.experiments.paper_columns import tokens
 from bam_jax.experiments.papers import CABLE_METHODS
 
@@ -41,6 +41,11 @@ VOCABULARY = "corpora/bert-base-uncased"
 FINEWEB_EDU, MS_MARCO = "data/fineweb-edu-10bt-bert", "data/ms-marco"
 MLDR = "corpora/mldr/mldr-v1.0-en"
 """Where the user has MLDR's English files."""
+
+VOCABULARY_FILES = Fetch(VOCABULARY, f"hf download google-bert/bert-base-uncased vocab.txt --local-dir {VOCABULARY}")
+MLDR_FILES = Fetch(
+    MLDR, "hf download Shitao/MLDR --repo-type dataset --include 'mldr-v1.0-en/*' --local-dir corpora/mldr"
+)
 
 PROBLEM = "corpora/inverse-cloze"
 """The folder that `bam_jax.data.make_retrieval` makes."""
@@ -173,7 +178,7 @@ def retrieval_columns(lengths: Sequence[str], scale: str, scorer: str = "encoder
     return tuple(Column(length, retrieval(int(length), scale, scorer), unit=0.01) for length in lengths)
 
 
-def encoder_preparations(scale: str) -> tuple[Preparation, ...]:
+def encoder_preparations(scale: str) -> tuple[Preparation | Fetch, ...]:
     """The commands that make the data of both trainings and, at the toy and small scales, the problem itself.
 
     Args:
@@ -182,6 +187,7 @@ def encoder_preparations(scale: str) -> tuple[Preparation, ...]:
     prepare, bert = "bam_jax.data.prepare", f"--tokenizer=bert:{VOCABULARY}"
     if scale == "paper":
         return (
+            VOCABULARY_FILES,
             Preparation(prepare, ("--preset=fineweb-edu-10bt", bert, f"--out={FINEWEB_EDU}")),
             Preparation(prepare, ("--preset=ms-marco", bert, f"--out={MS_MARCO}")),
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from bam_jax.config import CONFIGS
 from bam_jax.experiments import small
-from bam_jax.experiments.experiment import Column, Experiment, Preparation, Row, Table, printed, tabled
+from bam_jax.experiments.experiment import Column, Experiment, Fetch, Preparation, Row, Table, printed, tabled
 from bam_jax.experiments.paper_columns import CABLE_SHRINK, perplexity, tokens
 
 _SINUSOIDAL = {"encoding": "sinusoidal", "encoding_options.odd_cosines": True}
@@ -254,6 +254,7 @@ def paper(
     tables: Sequence[Table],
     *,
     corpora: Sequence[str] = (),
+    fetches: Sequence[Fetch] = (),
     notes: Sequence[str] = (),
 ) -> Experiment:
     """The experiment of a table or figure.
@@ -264,6 +265,7 @@ def paper(
         rows: as `bam` and `cable` make them.
         tables: with the paper's own values.
         corpora: prepared before the rows at the paper's scale.
+        fetches: what the user provides for its evaluations, at the paper's scale.
         notes: what the numbers do not say.
 
     Raises:
@@ -274,7 +276,8 @@ def paper(
     made = tabled(title, rows, tables, notes=said, comparable=own, scale="" if own else scale)
     needed = corpora if own and any(row.train for row in made.rows) else ()
     preparations = [Preparation("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in needed]
-    return dataclasses.replace(made, platform="cpu" if scale == "toy" else "", preparations=tuple(preparations))
+    files = fetches if own else ()
+    return dataclasses.replace(made, platform="cpu" if scale == "toy" else "", preparations=(*files, *preparations))
 
 
 def cable_perplexities(

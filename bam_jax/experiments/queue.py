@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bam_jax.experiments.board import Board
-from bam_jax.experiments.experiment import Preparation
+from bam_jax.experiments.experiment import Fetch, Preparation
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import Slot
@@ -24,17 +24,20 @@ POLL = 0.5
 """Seconds between two looks at the running jobs."""
 
 
-def prepare(preparations: Sequence[Preparation]) -> None:
+def prepare(preparations: Sequence[Preparation | Fetch]) -> None:
     """Do an experiment's preparations, each in a process of its own.
 
     Args:
         preparations: in their order.
 
     Raises:
-        UserError: one failed; it said why.
+        UserError: one failed, whose own message is on stderr; or files are missing that the user fetches.
     """
+    for each in preparations:  # before what takes hours
+        if isinstance(each, Fetch) and not Path(each.makes).exists():
+            raise UserError(f"{each.makes} is missing; first: {each.how}")
     for each in preparations:
-        if each.makes and Path(each.makes).exists():
+        if isinstance(each, Fetch) or (each.makes and Path(each.makes).exists()):
             continue
         if subprocess.run([sys.executable, "-m", each.module, *each.arguments]).returncode:
             raise UserError(f"this failed: {each.command()}; mend it and start again")

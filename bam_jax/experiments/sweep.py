@@ -12,7 +12,7 @@ from typing import Any
 
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import costs, experiment, queue, record_file
-from bam_jax.experiments.experiment import Experiment, Preparation
+from bam_jax.experiments.experiment import Experiment, Fetch, Preparation
 from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.experiments.jobs import Job, jobs
 from bam_jax.experiments.recording import Recorder
@@ -101,7 +101,7 @@ class Sweep:
         return [*self.rows, *self.compared]
 
     @property
-    def preparations(self) -> list[Preparation]:
+    def preparations(self) -> list[Preparation | Fetch]:
         """The preparations of all experiments, equal ones once."""
         return list(dict.fromkeys(each for made in self.experiments for each in made.preparations))
 

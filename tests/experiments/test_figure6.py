@@ -22,7 +22,7 @@ def test_the_paper_scale_is_the_paper():
     made, found = planned("paper")
     rows = [f"{method}, {row}" for method in ENCODER_METHODS for row in ("masked", "early")]
     assert made.comparable and list(found) == rows
-    preparation, _ = made.preparations
+    _, preparation, _ = made.preparations
     assert "--tokenizer=bert:corpora/bert-base-uncased" in preparation.arguments
     for job in found.values():
         config = job.config

@@ -13,7 +13,7 @@ from bam_jax.data.tasks import benchmarks
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import experiment, jobs, paper_columns, papers, small, tables
 from bam_jax.experiments.entries import parse_number
-from bam_jax.experiments.experiment import DASH, SCALES, Column, Experiment, Row, Table, tabled
+from bam_jax.experiments.experiment import DASH, SCALES, Column, Experiment, Preparation, Row, Table, tabled
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
@@ -109,7 +109,7 @@ def test_the_paper_scale_is_the_paper(name):
     made = load(name, "paper")
     assert made.comparable and made.platform == ""
     assert bool(made.preparations) == bool(jobs.jobs(made)), "nothing is prepared for nothing"
-    prepared = {argument for each in made.preparations for argument in each.arguments}
+    prepared = {argument for each in made.preparations if isinstance(each, Preparation) for argument in each.arguments}
     for job in (each for root in jobs.jobs(made) for each in (root, *root.then)):
         config = job.config
         assert config.batch * config.context == (589_824 if name.startswith("bam") else 524_288)

@@ -11,7 +11,7 @@ import pytest
 
 from bam_jax import sweep, tables
 from bam_jax.experiments import jobs, queue
-from bam_jax.experiments.experiment import load
+from bam_jax.experiments.experiment import Fetch, Preparation, load
 from bam_jax.system import errors, jsonl, lock
 from bam_jax.system.errors import UserError
 
@@ -71,6 +71,17 @@ def test_a_failing_row_is_reported_and_stops_no_other(experiment, tmp_path, capf
     assert sweep.main([str(experiment), "--source=A text.", f"--runs={folder}", "--only=good-seed0"]) == 0
     assert "nothing to do" in capfd.readouterr().out
     assert (folder / "good-seed0" / "results.jsonl").read_text() == before
+
+
+def test_files_of_the_user_are_missed_before_a_long_preparation(tmp_path):
+    later = Preparation("timeit", ("-n1", "-r1", f"open({str(tmp_path / 'made')!r}, 'w')"))
+    needed = Fetch(str(tmp_path / "questions"), "hf download someone/questions")
+    with pytest.raises(UserError, match="questions is missing; first: hf download someone/questions"):
+        queue.prepare([later, needed])
+    assert not (tmp_path / "made").exists()
+    (tmp_path / "questions").mkdir()
+    queue.prepare([later, needed])
+    assert (tmp_path / "made").exists()
 
 
 def test_steps_come_before_the_rows_and_make_what_is_missing(tmp_path, capfd):

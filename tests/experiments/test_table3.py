@@ -8,7 +8,7 @@ import pytest
 from bam_jax.evals.retrieval import Retrieval
 from bam_jax.experiments import costs, experiment, jobs, paper_encoders
 from bam_jax.experiments.entries import parse_number
-from bam_jax.experiments.experiment import DASH, SCALES
+from bam_jax.experiments.experiment import DASH, SCALES, Preparation
 
 FILE = Path(__file__).parents[2] / "experiments" / "cable_table3_retrieval.py"
 
@@ -58,7 +58,8 @@ def test_the_paper_scale_says_what_it_costs():
     made = load("paper")
     text = costs.table("Table 3", jobs.jobs(made), "h100")
     assert text.startswith("Table 3: 10 runs") and "FLOP evaluating" in text
-    arguments = [argument for each in made.preparations for argument in each.arguments]
+    prepared = [each for each in made.preparations if isinstance(each, Preparation)]
+    arguments = [argument for each in prepared for argument in each.arguments]
     assert arguments.count(f"--tokenizer=bert:{paper_encoders.VOCABULARY}") == 2
     sources = {each.config.data.source for root in jobs.jobs(made) for each in (root, *root.then)}
     assert sources == {argument.removeprefix("--out=") for argument in arguments if argument.startswith("--out=")}

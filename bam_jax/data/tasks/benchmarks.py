@@ -182,10 +182,15 @@ def _find_files(folder: Path, subset: str, split: str, dataset: str) -> tuple[Pa
     raise _missing(f"{place}/{split}-*.parquet or {split}.jsonl", dataset, folder)
 
 
+def download(dataset: str, folder: str | Path) -> str:
+    """The command that fetches a data set from the Hugging Face hub into a folder."""
+    return f"hf download {dataset} --repo-type dataset --local-dir {folder}"
+
+
 def _missing(file: str, dataset: str, folder: Path) -> UserError:
     return UserError(
-        f"there is no {file} (records with {', '.join(COLUMNS[dataset])}); fetch it with `hf download {dataset} "
-        f"--repo-type dataset --local-dir {folder}`, or give --data={INVENTED}"
+        f"there is no {file} (records with {', '.join(COLUMNS[dataset])}); fetch it with "
+        f"`{download(dataset, folder)}`, or give --data={INVENTED}"
     )
 
 
