@@ -32,6 +32,11 @@ def naming_what_cannot_be_written(path: Path) -> Iterator[None]:
     _leave_out_closed_loops()
     try:
         yield
+    except TimeoutError as error:  # orbax waits for 20 minutes by the time of day
+        raise Unwritten(
+            f"checkpoint {path} was not written in time: the disk hangs, or the clock was set meanwhile; give the same command "
+            "again: it goes on from the checkpoint before"
+        ) from error
     except (OSError, ValueError) as error:  # a ValueError of tensorstore has the system's code in its text
         codes = [code for code in map(_system_code, causes(error)) if code is not None]
         if not codes:

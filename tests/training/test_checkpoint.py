@@ -13,7 +13,7 @@ import pytest
 from bam_jax import config as configs
 from bam_jax.models import transformer
 from bam_jax.system import jsonl
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import Unwritten, UserError
 from bam_jax.training import checkpoint, loop, run_folder, sums, write_errors
 from bam_jax.training.step import define_training
 
@@ -170,6 +170,13 @@ def test_the_state_may_be_donated_while_it_is_saved(tmp_path):
     restored = loaded(tmp_path, 2**20)
     assert restored.keys() == going.keys()
     np.testing.assert_array_equal(restored["model"]["x"], expected)
+
+
+def test_a_save_that_takes_too_long_is_one_line(tmp_path):
+    says = "checkpoints/1 was not written in time.*clock.*same command"
+    with pytest.raises(Unwritten, match=says):
+        with write_errors.naming_what_cannot_be_written(tmp_path / "checkpoints" / "1"):
+            raise TimeoutError("ChainedFuture completed 0/2 futures but timed out")  # as orbax does
 
 
 def held():
