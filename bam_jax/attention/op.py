@@ -269,8 +269,12 @@ def _named(out: Array, lse: Array) -> tuple[Array, Array]:
 
 def _narrowed(scoring: Scoring, dtype: jnp.dtype) -> Scoring:
     """The scoring with nothing wider than the logits, as parameters are in 64-bit mode unless their type is given."""
-    wider = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating) and jnp.promote_types(x, dtype) != dtype
-    return jax.tree.map(lambda x: x.astype(dtype) if wider(x) else x, scoring)
+
+    def narrowed(x: Array) -> Array:
+        own = jnp.result_type(x)
+        return x.astype(dtype) if jnp.issubdtype(own, jnp.floating) and jnp.promote_types(own, dtype) != dtype else x
+
+    return jax.tree.map(narrowed, scoring)
 
 
 def _fold_scale(q: Array, scoring: Scoring) -> tuple[Array, Scoring]:

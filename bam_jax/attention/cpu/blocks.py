@@ -239,9 +239,8 @@ class Blocks:
         by_pair = functools.partial(through, self._bias_of_pairs)
         d_bias, *d_own = self._if_straight(at, by_offset, by_pair, d_logits, *operands)
         # A coordinate that stands for the position has no cotangent.
-        d_i, d_j = (
-            None if side.tokens.coordinate is None else d for side, d in zip((queries, keys), d_own, strict=True)
-        )
+        sides = (queries.tokens, keys.tokens)
+        d_i, d_j = (None if side.coordinate is None else d for side, d in zip(sides, d_own, strict=True))
         return d_bias, d_i, d_j
 
     def _coordinates(self, queries: QueryBlock, keys: KeyBlock) -> tuple[Coordinate, Coordinate]:

@@ -61,7 +61,7 @@ def sides(scoring: Scoring) -> tuple[Queries, Keys]:
     filled = queries.position < EMPTY
     start = origin(scoring)  # from which all positions count here, those of the limits too
     if scoring.bias.splits_positions and own is None and others is None:
-        own, others = compared_coordinates(scoring, jnp.float32)
+        own, others = compared_coordinates(scoring, jnp.dtype(jnp.float32))
     # A causal query's own position is the highest of its limits, which `coordinates` takes; other queries must bring theirs.
     elif own is None and (not mask.causal or queries.sees_to is not None):
         own = jnp.where(filled, queries.position - start, 0)[:, None]
