@@ -130,7 +130,7 @@ def _step_of_weights(path: Path) -> int:
     """The step that a file of weights states; 0 if there is none."""
     try:
         regular.size(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
     library = import_extra("safetensors", path.name, "train")
     try:
