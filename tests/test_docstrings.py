@@ -1,12 +1,9 @@
 """Every public name says what it is, and every example in a docstring is true."""
 
-import ast
 import doctest
 import importlib
 import inspect
 import pkgutil
-import re
-from pathlib import Path
 
 import pytest
 
@@ -26,24 +23,6 @@ def own(holder, module):
         is_own = getattr(value, "__module__", None) == module.__name__
         if not name.startswith("_") and is_own and (inspect.isclass(value) or inspect.isfunction(value)):
             yield name, value
-
-
-def all_docstrings():
-    """Every docstring of the package, private ones too: where it stands, and its text."""
-    for path in sorted(Path(bam_jax.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    yield f"{path.name}: {getattr(node, 'name', 'module')}", text
-
-
-def test_docstrings_name_their_subject_first():
-    """The first line names a thing or an act; arguments are indented by four."""
-    for where, text in all_docstrings():
-        assert not re.match(r"(What|Whether|How|Of|That of|Those|Which)\b", text), f"{where} begins with {text[:30]!r}"
-        for indent, item in re.findall(r"^( *)Args:\n( +)\S", text, re.MULTILINE):
-            assert len(item) == len(indent) + 4, f"{where}: Args are indented by {len(item) - len(indent)}"
 
 
 @pytest.mark.parametrize("name", MODULES)

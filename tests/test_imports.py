@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import statistics
 import subprocess
 import sys
 from functools import cache
@@ -204,16 +203,6 @@ def test_public_imports_stay(name):
     module = importlib.import_module(f"bam_jax.{name}")
     for each in module.__all__:
         assert hasattr(module, each)
-
-
-def test_files_and_functions_are_short():
-    lengths = {path: path.read_text().count("\n") for path in PACKAGE.rglob("*.py")}
-    assert not {path: lines for path, lines in lengths.items() if lines > 350}
-    assert statistics.median(lengths.values()) < 130
-    for path in lengths:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                assert node.end_lineno - node.lineno < 70, f"{path.relative_to(ROOT)}: {node.name} is long"
 
 
 def loaded_by(imports):
