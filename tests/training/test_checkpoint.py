@@ -14,7 +14,7 @@ from bam_jax import config as configs
 from bam_jax.models import transformer
 from bam_jax.system import jsonl
 from bam_jax.system.errors import Unwritten, UserError
-from bam_jax.training import checkpoint, loop, run_folder, sums, write_errors
+from bam_jax.training import checkpoint, loop, metrics, run_folder, sums, write_errors
 from bam_jax.training.step import define_training
 
 
@@ -288,9 +288,10 @@ def test_checkpoints_elsewhere_are_neither_read_nor_removed(trained, run, tmp_pa
     before = listing(other)
     with pytest.raises(UserError, match=f"{place} is a link.*link the whole folder"):
         loop.fit(dataclasses.replace(trained[0], steps=6), run, longer=True)
-    if place == "checkpoints" or "4" in place.split("/"):
-        with pytest.raises(UserError, match=f"{place} is a link"):
-            checkpoint.restore_model(run)
+    if place in ("checkpoints", "checkpoints/4"):
+        for read in (checkpoint.restore_model, metrics.read_metrics, run_folder.latest_step):
+            with pytest.raises(UserError, match=f"{place} is a link"):
+                read(run)
     assert listing(other) == before
 
 
