@@ -32,6 +32,7 @@ NAMES = (
     "hostile",
     "kills",
     "interruptions",
+    "op",
 )
 """The figures, each of the module of its name."""
 

@@ -14,6 +14,7 @@ MARKS = {
     "interruptions": [pytest.mark.endurance],  # tests/parallel/test_processes.py has some of them
     "memory": [pytest.mark.full],
     "out_of_memory": [pytest.mark.full],
+    "op": [pytest.mark.full],  # tests/attention/test_parity.py has other cases
 }
 """Figures whose short form is long, too."""
 
