@@ -128,7 +128,8 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             expected.append(writer.left(disk / "out"))
             whole.append(made.contents(disk))
             more_pages, more_inodes = used(disk)
-            limits = [f"size={(pages + n) * PAGE}" for n in range(max(1, more_pages - pages))]
+            # a size of 0 is no limit
+            limits = [f"size={n * PAGE}" for n in range(max(1, pages), max(2, pages + 1, more_pages))]
             if number < 2:  # the others take as many files
                 limits += [f"nr_inodes={inodes + n}" for n in range(more_inodes - inodes)]
             places.append([(number, limit) for limit in random.Random(seed).sample(limits, len(limits))])

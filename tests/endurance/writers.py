@@ -12,6 +12,9 @@ from endurance import commands, flipped, made
 
 from bam_jax import sweep, train
 from bam_jax.convert import __main__ as convert
+from bam_jax.experiments.experiment_json import DESCRIPTION
+from bam_jax.experiments.sweep import Sweep
+from bam_jax.system import jsonl
 
 VARYING = {
     "seconds",
@@ -196,6 +199,8 @@ def inputs() -> Path:
     made.well(convert.main, ["--layout=bam", f"--run={given / 'decoder'}", f"--export={given / 'theirs'}"])
     (given / "tabled.py").write_text(TABLED.format(config=str(given / "decoder.py")))
     (given / "claims.py").write_text(CLAIMS)
-    for rows in (["--only=one-seed0"], ["--only=two-seed0"], []):  # the last finds nothing to do but to describe them
-        made.well(sweep.main, [str(given / "tabled.py"), f"--runs={given / 'runs'}", *rows])
+    table, runs = str(given / "tabled.py"), given / "runs"
+    for row in ("one-seed0", "two-seed0"):  # in this process; a sweep of both starts one for each
+        made.well(sweep.main, [table, f"--runs={runs}", f"--only={row}"])
+    (runs / DESCRIPTION).write_text(jsonl.document(Sweep.load([table], runs=runs).describe(), 2))
     return given
