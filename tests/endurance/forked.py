@@ -151,6 +151,7 @@ class Warm:
         self.process.stdin.close()
         self.process.kill()
         self.process.wait()
+        self.process.stdout.close()
 
 
 FROZEN = "import jax; jax.config.update('jax_persistent_cache_min_compile_time_secs', 1e9)\n"
