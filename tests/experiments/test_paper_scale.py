@@ -27,7 +27,7 @@ from bam_jax.evals.retrieval import Retrieval
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment, jobs, tables
 from bam_jax.experiments.entries import State
-from bam_jax.experiments.experiment import DASH
+from bam_jax.experiments.experiment import DASH, Preparation
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
@@ -252,7 +252,8 @@ def rehearsed(name):
     table = dataclasses.replace(table, columns=(tiny_column(column),), values={label: (value,)})
     contexts = {job.row.label: job.config.context for job in jobs.row_jobs(whole)}
     rows = [tiny_row(row, contexts[row.label]) for row in whole.rows]
-    made = experiment.tabled(whole.title, rows, [table], preparations=tuple(map(tiny_preparation, whole.preparations)))
+    commands = [each for each in whole.preparations if isinstance(each, Preparation)]  # `users_files` has the others
+    made = experiment.tabled(whole.title, rows, [table], preparations=tuple(map(tiny_preparation, commands)))
     return whole, dataclasses.replace(made, platform="cpu")
 
 
