@@ -35,7 +35,7 @@ from bam_jax.data.tokenizers.bpe_training import train_bpe
 
 SPARSE = 12 * 2**30
 LINE = 100 * 2**20
-PATIENCE = 60
+PATIENCE = 300
 """Seconds after which a command counts as one that waits."""
 SLOWER = 2.0
 """Seconds of the processor that a refusal may take more than the command on the unchanged run."""
@@ -286,7 +286,7 @@ def _measure(seed: int, count: int, folder: Path) -> Outcome:
         """The bytes that a command takes as a process."""
         with _Opened(files, folder, kind, place) as case:
             main, argv = case.argv(command)
-            given = ["timeout", str(10 * PATIENCE), sys.executable, "-m", main.__module__, *argv]
+            given = ["timeout", str(2 * PATIENCE), sys.executable, "-m", main.__module__, *argv]
             process = subprocess.Popen(
                 given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
