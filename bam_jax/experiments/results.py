@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -169,7 +170,7 @@ def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorde
     Raises:
         UserError: a file that cannot be read.
     """
-    begun = (path / run_folder.CONFIG).exists()
+    begun = os.path.lexists(path / run_folder.CONFIG)  # a link that leads nowhere is refused
     config = run_folder.read_config(path) if begun else None
     cells, stops = records.read_results(path)
     history: Sequence[Mapping[str, Any]] = read_metrics(path)

@@ -1,6 +1,7 @@
 """A static site of many runs: an index, a page an experiment, a page a run; one folder that needs no network."""
 
 import dataclasses
+import os
 import re
 import shlex
 from collections import defaultdict
@@ -171,7 +172,9 @@ def _read_runs(
     runs, configs = {}, {}
     for name, path in paths.items():
         with left_out.reading(str(path)):
-            config = run_folder.read_config(path) if (path / run_folder.CONFIG).exists() else recorded[name].config
+            config = (
+                run_folder.read_config(path) if os.path.lexists(path / run_folder.CONFIG) else recorded[name].config
+            )
             made_by = commands[name] if name in commands else run_page.training_commands(config, path)
             known = recorded[name] if name in recorded else None
             run = results.read_run(path, seed=config.seed, commands=made_by, recorded=known)

@@ -15,7 +15,7 @@ import pytest
 
 from bam_jax import config, encodings
 from bam_jax.evals.records import STOPPED
-from bam_jax.experiments import experiment, jobs
+from bam_jax.experiments import experiment, jobs, results
 from bam_jax.report import paper_figures, run_page, site
 from bam_jax.report.__main__ import main
 from bam_jax.report.progress import Status, read_progress
@@ -358,11 +358,20 @@ def test_a_page_that_cannot_be_made_is_left_out_and_no_page_leads_there(folder, 
     assert not any("paper_table1.html" in each.links for each in written.values())
 
 
-def test_a_site_of_nothing_that_can_be_read_is_one_line(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda path: path.write_text("{"), "is not JSON"),
+        (lambda path: (path.unlink(), path.symlink_to("nowhere")), "is a link"),
+    ],
+)
+def test_a_site_of_nothing_that_can_be_read_is_one_line(tmp_path, capsys, damage, says):
     write_run(tmp_path / "a", config.Config(), [])
-    (tmp_path / "a" / "config.json").write_text("{")
-    with pytest.raises(UserError, match=f"^left out: {tmp_path / 'a'}: .*config.json is not JSON"):
+    damage(tmp_path / "a" / "config.json")
+    with pytest.raises(UserError, match=f"^left out: {tmp_path / 'a'}: .*config.json {says}"):
         site.write(tmp_path, [], tmp_path / "report")
+    with pytest.raises(UserError, match=f"config.json {says}"):
+        results.read_run(tmp_path / "a")
     assert not (tmp_path / "report").exists() and not capsys.readouterr().err
 
 
