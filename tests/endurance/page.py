@@ -14,7 +14,7 @@ HEAD = "| | tried | failed | minutes | commit |\n| --- | ---: | ---: | ---: | --
 
 
 def table(records: Path = figures.RECORDS) -> str:
-    """A row for each figure; what was tried less often than is wanted, and what failed, is bold.
+    """A row for each figure; a figure of which parts are missing, and what failed, is bold.
 
     Args:
         records: the folder of the records.
@@ -23,7 +23,7 @@ def table(records: Path = figures.RECORDS) -> str:
     for name in figures.NAMES:
         figure, found = figures.find(name), list(jsonl.read(records / f"{name}.jsonl"))
         count, failed = (sum(record[field] for record in found) for field in ("count", "failures"))
-        tried = f"{count:,}" if count >= figure.wanted else f"**{count:,} of {figure.wanted:,}**"
+        tried = f"{count:,}" if len(found) >= figure.parts else f"**{count:,} of {figure.wanted:,}**"
         said = f"**{failed:,}**" if failed else "0"
         commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(record["commit"] for record in found)) or "-"
         minutes = f"{sum(record['seconds'] for record in found) / 60:,.0f}"
