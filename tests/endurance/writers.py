@@ -14,7 +14,7 @@ from bam_jax import sweep, train
 from bam_jax.convert import __main__ as convert
 from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.experiments.sweep import Sweep
-from bam_jax.system import jsonl
+from bam_jax.system import files, jsonl
 
 VARYING = {
     "seconds",
@@ -92,9 +92,13 @@ def trained(folder: Path) -> dict[str, str]:
     return {**records(folder), **{f"{run.name}: model": flipped.model(run) for run in runs}}
 
 
-def _but(*suffixes: str) -> Callable[[Path], Mapping[str, str]]:
-    """All files but those of other suffixes than these."""
-    return lambda out: {name: bits for name, bits in commands.snapshot(out).items() if name.endswith(suffixes)}
+def _files(out: Path) -> dict[str, str]:
+    """All files but the drafts that killed processes leave, which are removed a day later."""
+    return {name: bits for name, bits in commands.snapshot(out).items() if not name.endswith(files.DRAFT)}
+
+
+def _rankings(out: Path) -> dict[str, str]:
+    return {name: bits for name, bits in _files(out).items() if name.endswith((".run", ".npy"))}
 
 
 LENGTHS = ",".join(map(str, range(2, 17)))
@@ -106,7 +110,7 @@ WRITERS = {
             *(f"--source={given / 'text'}", f"--out={out / 'data'}", "--tokenizer=byte"),
             *("--shard-tokens=50000", "--workers=2"),
         ],
-        commands.snapshot,
+        _files,
     ),
     "train": Writer(
         "bam_jax.train",
@@ -132,12 +136,12 @@ WRITERS = {
             *(f"--run={given / 'encoder'}", f"--corpus={given / 'corpus.jsonl'}"),
             *(f"--queries={given / 'queries.jsonl'}", "--lengths=8,16", f"--out={out / 'ranked'}", QUIET),
         ],
-        _but(".run", ".npy"),
+        _rankings,
     ),
     "export": Writer(
         "bam_jax.convert",
         lambda out, given: [f"--run={given / 'decoder'}", f"--export={out / 'exported'}"],
-        commands.snapshot,
+        trained,
     ),
     "import": Writer(
         "bam_jax.convert",
@@ -146,23 +150,23 @@ WRITERS = {
         ],
         trained,
     ),
-    "report": Writer("bam_jax.report", lambda out, given: [str(out / "runs")], commands.snapshot, ("runs",)),
+    "report": Writer("bam_jax.report", lambda out, given: [str(out / "runs")], _files, ("runs",)),
     "tables": Writer(
         "bam_jax.tables",
         lambda out, given: [str(given / "tabled.py"), f"--runs={given / 'runs'}", f"--out={out / 'tables'}"],
-        commands.snapshot,
+        _files,
     ),
     "claims": Writer(
         "bam_jax.claims",
         lambda out, given: [
             *(str(given / "claims.py"), f"--runs={given / 'runs'}", "--scale=toy", f"--out={out / 'claims.md'}"),
         ],
-        commands.snapshot,
+        _files,
     ),
     "figures": Writer(
         "bam_jax.figures",
         lambda out, given: ["priors", f"--run={given / 'decoder'}", f"--out={out / 'priors'}"],
-        commands.snapshot,
+        _files,
     ),
 }
 
