@@ -270,9 +270,10 @@ def _named(out: Array, lse: Array) -> tuple[Array, Array]:
 def _narrowed(scoring: Scoring, dtype: jnp.dtype) -> Scoring:
     """The scoring with nothing wider than the logits, as parameters are in 64-bit mode unless their type is given."""
 
-    def narrowed(x: Array) -> Array:
+    def narrowed(x: Any) -> Any:
         own = jnp.result_type(x)
-        return x.astype(dtype) if jnp.issubdtype(own, jnp.floating) and jnp.promote_types(own, dtype) != dtype else x
+        wider = jnp.issubdtype(own, jnp.floating) and jnp.promote_types(own, dtype) != dtype
+        return jnp.asarray(x, dtype) if wider else x
 
     return jax.tree.map(narrowed, scoring)
 

@@ -470,3 +470,17 @@ def test_blocks_stay_within_the_rows_and_the_tile(q, keys):
     assert 1 <= block_q <= q[1]
     assert 1 <= block_k <= keys
     assert q[0] * q[2] * block_q * block_k <= max(2 * blocks._TILE, q[0] * q[2] * 32 * 32)
+
+
+@pytest.mark.parametrize("make", [float, np.float64, jnp.asarray], ids=["Python", "NumPy", "JAX"])
+def test_wide_numbers_of_any_kind_are_narrowed_beside_float32_rows(make, x64):
+    ones = lambda *shape: jnp.ones(shape, jnp.float32)
+    q = jax.random.normal(jax.random.key(0), (1, 5, 2, 4), jnp.float32)
+    fire = lambda number: biases.FIRE(ones(2, 3), ones(2), ones(3), ones(3), number(0.3), number(4.0))
+    tokens = Tokens(jnp.arange(5)[None])
+    made, expected = (
+        attention(q, q, q, Scoring(fire(number), tokens, tokens), backend="chunked", tiling=Tiling(block_k=2))
+        for number in (make, np.float32)
+    )
+    assert made.dtype == jnp.float32
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
