@@ -24,7 +24,6 @@ import jax
 import numpy as np
 
 from bam_jax import config
-from bam_jax.bench.machine import machine
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.experiment import Experiment
@@ -32,6 +31,7 @@ from bam_jax.experiments.slots import find_slots
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
+from bam_jax.system.machine import machine
 
 QUICKSTART: Experiment = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))["get_experiment"]()
 MARGINS = Path(__file__).with_name("quickstart_margins.json")

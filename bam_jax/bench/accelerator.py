@@ -47,9 +47,9 @@ import jax.numpy as jnp
 from bam_jax import config as configs
 from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
 from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
-from bam_jax.bench.machine import machine
 from bam_jax.system import files, lock
 from bam_jax.system.errors import Stopped, UserError
+from bam_jax.system.machine import machine
 from bam_jax.system.parent import end_with_parent
 
 COMMAND = "bam_jax.bench.accelerator"

@@ -46,9 +46,9 @@ import jax
 from bam_jax.attention import Tiling
 from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 from bam_jax.bench.contenders import PASSES, PreparedRun, preparers
-from bam_jax.bench.machine import machine
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.machine import machine
 
 # Seconds that the calls of one repetition take at least: clocks and dispatch have their noise.
 _SHORTEST = 0.02

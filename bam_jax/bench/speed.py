@@ -39,12 +39,12 @@ import numpy as np
 
 from bam_jax import config as configs
 from bam_jax.bench import records, torch_decoder, workloads
-from bam_jax.bench.machine import machine
 from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
 from bam_jax.system import files, git, jsonl
 from bam_jax.system.errors import UserError, nearest
+from bam_jax.system.machine import machine
 
 MEASURES = {
     **{"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s", "latency": "s"},

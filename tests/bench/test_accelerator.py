@@ -23,9 +23,9 @@ from bam_jax.bench.chip_plan import STAGES, Plan
 from bam_jax.bench.chip_problems import LAYOUTS, MASKS, draw, problems
 from bam_jax.bench.chip_run import Trial
 from bam_jax.bench.contenders import PASSES
-from bam_jax.bench.machine import machine
 from bam_jax.system import jsonl
 from bam_jax.system.errors import Stopped, UserError
+from bam_jax.system.machine import machine
 
 ROOT = Path(__file__).parents[2]
 ABOUT = {"machine": machine(), "short": True, "config": "configs/lm_120m.py"}

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.bench.machine import machine
 from bam_jax.system import git, jsonl
+from bam_jax.system.machine import machine
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "reliability"

@@ -23,7 +23,6 @@ from endurance.malformed_files import EXPERIMENT
 
 from bam_jax import config as configs
 from bam_jax import train
-from bam_jax.bench.machine import machine
 from bam_jax.data import prepare
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import SPLITS, read_manifest
@@ -37,6 +36,7 @@ from bam_jax.retrieval import embedding, ranked_folder
 from bam_jax.retrieval.results import Setting
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
+from bam_jax.system.machine import machine
 from bam_jax.training import checkpoint, loop, run_folder
 
 
