@@ -41,7 +41,7 @@ test-oldest: $(OLDEST)  ## what users import into their own models, and the comp
 	cd $(ROOT) && .venv-oldest/bin/python -m pytest -n auto tests/biases tests/encodings tests/attention
 
 test-compilers: $(COMPILERS)  ## the kernels through the compilers of TPUs and GPUs; neither is needed
-	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/bench/test_tpu_static.py tests/preflight/test_tpu.py
+	cd $(ROOT) && .venv-compilers/bin/python -m pytest -n auto tests/attention/pallas/test_tpu.py tests/attention/pallas/test_gpu.py tests/benchmarks/test_tpu_static.py tests/preflight/test_tpu.py
 
 test-hopper: $(INSTALLED)  ## the GPU kernels, interpreted thread by thread
 	$(RUN) -m pytest -n auto -m hopper

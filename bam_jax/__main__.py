@@ -20,18 +20,13 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the list: first what most people use, then what measures and checks."""
+    """Prints the list."""
     errors.Parser(prog="python -m bam_jax", description=__doc__).parse_args(argv)
     found = list(commands())
     width = max(len(name) for name, _ in found)
-    rare = ("bam_jax.bench.", "bam_jax.preflight.")
-    for title, some in (
-        ("commands, each with --help:", [each for each in found if not each[0].startswith(rare)]),
-        ("measurements:", [each for each in found if each[0].startswith(rare)]),
-    ):
-        print(title)
-        for name, said in some:
-            print(f"  python -m {name.ljust(width)}  {said}")
+    print("commands, each with --help:")
+    for name, said in found:
+        print(f"  python -m {name.ljust(width)}  {said}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ Paper:    section 5.2; its numbers are in the image alone. The text says that CA
 
 import functools
 
-from bam_jax.bench.speed import DECODED
 from bam_jax.experiments.experiment import Experiment, Table
 from bam_jax.experiments.paper_columns import CABLE_SHRINK, speed
 from bam_jax.experiments.papers import FINEWEB_EDU, cable, paper
+from benchmarks.speed import DECODED
 
 METHODS = ("Sinusoidal", "RoPE", "Kerple", "Fire", "T5-bias", "ALiBi", "CABLE", "Learnable")
 NOTES = (

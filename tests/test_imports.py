@@ -48,15 +48,13 @@ FLOORS = [
         "training": "config data data/sources data/tokenizers models parallel system",
     },
     {
-        "bench": "attention attention/logits attention/pallas biases config data data/prepared data/tokenizers encodings "
-        "models retrieval system training",
         "convert": "config data/tokenizers models system training",
         "evals": "attention config data data/sources data/tasks data/tokenizers models retrieval system training",
         "preflight": "config data/tokenizers models parallel system training",
     },
     {
         "analysis": "attention biases config data data/tokenizers encodings evals models render system theory training",
-        "experiments": "bench config data/sources data/tasks evals models system training",
+        "experiments": "config data/sources data/tasks evals models system training",
     },
     {
         "report": "analysis config evals experiments render system training",
@@ -160,6 +158,15 @@ def test_nothing_imports_a_command():
         for name in imported(path):
             file = (ROOT / name.replace(".", "/")).with_suffix(".py")
             assert not (file.exists() and is_command(file)), f"{path.relative_to(ROOT)} imports the command {name}"
+
+
+def test_the_package_imports_nothing_that_only_a_clone_has():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            beside = {name.partition(".")[0] for name in names} & {"benchmarks", "experiments", "tests"}
+            assert not beside, f"{path.relative_to(ROOT)} imports {beside}"
 
 
 def test_no_module_imports_itself_through_others():

@@ -46,10 +46,10 @@ class Row:
 
 
 class Speed(NamedTuple):
-    """The speed or memory of a model with random parameters: no evaluation of a run (`bam_jax.bench.speed`).
+    """The speed or memory of a model with random parameters: no evaluation of a run (`benchmarks.speed`).
 
     Args:
-        measure: a name in `bam_jax.bench.speed.MEASURES`, such as "inference".
+        measure: a name in `benchmarks.speed.MEASURES`, such as "inference".
         length: tokens.
     """
 

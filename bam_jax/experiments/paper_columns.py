@@ -140,7 +140,7 @@ def speed(
 
     Args:
         label: the column's head.
-        measure: a name in `bam_jax.bench.speed.MEASURES`.
+        measure: a name in `benchmarks.speed.MEASURES`.
         length: tokens, the paper's.
         scale: "toy", "small" or "paper".
         shrink: tokens of the paper to one of the toy scale.

@@ -100,11 +100,13 @@ def _stop(number: int, frame: object) -> NoReturn:
 def _start(
     job: Job | Comparison, place: Slot, named: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts the process of a job, which loads the experiments again and finds the job by its name."""
-    command = [sys.executable, "-m", "bam_jax.sweep", *named, f"--runs={folder}", f"--only={job.name}"]
-    command.append(f"--parent={os.getpid()}")
-    if place.core is not None and not isinstance(job, Comparison):
-        command.append(f"--core={place.core}")
+    """Starts the process of a job, which loads the experiments again and finds the job by its name, or that of a benchmark."""
+    if isinstance(job, Comparison):
+        command = job.command(folder)
+    else:
+        command = ["bam_jax.sweep", *named, f"--runs={folder}", f"--only={job.name}"]
+        command += [] if place.core is None else [f"--core={place.core}"]
+    command = [sys.executable, "-m", *command, f"--parent={os.getpid()}"]
     alone = {**environment, **place.environment}
     with open(_log(job, folder), "ab", opener=regular.opener) as file:
         return subprocess.Popen(command, env=alone, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
@@ -124,7 +126,7 @@ def _ending(job: Job | Comparison, folder: Path, status: int) -> str:
 
 
 def work_alone(
-    job: Job | Comparison, folder: Path, recorder: Recorder, *, core: int | None = None, parent: int | None = None
+    job: Job, folder: Path, recorder: Recorder, *, core: int | None = None, parent: int | None = None
 ) -> None:
     """Do one job in this process.
 
@@ -136,13 +138,10 @@ def work_alone(
         parent: the process that started this one and with which it ends; None: none of a sweep.
 
     Raises:
-        UserError, errors.Stopped: see `Recorder.work` and `Comparison.work`.
+        UserError, errors.Stopped: see `Recorder.work`.
     """
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     if parent is not None:
         end_with_parent(parent)
-    if isinstance(job, Job):
-        recorder.work(job, folder)
-    else:
-        job.work(folder)
+    recorder.work(job, folder)

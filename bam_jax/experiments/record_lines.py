@@ -38,7 +38,7 @@ class Header(TypedDict):
 
 
 class Machine(TypedDict):
-    """The machine on which a run was trained, as `bench.machine` describes it."""
+    """The machine on which a run was trained, as `system.machine` describes it."""
 
     device: Line
     processor: Line

@@ -1,4 +1,4 @@
-"""The jobs of tables about speed: models measured side by side, in one process that has the machine to itself."""
+"""The jobs of tables about speed: a benchmark measures models side by side, and has the machine to itself."""
 
 import dataclasses
 import hashlib
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax import config
-from bam_jax.bench import speed
-from bam_jax.bench.records import read_speeds
 from bam_jax.config import Config
 from bam_jax.evals.records import RESULTS
 from bam_jax.experiments.experiment import Experiment, Row, Table
+from bam_jax.experiments.speed_records import read_speeds
+
+BENCHMARK = "benchmarks.speed"
+"""The command that measures models side by side."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,23 +33,16 @@ class Comparison:
     contenders: tuple[Mapping[str, Any], ...]
     cells: tuple[tuple[str, int], ...]
 
-    def work(self, folder: Path) -> None:
-        """Measures what is missing, in this process.
+    def command(self, folder: Path) -> list[str]:
+        """The command that measures what is missing, a module and its arguments; it is part of a clone, not of the package.
 
         Args:
             folder: of the runs.
-
-        Raises:
-            UserError: a bad configuration.
         """
-        speed.measure_cells(speed.enter(self.config, self.contenders), self.cells, folder / self.name / RESULTS)
-
-    def commands(self, folder: Path) -> list[list[str]]:
-        """The command that a person would type instead, a module and its arguments."""
         models = [f"--contender={shlex.join(config.arguments(changes))}" for changes in self.contenders]
         cells = ",".join(f"{measure}:{length}" for measure, length in self.cells)
         out = f"--out={folder / self.name / RESULTS}"
-        return [["bam_jax.bench.speed", f"--config={self.config}", *models, f"--cells={cells}", out]]
+        return [BENCHMARK, f"--config={self.config}", *models, f"--cells={cells}", out]
 
     def cost(self) -> float:
         """About how many seconds all of it takes on one core: nearly all of it is compiling."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import os
 import shlex
 import sys
@@ -17,7 +18,7 @@ from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.experiments.jobs import Job, jobs
 from bam_jax.experiments.recording import Recorder
 from bam_jax.experiments.slots import find_slots, share_slots
-from bam_jax.experiments.speed_jobs import Comparison, comparisons
+from bam_jax.experiments.speed_jobs import BENCHMARK, Comparison, comparisons
 from bam_jax.system import files, jsonl, lock, regular
 from bam_jax.system.errors import UserError, nearest
 
@@ -105,16 +106,16 @@ class Sweep:
         """The preparations of all experiments, equal ones once."""
         return list(dict.fromkeys(each for made in self.experiments for each in made.preparations))
 
-    def job(self, name: str) -> Job | Comparison:
-        """The job of that name.
+    def job(self, name: str) -> Job:
+        """The job that trains a run of that name.
 
         Raises:
             UserError: there is none.
         """
-        for job in self.jobs:
+        for job in self.rows:
             if job.name == name:
                 return job
-        raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.jobs], '--print')}")
+        raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.rows], '--print')}")
 
     def describe_costs(self, chip: str | None, utilisation: float) -> str:
         """Runs, tokens, operations and hours, in lines; where records are kept, what they lack too.
@@ -141,8 +142,10 @@ class Sweep:
 
     def commands(self) -> list[str]:
         """A command for each job that is not recorded yet, to be run anywhere once the preparations are made."""
-        command = ["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]
-        return [shlex.join([*command, f"--only={job.name}"]) for job in self.find_unrecorded()]
+        own = ["bam_jax.sweep", *self.named, f"--runs={self.folder}"]
+        todo = self.find_unrecorded()
+        commands = [[*own, f"--only={job.name}"] if isinstance(job, Job) else job.command(self.folder) for job in todo]
+        return [shlex.join(["python", "-m", *command]) for command in commands]
 
     def describe(self) -> dict[str, Any]:
         """The description of an experiment with a folder of its own, which its report needs beside the runs' files."""
@@ -183,8 +186,11 @@ class Sweep:
             The jobs that failed.
 
         Raises:
-            UserError: a preparation failed, or the folder has the runs of another experiment, or of a sweep at work.
+            UserError: a preparation failed, the folder has the runs of another experiment, or of a sweep at work, or models are
+                to be compared in speed outside a clone.
         """
+        if self.compared and importlib.util.find_spec(BENCHMARK.partition(".")[0]) is None:
+            raise UserError(f"speed is measured by {BENCHMARK}, which is not installed; start in a clone of bam_jax")
         with contextlib.ExitStack() as ends:
             busy = f"another sweep works in {self.folder}; wait for it, or give another --runs"
             try:

@@ -23,9 +23,9 @@ from endurance.figures import Figure, Outcome
 
 from bam_jax import claims, evaluate, figures, generate, heads, retrieve, sweep, tables, train
 from bam_jax.analysis.figures import NAMES as DRAWN
-from bam_jax.bench import retrieval_speed
 from bam_jax.convert import __main__ as convert
 from bam_jax.report import __main__ as report
+from benchmarks import retrieval_speed
 
 TRAP = b"""
 import pathlib

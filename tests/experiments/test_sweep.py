@@ -1,5 +1,6 @@
 """A sweep runs what is missing, in processes of their own, and goes on after a failure."""
 
+import importlib.util
 import json
 import shlex
 import subprocess
@@ -160,6 +161,12 @@ def get_experiment(scale):
 """
 
 
+def test_speed_is_compared_in_a_clone(paper, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="benchmarks.speed, which is not installed; start in a clone"):
+        sweep.main([str(paper), f"--runs={tmp_path / 'runs'}"])
+
+
 @pytest.fixture
 def paper(tmp_path):
     """An experiment of a paper's tables, whose only step fails."""
@@ -175,11 +182,11 @@ def test_printed_commands_do_all_of_it_and_the_tables_find_it(paper, tmp_path, c
     said = capsys.readouterr()
     assert "first: python -m timeit" in said.err and not folder.exists()
     lines = said.out.splitlines()
-    assert len(lines) == 2, "a row with what goes on from it, and all rows side by side"
-    for line in lines:
-        python, dash, module, *arguments = shlex.split(line)
-        assert (python, dash, module) == ("python", "-m", "bam_jax.sweep") and "--scale=toy" in arguments
-        assert sweep.main(arguments) == 0
+    rows, compared = map(shlex.split, lines)  # a row with what goes on from it, and all rows side by side
+    assert rows[:3] == ["python", "-m", "bam_jax.sweep"] and "--scale=toy" in rows
+    assert compared[:3] == ["python", "-m", "benchmarks.speed"]
+    for command in (rows, compared):
+        subprocess.run([sys.executable, *command[1:]], check=True)
     capsys.readouterr()
     tables.main([str(paper), f"--runs={folder}"])
     assert "6 of 6 cells measured" in capsys.readouterr().out

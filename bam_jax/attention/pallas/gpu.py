@@ -7,7 +7,7 @@ keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
 and the same bits in each run (docs/accelerator.md). Biases of many parameters (T5, FIRE) spill registers in the gradients of the
-query side: right, and slow; see `bench.gpu_static`.
+query side: right, and slow; see `benchmarks.gpu_static`.
 """
 
 import functools

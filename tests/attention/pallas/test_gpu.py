@@ -14,9 +14,9 @@ from flax import nnx
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op
 from bam_jax.attention.pallas import gpu
-from bam_jax.bench import gpu_static
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import transformer
+from benchmarks import gpu_static
 
 B, T, H, K, D = 2, 200, 2, 1, 48
 HAVE_COMPILER = importlib.util.find_spec("jax_cuda13_plugin") is not None

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from bam_jax import biases
 from bam_jax.attention import EMPTY, Cache, Mask, Scoring, Tiling, Tokens, Unsupported, attention, op
 from bam_jax.attention.pallas import tpu_grid
-from bam_jax.bench.tpu_static import CHIPS, compile_for
+from benchmarks.tpu_static import CHIPS, compile_for
 
 H, K = 4, 2
 vector = lambda *n: jnp.linspace(0.1, 1.0, H * int(np.prod(n))).reshape(H, *n)

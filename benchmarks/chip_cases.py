@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
-from bam_jax.bench.attention_speed import REFUSALS, first_line
-from bam_jax.bench.records import Machine
+from bam_jax.experiments.speed_records import Machine
 from bam_jax.system import git, jsonl, strict_json
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.fields import Count, Line, Seconds
+from benchmarks.attention_speed import REFUSALS, first_line
 
 RECORDS = "records.jsonl"
 """The file of the records in the folder."""

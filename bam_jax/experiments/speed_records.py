@@ -51,7 +51,7 @@ def read_speeds(path: Path) -> list[dict[str, Any]]:
     """Read the lines of a comparison of speeds.
 
     Args:
-        path: JSON lines, written by `bench.speed`.
+        path: JSON lines, written by `benchmarks.speed`.
 
     Raises:
         UserError: a line is no such record; the message names the file and the line.

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.bench import chip_parity, chip_peaks, chip_problems, chip_times
-from bam_jax.bench.attention_shapes import AttentionShape
-from bam_jax.bench.chip_cases import Case
-from bam_jax.bench.chip_peaks import Ceilings
-from bam_jax.bench.chip_run import Trial
-from bam_jax.bench.chip_scales import Scale
-from bam_jax.bench.contenders import OURS, PASSES
 from bam_jax.system.errors import UserError
+from benchmarks import chip_parity, chip_peaks, chip_problems, chip_times
+from benchmarks.attention_shapes import AttentionShape
+from benchmarks.chip_cases import Case
+from benchmarks.chip_peaks import Ceilings
+from benchmarks.chip_run import Trial
+from benchmarks.chip_scales import Scale
+from benchmarks.contenders import OURS, PASSES
 
 CEILINGS = "ceilings"
 """The stage that comes first in any case: shares are of what it measures, where no data sheet is known."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.bench import chip_peaks
-from bam_jax.bench.chip_parity import SUMMED, TOLERANCE, limit_of
-from bam_jax.bench.chip_peaks import Ceilings
 from bam_jax.system import files
+from benchmarks import chip_peaks
+from benchmarks.chip_parity import SUMMED, TOLERANCE, limit_of
+from benchmarks.chip_peaks import Ceilings
 
 WORTH = 0.03
 """The share of a time that another tile must save to be kept: less is within what two runs differ."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax import config as configs
-from bam_jax.bench.chip_peaks import Ceilings
-from bam_jax.bench.chip_times import operations_per_token
 from bam_jax.training.metrics import read_metrics
 from bam_jax.training.run_folder import latest_step
+from benchmarks.chip_peaks import Ceilings
+from benchmarks.chip_times import operations_per_token
 
 LOSS_TOLERANCE = 1e-2
 """The largest difference of two losses of one step, as a share: products in bfloat16 beside some in float32.

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from bam_jax.bench.loader_speed import NEED, main, make_up, measure
-from bam_jax.bench.workloads import Contender
 from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data import prepare
 from bam_jax.data.prepared import shards
 from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.system.errors import UserError
+from benchmarks.loader_speed import NEED, main, make_up, measure
+from benchmarks.workloads import Contender
 
 
 def test_made_up_documents_are_a_prepared_folder(tmp_path):

@@ -1,4 +1,4 @@
-"""The workloads of `bench.speed`: reading a text, embedding it, training, decoding; and the memory of a backward pass."""
+"""The workloads of `benchmarks.speed`: reading a text, embedding it, training, decoding; and the memory of a backward pass."""
 
 import dataclasses
 import functools

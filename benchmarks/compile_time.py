@@ -1,6 +1,6 @@
 """Time the compiler on a training step: layers of a pattern beside as many equal layers of each of its places.
 
-    python -m bam_jax.bench.compile_time --config=configs/lm_120m.py --config.model.layers=48 --config.model.vocab=32768 \\
+    python -m benchmarks.compile_time --config=configs/lm_120m.py --config.model.layers=48 --config.model.vocab=32768 \\
         --config.ssmax=off --pattern=rope:window=128/rope:window=128/rope:window=128/nope --pattern=rope/rope/rope/bam
 
 Tracing is part of it; nothing runs, and no parameter is drawn. Seconds are those of the processor, all threads
@@ -29,11 +29,11 @@ import jax.numpy as jnp
 from jax.sharding import use_abstract_mesh
 
 from bam_jax import config as configs
-from bam_jax.bench.tpu_static import compile_for, mesh_for
 from bam_jax.config import Config
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.system.errors import UserError
 from bam_jax.training.step import define_training, make_step
+from benchmarks.tpu_static import compile_for, mesh_for
 
 ROUNDS = 5
 """Turns of all models."""
@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments or configurations.
     """
-    parser = errors.Parser(prog="python -m bam_jax.bench.compile_time", description=__doc__)
+    parser = errors.Parser(prog="python -m benchmarks.compile_time", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--pattern", action="append", required=True, help="of encodings; again for each")
     parser.add_argument("--chip", help="a TPU that need not be there: v5e, v5p or v6e (this machine)")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bam_jax.attention import Tiling
-from bam_jax.bench.attention_shapes import BIASES
-from bam_jax.bench.chip_problems import MASKS
-from bam_jax.bench.contenders import PASSES
+from benchmarks.attention_shapes import BIASES
+from benchmarks.chip_problems import MASKS
+from benchmarks.contenders import PASSES
 
 VOCABULARY = 32768
 """Entries, as the Mistral tokenizer has them, whose files are not needed: the text comes in bytes."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bam_jax import config as configs
-from bam_jax.bench import compile_time
-from bam_jax.bench.compile_time import Cost
 from bam_jax.system.errors import UserError
+from benchmarks import compile_time
+from benchmarks.compile_time import Cost
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.py"
 SMALL = {"model.layers": 4, "model.width": 16, "model.hidden": 16, "model.scan": True, "batch": 2, "ssmax": "off"}

@@ -16,16 +16,16 @@ import pytest
 
 from bam_jax.attention import BACKENDS, Tiling
 from bam_jax.attention.logits import measured_tiles
-from bam_jax.bench import accelerator, chip_cases, chip_page, chip_parity, chip_scales, chip_times
-from bam_jax.bench.attention_shapes import BIASES, AttentionShape
-from bam_jax.bench.chip_cases import Case
-from bam_jax.bench.chip_plan import STAGES, Plan
-from bam_jax.bench.chip_problems import LAYOUTS, MASKS, draw, problems
-from bam_jax.bench.chip_run import Trial
-from bam_jax.bench.contenders import PASSES
 from bam_jax.system import jsonl
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.machine import machine
+from benchmarks import accelerator, chip_cases, chip_page, chip_parity, chip_scales, chip_times
+from benchmarks.attention_shapes import BIASES, AttentionShape
+from benchmarks.chip_cases import Case
+from benchmarks.chip_plan import STAGES, Plan
+from benchmarks.chip_problems import LAYOUTS, MASKS, draw, problems
+from benchmarks.chip_run import Trial
+from benchmarks.contenders import PASSES
 
 ROOT = Path(__file__).parents[2]
 ABOUT = {"machine": machine(), "short": True, "config": "configs/lm_120m.py"}
@@ -369,7 +369,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 @pytest.mark.full
 def test_the_short_command_from_end_to_end(tmp_path):
-    command = [sys.executable, "-m", "bam_jax.bench.accelerator", "--short", f"--out={tmp_path}"]
+    command = [sys.executable, "-m", "benchmarks.accelerator", "--short", f"--out={tmp_path}"]
     ended = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads((tmp_path / "accelerator.json").read_text())

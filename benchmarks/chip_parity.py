@@ -16,8 +16,8 @@ import numpy as np
 
 from bam_jax.attention import BACKENDS, Tiling, attention
 from bam_jax.attention.logits.scoring import HIDDEN, Differentiable
-from bam_jax.bench.chip_problems import Inputs, Problem, draw, floating
 from bam_jax.system.errors import UserError
+from benchmarks.chip_problems import Inputs, Problem, draw, floating
 
 TOLERANCE = {
     # Weights, gradients of logits and results are rounded to 8 bits, an error of up to 2^-9 each: .0025 on a CPU. What is

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bam_jax.attention import EMPTY, Mask, Scoring, Tokens
-from bam_jax.bench.attention_shapes import BIASES, AttentionShape
+from benchmarks.attention_shapes import BIASES, AttentionShape
 
 BATCH, HEADS, KEY_HEADS = 2, 4, 2
 

@@ -7,15 +7,15 @@ import sys
 
 import pytest
 
-from bam_jax.bench import tpu_static
 from bam_jax.system import errors
+from benchmarks import tpu_static
 
 
 def test_the_report_has_a_row_for_each_kernel(tmp_path):
     pytest.importorskip("libtpu")
     file = tmp_path / "static.json"
     # A process of its own: libtpu takes the folder of its schedules when it is loaded.
-    command = [sys.executable, "-m", "bam_jax.bench.tpu_static", "--chips=v5e", "--biases=uniform,ggd", "--length=256"]
+    command = [sys.executable, "-m", "benchmarks.tpu_static", "--chips=v5e", "--biases=uniform,ggd", "--length=256"]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     done = subprocess.run([*command, f"--json={file}"], env=environment, capture_output=True, text=True, check=True)
     records = json.loads(file.read_text())["records"]

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from bam_jax.bench.workloads import Contender, Workload, micro_batch
 from bam_jax.biases import alibi_slopes
 from bam_jax.config import Config
 from bam_jax.system.errors import UserError
 from bam_jax.training import optimizer
+from benchmarks.workloads import Contender, Workload, micro_batch
 
 BACKEND = "torch"
 """The name of its contenders' backend."""

@@ -1,4 +1,4 @@
-"""The contenders of `bench.attention_speed`: the operands of a shape of attention, and everything that computes it."""
+"""The contenders of `benchmarks.attention_speed`: the operands of a shape of attention, and everything that computes it."""
 
 import dataclasses
 import functools
@@ -16,8 +16,8 @@ from bam_jax import biases
 from bam_jax.attention import BACKENDS, Cache, Scoring, Tiling, Tokens, attention
 from bam_jax.attention.logits.mask import visible
 from bam_jax.attention.logits.scoring import HIDDEN, bias_table
-from bam_jax.bench.attention_shapes import BIASES, AttentionShape
 from bam_jax.system.extras import import_extra
+from benchmarks.attention_shapes import BIASES, AttentionShape
 
 PASSES = ("forward", "forward+backward")
 OURS = {"tpu": ("pallas_tpu", "chunked"), "gpu": ("pallas_gpu", "rows"), "cpu": ("chunked",)}

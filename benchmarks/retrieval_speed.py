@@ -1,6 +1,6 @@
 """Time retrieval over made-up documents of MLDR's lengths, and compute from it what all of MLDR would take.
 
-    python -m bam_jax.bench.retrieval_speed --run=runs/encoder --documents=20000 --length=512 --out=runs/speed
+    python -m benchmarks.retrieval_speed --run=runs/encoder --documents=20000 --length=512 --out=runs/speed
 
 Documents have 3,308 words on average, log-normal. They, the queries and the embeddings stay in --out, so that a killed command
 goes on; it then says no rates, which only a command from the beginning can.
@@ -115,7 +115,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments, no run, or a length that the model cannot have.
     """
-    parser = errors.Parser(prog="python -m bam_jax.bench.retrieval_speed", description=__doc__)
+    parser = errors.Parser(prog="python -m benchmarks.retrieval_speed", description=__doc__)
     parser.add_argument("--run", type=files.local_path, required=True, help="the folder of a trained run")
     parser.add_argument("--out", type=files.local_path, required=True, help="the folder to write")
     for name, default in (("documents", 20_000), ("queries", 100), ("length", 512)):

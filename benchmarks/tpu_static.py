@@ -1,6 +1,6 @@
 """Count what the TPU compiler makes of the attention kernels, without a TPU.
 
-    python -m bam_jax.bench.tpu_static --chips=v5e,v6e --biases=uniform,ggd [--encoder]
+    python -m benchmarks.tpu_static --chips=v5e,v6e --biases=uniform,ggd [--encoder]
 
 For each chip and bias it prints, kernel by kernel, the bundles of instructions that one tile takes (every branch once, and no
 transfers: compare kernels of one shape with each other, and do not call them cycles), registers spilled to memory among them,
@@ -8,11 +8,11 @@ and the memory that forward and backward take beside their operands. Needs libtp
 `--encoder` queries see both sides of rows that end in pads; in decoders, the default, they see what comes before them.
 
 Where tokamax is installed (the extra `bench`), its splash attention stands beside them, causal, without a bias, in tiles of
-the same size; its backward pass is one kernel for all gradients. Measured so: experiments/tpu_static.json and
-experiments/tpu_static_encoder.json, made by
+the same size; its backward pass is one kernel for all gradients. Measured so: benchmarks/records/tpu_static.json and
+benchmarks/records/tpu_static_encoder.json, made by
 
-    python -m bam_jax.bench.tpu_static --json=experiments/tpu_static.json
-    python -m bam_jax.bench.tpu_static --encoder --biases=uniform,alibi,ggd,cable --json=experiments/tpu_static_encoder.json
+    python -m benchmarks.tpu_static --json=benchmarks/records/tpu_static.json
+    python -m benchmarks.tpu_static --encoder --biases=uniform,alibi,ggd,cable --json=benchmarks/records/tpu_static_encoder.json
 """
 
 from bam_jax.system import errors
@@ -207,7 +207,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: no such chip or bias.
     """
-    parser = errors.Parser(prog="python -m bam_jax.bench.tpu_static", description=__doc__)
+    parser = errors.Parser(prog="python -m benchmarks.tpu_static", description=__doc__)
     parser.add_argument("--chips", default=",".join(CHIPS), help="of " + ", ".join(CHIPS))
     parser.add_argument("--biases", default=",".join(BIASES), help="of " + ", ".join(BIASES))
     parser.add_argument("--length", type=int, default=Shape.length, help="tokens of a row (4096)")
@@ -216,7 +216,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--json", type=files.local_path, help="a file for the records")
     given = parser.parse_args(argv)
     if given.json is not None:
-        files.keep_other(given.json, "python -m bam_jax.bench.tpu_static")
+        files.keep_other(given.json, "python -m benchmarks.tpu_static")
     for name in given.biases.split(","):
         if name not in BIASES:
             raise errors.UserError(f"no bias {name!r} here: {errors.nearest(name, BIASES)}")
@@ -242,7 +242,7 @@ def main(argv: Sequence[str]) -> None:
                     records.append(record)
     if given.json is not None:
         about = {
-            "command": f"python -m bam_jax.bench.tpu_static {shlex.join(argv)}",
+            "command": f"python -m benchmarks.tpu_static {shlex.join(argv)}",
             "versions": {name: version(name) for name in ("jax", "jaxlib", "libtpu", *beside)},
         }
         given.json.write_text(json.dumps({**about, "records": records}, indent=1) + "\n")

@@ -10,12 +10,12 @@ import pytest
 
 from bam_jax import config
 from bam_jax.attention import op
-from bam_jax.bench import speed, torch_decoder, workloads
-from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config, ModelConfig
 from bam_jax.encodings import ENCODINGS, context_aware
 from bam_jax.models import embedding, generate, transformer
 from bam_jax.system.errors import UserError
+from benchmarks import speed, torch_decoder, workloads
+from benchmarks.workloads import Contender, Workload
 
 FILE = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
 ENCODER = (

@@ -1,10 +1,10 @@
 """Try a chip for the first time: is attention right on it, how fast is it, does a training run and go on after a kill.
 
-    python -m bam_jax.bench.accelerator --out=runs/chip                     # all of it; a stopped one goes on
-    python -m bam_jax.bench.accelerator --out=runs/chip --minutes=9         # stops between two cases, with exit code 75
-    python -m bam_jax.bench.accelerator --out=runs/chip --stages=parity,times --cases='causal|2048 tokens'
-    python -m bam_jax.bench.accelerator --out=runs/chip --workers=8         # of a GPU's stages that time nothing, at once
-    python -m bam_jax.bench.accelerator --out=runs/short --short            # tiny sizes, about a minute, on any machine
+    python -m benchmarks.accelerator --out=runs/chip                     # all of it; a stopped one goes on
+    python -m benchmarks.accelerator --out=runs/chip --minutes=9         # stops between two cases, with exit code 75
+    python -m benchmarks.accelerator --out=runs/chip --stages=parity,times --cases='causal|2048 tokens'
+    python -m benchmarks.accelerator --out=runs/chip --workers=8         # of a GPU's stages that time nothing, at once
+    python -m benchmarks.accelerator --out=runs/short --short            # tiny sizes, about a minute, on any machine
 
 Stages, in this order:
 
@@ -45,14 +45,14 @@ import jax
 import jax.numpy as jnp
 
 from bam_jax import config as configs
-from bam_jax.bench import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
-from bam_jax.bench.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 from bam_jax.system import files, lock
 from bam_jax.system.errors import Stopped, UserError
 from bam_jax.system.machine import machine
 from bam_jax.system.parent import end_with_parent
+from benchmarks import chip_cases, chip_page, chip_peaks, chip_plan, chip_scales
+from benchmarks.chip_plan import CEILINGS, STAGES, TRAINING, UNTIMED, Plan
 
-COMMAND = "bam_jax.bench.accelerator"
+COMMAND = "benchmarks.accelerator"
 
 
 def main(argv: Sequence[str]) -> int:

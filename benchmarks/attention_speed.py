@@ -1,6 +1,6 @@
 """Time attention with a bias, side by side with what else computes it.
 
-    python -m bam_jax.bench.attention_speed --bias=ggd --lengths=512,2048,8192 --out=speed.json
+    python -m benchmarks.attention_speed --bias=ggd --lengths=512,2048,8192 --out=speed.json
 
 Every contender runs once in each repetition, one after another, so that a machine that slows down slows all of them, each
 after a call that is not timed; times are medians. Ratios are to this package's attention, "ours", on the first backend that runs
@@ -14,15 +14,15 @@ elements; rows are causal. `--decode` lengths are for one query at the end of so
     tokamax, + bias        the same of `tokamax.dot_product_attention`; needs the extra `bench`
     FlexAttention          PyTorch's, with the same generalised Gaussian and gradients to its parameters; needs torch and a GPU
 
-Measured on two CPU cores: experiments/attention_speed_cpu.json, attention_speed_cpu_skip.json and
+Measured on two CPU cores: benchmarks/records/attention_speed_cpu.json, attention_speed_cpu_skip.json and
 attention_speed_cpu_decode.json, made by the lines below. In the last one a step of decoding behind 131,072 tokens takes 2 ms;
 attention that looks at every key to leave out most of them takes 50, and with all of them 146.
 
-    python -m bam_jax.bench.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3 \\
+    python -m benchmarks.attention_speed --lengths=4096,8192 --decode= --skip=exact --only=ours,dense --repetitions=3 \\
         --memory=14
-    python -m bam_jax.bench.attention_speed --bias=alibi --slope=0.0625 --heads=1 --lengths=32768 --decode= --only=ours \\
+    python -m benchmarks.attention_speed --bias=alibi --slope=0.0625 --heads=1 --lengths=32768 --decode= --only=ours \\
         --repetitions=3 --memory=14
-    python -m bam_jax.bench.attention_speed --bias=alibi --slope=0.0625 --lengths= --decode=131072 --only=ours,dense \\
+    python -m benchmarks.attention_speed --bias=alibi --slope=0.0625 --lengths= --decode=131072 --only=ours,dense \\
         --repetitions=9
 """
 
@@ -44,11 +44,11 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from bam_jax.attention import Tiling
-from bam_jax.bench.attention_shapes import BIASES, AttentionShape
-from bam_jax.bench.contenders import PASSES, PreparedRun, preparers
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.machine import machine
+from benchmarks.attention_shapes import BIASES, AttentionShape
+from benchmarks.contenders import PASSES, PreparedRun, preparers
 
 # Seconds that the calls of one repetition take at least: clocks and dispatch have their noise.
 _SHORTEST = 0.02
@@ -165,7 +165,7 @@ def _skips(text: str) -> list[float | str]:
 def _parser() -> argparse.ArgumentParser:
     accelerated = jax.default_backend() != "cpu"
     lengths = ",".join(str(2**n) for n in range(9, 16 if accelerated else 14))
-    parser = errors.Parser(prog="python -m bam_jax.bench.attention_speed", description=__doc__)
+    parser = errors.Parser(prog="python -m benchmarks.attention_speed", description=__doc__)
     parser.add_argument("--bias", default="ggd", help="of " + ", ".join(BIASES))
     parser.add_argument("--slope", type=float, help="of ALiBi in every head, nats per token (the published ones)")
     parser.add_argument("--lengths", default=lengths, help=f"of rows, in tokens ({lengths})")
@@ -225,7 +225,7 @@ def main(argv: Sequence[str]) -> None:
     if given.out is not None and not given.out.resolve().parent.is_dir():
         raise UserError(f"--out={given.out}: there is no folder {given.out.parent}")
     if given.out is not None:
-        files.keep_other(given.out, "python -m bam_jax.bench.attention_speed")
+        files.keep_other(given.out, "python -m benchmarks.attention_speed")
     about = machine()
     print(f"{about['device']}, {about['processor']}, {about['cores']} cores; {given.bias}, {given.dtype}", flush=True)
     print(f"{'queries':>7} {'keys':>7} {'pass':17} {'contender':24} {'ms':>10} {'x ours':>8} {'MiB temp.':>10}")
@@ -235,7 +235,7 @@ def main(argv: Sequence[str]) -> None:
             print(_line(record), flush=True)
             records.append(record)
     if given.out is not None:
-        command = f"python -m bam_jax.bench.attention_speed {shlex.join(argv)}"
+        command = f"python -m benchmarks.attention_speed {shlex.join(argv)}"
         given.out.write_text(json.dumps({"command": command, "machine": about, "records": records}, indent=1) + "\n")
 
 

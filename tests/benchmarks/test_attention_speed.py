@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bam_jax.attention import attention
-from bam_jax.bench import attention_speed, contenders
-from bam_jax.bench.attention_shapes import BIASES, AttentionShape
-from bam_jax.bench.contenders import PASSES, Operands
 from bam_jax.system.errors import UserError
+from benchmarks import attention_speed, contenders
+from benchmarks.attention_shapes import BIASES, AttentionShape
+from benchmarks.contenders import PASSES, Operands
 
 TINY = ["--heads=2", "--width=8", "--repetitions=1"]
 

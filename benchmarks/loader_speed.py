@@ -1,6 +1,6 @@
 """Time the loader.
 
-    python -m bam_jax.bench.loader_speed [--source=FOLDER]
+    python -m benchmarks.loader_speed [--source=FOLDER]
 
 Batches are made from a prepared folder, or from documents made up here (lengths as those of web pages: log-normal,
 700 tokens on average), with each packing, in the process itself and ahead by worker processes. Beside the tokens a
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: the source is not a prepared folder, or a number makes no sense.
     """
-    parser = errors.Parser(prog="python -m bam_jax.bench.loader_speed", description=__doc__)
+    parser = errors.Parser(prog="python -m benchmarks.loader_speed", description=__doc__)
     parser.add_argument("--source", help="a prepared folder (made-up documents)")
     parser.add_argument("--tokens", type=int, default=2 * 10**7, help="of made-up documents (20 million)")
     parser.add_argument("--context", type=int, default=512, help="tokens of a row (512)")

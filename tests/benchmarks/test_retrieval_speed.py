@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from bam_jax.bench import retrieval_speed
 from bam_jax.retrieval.embedding import Embedder
 from bam_jax.system import errors
 from bam_jax.training import run_folder
+from benchmarks import retrieval_speed
 
 
 def command(*arguments):

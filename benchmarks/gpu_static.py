@@ -2,7 +2,7 @@
 
 It counts registers, spills and shared memory; nothing runs.
 
-    python -m bam_jax.bench.gpu_static --out=experiments/h100_compiled.json
+    python -m benchmarks.gpu_static --out=benchmarks/records/h100_compiled.json
 
 It needs the plugin of the extra `compilers`, and no GPU: `make test-compilers` makes an environment that has it.
 """
@@ -34,7 +34,7 @@ from bam_jax.attention.logits.scoring import Differentiable
 from bam_jax.attention.pallas import gpu
 from bam_jax.system import extras, files
 
-NOTE = "Compiled on a CPU for an H100 by `python -m bam_jax.bench.gpu_static`. Nothing ran on a chip."
+NOTE = "Compiled on a CPU for an H100 by `python -m benchmarks.gpu_static`. Nothing ran on a chip."
 HEADS, KEY_HEADS, LENGTH = 16, 4, 8192
 
 # An H100 as XLA describes it; written by hand, from the chip's published properties.
@@ -253,7 +253,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments, or the plugin is missing.
     """
-    parser = errors.Parser(prog="python -m bam_jax.bench.gpu_static", description=__doc__)
+    parser = errors.Parser(prog="python -m benchmarks.gpu_static", description=__doc__)
     parser.add_argument("--out", type=files.local_path, required=True, help="JSON file to write")
     parser.add_argument("--bias", choices=BIASES, nargs="+", default=list(BIASES), help="which biases")
     options: argparse.Namespace = parser.parse_args(argv)

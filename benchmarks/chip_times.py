@@ -9,13 +9,13 @@ from typing import Any
 import jax
 
 from bam_jax import config as configs
-from bam_jax.bench import attention_speed, speed, workloads
-from bam_jax.bench.attention_shapes import BIASES, AttentionShape
-from bam_jax.bench.chip_peaks import Ceilings
-from bam_jax.bench.contenders import OURS, PASSES, PreparedRun, preparers, tile_preparers
 from bam_jax.data import loader
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import counts
+from benchmarks import attention_speed, speed, workloads
+from benchmarks.attention_shapes import BIASES, AttentionShape
+from benchmarks.chip_peaks import Ceilings
+from benchmarks.contenders import OURS, PASSES, PreparedRun, preparers, tile_preparers
 
 BACKWARD = 2.5
 """Operations of attention's backward pass, in those of the forward pass: five products instead of two."""

@@ -1,9 +1,9 @@
 """Time whole models side by side: reading, embedding, training, decoding; and their memory.
 
-    python -m bam_jax.bench.speed --config=configs/quickstart.py --out=runs/speed.jsonl      # every encoding, SSMax off and on
-    python -m bam_jax.bench.speed --config=configs/lm_120m.py --config.model.vocab=32768 --cells=inference:512,memory:512 \\
+    python -m benchmarks.speed --config=configs/quickstart.py --out=runs/speed.jsonl      # every encoding, SSMax off and on
+    python -m benchmarks.speed --config=configs/lm_120m.py --config.model.vocab=32768 --cells=inference:512,memory:512 \\
         --contender='--config.encoding=bam --config.ssmax=on' --contender=--config.encoding=alibi
-    python -m bam_jax.bench.speed --config=configs/bert_base.py --config.model.vocab=30522 --cells=embedding:512 --dense
+    python -m benchmarks.speed --config=configs/bert_base.py --config.model.vocab=30522 --cells=embedding:512 --dense
 
 Cells, MEASURE:TOKENS; the default is the first three at the training context, and decoding at 1, 8 and 64 times that:
 
@@ -38,13 +38,15 @@ import jax
 import numpy as np
 
 from bam_jax import config as configs
-from bam_jax.bench import records, torch_decoder, workloads
-from bam_jax.bench.workloads import Contender, Workload
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
+from bam_jax.experiments import speed_records
 from bam_jax.system import files, git, jsonl
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.machine import machine
+from bam_jax.system.parent import end_with_parent
+from benchmarks import torch_decoder, workloads
+from benchmarks.workloads import Contender, Workload
 
 MEASURES = {
     **{"inference": "s", "memory": "bytes", "training": "tokens/s", "decoding": "tokens/s", "latency": "s"},
@@ -176,7 +178,7 @@ def compare(
     for which, length in cells:
         by_config = {
             record["config"]: record
-            for record in records.read_speeds(path)
+            for record in speed_records.read_speeds(path)
             if (record["measure"], record["length"], record["machine"]) == (which, length, about["machine"])
         }
         # Contenders of a cell are measured together or not at all: times of different hours do not compare.
@@ -291,7 +293,7 @@ def main(argv: Sequence[str]) -> None:
     Raises:
         UserError: bad arguments or configurations.
     """
-    parser = errors.Parser(prog="python -m bam_jax.bench.speed", description=__doc__)
+    parser = errors.Parser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument(
         "--contender",
@@ -306,7 +308,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--out", type=files.local_path, default=Path("runs/speed.jsonl"), help="the records (runs/speed.jsonl)"
     )
+    parser.add_argument("--parent", type=int, metavar="PROCESS", help="end with this one; a sweep gives it")
     given, shared = configs.parse(argv, parser)
+    if given.parent is not None:
+        end_with_parent(given.parent)
     if given.rounds < 1:
         raise UserError(f"--rounds={given.rounds} must be 1 or more")
     own = every_encoding()

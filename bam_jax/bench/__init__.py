@@ -1,1 +1,0 @@
-"""Speed and memory: side by side on a machine, or counted by a compiler."""
