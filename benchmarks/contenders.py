@@ -198,7 +198,7 @@ def _compile(program: Callable[[], Attend], shape: AttentionShape, which: str) -
     if which == PASSES[1]:
         function, arguments = both, (*arguments, operands.d_out)
     compiled = jax.jit(function).lower(*arguments).compile()
-    return PreparedRun(lambda: compiled(*arguments), jax.block_until_ready, _temporary_bytes(compiled), _peak)
+    return PreparedRun(lambda: compiled(*arguments), jax.block_until_ready, _temporary_bytes(compiled), peak_bytes)
 
 
 def _temporary_bytes(compiled: Any) -> int | None:
@@ -206,7 +206,7 @@ def _temporary_bytes(compiled: Any) -> int | None:
     return None if analysis is None else analysis.temp_size_in_bytes
 
 
-def _peak() -> int | None:
+def peak_bytes() -> int | None:
     """The most bytes that the device had in use so far."""
     stats = jax.local_devices()[0].memory_stats()
     return stats["peak_bytes_in_use"] if stats and "peak_bytes_in_use" in stats else None
@@ -241,7 +241,7 @@ def _compile_step(program: Callable[[], Attend], shape: AttentionShape, which: s
         caches.append(longer)
         return out
 
-    return PreparedRun(call, jax.block_until_ready, _temporary_bytes(compiled), _peak)
+    return PreparedRun(call, jax.block_until_ready, _temporary_bytes(compiled), peak_bytes)
 
 
 def _compile_flex(shape: AttentionShape, which: str) -> PreparedRun:

@@ -29,6 +29,42 @@ if (
     hypothesis.settings.load_profile("long")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        choices=("cpu", "gpu", "tpu"),
+        help="compare attention on this device with the reference; no other tests",
+    )
+
+    parser.addoption("--outcomes", type=Path, help="append the outcome of each test to this file, a line of JSON each")
+
+
+class Outcomes:
+    """Writes each outcome as soon as it is known, so that a kill loses none."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def pytest_runtest_logreport(self, report):
+        if report.when in ("setup", "teardown") and report.passed:
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        said = report.longrepr[2] if isinstance(report.longrepr, tuple) else crash.message if crash else report.longrepr
+        line = {"test": report.nodeid, "outcome": report.outcome, "seconds": report.duration}
+        with self.path.open("a") as file:
+            file.write(json.dumps(line | {"reason": str(said).partition("\n")[0][:160] if said else ""}) + "\n")
+
+
+def pytest_configure(config):
+    if config.getoption("--outcomes") and not hasattr(config, "workerinput"):  # workers of xdist send theirs here
+        config.pluginmanager.register(Outcomes(config.getoption("--outcomes")))
+    device = config.getoption("--device")
+    if device is not None:
+        config.option.markexpr = f"on_{device}"
+        config.addinivalue_line("filterwarnings", "default")  # a driver's warning is no failure of attention
+        jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda,cpu", "tpu": "tpu,cpu"}[device])
+
+
 @pytest.fixture(autouse=True)
 def attention_as_it_is(request):
     """What a test replaces inside attention is neither overlooked by it nor met by the next: none has the other's programs."""

@@ -1,14 +1,18 @@
 """The reference against loops in NumPy; every backend against the reference in float64, output and every gradient.
 
 The default run takes some of few cases in which every pair of settings meets; `-m full` takes the rest of them, and each bias
-with each mask on each backend.
+with each mask on each backend. `--device=gpu` (tpu, cpu) takes all that is for that device's backends, on the device: rows are
+longer instead of tiles smaller, nothing is interpreted, and each program gives the same bits twice.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import random
+import sys
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +27,15 @@ from bam_jax.attention.pallas import gpu, tpu_grid, tpu_layout
 
 B, H, D = 2, 4, 6
 WHOLE, RAGGED = 16, 13
+SCALE = 1  # of numbers of tokens
 
 # Largest error over the largest value or 1, of each output and gradient. bfloat16 has 8 bits of
 # mantissa, and the gradient of a prior sums what nearly cancels.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-1}
+
+# On a device: ||made - expected|| / ||expected||, of arrays as large as the operands, and of sums over rows or texts, most of
+# which may cancel; floors of the norm are those of sums of terms of order one.
+ON_DEVICE = {"float64": (1e-9, 1e-9), "float32": (2e-5, 1e-4), "bfloat16": (8e-3, 2e-2)}
 
 MASKS = {
     "causal": Mask(),
@@ -78,9 +87,11 @@ class Case:
 
     kv_heads: K.  documents: whether rows are packed.  temperature: [1 or B, H, T], or none.
     rows: "whole" blocks; "ragged", a length that no block divides; "cached", the last queries of a row with empty slots
-    behind; "padded", empty slots in front of the second row.  coordinate: the position, or own ones [1, 1, T] or [B, H, T].
+    behind; "decoding", the last one; "padded", empty slots in front of the second row.
+    coordinate: the position, or own ones [1, 1, T] or [B, H, T].
     rowwise: a name in ROWWISE.  scale: of q . k; None: one divided by the root of D.  soft_cap: as in `Scoring`.
     sight: what queries see besides: "prefix", all of the first six positions; "blocks", those of four, none other.
+    sinks: whether each head has a sink.
     """
 
     backend: str
@@ -96,6 +107,7 @@ class Case:
     scale: float | None = None
     soft_cap: float | None = None
     sight: str = ""
+    sinks: bool = False
 
 
 FACTORS = {
@@ -112,8 +124,11 @@ FACTORS = {
 }
 SIGHT = {
     "": lambda position: {},
-    "prefix": lambda position: {"sees_to": np.maximum(position, 5)},
-    "blocks": lambda position: {"sees_from": position // 4 * 4, "sees_to": position // 4 * 4 + 3},
+    "prefix": lambda position: {"sees_to": np.maximum(position, 5 * SCALE)},
+    "blocks": lambda position: {
+        "sees_from": position // (4 * SCALE) * 4 * SCALE,
+        "sees_to": position // (4 * SCALE) * 4 * SCALE + 4 * SCALE - 1,
+    },
 }
 
 
@@ -156,6 +171,9 @@ OTHERS = [
     Case("", "bfloat16", "t5_distance", "window", 4, True, B, "padded", "position"),
     Case("", "float64", "ggd", "bidirectional", 2, False, 1, "whole", "position", scale=-1.5),
     Case("", "float32", "t5_bidirectional", "bidirectional", 4, True, 0, "whole", "position"),
+    Case("", "float64", "ggd", "causal", 2, False, B, "decoding", "position"),
+    Case("", "float64", "cable", "window", 1, False, 1, "decoding", "each", sinks=True),
+    Case("", "float64", "alibi", "causal", 2, True, 1, "padded", "position", sinks=True),
 ]
 
 # Formulas of kinds that the others have, too: what kernels make of them is in the full product.
@@ -206,25 +224,24 @@ def inputs(case, *, always=False):
     rng = np.random.default_rng(0)
     wide = np.float64 if case.dtype == "float64" else np.float32
     draw = lambda low, high, *shape: rng.uniform(low, high, shape).astype(wide)
-    length = WHOLE if case.rows == "whole" else RAGGED
+    length = SCALE * (WHOLE if case.rows == "whole" else RAGGED)
     position = np.arange(length)[None]
     if case.rows == "padded":
-        position = np.stack([np.arange(length), np.arange(-3, length - 3)])
+        position = np.stack([np.arange(length), np.arange(length) - 3 * SCALE])
         position = np.where(position < 0, EMPTY, position)
     if always:
         position = np.broadcast_to(position, (B, length))
     segment = np.ones((B, length)) if always else None
     if case.documents:
         ends = [[5, 11], [2, 3]]
-        segment = np.stack([1 + (np.arange(length)[:, None] >= np.array(e)).sum(1) for e in ends])
-        segment[0, -2:] = 0
-    slots = length
-    if case.rows == "cached":
-        slots = length + 2
-        fill = lambda x, value: np.concatenate([x, np.full((x.shape[0], 2), value)], 1)
+        segment = np.stack([1 + (np.arange(length)[:, None] >= SCALE * np.array(e)).sum(1) for e in ends])
+        segment[0, -2 * SCALE :] = 0
+    slots, rows = length, {"cached": 5 * SCALE, "decoding": 1}.get(case.rows, length)
+    if rows < length:
+        slots = length + 2 * SCALE
+        fill = lambda x, value: np.concatenate([x, np.full((x.shape[0], 2 * SCALE), value)], 1)
         position, segment = fill(position, EMPTY), None if segment is None else fill(segment, 0)
-    queries = slice(length - 5, length) if case.rows == "cached" else slice(0, length)
-    rows = queries.stop - queries.start
+    queries = slice(length - rows, length)
 
     own_i = own_j = None
     if case.bias in SUMS:
@@ -242,17 +259,18 @@ def inputs(case, *, always=False):
         temperature = np.ones((B, H, rows), wide)
     integers = lambda x: None if x is None else x.astype(np.int32)
     side = lambda at, own: Tokens(integers(position[:, at]), None if segment is None else integers(segment[:, at]), own)
-    of_queries = side(queries, own_i)
+    of_queries, mask = side(queries, own_i), MASKS[case.mask]
     sight = {name: integers(x) for name, x in SIGHT[case.sight](position[:, queries].astype(np.int64)).items()}
     scoring = Scoring(
         BIASES[case.bias](draw),
         dataclasses.replace(of_queries, **sight),
         side(slice(None), own_j),
         temperature,
-        MASKS[case.mask],
-        ROWWISE[case.rowwise](draw, MASKS[case.mask].causal),
+        dataclasses.replace(mask, window=mask.window and SCALE * mask.window),
+        ROWWISE[case.rowwise](draw, mask.causal),
         case.scale,
         case.soft_cap,
+        draw(-1, 1, H) if case.sinks else None,
     )
     narrow = lambda *shape: rng.normal(size=shape).astype(case.dtype)
     q, d_out = narrow(B, rows, H, D), narrow(B, rows, H, D)
@@ -283,19 +301,20 @@ def run(backend, q, k, v, scoring, d_out):
 def seen(scoring):
     """Which keys each query sees, by the definition, [B, T, S]."""
     i, j, mask = scoring.queries, scoring.keys, scoring.mask
-    spread = lambda x: np.broadcast_to(x, (B, x.shape[1]))
-    a, b = spread(i.position).astype(np.int64), spread(j.position).astype(np.int64)
-    first, last = (None if x is None else spread(x) for x in (i.sees_from, i.sees_to))
-    table = np.zeros((B, a.shape[1], b.shape[1]), bool)
-    for n, t, s in np.ndindex(table.shape):
-        x, y = a[n, t], b[n, s]
-        allowed = x != EMPTY and y != EMPTY and not (mask.causal and last is None and y > x)
-        allowed = allowed and (last is None or y <= last[n, t]) and (first is None or y >= first[n, t])
-        allowed = allowed and not (mask.window and abs(x - y) >= mask.window)
-        if i.segment is not None:
-            allowed = allowed and i.segment[n, t] == j.segment[n, s] != 0
-        table[n, t, s] = allowed
-    return table
+    of_query, of_key = (lambda x: x.astype(np.int64)[:, :, None]), (lambda x: x.astype(np.int64)[:, None])
+    x, y = of_query(i.position), of_key(j.position)
+    table = (x != EMPTY) & (y != EMPTY)
+    if mask.causal and i.sees_to is None:
+        table &= y <= x
+    if i.sees_to is not None:
+        table &= y <= of_query(i.sees_to)
+    if i.sees_from is not None:
+        table &= y >= of_query(i.sees_from)
+    if mask.window:
+        table &= abs(x - y) < mask.window
+    if i.segment is not None:
+        table = table & (of_query(i.segment) == of_key(j.segment)) & (of_key(j.segment) != 0)
+    return np.broadcast_to(table, (B, *table.shape[1:]))
 
 
 def by_definition(q, k, v, scoring):
@@ -374,8 +393,23 @@ def test_reference_is_the_definition_and_its_slopes(case, x64):
 
 
 @pytest.fixture
-def small_tiles(monkeypatch):
-    """Several blocks on either side; a query block spans no whole key block; what a kernel walks over is in two pieces."""
+def device(request):
+    """The name of the device that is tested, or None."""
+    name = request.config.getoption("--device")
+    assert name in (None, jax.default_backend()), f"--device={name}: jax has a {jax.default_backend()} here"
+    return name
+
+
+@pytest.fixture
+def small_tiles(device, request, monkeypatch):
+    """Several blocks on either side; a query block spans no whole key block; what a kernel walks over is in two pieces.
+
+    On a device tiles are those that it takes, so rows are longer, and heads of widths that users have.
+    """
+    if device:
+        monkeypatch.setattr(sys.modules[__name__], "SCALE", 32)
+        monkeypatch.setattr(sys.modules[__name__], "D", (64, 128, 48)[zlib.crc32(request.node.name.encode()) % 3])
+        return
     for module in (blocks, tpu_grid):
         monkeypatch.setattr(module, "_block_sizes", lambda q, k: (4, 6))
     monkeypatch.setattr(rows, "_TABLE", B * H * RAGGED * 3)
@@ -385,7 +419,16 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(gpu, "_DTYPES", (*gpu._DTYPES, "float32"))
 
 
-def compare(case, arguments, made, expected):
+def near(made, expected, tolerances, name):
+    made, expected = (np.asarray(x, np.float64) for x in (made, expected))
+    assert made.shape == expected.shape, name
+    norm = np.linalg.norm(expected)
+    own = name in ("out", "lse", "q", "k", "v")
+    error = np.linalg.norm(made - expected) / (norm if own and norm else max(norm, math.sqrt(expected.size)))
+    assert error <= tolerances[0 if own else 1], f"{name}: {error:.2g} is above {tolerances[0 if own else 1]:g}"
+
+
+def compare(case, arguments, made, expected, device=None):
     scoring = arguments[3]
     paths = [
         jax.tree_util.keystr(path)
@@ -393,8 +436,9 @@ def compare(case, arguments, made, expected):
         if jnp.issubdtype(x.dtype, jnp.floating)
     ]
     names = ["out", "lse", "q", "k", "v", *paths]
+    check, limit = (near, ON_DEVICE) if device else (close, TOLERANCE)
     for name, a, b in zip(names, jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
-        close(a, summed(b, a.shape), TOLERANCE[case.dtype], name)
+        check(a, summed(b, a.shape), limit[case.dtype], name)
     out, _, dq, dk, dv, _ = made
     assert out.dtype == dq.dtype == dk.dtype == dv.dtype == case.dtype
     visible = seen(scoring)
@@ -417,14 +461,22 @@ def expectation(q, k, v, scoring, d_out):
         of_rows = {name: spread(getattr(tokens, name), B) for name in ("position", "segment", "sees_from", "sees_to")}
         return Tokens(**of_rows, coordinate=spread(tokens.coordinate, B, H))
 
-    k, v = (np.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
+    k, v = (np.repeat(np.asarray(x), H // x.shape[2], axis=2) for x in (k, v))
     whole = dataclasses.replace(
         scoring,
         queries=side(scoring.queries),
         keys=side(scoring.keys),
         temperature=spread(scoring.temperature, B, H),
     )
-    return run("reference", *float64((q, k, v, whole)), float64(d_out))
+    with on_cpu():
+        return jax.jit(functools.partial(run, "reference"))(*float64((q, k, v, whole)), float64(d_out))
+
+
+@contextlib.contextmanager
+def on_cpu():
+    """Where the reference runs: no accelerator has float64."""
+    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
 
 
 def summed(x, shape):
@@ -436,31 +488,75 @@ def summed(x, shape):
     return x.sum(axes, keepdims=True)
 
 
-def default_numbers(backend):
-    """64 bits, except for the interpreter of GPU kernels, whose threads do not hear of them."""
-    return jax.enable_x64(backend != "pallas_gpu")
+@contextlib.contextmanager
+def default_numbers(backend, device=None):
+    """64 bits, except for accelerators and the interpreter of GPU kernels, whose threads do not hear of them.
+
+    On a device products are as exact as their operands: left alone, accelerators round those of float32.
+    """
+    wide = device in (None, "cpu") and backend != "pallas_gpu"
+    with (
+        jax.enable_x64(wide),
+        jax.default_matmul_precision("highest" if device else None),
+        optimised(device is not None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def optimised(wanted):
+    """Programs as users get them, where they are wanted, else as `tests/conftest.py` has them."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", before and not wanted)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+# The devices whose users get a backend: by choice, or for what the kernels refuse.
+DEVICES = {"chunked": ["cpu"], "pallas_gpu": ["gpu"], "pallas_tpu": ["tpu"], "rows": ["cpu", "gpu"], "reference": []}
+KERNELS = {device: backend for backend, (device, *others) in list(DEVICES.items())[:3]}
+
+
+def devices(backend):
+    return [getattr(pytest.mark, f"on_{device}") for device in DEVICES[backend]]
+
+
+def there(case, device):
+    """The case as a device runs it: the kernels of GPUs refuse float32."""
+    if device not in ("gpu", "tpu"):
+        return case
+    return dataclasses.replace(case, dtype=on("pallas_tpu", case).dtype if case.backend != "pallas_gpu" else "bfloat16")
 
 
 def marked(case):
     """The case with the suite that takes it: the default has every eighth on blocks, every ninth on a TPU's kernels."""
     if case.backend in SLOW:
-        return pytest.param(case, marks=pytest.mark.hopper)
+        return pytest.param(case, marks=[pytest.mark.hopper, *devices(case.backend)])
     pairs = [on(case.backend, pair) for pair in (*PAIRS, *OTHERS)]
     later = case in pairs and (pairs.index(case) % (9 if case.backend in WIDEST else 8) > 0)
-    return pytest.param(case, marks=pytest.mark.full) if later or case.bias == "sandwich" else case
+    full = [pytest.mark.full] if later or case.bias == "sandwich" else []
+    return pytest.param(case, marks=[*full, *devices(case.backend)])
+
+
+def disturb(made):
+    """Fill as much free memory with NaN as a program's results take, and more: it must not read what it has not written."""
+    size = sum(x.size for x in jax.tree.leaves(made))
+    jax.block_until_ready([jnp.full(2 * size + 2**16, jnp.nan, jnp.float32), jnp.full(2**18, jnp.nan, jnp.float32)])
 
 
 @pytest.mark.parametrize(
     "case", list(map(marked, CASES)), ids=lambda case: "-".join(map(str, dataclasses.astuple(case)))
 )
-def test_every_backend_agrees_with_the_reference(case, small_tiles, x64):
+def test_every_backend_agrees_with_the_reference(case, device, small_tiles, x64):
+    case = there(case, device)
     arguments, d_out = inputs(case)
-    with default_numbers(case.backend):
+    with default_numbers(case.backend, device):
         compiled = jax.jit(functools.partial(run, case.backend))
         made = compiled(*arguments, d_out)
-    compare(case, arguments, made, expectation(*arguments, d_out))
-    if case.backend not in SLOW:
-        jax.tree.map(np.testing.assert_array_equal, made, compiled(*arguments, d_out))
+        disturb(made)
+        again = compiled(*arguments, d_out) if device or case.backend not in SLOW else made
+    compare(case, arguments, made, expectation(*arguments, d_out), device)
+    jax.tree.map(np.testing.assert_array_equal, made, again)
 
 
 @pytest.mark.parametrize(
@@ -499,9 +595,12 @@ PRODUCT = [  # half of them are left to the longest suite: with each mask, and w
 
 
 @pytest.mark.full
+@pytest.mark.on_cpu
+@pytest.mark.on_gpu
+@pytest.mark.on_tpu
 @pytest.mark.parametrize(("bias", "rowwise", "mask", "kv_heads"), PRODUCT)
-def test_full_product(bias, rowwise, mask, kv_heads, small_tiles, x64, unoptimised):
-    """Each bias with each mask on each backend.
+def test_full_product(bias, rowwise, mask, kv_heads, device, small_tiles, x64, unoptimised):
+    """Each bias with each mask on each backend; on a GPU "rows" stands in with one mask.
 
     Documents and temperature are data here: each program is compiled once. Rows and dtypes take turns, so that each bias
     meets them all.
@@ -509,38 +608,43 @@ def test_full_product(bias, rowwise, mask, kv_heads, small_tiles, x64, unoptimis
     turn = list(BIASES).index(bias) + list(MASKS).index(mask)
     rows, dtype = ("padded", "cached")[turn % 2], list(TOLERANCE)[turn % 3]
     reference = jax.jit(functools.partial(run, "reference"))
-    compared = ["rows"] if rowwise else [name for name in BY_TILES if name not in SLOW]
-    compared += ["rows"] if bias in ("kerple_log", "cable") and not rowwise else []
-    for backend in compared:
+    compared = ["rows"] if rowwise else [KERNELS[device]] if device else [name for name in BY_TILES if name not in SLOW]
+    stands_in = mask == "causal" if device == "gpu" else bias in ("kerple_log", "cable") and device is None
+    compared += ["rows"] if stands_in and not rowwise else []
+    for backend in [name for name in compared if not (device and refused(name, bias, "position"))]:
         coordinate = "position" if refused(backend, bias, "each") else "each"
         compiled = jax.jit(functools.partial(run, backend))
         for documents, temperature in itertools.product([False, True], [0, B]):
             settings = dtype, bias, mask, kv_heads, documents, temperature, rows, coordinate, rowwise
-            case = on(backend, Case(backend, *settings))
+            case = there(on(backend, Case(backend, *settings)), device)
             arguments, d_out = inputs(case, always=True)
-            made = compiled(*arguments, d_out)
-            compare(case, arguments, made, reference(*float64(arguments), float64(d_out)))
+            with default_numbers("" if device is None else backend, device):
+                made = compiled(*arguments, d_out)
+            with on_cpu():
+                expected = reference(*float64(arguments), float64(d_out))
+            compare(case, arguments, made, expected, device)
 
 
 @pytest.mark.parametrize(
     "backend",
     [
-        "chunked",
-        pytest.param("rows", marks=pytest.mark.full),
-        pytest.param("pallas_tpu", marks=pytest.mark.full),
-        pytest.param("pallas_gpu", marks=pytest.mark.hopper),
+        pytest.param("chunked", marks=devices("chunked")),
+        pytest.param("rows", marks=[pytest.mark.full, *devices("rows")]),
+        pytest.param("pallas_tpu", marks=[pytest.mark.full, *devices("pallas_tpu")]),
+        pytest.param("pallas_gpu", marks=[pytest.mark.hopper, *devices("pallas_gpu")]),
     ],
 )
-def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, x64):
+def test_a_steep_prior_has_its_gradient_in_bfloat16(backend, device, x64):
     """Nearly all weight on one key: what the gradient sums is smaller than what the output loses when it is rounded."""
     rng = np.random.default_rng(0)
     tokens = Tokens(np.arange(32)[None])
     prior = biases.GeneralisedGaussian(*(np.full(2, x, np.float32) for x in (0.5, 1.5, 0.0)))
     *rows, d_out = (jnp.asarray(rng.normal(size=(2, 32, 2, 16)), jnp.bfloat16) for _ in range(4))
     arguments = *rows, Scoring(prior, tokens, tokens)
-    with default_numbers(backend):
+    with default_numbers(backend, device):
         *_, made = run(backend, *arguments, d_out)
-    *_, expected = run("reference", *float64(arguments), float64(d_out))
+    with on_cpu():
+        *_, expected = run("reference", *float64(arguments), float64(d_out))
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3 * float(np.abs(b).max()))
 
@@ -562,6 +666,14 @@ def test_a_hot_prior_on_a_tpu_has_as_exact_a_gradient_as_on_a_cpu(x64):
         return np.sqrt(sum(np.square(a - b).sum() for a, b in zip(*map(jax.tree.leaves, (made, exact)), strict=True)))
 
     assert error("pallas_tpu") < 1.5 * error("chunked")
+
+
+def test_a_hundredth_is_an_error_on_a_device():
+    x = np.random.default_rng(0).normal(size=(4, 5))
+    near(1.005 * x, x, ON_DEVICE["bfloat16"], "out")
+    for made in (1.01 * x, np.where(x > 1, np.nan, x)):
+        with pytest.raises(AssertionError, match="out: .* is above 0.008"):
+            near(made, x, ON_DEVICE["bfloat16"], "out")
 
 
 def test_every_pair_of_settings_meets():

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from bam_jax.attention.logits.skipping import Tiling
 
 TILES: dict[tuple[str, str, int], tuple[int, int]] = {}
-"""Queries and keys of a tile, as `python -m benchmarks.accelerator` prints them; a chip that is not here was never
+"""Queries and keys of a tile, as `python -m benchmarks.accelerator` finds them; a chip that is not here was never
 measured, and its kernels choose for themselves."""
 
 
