@@ -50,7 +50,7 @@ FLOORS = [
     {
         "convert": "config data/tokenizers models system training",
         "evals": "attention config data data/sources data/tasks data/tokenizers models retrieval system training",
-        "preflight": "config data/tokenizers models parallel system training",
+        "preflight": "config models parallel system training",
     },
     {
         "analysis": "attention biases config data data/tokenizers encodings evals models render system theory training",

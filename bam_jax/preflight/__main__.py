@@ -1,10 +1,9 @@
-"""Tell, without a TPU, if a run fits a slice of TPUs and how long its steps take.
+"""Find out, without a TPU, whether a run fits a slice of TPUs and how long its steps take at best.
 
     python -m bam_jax.preflight --config=configs/lm_1b.py --topology=v5p:4x4x4 [--config.mesh.fsdp=64 ...]
 
-compiles the training step for the slice and prints what each device holds, a sum beside what the compiler says, what devices
-send one another, and a bound on the step's time. If it does not fit, it says what would and ends with status 1. With --search
-it proposes the mesh, micro-batches and remat that the sums find quickest, having compiled the best few.
+compiles the training step for the slice and prints the memory of a device, as the compiler plans it, and a lower bound on the
+step's time. The exit code is 1 if the step does not fit. --search finds the fewest micro-batches that fit: the largest ones.
 
 Needs libtpu, of the extra `compilers`; --topology=cpu:8 compiles for this machine with JAX_NUM_CPU_DEVICES=8.
 """
@@ -14,24 +13,23 @@ from bam_jax.system import errors
 if __name__ == "__main__":
     errors.before_imports()
 
+import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
 from bam_jax import config as configs
-from bam_jax.config import Config, MeshConfig
+from bam_jax.config import Config
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.models import counts
-from bam_jax.preflight import chips, report, search
-from bam_jax.preflight.compiled import Compiled, compile_step
-from bam_jax.preflight.step import Model, Step
+from bam_jax.parallel.sharding import DATA, FSDP
+from bam_jax.preflight import chips, report
+from bam_jax.preflight.step import Step
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
-
-TRIES = 3
-"""Proposals of a search that are compiled."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     parser = errors.Parser(prog="python -m bam_jax.preflight", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--topology", required=True, help="a chip and how they stand, such as v5e:4x4; or cpu:8")
-    parser.add_argument("--search", action="store_true", help="propose a mesh, micro-batches and remat that fit")
+    parser.add_argument("--search", action="store_true", help="find the fewest micro-batches that fit")
     parser.add_argument("--utilisation", type=float, default=counts.UTILISATION, help="share of the peak reached (0.4)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given, overrides = configs.parse(argv, parser)
@@ -60,62 +58,60 @@ def main(argv: Sequence[str]) -> int:
         jax.config.update("jax_platforms", "cpu")  # libtpu only compiles
     where = chips.find(given.topology)
     vocab = run_folder.vocabulary_size(config, find_tokenizer(config.data.tokenizer, config.data.sources()))
-    judge = _search if given.search else _check
-    found = judge(config, vocab, where, given.utilisation)
-    if given.json:
-        print(json.dumps(found, indent=1))
-    else:
-        print(report.to_text(found))
-        for line in found["proposals"]:
-            print(f"  {line}")
+    mesh = where.mesh(config.mesh)
+
+    def compiled(config: Config) -> dict[str, Any]:
+        shape = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+        print(
+            f"compiling {config.optimizer.accumulate} x {config.batch // config.optimizer.accumulate} rows for {shape} ...",
+            file=sys.stderr,
+            flush=True,
+        )
+        step = Step.of(config, vocab, mesh)
+        return report.record(step, step.compile(), where, given.utilisation)
+
+    found = search(config, dict(mesh.shape), compiled) if given.search else compiled(config)
+    changes = {"optimizer.accumulate": found["micro_batches"], "model.remat": found["remat"]}
+    found["options"] = configs.arguments(changes) if given.search else []
+    print(json.dumps(found, indent=1) if given.json else report.to_text(found))
+    if not found["fits"] and not given.search:
+        print("--search finds the micro-batches that fit", file=sys.stderr)
     return 0 if found["fits"] else 1
 
 
-def _check(config: Config, vocab: int, where: chips.Slice, utilisation: float) -> dict:
-    """The record of the configuration as it is; its proposals are the smallest changes that would fit if it does not."""
-    mesh = where.mesh(config.mesh)
-    step = Step.of(config, mesh, Model.of(config, vocab, mesh))
-    found = report.record(step, _compile(step), where, utilisation)
-    lines = []
-    if not found["fits"]:
-        others = search.proposals(config, step.model, where, utilisation, mesh=dict(mesh.shape))
-        best = others[:1] or search.proposals(config, step.model, where, utilisation)[:1]
-        lines = [f"by the sum this fits: {best[0].arguments()}" if best else "no mesh of these devices fits"]
-    return {**found, "proposals": lines}
+def search(config: Config, mesh: dict[str, int], compiled: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
+    """The record with the fewest micro-batches that fit, since each passes over all weights; else that of the most.
 
+    Memory shrinks with every micro-batch more, so that halving finds the number. Without remat, remat is the last resort.
 
-def _search(config: Config, vocab: int, where: chips.Slice, utilisation: float) -> dict:
-    """The record of the quickest proposal that fits, of those compiled; its proposals are all of those."""
-    model = Model.of(config, vocab, where.mesh(MeshConfig(data=1)))
-    others = search.proposals(config, model, where, utilisation)
-    if not others:
-        raise UserError(
-            f"no mesh of {where.name} fits {config.batch} rows of {config.context} tokens; take more devices"
-        )
-    best, lines = None, []
-    for other in others[:TRIES]:
-        mesh = where.mesh(other.config.mesh)
-        step = Step.of(other.config, mesh, Model.of(other.config, vocab, mesh))
-        found = report.record(step, _compile(step), where, utilisation)
-        seconds = "" if found["seconds"] is None else f", {found['seconds']['step']:.3g} s a step"
-        lines.append(f"{'fits' if found['fits'] else 'does not fit'}{seconds}: {other.arguments()}")
-        if best is None or _is_better(found, best):
-            best = found
-    assert best is not None
-    return {**best, "proposals": lines}
+    Args:
+        config: the run's.
+        mesh: sizes of its axes.
+        compiled: gives the record of a configuration.
 
-
-def _is_better(one: dict, other: dict) -> bool:
-    """True for a record that fits and takes less time; on a CPU, which has no times, fitting alone counts."""
-    if one["fits"] != other["fits"] or one["seconds"] is None:
-        return one["fits"] and not other["fits"]
-    return one["seconds"]["step"] < other["seconds"]["step"]
-
-
-def _compile(step: Step) -> Compiled:
-    shape = " ".join(f"{axis}={size}" for axis, size in step.mesh.shape.items())
-    print(f"compiling for {shape} ...", file=sys.stderr, flush=True)
-    return compile_step(step.lower(), step.mesh.size)
+    Raises:
+        UserError: no number of micro-batches divides the batch among the devices.
+    """
+    shares = mesh[DATA] * mesh[FSDP]
+    numbers = [n for n in range(1, config.batch + 1) if config.batch % n == 0 and config.batch // n % shares == 0]
+    if not numbers:
+        raise UserError(f"--config.batch={config.batch} must be a multiple of the {shares} devices of data and fsdp")
+    at = lambda n: dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, accumulate=n))
+    best = compiled(at(numbers[-1]))
+    if not best["fits"]:
+        if config.model.remat:
+            return best
+        again = dataclasses.replace(config, model=dataclasses.replace(config.model, remat=True))
+        return search(again, mesh, compiled)
+    low, high = 0, len(numbers) - 1  # numbers[high] fits
+    while low < high:
+        middle = (low + high) // 2
+        found = compiled(at(numbers[middle]))
+        if found["fits"]:
+            best, high = found, middle
+        else:
+            low = middle + 1
+    return best
 
 
 if __name__ == "__main__":

@@ -1,59 +1,44 @@
-"""The training step as `bam_jax.train` runs it, lowered for devices that need not be there."""
+"""The training step as `bam_jax.train` runs it, compiled for devices that need not be there."""
 
 import dataclasses
+import math
+import time
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
-from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bam_jax.config import Config
 from bam_jax.config.sections import PACKED, TRIPLET
-from bam_jax.models import counts
+from bam_jax.models import layers
 from bam_jax.parallel import sharding
-from bam_jax.preflight import memory
 from bam_jax.training.step import State, define_training, make_step, state_shardings, with_shardings
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
-    """A configuration as training sets it up, without arrays.
+class Compiled:
+    """The compiler's account of one device.
 
     Args:
-        graph: the decoder's structure.
-        tx: the optimiser.
-        state: shapes of the training state.
-        item: bytes of a number in matrix products.
-        tiles: whether the devices keep arrays in whole tiles, as TPUs do.
-        operations: floating-point ones of a step without remat (`bam_jax.models.counts.training_operations`).
+        arguments: bytes of the state and the batch as laid out; TPUs fill the last axes up to whole tiles.
+        temporaries: bytes of all else that the step needs beside its results, which take the state's place: gradients,
+            activations and scratch memory.
+        program: bytes of the program itself.
+        seconds: that compiling took.
+        refused: the compiler's first line on a step that does not fit its memory, or ""; then the others are 0.
     """
 
-    graph: nnx.GraphDef
-    tx: optax.GradientTransformation
-    state: State
-    item: int
-    tiles: bool
-    operations: float
+    arguments: float = 0
+    temporaries: float = 0
+    program: float = 0
+    seconds: float = 0
+    refused: str = ""
 
-    @classmethod
-    def of(cls, config: Config, vocab: int, mesh: jax.sharding.Mesh) -> "Model":
-        """The model of a configuration.
-
-        Args:
-            config: the run's.
-            vocab: entries of the vocabulary.
-            mesh: of the devices: their kind decides the type of matrix products.
-        """
-        with jax.set_mesh(mesh):
-            graph, init, tx = define_training(config, vocab)
-            state = jax.eval_shape(init)
-            decoder: Any = nnx.merge(graph, state["model"]["params"], state["model"]["frozen"])
-        tiles = mesh.devices.flat[0].platform == "tpu"
-        return cls(
-            graph, tx, state, decoder.embed.dtype.itemsize, tiles, counts.training_operations(config) / config.steps
-        )
+    @property
+    def total(self) -> float:
+        """Bytes of the device's memory."""
+        return self.arguments + self.temporaries + self.program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,62 +47,86 @@ class Step:
 
     Args:
         config: the run's.
-        mesh: a `Mesh` of the devices; for sums alone an `AbstractMesh` will do.
-        model: of the configuration, or of one with another mesh, remat or number of micro-batches if there are only sums.
+        mesh: of the devices.
         state: shapes and shardings of the training state.
         batch: the same of a batch.
+        item: bytes of a number in matrix products.
+        lowered: the step for these devices, with the shardings of training.
     """
 
     config: Config
-    mesh: Any
-    model: Model
+    mesh: Mesh
     state: State
     batch: dict[str, jax.ShapeDtypeStruct]
+    item: int
+    lowered: jax.stages.Lowered
 
     @classmethod
-    def of(cls, config: Config, mesh: Any, model: Model) -> "Step":
-        """The step of a configuration under a mesh.
+    def of(cls, config: Config, vocab: int, mesh: Mesh) -> "Step":
+        """The step of a configuration.
 
         Args:
-            config, mesh, model: as in the class.
+            config: the run's.
+            vocab: entries of the vocabulary.
+            mesh: of the devices, whose kind decides the type of matrix products.
 
         Raises:
             UserError: the mesh's axes do not divide what they cut.
         """
         sharding.check(config, mesh)
-        state = with_shardings(model.state, state_shardings(model.state, model.tx, mesh))
-        return cls(config, mesh, model, state, _batch(config, mesh))
+        with jax.set_mesh(mesh):
+            graph, init, tx = define_training(config, vocab)
+            shapes, item = jax.eval_shape(init), layers.product_dtype(config.model.dtype).itemsize
+        shardings = state_shardings(shapes, tx, mesh)
+        state, batch = with_shardings(shapes, shardings), batch_of(config, mesh)
+        with jax.set_mesh(mesh):
+            step: Any = make_step(config, graph, tx, shardings)
+            return cls(config, mesh, state, batch, item, step.lower(state, batch))
 
-    @property
-    def share(self) -> memory.Share:
-        """One device's share of it."""
-        return memory.Share.of(self.config, self.mesh, item=self.model.item, tiles=self.model.tiles)
+    def bytes(self) -> dict[str, int]:
+        """Bytes of one device's share of the arrays that last, by kind, without the compiler's padding."""
+        return {
+            "parameters": held(self.state["model"]),
+            "optimizer": held(self.state["optimizer"]),
+            "batch": held(self.batch),
+        }
 
-    @property
-    def operations(self) -> float:
-        """Floating-point operations of all devices: a third more where layers are computed again."""
-        return self.model.operations * (4 / 3 if self.config.model.remat else 1)
-
-    def bytes(self) -> dict[str, float]:
-        """Bytes of a device by kind, as a sum: see `memory.kinds`."""
-        return memory.kinds(self.config, self.state, self.batch, self.share)
-
-    @property
-    def phase(self) -> str:
-        """The name of the one of `memory.phases` in which a device holds most."""
-        found = memory.phases(self.config, self.state, self.share)
-        return max(found, key=lambda name: sum(found[name].values()))
-
-    def lower(self) -> jax.stages.Lowered:
-        """Lowered for the mesh's devices, with the shardings of training."""
-        shardings = jax.tree.map(lambda x: x.sharding, self.state)
-        with jax.set_mesh(self.mesh):
-            step: Any = make_step(self.config, self.model.graph, self.model.tx, shardings)
-            return step.lower(self.state, self.batch)
+    def compile(self) -> Compiled:
+        """Compile it, and read JAX's memory analysis."""
+        start = time.perf_counter()
+        try:
+            made = self.lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            first = " ".join(str(error).splitlines()[0].split())
+            return Compiled(refused=first, seconds=time.perf_counter() - start)
+        memory: Any = made.memory_analysis()
+        arguments = memory.argument_size_in_bytes
+        return Compiled(
+            arguments=arguments,
+            temporaries=memory.total_allocation_bytes - arguments,  # libtpu's temp_size may be above the total
+            program=memory.generated_code_size_in_bytes,
+            seconds=time.perf_counter() - start,
+        )
 
 
-def _batch(config: Config, mesh: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents."""
+def held(tree: Any) -> int:
+    """Bytes that one device holds of arrays, or of their shapes, with shardings.
+
+    Args:
+        tree: the arrays.
+    """
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def batch_of(config: Config, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents.
+
+    Args:
+        config: the run's.
+        mesh: of the devices.
+    """
     where = NamedSharding(mesh, sharding.TEXT)
     shape = config.batch, config.context
     if config.data.contrastive:

@@ -1,9 +1,7 @@
-"""Sums against the compiler's, on eight devices of one CPU; what is refused; what is proposed."""
+"""Steps compiled for eight devices of one CPU; what is refused; the micro-batches that fit."""
 
 import contextlib
-import dataclasses
 import json
-import math
 from pathlib import Path
 
 import jax
@@ -12,11 +10,9 @@ import pytest
 from bam_jax import config as configs
 from bam_jax.config import Config, MeshConfig, ModelConfig
 from bam_jax.data import loader, tokenizers
-from bam_jax.preflight import chips, report, search
-from bam_jax.preflight import step as steps
-from bam_jax.preflight.__main__ import main
-from bam_jax.preflight.compiled import Compiled, compile_step
-from bam_jax.preflight.step import Model, Step
+from bam_jax.preflight import chips, estimate, report
+from bam_jax.preflight.__main__ import main, search
+from bam_jax.preflight.step import Compiled, Step, batch_of
 from bam_jax.system.errors import UserError
 from bam_jax.training.step import define_training, initial_state
 
@@ -36,48 +32,30 @@ def tiny(*overrides):
 
 
 def step_of(config, where=None):
-    where = where or chips.find("cpu:8")
-    mesh = where.mesh(config.mesh)
-    return Step.of(config, mesh, Model.of(config, VOCAB, mesh))
+    return Step.of(config, VOCAB, (where or chips.find("cpu:8")).mesh(config.mesh))
 
 
-def chip(memory):
+class Small(chips.Slice):
     """Eight devices of a CPU that have so much memory, and the rates of a v5e."""
 
-    @dataclasses.dataclass(frozen=True)
-    class Small(chips.Slice):
-        @property
-        def chip(self):
-            return chips.Chip(memory, 819e9, 200e9, (16, 16))
+    @property
+    def chip(self):
+        return chips.Chip(float(self.name), 819e9, 200e9, (16, 16))
 
-        @property
-        def peak(self):
-            return 197e12
-
-    return Small("small:8", "cpu", jax.devices()[:8])
+    @property
+    def peak(self):
+        return 197e12
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pattern", ["rope:window=8/nope", "rope:window=8/rope:window=8/cable/bam:ssmax=on"])
-def test_the_sums_of_a_pattern_are_what_the_compiler_says(pattern):
+@pytest.mark.parametrize("pattern", ["", "rope:window=8/nope", "rope:window=8/rope:window=8/cable/bam:ssmax=on"])
+def test_the_arguments_are_what_the_compiler_plans(pattern):
     axes = [f"--config.mesh.{axis}=2" for axis in ("data", "fsdp", "tensor")]
     today = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
-    step = step_of(tiny(*axes, *today, f"--config.encoding={pattern}", "--config.model.layers=4"))
-    made, sums = compile_step(step.lower(), 8), step.bytes()
-    assert made.arguments == {kind: sums[kind] for kind in ("parameters", "optimizer", "batch")}
-    assert not made.uncounted and not made.refused
-
-
-@pytest.mark.full
-def test_the_sums_of_what_is_kept_are_what_the_compiler_says():
-    axes = [f"--config.mesh.{axis}=2" for axis in ("data", "fsdp", "tensor")]
-    config = tiny(*axes, "--config.optimizer.accumulate=2")
-    step = step_of(config)
-    made = compile_step(step.lower(), 8)
-    sums = step.bytes()
-    assert made.arguments == {kind: sums[kind] for kind in ("parameters", "optimizer", "batch")}
-    assert {each.kind for each in made.collectives} >= {"all-gather"}
-    assert not made.uncounted and not made.refused
+    layers = [*today, f"--config.encoding={pattern}", "--config.model.layers=4"] if pattern else []
+    step = step_of(tiny(*axes, *layers, "--config.optimizer.accumulate=2"))
+    made = step.compile()
+    assert made.arguments == sum(step.bytes().values()) and made.temporaries > 0 and not made.refused
 
 
 def test_the_bytes_are_those_of_the_arrays_that_training_makes():
@@ -87,24 +65,21 @@ def test_the_bytes_are_those_of_the_arrays_that_training_makes():
     with jax.set_mesh(step.mesh):
         state = initial_state(config, define_training(config, VOCAB)[1], shardings)
     here = lambda tree: sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
-    sums = step.bytes()
-    assert (sums["parameters"], sums["optimizer"]) == (here(state["model"]), here(state["optimizer"]))
+    assert (step.bytes()["parameters"], step.bytes()["optimizer"]) == (here(state["model"]), here(state["optimizer"]))
 
 
-def test_what_each_axis_cuts():
-    """Of a model whose vectors are nothing beside its matrices."""
-    sizes = {}
-    for fsdp, context in ((1, 1), (4, 1), (1, 4)):
-        config = tiny(
-            f"--config.mesh.data={8 // fsdp // context}", f"--config.mesh.fsdp={fsdp}", f"--config.mesh.context={context}",
-            "--config.model.width=512", "--config.model.hidden=1024", "--config.batch=8",
-        )  # fmt: skip
-        sizes[fsdp, context] = step_of(config).bytes()
-    one, cut, ring = sizes[1, 1], sizes[4, 1], sizes[1, 4]
-    for kind in ("parameters", "optimizer"):
-        assert cut[kind] == pytest.approx(one[kind] / 4, rel=0.02)
-        assert ring[kind] == one[kind]
-    assert cut["activations"] == one["activations"] == ring["activations"]  # 8 devices share the tokens in each
+def test_what_axes_leave_of_the_work():
+    """Whole weights are read, one layer after another, by all devices that share tokens; a ring and gathers are sent."""
+    base = tiny("--config.mesh.data=8", "--config.mesh.fsdp=1")
+    one, cut, ring = (
+        estimate.work(step_of(configs.override(base, {"mesh.data": 1, **axes})))
+        for axes in ({"mesh.data": 8}, {"mesh.fsdp": 8}, {"mesh.context": 8})
+    )
+    assert one.operations == cut.operations == ring.operations
+    assert cut.read < one.read, "the optimiser's arrays are cut"
+    assert cut.sent != one.sent and ring.sent > one.sent
+    alone = estimate.work(step_of(configs.override(base, {"mesh.data": 1}), chips.find("cpu:1")))
+    assert alone.sent == 0 and alone.operations == 8 * one.operations
 
 
 @pytest.mark.parametrize(
@@ -118,7 +93,7 @@ def test_the_batch_is_what_the_loader_gives(overrides):
     with contextlib.closing(loader.batches(config, tokenizers.tokenizer("char"))) as data:
         given = next(data)
     mesh = chips.find("cpu:1").mesh(MeshConfig())
-    wanted = steps._batch(config, mesh)
+    wanted = batch_of(config, mesh)
     assert {name: (x.shape, x.dtype) for name, x in given.items()} == {
         name: (x.shape, x.dtype) for name, x in wanted.items()
     }
@@ -157,53 +132,42 @@ def test_a_mesh_of_other_devices_than_there_are():
         main([f"--config={QUICKSTART}", "--topology=cpu:8", "--utilisation=0"])
 
 
-def test_the_least_change_that_fits_and_the_quickest():
-    config = tiny("--config.mesh.data=8", "--config.mesh.fsdp=1", "--config.model.remat=False")
-    step = step_of(config)
-    mesh, total = dict(step.mesh.shape), sum(step.bytes().values())
-    room = chip(2 * total)
-    (first, *_) = search.proposals(config, step.model, room, 0.4, mesh=mesh)
-    assert first.changes == {} and first.bytes == total and first.config.mesh.data == 8
-
-    small = chip(total)  # of which a tenth is left
-    found = search.proposals(config, step.model, small, 0.4, mesh=mesh)
-    assert [len(each.changes) for each in found] == sorted(len(each.changes) for each in found)
-    assert found[0].changes == {"model.remat": True}
-    assert all(each.bytes <= search.MARGIN * total for each in found)
-    again = step_of(configs.override(config, found[0].changes))
-    assert sum(again.bytes().values()) == found[0].bytes
-
-    quick = search.proposals(config, step.model, small, 0.4)
-    assert [each.seconds for each in quick] == sorted(each.seconds for each in quick)
-    assert quick[0].seconds <= found[0].seconds
-    assert all(math.prod(dataclasses.astuple(each.config.mesh)) == 8 for each in quick)
-    assert search.proposals(config, step.model, chip(1000), 0.4) == []
-
-
 def test_a_record_that_does_not_fit_says_so():
-    step = step_of(tiny())
-    small = chip(1e6)
-    made = Compiled(
-        arguments={"parameters": 500_000, "optimizer": 200_000, "batch": 100_000}, temporaries=0.1e6, program=0.2e6
-    )
+    step, small = step_of(tiny()), Small("1e6", "cpu", jax.devices()[:8])
+    made = Compiled(arguments=0.8e6, temporaries=0.1e6, program=0.2e6)
     found = report.record(step, made, small, 0.4)
     assert not found["fits"] and "it does not fit: 1.1 MB of 1.0 MB, 110%" in report.to_text(found)
-    refused = report.record(step, Compiled(temporaries=1.3e6, refused="too large"), small, 0.4)
+    refused = report.record(step, Compiled(refused="too large"), small, 0.4)
     assert not refused["fits"] and "it does not fit: too large" in report.to_text(refused)
-    fits = report.record(step, dataclasses.replace(made, program=0), small, 0.4)
-    assert fits["fits"]
-    rates = fits["seconds"]
-    assert rates["step"] == rates[rates["bound"]] == max(rates["compute"], rates["memory"], rates["links"])
-    assert fits["tokens_per_second"] == 16 * 32 / rates["step"]
+    fits = report.record(step, Compiled(arguments=0.8e6), small, 0.4)
+    assert fits["fits"] and fits["tokens_per_second"] == 16 * 32 / max(fits["seconds"].values())
+    assert fits["seconds"]["compute"] == fits["work"]["operations"] / (0.4 * 197e12)
+
+
+@pytest.mark.parametrize(("room", "accumulate", "remat"), [(16, 1, False), (5, 4, False), (1, 8, True)])
+def test_the_fewest_micro_batches_that_fit(room, accumulate, remat):
+    """A row takes a GB; half of one where layers are computed again."""
+    asked = []
+
+    def compiled(config):
+        asked.append((config.optimizer.accumulate, config.model.remat))
+        rows = config.batch // config.optimizer.accumulate
+        return {"fits": rows * (0.5 if config.model.remat else 1) <= room, "asked": asked[-1]}
+
+    config = tiny("--config.model.remat=False")
+    found = search(config, {"data": 2, "fsdp": 1}, compiled)
+    assert found["fits"] and found["asked"] == (accumulate, remat)
+    assert len(asked) == len(set(asked)) <= 5
+    assert not search(config, {"data": 2, "fsdp": 1}, lambda config: {"fits": False})["fits"]
+    with pytest.raises(UserError, match="batch=16 must be a multiple of the 3 devices"):
+        search(config, {"data": 3, "fsdp": 1}, compiled)
 
 
 @pytest.mark.full
 def test_the_command(capsys):
     arguments = [f"--config={QUICKSTART}", "--topology=cpu:4", "--config.mesh.fsdp=4", "--config.batch=4"]
-    assert main([*arguments, "--json", "--config.model.layers=1"]) == 0
+    assert main([*arguments, "--json", "--search", "--config.model.layers=1"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["mesh"] == {"data": 1, "fsdp": 4, "tensor": 1, "context": 1} and found["fits"]
-    assert found["compiled"]["arguments"] == {
-        kind: found["bytes"][kind] for kind in ("parameters", "optimizer", "batch")
-    }
-    assert found["sent"] == sum(each["bytes"] for each in found["compiled"]["collectives"].values()) > 0
+    assert found["compiled"]["arguments"] == sum(found["bytes"].values())
+    assert "--config.optimizer.accumulate=1" in found["options"] and found["work"]["sent"] > 0

@@ -30,19 +30,20 @@ def config(tmp_path):
 def test_a_small_model_on_four_chips(config, capsys):
     assert main([config, "--topology=v5e:2x2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    made = found["compiled"]
     assert found["mesh"] == {"data": 1, "fsdp": 4, "tensor": 1, "context": 1}
-    for kind, size in made["arguments"].items():
-        assert size == pytest.approx(found["bytes"][kind], rel=0.05)  # arrays are laid out in tiles
-    assert made["collectives"]["all-gather"]["times"] >= 2 and not made["uncounted"]
+    assert found["compiled"]["arguments"] == pytest.approx(sum(found["bytes"].values()), rel=0.05)  # laid out in tiles
+    assert found["compiled"]["temporaries"] > 0 and max(found["seconds"].values()) > 0
 
 
 def test_a_model_that_does_not_fit(config, capsys):
-    overrides = ["--config.batch=65536", "--config.mesh.data=4", "--config.mesh.fsdp=1"]
+    # Four times a prime: there are two numbers of micro-batches to try.
+    overrides = [f"--config.batch={4 * 16381}", "--config.mesh.data=4", "--config.mesh.fsdp=1"]
     assert main([config, "--topology=v5e:2x2", "--json", *overrides]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["sum"] == pytest.approx(found["compiled"]["total"], rel=0.2) and found["compiled"]["refused"]
-    assert not found["fits"] and "--config.optimizer.accumulate=" in found["proposals"][0]
+    assert not found["fits"] and "RESOURCE_EXHAUSTED" in found["compiled"]["refused"]
+    assert main([config, "--topology=v5e:2x2", "--json", "--search", *overrides]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] and "--config.optimizer.accumulate=16381" in found["options"]
 
 
 @pytest.mark.parametrize(
@@ -67,5 +68,4 @@ def test_a_pattern_and_all_that_goes_with_attention(config, pattern, chip, mesh,
     ]
     assert main([config, f"--topology={chip}:2x2", "--json", f"--config.encoding={pattern}", *today, *mesh]) == 0
     found = json.loads(capsys.readouterr().out)
-    for kind, size in found["compiled"]["arguments"].items():
-        assert size == pytest.approx(found["bytes"][kind], rel=0.1)
+    assert found["compiled"]["arguments"] == pytest.approx(sum(found["bytes"].values()), rel=0.1)
