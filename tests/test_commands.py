@@ -51,4 +51,4 @@ def test_the_options_that_take_a_path_are_found(capsys):
     assert local_options("bam_jax.train", capsys) == ["--workdir="]
     assert local_options("bam_jax.convert", capsys) == ["--export=", "--run="]
     assert local_options("bam_jax.tables", capsys) == ["--out=", "--records=", "--runs="]
-    assert sum(len(local_options(name, capsys)) for name in NAMES) > 25
+    assert sum(len(local_options(name, capsys)) for name in NAMES) > 20
