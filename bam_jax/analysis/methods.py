@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +21,10 @@ DIMS = Dims(heads=16, width=768, context=512)
 COLUMNS = ("`--config.encoding=`", "formula", "source", "options", "per head", "extrapolates", "backends")
 
 
-SHORT = 3
-"""The first of these columns, which a reader of the README needs."""
-
-
-def table(columns: int = len(COLUMNS)) -> str:
-    """All of `ENCODINGS` as a table in Markdown, a line for each, behind it those of `METHODS` that are made of it.
-
-    Args:
-        columns: the first ones that it has.
-    """
+def table() -> str:
+    """All of `ENCODINGS` as a Markdown table; behind each encoding those of `METHODS` that are made of it."""
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(row(name) for name in names())]
-    return "\n".join(f"| {' | '.join(cells[:columns])} |" for cells in rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def names() -> list[str]:
@@ -123,19 +114,3 @@ def _backends(encoding: Encoding) -> str:
     if not missing:
         return "all"
     return f"all but {', '.join(missing)}" if len(missing) < len(able) else ", ".join(able)
-
-
-def check(path: Path) -> None:
-    """Compares a file's table, the long or the short one, with that of the code.
-
-    Args:
-        path: a Markdown file.
-
-    Raises:
-        UserError: it lacks the table, or has another.
-    """
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if table() not in text and table(SHORT) not in text:
-        raise UserError(
-            f"{path} lacks the table of methods as the code has it: paste what python -m bam_jax.methods prints"
-        )
