@@ -83,13 +83,7 @@ class Blocks:
         count: bool = False,
         decode: bool = False,
     ) -> "Blocks":
-        """Cut the operands of `Backend.forward` into blocks.
-
-        Args:
-            q, k, v, scoring, tiling: as in `Backend.forward`.
-            count: whether keys may be counted by kind.
-            decode: whether it is for the forward pass of one query, which makes no pass over all keys.
-        """
+        """Cut the operands of `Backend.forward` into blocks."""
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         block_q, block_k = tiling.blocks(*_block_sizes(q.shape, k.shape))
         length = q.shape[1]
@@ -120,12 +114,7 @@ class Blocks:
         )
 
     def of_head(self, head: Int[Array, ""], q: Array, scoring: Scoring) -> "Blocks":
-        """The blocks of one key head, which alone is read and walks over no others than it needs itself.
-
-        Args:
-            head: its number.
-            q, scoring: of its query heads, padded.
-        """
+        """The blocks of one key head, which alone is read and walks over no others than it needs itself."""
         walk = Runs(*(x[head] for x in self.of_heads))
         return dataclasses.replace(self, q=q, scoring=scoring, walk=walk, head=head)
 

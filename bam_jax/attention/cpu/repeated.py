@@ -37,15 +37,7 @@ class Counted:
 
 
 def worthwhile(scoring: Scoring, skip: float | str, queries: int, head_width: int, block_k: int) -> bool:
-    """Tell whether keys may be counted by kind: shapes say that it pays in time, and takes no more memory than they do.
-
-    Args:
-        scoring: whose keys may have kinds.
-        skip: see `Tiling`; "off": never.
-        queries: of the call.
-        head_width: of a key.
-        block_k: keys of a tile.
-    """
+    """Tell whether keys may be counted by kind: shapes say that it pays in time, and takes no more memory than they do."""
     kinds, keys = scoring.keys.kinds, scoring.keys.position.shape[1]
     return (
         kinds is not None
@@ -68,16 +60,7 @@ def counted(
 ) -> tuple[Counted | None, Bool[Array, "H N M"]]:
     """The tiles whose keys are counted by kind, summed up, and the tiles that are still needed.
 
-        sum_j exp(t_i (q_i . k_j + b)) v_j = sum_c n_c exp(t_i (q_i . k_c + b)) v_c   over the keys j whose bias is b
-
-    Args:
-        q, k, v: of any length; heads that walk over the same tiles.
-        scoring: padded to whole blocks, its keys with kinds.
-        needed: see `skipping.needed`.
-        skip, block_q, block_k: see `skipping.needed`.
-
-    Returns:
-        None if the bias does not know its bounds.
+    sum_j exp(t_i (q_i . k_j + b)) v_j = sum_c n_c exp(t_i (q_i . k_c + b)) v_c   over the keys j whose bias is b
     """
     level_tiles = skipping.level(q, k, scoring, needed, skip, block_q, block_k)
     if level_tiles is None:

@@ -48,13 +48,7 @@ class Extents(NamedTuple):
 
     @classmethod
     def of_queries(cls, q: Float[Array, "B T H D"], scoring: Scoring, block: int) -> "Extents":
-        """The extents of blocks of queries.
-
-        Args:
-            q: of any length.
-            scoring: padded to whole blocks.
-            block: queries of a block.
-        """
+        """The extents of blocks of queries."""
         dtype = jnp.promote_types(q.dtype, jnp.float32)
         filled = (scoring.queries.position < EMPTY)[:, None]
         norm = norms(q, dtype) * abs(scoring.content(q.shape[-1]).scale)
@@ -77,18 +71,7 @@ class Extents(NamedTuple):
         block: int,
         v: Float[Array, "B S K D"] | None = None,
     ) -> "Extents":
-        """The extents of blocks of keys, with the heads of the queries.
-
-        Args:
-            q: of any length; its shape and type count.
-            k: of any length.
-            scoring: padded to whole blocks.
-            block: keys of a block.
-            v: the values, if keys do not yet stand for those that are not finite; see `sealed`.
-
-        Raises:
-            ValueError: the keys' summary is not of such keys.
-        """
+        """The extents of blocks of keys, with the heads of the queries."""
         dtype, keys = jnp.promote_types(q.dtype, jnp.float32), scoring.keys
         batch, slots, heads, _ = k.shape
         summary = keys.summary
@@ -163,13 +146,7 @@ def key_norms(k: Float[Array, "B S K D"], v: Float[Array, "B S K D"] | None, dty
 
 
 def summarize(tokens: Tokens, norm: Float[Array, "B T H"], block: int) -> Summary:
-    """The summary of tokens and of the norms of their vectors.
-
-    Args:
-        tokens: whole blocks.
-        norm: of as many, or of fewer: pads have none.
-        block: tokens of a block.
-    """
+    """The summary of tokens and of the norms of their vectors."""
     filled = (tokens.position < EMPTY)[:, None]
     position = _cut(tokens.position[:, None], block)[:, 0]
     last = jnp.where(position < EMPTY, position, -1).max(2)

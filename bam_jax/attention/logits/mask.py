@@ -71,9 +71,6 @@ class Mask:
         """The limits of queries, [#B, T], but for sinks; those of empty slots mean nothing.
 
         All that asks who sees whom asks here.
-
-        Args:
-            queries: their positions, and what they see besides.
         """
         position, farthest = queries.position, EMPTY - 1
         reach = farthest if self.window is None else min(self.window - 1, farthest)
@@ -89,12 +86,7 @@ class Mask:
 
 
 def take_integers(of: object, *names: str) -> None:
-    """Make fields of a frozen object that hold an integer of NumPy's, as its computations give them, Python's own.
-
-    Args:
-        of: the object.
-        names: of the fields.
-    """
+    """Make fields of a frozen object that hold an integer of NumPy's, as its computations give them, Python's own."""
     for name in names:
         if isinstance(count := getattr(of, name), np.integer):
             object.__setattr__(of, name, int(count))

@@ -13,12 +13,7 @@ measured, and its kernels choose for themselves."""
 
 
 def fill(tiling: Tiling, q: Float[Array, "B T H D"], k: Float[Array, "B S K D"]) -> Tiling:
-    """The tiling with the measured size, where it has none of its own, one is known, and the rows are as long.
-
-    Args:
-        tiling: as the caller of attention gave it.
-        q, k: the operands.
-    """
+    """The tiling with the measured size, where it has none of its own, one is known, and the rows are as long."""
     if not TILES or (tiling.block_q, tiling.block_k) != (None, None):
         return tiling
     described = jax.sharding.get_abstract_mesh().abstract_device

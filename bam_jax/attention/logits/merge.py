@@ -14,7 +14,6 @@ def deal_blocks(run: Runs, count: int) -> Runs:
 
     Args:
         run: [H, 1], by query head; see `skipping.runs`.
-        count: number of parts P.
 
     Returns:
         Runs [H, P].
@@ -33,7 +32,6 @@ def merge(
     Args:
         out: [..., P, ..., D].
         lse: [..., P, ...], logarithms of the normalisers, `HIDDEN` where a part has no visible key.
-        axis: the axis of the parts, from the front.
 
     >>> merge(jnp.array([[1.0], [3.0]]), jnp.zeros(2), axis=0)
     (Array([2.], dtype=float32), Array(0.6931472, dtype=float32))

@@ -34,15 +34,7 @@ class Residuals:
     d_lse: Float[Array, "B H T"] | None = None
 
     def row_terms(self, d_out: Float[Array, "B T H D"]) -> tuple[Float[Array, "B H T"], Float[Array, "B H T"]]:
-        """Two numbers of each row that the gradient of its logits needs: d_logit = exp(logit - lse) (d_weight - delta).
-
-        Args:
-            d_out: the cotangent of `out`.
-
-        Returns:
-            The log-normaliser of each row, 0 if it sees nothing, and delta, the sum over D of out times d_out, less d_lse:
-            a weight is the derivative of the log-normaliser by its logit.
-        """
+        """Two numbers of each row that the gradient of its logits needs: d_logit = exp(logit - lse) (d_weight - delta)."""
         delta = jnp.einsum("bthd,bthd->bht", self.out, d_out, preferred_element_type=self.lse.dtype)
         delta = delta if self.d_lse is None else delta - self.d_lse
         # A row that sees nothing has no normaliser: any finite one gives it zero weights.

@@ -135,13 +135,7 @@ def bias_table(scoring: Scoring, dtype: jnp.dtype) -> Float[Array, "#B #H T S"]:
 def logits_table(
     q: Float[Array, "B T H D"], product: Float[Array, "B H T S"], scoring: Scoring
 ) -> tuple[Float[Array, "B H T S"], Bool[Array, "#B 1 T S"]]:
-    """The logits of all queries and keys, `HIDDEN` where a key is not seen, and where it is.
-
-    Args:
-        q: queries, which a rowwise bias may read.
-        product: q . k, in the logits' dtype.
-        scoring: all else.
-    """
+    """The logits of all queries and keys, `HIDDEN` where a key is not seen, and where it is."""
     scores = scoring.content(q.shape[-1]).scores(product)
     bias = bias_table(scoring, product.dtype)
     seen = visible(scoring.queries, scoring.keys, scoring.mask)[:, None]
@@ -160,9 +154,6 @@ def sealed(k: Float[Array, "... D"], v: Float[Array, "... D"]) -> tuple[Float[Ar
 
     A weight of 0 does not hide a value that is NaN, since 0 times NaN is NaN. The mask does hide the logit of a key that is
     NaN. So the key carries it for both: who sees it becomes NaN, who does not never meets it.
-
-    Args:
-        k, v: of one shape.
     """
     finite = jnp.isfinite(v).all(-1, keepdims=True)
     return jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0)

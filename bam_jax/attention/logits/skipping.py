@@ -88,15 +88,7 @@ def needed(
     block_k: int,
     v: Float[Array, "B S K D"] | None = None,
 ) -> Bool[Array, "H N M"]:
-    """The key blocks that each query block needs, head by head.
-
-    Args:
-        q, k: of any length.
-        scoring: padded to whole blocks.
-        skip: see `Tiling`.
-        block_q, block_k: rows of a query block and of a key block.
-        v: the values, if keys do not yet stand for those that are not finite; see `sealed`.
-    """
+    """The key blocks that each query block needs, head by head."""
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k, v)
     return _needed(queries, keys, scoring, skip, k.shape[1])
 
@@ -113,9 +105,6 @@ def runs(
     """The runs of `needed`, of key blocks for each query block and of query blocks for each key block, [H, N] and [H, M].
 
     The table of all tiles is never in memory: of a long row it would be the largest array of all.
-
-    Args:
-        q, k, scoring, skip, block_q, block_k, v: as in `needed`.
     """
     # One side after the other: the norms of all tokens of one, a number each, are gone before those of the other come.
     k, queries = jax.lax.optimization_barrier((k, Extents.of_queries(q, scoring, block_q)))
@@ -138,8 +127,6 @@ def _strip_by_strip(of_strip: Callable[[Array, int], Runs], blocks: int, strip: 
 
     Args:
         of_strip: (start, count) -> the runs of so many blocks from one on, [H, count].
-        blocks: of all strips.
-        strip: blocks of a strip, at most.
     """
     if blocks <= strip:
         return of_strip(jnp.zeros((), jnp.int32), blocks)
@@ -250,13 +237,6 @@ def level(
         abs(t_i) abs(b_j - b) < share   for every row i and key j: no weight is changed by more than this share of it
 
     b is the bias of the first such tile, of a causal row the farthest; None if the bias does not know its bounds.
-
-    Args:
-        q, k: of any length.
-        scoring: padded to whole blocks.
-        needed: see `needed`.
-        skip: the share; see `Tiling`.
-        block_q, block_k: rows of a query block and of a key block.
     """
     queries, keys = Extents.of_queries(q, scoring, block_q), Extents.of_keys(q, k, scoring, block_k)
     bounds = _bounds(queries, keys, scoring)
@@ -284,13 +264,6 @@ def reach(
     With c as in `_negligible` and total keys in all, a tile holds less than a share of the mass of row i if
 
         c + log(total) + max(t b over the block's t and the tile's b) - lse_i < log(share).
-
-    Args:
-        q, k: of any length.
-        scoring: with these keys.
-        lse: logarithms of the rows' normalisers so far; `HIDDEN` where a row has seen nothing.
-        skip: see `Tiling`; "off": keys matter where any of them is seen.
-        total: keys of the whole text.
     """
     block_q, block_k = (min(512, length) for length in (q.shape[1], k.shape[1]))
     whole = padded(scoring, block_q, block_k)

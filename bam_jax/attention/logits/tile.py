@@ -205,12 +205,7 @@ class ScoringSums:
     def cotangent(
         self, of_queries: Sequence[Float[Array, "B H T"]], of_keys: Sequence[Float[Array, "B H S"]], heads: int
     ) -> Scoring:
-        """The cotangent of the scoring: sums over the batch and the rows, where the arrays have no such axes.
-
-        Args:
-            of_queries, of_keys: the sums over each query's and each key's tiles, in the order of the flags, perhaps padded.
-            heads: number of query heads H.
-        """
+        """The cotangent of the scoring: sums over the batch and the rows, where the arrays have no such axes."""
         rows, columns = _unstacked(of_queries, self.of_queries), _unstacked(of_keys, self.of_keys)
         parts = Differentiable.of(self.scoring)
         number, none = sum(self.parameters.sizes), jnp.zeros((heads,), jnp.float32)
@@ -248,12 +243,7 @@ _LOWERED = frozenset(
 
 
 def unsupported(scoring: Scoring, lowered: frozenset[str] = _LOWERED) -> str | None:
-    """The reason why a kernel cannot compute the bias, with the primitive's name, or None.
-
-    Args:
-        scoring: with the bias and its coordinates.
-        lowered: names of the primitives that the kernel's compiler knows.
-    """
+    """The reason why a kernel cannot compute the bias, with the primitive's name, or None."""
     name, parameters = type(scoring.bias).__name__, Parameters.of(scoring.bias)
     if any(len(shape) > 1 for shape in parameters.shapes):
         return f"the bias {name} has a parameter with more axes than [H, n]"

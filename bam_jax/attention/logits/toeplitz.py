@@ -17,13 +17,7 @@ from bam_jax.biases import Bias, Relative, Uniform
 def straight(
     scoring: Scoring, padded: Scoring, block_q: int, block_k: int
 ) -> tuple[Bool[Array, " N"], Bool[Array, " M"]] | None:
-    """The blocks of queries and of keys in which positions ascend by one; None: no bias of offsets alone.
-
-    Args:
-        scoring: what says whether the bias compares positions.
-        padded: the same, padded to whole blocks.
-        block_q, block_k: tokens of a block.
-    """
+    """The blocks of queries and of keys in which positions ascend by one; None: no bias of offsets alone."""
     relative = isinstance(scoring.bias, Relative) and not isinstance(scoring.bias, Uniform)
     if not relative or scoring.queries.coordinate is not None or scoring.keys.coordinate is not None:
         return None

@@ -15,21 +15,12 @@ LOWERED = frozenset(
 
 
 def cotangents(*arguments: Any) -> tuple:
-    """`Bias.cotangents` inside a kernel; see `lowered`.
-
-    Args:
-        arguments: bias, i, j and d_logits, each spread over the tile.
-    """
+    """`Bias.cotangents` inside a kernel; see `lowered`."""
     return lowered(lambda bias, *rest: bias.cotangents(*rest), *arguments)
 
 
 def lowered(function: Callable, *arguments: Any) -> Any:
-    """The results of a function inside a kernel, in terms that Mosaic lowers: no `add_any`, no negative power.
-
-    Args:
-        function: of trees of arrays.
-        arguments: each spread over the tile.
-    """
+    """The results of a function inside a kernel, in terms that Mosaic lowers: no `add_any`, no negative power."""
     # JAX's own derivatives bring primitives in that Mosaic lacks, and custom ones stand in the way of jax 0.11's count of
     # shared memory: traced, they are replaced one by one.
     traced, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)

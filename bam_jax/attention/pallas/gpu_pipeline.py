@@ -123,11 +123,7 @@ class TilePipeline:
 
     @classmethod
     def of(cls, q: Array, k: Array, v: Array, scoring: Scoring, tiling: Tiling) -> "TilePipeline":
-        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out over which tiles to walk.
-
-        Raises:
-            ValueError: tiles of a size that the kernels do not have.
-        """
+        """Lay out an attention's operands, [B, T, H, D] and [B, S, K, D], and find out over which tiles to walk."""
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
@@ -155,9 +151,7 @@ class TilePipeline:
         """Run a kernel that holds queries and walks over the keys that they need.
 
         Args:
-            kernel: the work on each tile.
             query_matrices, query_vectors: [B, T, H, D], and a tree of [#B, #H, 1, T].
-            matrices, vectors: how many of each the kernel makes.
 
         Returns:
             Matrices [B, T, H, D] and vectors [B, H, T], in float32.
@@ -170,9 +164,6 @@ class TilePipeline:
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
     ) -> tuple[list[Array], list[Array]]:
         """Run a kernel that holds keys, for each query head, and walks over the queries that need them.
-
-        Args:
-            kernel, query_matrices, query_vectors, matrices, vectors: as in `over_keys`.
 
         Returns:
             Matrices [B, S, H, D] and vectors [B, H, S], in float32, still to be summed over the query heads of a key head:

@@ -51,8 +51,6 @@ def query_kernel(
     """Add one tile to the gradients of a block of queries.
 
     Args:
-        wanted: which sums over keys are; see `_accumulate`.
-        step: the place in the grid.
         held: of the block of queries, [D, n] and [1, n].
         k, v: [D, m].
         outputs: dq [D, n]; the sums that are wanted, [count, n]; those along the diagonals of tiles, [G, W]; None: not wanted.
@@ -106,8 +104,6 @@ def key_kernel(
     """Add one tile to the gradients of a block of keys.
 
     Args:
-        wanted: which sums over queries are; see `_accumulate`.
-        step: the place in the grid.
         passing: of the block of queries, [D, n] and [1, n].
         k, v: [D, m].
         outputs: dk and dv [D, m]; the sums that are wanted for each query head, [count, m]; None: none is.

@@ -79,7 +79,6 @@ def decode_kernel(
     """Add one tile to the running softmax of the query heads of a key head.
 
     Args:
-        step: the place in the grid.
         query_operands: q [D, count], and the parameters of the bias, [P, count].
         k, v: [D, m].
         outputs: out [D, count] and lse [1, count].

@@ -19,7 +19,6 @@ def forward_kernel(step: GridStep, q: Any, k: Any, v: Any, outputs: Any, top: An
     """Add one tile to a running softmax.
 
     Args:
-        step: the place in the grid.
         q: [D, n].
         k, v: [D, m].
         outputs: out [D, n] and lse [1, n].

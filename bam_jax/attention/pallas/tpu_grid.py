@@ -146,22 +146,14 @@ class TileGrid:
         """Run a kernel that holds a block of queries and walks over the key blocks that it needs.
 
         Args:
-            kernel: (step, query_operands, k, v, outputs, *scratch), all of one block.
             query_operands: a tree of arrays [#B, heads or fewer, n, T].
-            outputs: shapes of what is written block by block; None for one that nobody wants.
-            scratch: shapes of the float32 sums that last as long as a block is held.
-            whole_outputs: shapes of what all blocks of a head add to; they follow `outputs`.
         """
         return _Walk.of(self, hold_queries=True).run(kernel, query_operands, outputs, whole_outputs, scratch)
 
     def over_queries(
         self, kernel: Callable, query_operands: Any, outputs: tuple, scratch: list[tuple[int, int]]
     ) -> Any:
-        """Run a kernel that holds a block of keys and walks, query head by query head, over the query blocks that need it.
-
-        Args:
-            kernel, query_operands, outputs, scratch: as in `over_keys`.
-        """
+        """Run a kernel that holds a block of keys and walks, query head by query head, over the query blocks that need it."""
         return _Walk.of(self, hold_queries=False).run(kernel, query_operands, outputs, (), scratch)
 
 

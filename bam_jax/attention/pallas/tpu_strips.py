@@ -24,13 +24,7 @@ from bam_jax.biases import Bias
 def slot_shift(scoring: Scoring) -> tuple[Bool[Array, ""], Int[Array, ""]]:
     """Find out whether offsets are those of slots, and how far apart the slots of both sides are.
 
-        position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
-
-    Args:
-        scoring: with the tokens of both sides.
-
-    Returns:
-        Whether there is one such shift, and the shift.
+    position[s] - position[t] = s - t + shift   wherever key slot s is visible from query slot t
     """
     queries, keys = scoring.queries, scoring.keys
 
