@@ -32,12 +32,7 @@ MEMORY = 2.0**31
 
 @contextlib.contextmanager
 def without(decoder: Decoder, heads: Iterable[tuple[int, int]]) -> Iterator[None]:
-    """The decoder with the outputs of some heads at zero, until the block ends.
-
-    Args:
-        decoder: the model.
-        heads: (layer, head) of each.
-    """
+    """The decoder with the outputs of some heads at zero, until the block ends."""
     stacks, order = decoder.stacks(), [*decoder.order()]
     kernels = [stack.attention.out.kernel for stack in stacks]
     kept = [kernel[...] for kernel in kernels]
@@ -67,17 +62,6 @@ def measure(
 
     A record holds `layer`, `head`, `length`, `tokens` of sequences of that length, `loss` of the whole model, and `worth`, both
     in nats a token. Where `layer` is None all heads of that number are left out at once.
-
-    Args:
-        run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
-        lengths: of the sequences, tokens.
-        tokens: of the text; 0 means `TOKENS`.
-        overrides: changes at evaluation time, values by dotted names.
-        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
-        progress: see `console.progress`.
-
-    Raises:
-        UserError: the run, which must be a decoder's, or the arguments will not do.
     """
     lengths, tokens = sorted({*lengths}), tokens or TOKENS
     if lengths[0] < 1:
@@ -123,11 +107,7 @@ def _losses(decoder: Decoder, text: np.ndarray, lengths: Sequence[int]) -> dict[
 
 
 def to_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of what heads are worth, for a terminal.
-
-    Args:
-        records: of `measure`.
-    """
+    """The table of what heads are worth, for a terminal."""
     by_head: dict[tuple[int | None, int], dict[int, Mapping[str, Any]]] = {}
     for record in records:
         by_head.setdefault((record["layer"], record["head"]), {})[record["length"]] = record

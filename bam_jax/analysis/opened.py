@@ -39,14 +39,7 @@ class OpenRun:
     allow: frozenset[str]
 
     def require_decoder(self, because: str) -> None:
-        """Checks that the model is a decoder.
-
-        Args:
-            because: what an encoder cannot do, such as "which foretells no token".
-
-        Raises:
-            UserError: it is an encoder.
-        """
+        """Checks that the model is a decoder."""
         if not self.config.model.causal:
             raise UserError(f"{self.path} is an encoder, {because}; give the run of a decoder")
 
@@ -55,14 +48,7 @@ class OpenRun:
         return loader.held_out(self.config, self.tokenizer, self.allow)
 
     def first_tokens(self, number: int) -> np.ndarray:
-        """The first tokens of its held-out text, [number] int32.
-
-        Args:
-            number: how many.
-
-        Raises:
-            UserError: there are fewer.
-        """
+        """The first tokens of its held-out text, [number] int32."""
         found = self.held_out()[:number]
         if len(found) < number:
             raise UserError(f"the held-out text has {len(found)} tokens, not {number}; ask for a shorter text")
@@ -70,16 +56,7 @@ class OpenRun:
 
 
 def open_run(run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow: Collection[str] = ()) -> OpenRun:
-    """Opens a run for an analysis.
-
-    Args:
-        run: its folder, to which nothing is written; or the name of a model that comes with the package.
-        overrides: changes at evaluation time, values by dotted names.
-        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
-
-    Raises:
-        UserError: the run cannot be read, or the changes do not fit it.
-    """
+    """Opens a run for an analysis."""
     path = bundled.find(run)
     digest = configs.digest(run_folder.read_config(path))
     step = run_folder.trained_step(path)  # once: a training may save another in the meantime

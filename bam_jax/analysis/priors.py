@@ -14,14 +14,7 @@ from bam_jax.training import checkpoint, run_folder
 
 
 def learned_priors(run: Path) -> Heads:
-    """The priors of a trained BAM model, each parameter [layers, heads].
-
-    Args:
-        run: its folder.
-
-    Raises:
-        UserError: its encoding is another, there is no checkpoint, or it cannot be read.
-    """
+    """The priors of a trained BAM model, each parameter [layers, heads]."""
     encoding = run_folder.read_config(run).encoding
     if encoding != "bam":
         raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
@@ -30,14 +23,7 @@ def learned_priors(run: Path) -> Heads:
 
 
 def find_priors(runs: Mapping[str, Path]) -> dict[str, Heads]:
-    """The priors of those runs that have any: others have another encoding, or no checkpoint yet.
-
-    Args:
-        runs: folders by name; a folder need not be there.
-
-    Raises:
-        UserError: a file that cannot be read.
-    """
+    """The priors of those runs that have any: others have another encoding, or no checkpoint yet."""
     begun = {
         name: run for name, run in runs.items() if (run / run_folder.CONFIG).exists() and run_folder.latest_step(run)
     }
@@ -48,10 +34,6 @@ def prior_weights(heads: Heads, context: int) -> np.ndarray:
     """The prior of every head for the last query of a context, [layers, heads, context].
 
         p(j) = exp(b(i, j)) / sum_j' exp(b(i, j')),   j <= i = context - 1
-
-    Args:
-        heads: the parameters.
-        context: tokens the query sees, itself included.
 
     Source: BAM, definition 2 and figure 1.
     """

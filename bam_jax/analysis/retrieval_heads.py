@@ -43,13 +43,7 @@ class Found(NamedTuple):
 
 
 def find(scores: Float[Array, "H Q S"], seen: Bool[Array, "#H Q S"], holds: Bool[Array, "Q S"]) -> Found:
-    """Weight and lead of the keys that hold what a query looks for.
-
-    Args:
-        scores: logits of attention, nats.
-        seen: the keys that a query sees.
-        holds: the keys that hold it, one at least and not all of those that are seen.
-    """
+    """Weight and lead of the keys that hold what a query looks for."""
     among = jax.nn.logsumexp(scores, axis=-1, where=seen & holds)
     others = jax.nn.logsumexp(scores, axis=-1, where=seen & ~holds)
     return Found(jax.nn.sigmoid(among - others), among - others + jnp.log((seen & ~holds).sum(-1)))
@@ -91,17 +85,6 @@ def measure(
     A record holds `layer`, `head`, `length`, `keys` that the first of the queries sees, `prompts`, their kind, `prompt`, and
     `seed`, and over digits and prompts the mean of `weight` and the median of `lead`, of which a head that looks near has some
     far below all others; None where a window ends before the key. A sink's share of the weights is left out.
-
-    Args:
-        run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
-        lengths: tokens of the prompts.
-        prompts: of each length, at as many equally spaced depths.
-        overrides: changes at evaluation time, values by dotted names.
-        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
-        progress: see `console.progress`.
-
-    Raises:
-        UserError: the run, which must be a decoder's, or the arguments will not do.
     """
     if prompts < 1:
         raise UserError(f"--prompts={prompts} must be 1 or more")
@@ -153,11 +136,7 @@ def _look(scored: Sequence[tuple[Array, Array, Scoring]], holds: np.ndarray) -> 
 
 
 def to_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the heads that find keys, for a terminal.
-
-    Args:
-        records: of `measure`.
-    """
+    """The table of the heads that find keys, for a terminal."""
     lengths = list(dict.fromkeys(record["length"] for record in records))
     by_head: dict[tuple[int, int], dict[int, Mapping[str, Any]]] = {}
     for record in records:

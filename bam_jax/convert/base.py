@@ -86,13 +86,7 @@ QUERY_BIAS = Form(lambda x, config: x * _scale(config), lambda x, config: x / _s
 
 
 def linear_entries(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAME, **part: int) -> list[ArrayMapping]:
-    """The entries of a linear map with a bias, by PyTorch's names.
-
-    Args:
-        ours, theirs: the names of the maps.
-        form, bias: of the kernel and of the bias.
-        part: `part` and `parts`, as in `ArrayMapping`.
-    """
+    """The entries of a linear map with a bias, by PyTorch's names."""
     return [
         ArrayMapping(f"{ours}/kernel", f"{theirs}.weight", form, **part),
         ArrayMapping(f"{ours}/bias", f"{theirs}.bias", bias, **part),
@@ -100,11 +94,7 @@ def linear_entries(ours: str, theirs: str, form: Form = LINEAR, bias: Form = SAM
 
 
 def norm_entries(ours: str, theirs: str) -> list[ArrayMapping]:
-    """The entries of a LayerNorm, by PyTorch's names.
-
-    Args:
-        ours, theirs: the names of the norms.
-    """
+    """The entries of a LayerNorm, by PyTorch's names."""
     return [
         ArrayMapping(f"{ours}/scale", f"{theirs}.weight", SAME),
         ArrayMapping(f"{ours}/bias", f"{theirs}.bias", SAME),
@@ -112,11 +102,7 @@ def norm_entries(ours: str, theirs: str) -> list[ArrayMapping]:
 
 
 def use_all(weights: Arrays) -> tuple[Arrays, list[str]]:
-    """The weights as they are, and no line about any.
-
-    Args:
-        weights: by their names.
-    """
+    """The weights as they are, and no line about any."""
     return weights, []
 
 
@@ -152,20 +138,7 @@ class Layout:
 
 
 def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Our arrays from theirs; every one of both is used.
-
-    Args:
-        layout: theirs.
-        weights: by their names, of any real dtype.
-        config: of the model.
-        shapes: of ours by their paths, layers stacked.
-
-    Returns:
-        Float32 arrays by our paths.
-
-    Raises:
-        UserError: a name is missing, unknown, or has another shape; two arrays that should be one differ.
-    """
+    """Our arrays from theirs; every one of both is used."""
     entries = layout.entries(config, layout.shared in weights)
     known = {name for entry in entries for name in entry.names(config)}
     for name in weights:
@@ -204,16 +177,7 @@ def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str
 
 
 def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
-    """Their arrays from ours, by their names.
-
-    Args:
-        layout: theirs.
-        arrays: float32, by our paths, layers stacked.
-        config: of the model.
-
-    Raises:
-        UserError: an array that theirs cannot hold.
-    """
+    """Their arrays from ours, by their names."""
     entries = layout.entries(config, config.shared_encoding)
     known = {entry.ours for entry in entries}
     for name in arrays:

@@ -27,15 +27,7 @@ _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch 
 
 
 def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str]]:
-    """Weights by their names, float32; what describes them in the file beside them ({} if there is none); and notes on them.
-
-    Args:
-        layout: theirs.
-        source: a .safetensors or PyTorch file, or a folder with one.
-
-    Raises:
-        UserError: no such file, it cannot be read, or the package that reads it is not installed.
-    """
+    """Weights by their names, float32; what describes them in the file beside them ({} if there is none); and notes on them."""
     path = source
     if source.is_dir():
         found = [source / name for name in FILES if (source / name).exists()]
@@ -56,11 +48,7 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
 
 
 def model_type(source: Path) -> str:
-    """The type of model that a config.json of transformers beside the weights names; "" where there is none.
-
-    Args:
-        source: as `read` takes it.
-    """
+    """The type of model that a config.json of transformers beside the weights names; "" where there is none."""
     path = (source if source.is_dir() else source.parent) / "config.json"
     described = files.read_json(path) if path.is_file() else {}
     return str(described["model_type"]) if isinstance(described, dict) and "model_type" in described else ""
@@ -69,18 +57,7 @@ def model_type(source: Path) -> str:
 def describe(
     layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Mapping[str, Any], folder: Path
 ) -> Config:
-    """The configuration of weights: what they say, then the overrides.
-
-    Args:
-        layout: theirs.
-        weights: by their names.
-        described: the contents of the file that describes them.
-        overrides: values by dotted names.
-        folder: that of the weights, in which a tokenizer may be.
-
-    Raises:
-        UserError: they lack what it takes, or an override will not do.
-    """
+    """The configuration of weights: what they say, then the overrides."""
     tree = layout.config(weights, described)
     tokenizer = layout.tokenizer.format(folder=folder)
     data = {"tokenizer": tokenizer, "document_mask": layout.document_mask, "task": layout.task}
@@ -88,17 +65,7 @@ def describe(
 
 
 def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
-    """Write a run of the weights.
-
-    Args:
-        layout: theirs.
-        weights: by their names.
-        config: of the model.
-        run: a new or an empty folder.
-
-    Raises:
-        UserError: names or shapes do not fit the configuration, or the folder is not empty.
-    """
+    """Write a run of the weights."""
     tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
     _, tree = transformer.split(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
     kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
@@ -112,17 +79,7 @@ def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
 
 
 def export(layout: Layout, run: Path, folder: Path) -> None:
-    """Write a run's newest weights in the authors' layout.
-
-    Args:
-        layout: theirs.
-        run: the run's folder.
-        folder: a new or an empty one, for model.safetensors and, of BAM, args.json.
-
-    Raises:
-        UserError: the layout is only read, the run has no checkpoint, its model is not one of that layout, or the folder is
-            not empty.
-    """
+    """Write a run's newest weights in the authors' layout."""
     if not layout.exports:
         raise UserError("a run is not laid out as its layout was: it lacks what was folded or left out; give --source")
     run_folder.check_empty(folder)
@@ -141,17 +98,7 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
 
 
 def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple[Arrays, dict[str, Any]]:
-    """A model as the authors lay it out: its arrays by their names, and what describes them ({} if nothing does).
-
-    Args:
-        layout: theirs.
-        arrays: float32, by our paths, layers stacked.
-        config: of the model.
-        vocab: size of its vocabulary.
-
-    Raises:
-        UserError: theirs has no place for an array, or is read back as another model, since settings leave no array.
-    """
+    """A model as the authors lay it out: its arrays by their names, and what describes them ({} if nothing does)."""
     theirs = to_theirs(layout, arrays, config)
     described = layout.args(config, vocab) if layout.args is not None else {}
     same: dict[str, Any] = {"data.tokenizer": config.data.tokenizer, "model.dtype": config.model.dtype}
@@ -178,15 +125,7 @@ def _attention(config: Config, vocab: int) -> list[Any]:
 
 
 def export_own(run: Path, folder: Path) -> None:
-    """Write a run's newest weights as they are here, with what was measured of them: a run without its training.
-
-    Args:
-        run: the run's folder.
-        folder: a new or an empty one.
-
-    Raises:
-        UserError: the run has no checkpoint, or the folder is not empty.
-    """
+    """Write a run's newest weights as they are here, with what was measured of them: a run without its training."""
     run_folder.check_empty(folder)
     step = run_folder.trained_step(run)
     _, tokenizer, decoder = checkpoint.restore_model(run, step=step)

@@ -64,14 +64,7 @@ class Batches(Iterator[Batch]):
         return {"next_index": self._number, "data": self.data}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to where an iterator stood, of any number of hosts and workers.
-
-        Args:
-            state: what its `get_state` gave; one from before data had a checksum has none.
-
-        Raises:
-            UserError: it is something else, or of other data.
-        """
+        """Go to where an iterator stood, of any number of hosts and workers."""
         known = isinstance(state, dict) and {"next_index"} <= state.keys() <= {"next_index", "data"}
         number = state["next_index"] if known else None
         if type(number) is not int or number < 0:

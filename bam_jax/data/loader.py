@@ -40,15 +40,6 @@ def batches(
 ) -> Batches:
     """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
 
-    Args:
-        config: its data, context, batch and seed matter.
-        tokenizer: the one that `config.data.tokenizer` names.
-        split: "train" or "held_out".
-        host: which of the hosts this is, from 0.
-        hosts: how many share a batch; host h takes the rows from h B / hosts to (h + 1) B / hosts.
-        saves: whether these, of all hosts' that are saved together, write the state.
-        tell: says a line about the text: which share of the characters to train on the tokenizer lacks, if many.
-
     Returns:
         An iterator of dictionaries of arrays, with B the host's rows and T the context:
         tokens [B, T] int32; targets [B, T] int32, the tokens that follow (or, with the task masked, those that
@@ -57,10 +48,6 @@ def batches(
         position [B, T] int32 where positions restart in every document.
         With the task triplets instead query, positive, negative [B, T] int32, padded with 0, and query_length,
         positive_length, negative_length [B] int32, tokens.
-
-    Raises:
-        UserError: unknown split, no or unreadable text, less of it than a row, text to train on most of whose characters the
-            tokenizer lacks, or hosts that do not divide the batch.
     """
     if config.batch % hosts:
         raise UserError(f"config.batch={config.batch} must be a multiple of the {hosts} hosts")
@@ -84,14 +71,7 @@ def batches(
 
 
 def trained_data(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) -> int:
-    """The checksum of the documents to train on, as the state of `batches` has it; they are tokenised for it unless prepared.
-
-    Args:
-        config, tokenizer, allow: see `held_out`.
-
-    Raises:
-        UserError: no or unreadable text, or text at an address that is not allowed.
-    """
+    """The checksum of the documents to train on, as the state of `batches` has it; they are tokenised for it unless prepared."""
     for part in texts_of(config).values():
         _check_allowed(part.source, allow)
     return _checksum(_open_parts(config, tokenizer, "train"))
@@ -103,16 +83,7 @@ def _checksum(documents: dict[str, Documents | None]) -> int:
 
 
 def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> RowSource:
-    """The rows that the batches are made of, in their global order.
-
-    Args:
-        config: its data, context, batch and seed matter.
-        tokenizer: the one that `config.data.tokenizer` names.
-        split: "train" or "held_out".
-
-    Raises:
-        UserError: unknown split, no or unreadable text, or less of it than a row.
-    """
+    """The rows that the batches are made of, in their global order."""
     return _make_rows(config, tokenizer, split, _open_parts(config, tokenizer, split))
 
 
@@ -164,16 +135,7 @@ def _make_rows(config: Config, tokenizer: Tokenizer, split: str, documents: dict
 
 
 def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) -> np.ndarray:
-    """The held-out documents end to end, without begin and end tokens: [tokens] int32.
-
-    Args:
-        config: of a run, which may be a stranger's.
-        tokenizer: the run's.
-        allow: addresses that may be fetched; paths of this machine need no leave.
-
-    Raises:
-        UserError: no or unreadable text, none held out, or text at an address that is not allowed.
-    """
+    """The held-out documents end to end, without begin and end tokens: [tokens] int32."""
     sources = texts_of(config)
     for part in sources.values():
         _check_allowed(part.held_out_source or part.source, allow)
@@ -189,11 +151,7 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
 
 
 def texts_of(config: Config) -> dict[tuple[str, str, float, str], DataConfig]:
-    """The parts of a configuration's data by what text they read and hold out of it, each text once.
-
-    Args:
-        config: of a run.
-    """
+    """The parts of a configuration's data by what text they read and hold out of it, each text once."""
     parts = [part for _, part in config.data.parts().values()]
     # A part that is made names a source by default alone.
     read = [part for part in parts if part.task not in SYNTHETIC] or parts
@@ -209,16 +167,7 @@ def _check_allowed(source: str, allow: Collection[str]) -> None:
 
 
 def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Triplets:
-    """The held-out triplets of a run, in an order that is the same for every seed.
-
-    Args:
-        config: of a run that trains embeddings, which may be a stranger's.
-        tokenizer: the run's.
-        length: tokens at which texts are cut.
-
-    Raises:
-        UserError: the run's task is another, it has several sources, or nothing is held out.
-    """
+    """The held-out triplets of a run, in an order that is the same for every seed."""
     if config.data.mixture or config.data.task != "triplets":
         raise UserError(
             f"config.data.task={config.data.task!r} of one source has no triplets to hold out; name some with "
@@ -229,11 +178,7 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
 
 
 def held_out_hash(config: Config) -> str:
-    """Sixteen hex digits of the shards that `held_out_triplets` reads: other triplets have others.
-
-    Args:
-        config: of a run that has such triplets.
-    """
+    """Sixteen hex digits of the shards that `held_out_triplets` reads: other triplets have others."""
     shards = read_manifest(source_of(config.data, "held_out")).shards
     digests = [shard.sha256 for shard in shards["held_out"] or shards["train"]]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
@@ -246,12 +191,6 @@ def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Token
 
     Args:
         texts: [texts, T] ids.
-        first: the number of the first one.
-        data: its mask_fraction matters.
-        tokenizer: of the texts.
-
-    Raises:
-        UserError: the tokenizer has no mask.
     """
 
     class Texts:

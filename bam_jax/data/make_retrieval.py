@@ -37,14 +37,7 @@ TRIPLETS = ("triplets", "held_out_triplets", "test_triplets")
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: bad arguments or text, a folder that has the files or others of their names, or one in the source.
-    """
+    """The command line; see the module's docstring."""
     given = _parser().parse_args(argv)
     out = given.out
     if (out / LAST).exists():

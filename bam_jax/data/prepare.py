@@ -28,11 +28,7 @@ SHARD_TOKENS = 2**26  # 128 MiB of uint16
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prepare a corpus, estimate what that takes, or verify a prepared folder.
-
-    Args:
-        argv: the command's arguments.
-    """
+    """Prepare a corpus, estimate what that takes, or verify a prepared folder."""
     options = _parser().parse_args(argv)
     if options.verify:
         shards.verify(require(options, "out"))

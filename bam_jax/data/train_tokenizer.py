@@ -47,14 +47,7 @@ class Texts:
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: bad arguments or text, or a file that exists or lies in the source.
-    """
+    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.data.train_tokenizer", description=__doc__)
     parser.add_argument("--kind", default="bpe", help=f"{' or '.join(TRAINERS)} (bpe)")
     parser.add_argument("--source", required=True, help="text, as in config.data.source")

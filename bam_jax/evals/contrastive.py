@@ -62,11 +62,7 @@ class Contrastive(Evaluation):
         return "loss"
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`.
-
-        Raises:
-            UserError: the run has no held-out triplets, too few for a batch, or a length that the model cannot have.
-        """
+        """See `Evaluation`."""
         rows = {}
         for length in self.lengths:
             trained.decoder.check_length(length)
@@ -94,18 +90,7 @@ class Contrastive(Evaluation):
 def measure(
     trained: Trained, todo: Sequence[SampleRange], *, rows: Mapping[int, Any], batch: int
 ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, which are batches, shorter texts first.
-
-    Args:
-        trained: the run.
-        todo: the samples; depths are None.
-        rows: by length, the held-out triplets (`loader.held_out_triplets`).
-        batch: triplets of a batch.
-
-    Yields:
-        Samples with their results: `value`, the mean loss in nats a query; `accuracy`, the share of queries that are nearer to
-        their own positive than to any other text of the batch; `of`, how many batches there are; `seconds`.
-    """
+    """Measures samples, which are batches, shorter texts first."""
     embedder = Embedder(trained.reader())
     for samples in sorted(todo):
         start = time.perf_counter()
@@ -120,12 +105,7 @@ def measure(
 
 
 def embed(embedder: Embedder, triplets: Mapping[str, np.ndarray]) -> Float[np.ndarray, "B 3 E"]:
-    """The embeddings of queries, positives and negatives.
-
-    Args:
-        embedder: the model.
-        triplets: a batch of the task triplets.
-    """
+    """The embeddings of queries, positives and negatives."""
     texts = [
         row[:length] for name in TRIPLET for row, length in zip(triplets[name], triplets[f"{name}_length"], strict=True)
     ]

@@ -80,9 +80,6 @@ class Harness(TaskEvaluation):
 
         A task's identity has `task`, `shots`, `data`, `data_hash` and `longer`; that of WikiText, whose perplexity is no
         mean, also how many `pages`.
-
-        Raises:
-            UserError: no data, a file missing or unreadable, lm_eval not installed, a length that the model cannot have.
         """
         if self.data is None:
             raise UserError(f"--data is missing: the folder of the data sets, or --data={INVENTED}")
@@ -147,19 +144,7 @@ class Harness(TaskEvaluation):
 def measure(
     trained: Trained, todo: Sequence[SampleRange], *, task: Any, numbers: dict[int, list[int]]
 ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures questions of a task, shorter ones first.
-
-    Args:
-        trained: the run.
-        todo: the questions; depths are None.
-        task: as `bam_jax.evals.lm_eval_adapter.load` gives it.
-        numbers: of the task's questions that can be asked, by length.
-
-    Yields:
-        Questions with their results: `value`, the accuracy, or of WikiText the perplexity of a word; `stderr`, null where the
-        harness gives none; its other metrics by their names; `chance`, the accuracy of guessing; `of`, how many questions
-        there are (that are not skipped); `cut`, the share of requests that were cut; `seconds`, compilation included.
-    """
+    """Measures questions of a task, shorter ones first."""
     from lm_eval import evaluator  # not before it is needed: it is large
 
     name = task.config.task

@@ -43,7 +43,6 @@ def middle(tokens: np.ndarray, most: int) -> np.ndarray:
 
     Args:
         tokens: [tokens].
-        most: tokens that are left, 1 or more.
 
     Source: LongBench, which asks about the text at its end, and explains the task at its beginning.
 
@@ -59,13 +58,6 @@ def fitting(request: Request, budget: int) -> Request:
     """A request that reads at most `budget` tokens: its context is cut in the middle, its continuation is whole.
 
     The last token of a continuation is not read.
-
-    Args:
-        request: any.
-        budget: tokens.
-
-    Raises:
-        UserError: the continuation leaves no room for one token before it.
     """
     room = budget + 1 - len(request.continuation)
     if room < 1:
@@ -79,10 +71,6 @@ def fitting(request: Request, budget: int) -> Request:
 def padded(length: int, budget: int) -> int:
     """The length that a text is padded to: a power of two or three quarters of one, at most the budget.
 
-    Args:
-        length: tokens, at most the budget.
-        budget: tokens.
-
     >>> [padded(length, 1000) for length in (5, 33, 65, 100, 900)]
     [32, 48, 96, 128, 1000]
     """
@@ -95,14 +83,6 @@ def batches(
     lengths: Sequence[int], budget: int, rows_of: Callable[[int], int]
 ) -> Iterator[tuple[int, list[tuple[list[int], int]]]]:
     """The texts that are computed together: those that are padded to one length, the longest first.
-
-    Args:
-        lengths: of each text, tokens.
-        budget: tokens that none is longer than.
-        rows_of: how many rows of a length are computed at once at most.
-
-    Yields:
-        A length, and its batches: numbers of texts, and the rows that they are padded to, a power of two.
 
     >>> list(batches([40, 100, 45, 41], 512, lambda length: 2))
     [(128, [([1], 1)]), (48, [([0, 2], 2), ([3], 1)])]
@@ -123,18 +103,6 @@ def score(
         sum_t log p(continuation[t] | context, continuation[< t])
 
     Requests that read the same tokens, as the answers A, B, C and D of one question do, are read once.
-
-    Args:
-        decoder: the model.
-        requests: in any order, which does not matter.
-        budget: tokens that the model reads at most.
-        memory: for activations, bytes.
-
-    Returns:
-        (nats, whether every token is the most likely one), in the order of the requests.
-
-    Raises:
-        UserError: a continuation that does not fit into the budget.
     """
     read: dict[bytes, list[int]] = collections.defaultdict(list)
     fit = [fitting(request, budget) for request in requests]

@@ -99,11 +99,7 @@ class Adapter(TemplateLM):
         return [sum(nats for nats, _ in scores[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
-        """For requests of (context, options): what greedy decoding writes before the first of the strings that stop it.
-
-        Raises:
-            UserError: sampling is asked for, or more tokens than the budget has.
-        """
+        """For requests of (context, options): what greedy decoding writes before the first of the strings that stop it."""
         written = [""] * len(requests)
         groups: dict[int, list[int]] = {}
         for number, (_, options) in enumerate(request.args for request in requests):
@@ -140,8 +136,6 @@ def stopped(ids: Sequence[int], tokenizer: Tokenizer, until: str | Sequence[str]
 
     Args:
         ids: [tokens], as written.
-        tokenizer: the model's.
-        until: strings that are not written any more; "" stops nothing.
     """
     ids = list(ids)
     end = ids.index(tokenizer.eos) if tokenizer.eos in ids else len(ids)
@@ -195,27 +189,14 @@ class Local(ConfigurableTask):
 
 
 def manager(data: str) -> lm_eval.tasks.TaskManager:
-    """The harness's definitions of the tasks that are known here.
-
-    Args:
-        data: a folder of data sets, or "invented"; for the tasks that are made of them.
-    """
+    """The harness's definitions of the tasks that are known here."""
     root = Path(lm_eval.tasks.__file__).parent
     paths = [root / folder for folder in FOLDERS]
     return lm_eval.tasks.TaskManager(include_path=paths, include_defaults=False, metadata={"data": data})
 
 
 def load(names: Sequence[str], data: str, shots: int) -> dict[str, Local]:
-    """Tasks of the harness, ready to be asked.
-
-    Args:
-        names: of the harness's single tasks.
-        data: a folder of data sets, or "invented".
-        shots: examples before each question.
-
-    Raises:
-        UserError: a file that is not there, or cannot be read.
-    """
+    """Tasks of the harness, ready to be asked."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it says of each task what it takes for granted
     datasets.disable_progress_bars()
     asked = [{"task": name, "class": Local, "num_fewshot": shots} for name in names]

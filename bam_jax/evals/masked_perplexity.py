@@ -48,11 +48,7 @@ class MaskedPerplexity(HeldOutText):
     def measure(
         trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray
     ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-        """See `HeldOutText`; the loss is that of the masked tokens, of which there are `masked`.
-
-        Raises:
-            UserError: see `HeldOutText`; or samples without a masked token.
-        """
+        """See `HeldOutText`; the loss is that of the masked tokens, of which there are `masked`."""
         row, rows = fit_rows(trained, todo)
         for samples in sorted(todo, key=lambda samples: samples.length):
             start = time.perf_counter()

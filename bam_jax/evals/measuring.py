@@ -74,23 +74,6 @@ def evaluate(
     with those that were missing, so that the mean of a cell's records (`Evaluation.mean`) is the cell's value. Where patience
     ends an evaluation, a record of `STOPPED` says which lengths were left out; they have no cells, and are measured once they
     are asked for without it.
-
-    Args:
-        run: the run's folder.
-        evaluation: what is asked; its overrides are part of a cell's identity.
-        memory: for activations, GiB; decides how many rows are computed at once.
-        skip: whether attention leaves out what no float32 softmax would show; without, it computes every pair, and records
-            have the override "skip": "off".
-        allow: addresses of text that may be fetched besides those in the evaluation's overrides, where the run's
-            configuration has them.
-        progress: see `console.progress`.
-
-    Returns:
-        The records of what was asked for, old and new.
-
-    Raises:
-        UserError: the run or the arguments will not do, or another process does the same evaluation of the run; nothing
-            is written then. Or a number that was found is none.
     """
     resources.keep_freed_memory()
     run, name = bundled.find(run), evaluation.name
@@ -136,11 +119,7 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
 def _prepare(
     run: Path, evaluation: Evaluation, *, memory: float, skip: bool, allow: Collection[str], progress: bool | None
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
-    """The run, ready to be measured.
-
-    Returns:
-        (the run; the fields that tell records of this state of it from others; the fields that say where records come from).
-    """
+    """The run, ready to be measured."""
     own = run_folder.read_config(run)
     step = run_folder.trained_step(run)  # once: a training may save another in the meantime
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step)
@@ -225,14 +204,7 @@ def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
 
 
 def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: console.Bar) -> None:
-    """Measure what is missing of plans, and write it down.
-
-    Args:
-        run: the folder.
-        started: the plans.
-        source: fields that every record has.
-        bar: shows the progress.
-    """
+    """Measure what is missing of plans, and write it down."""
     path = run / records.RESULTS
     started = list(started)
     count, total = 0, sum(len(each.missing()) for each in started)

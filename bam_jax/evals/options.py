@@ -14,11 +14,7 @@ from bam_jax.system.errors import UserError, nearest
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --eval, --lengths, and the options of all evaluations to a command.
-
-    Args:
-        parser: of the command.
-    """
+    """Add --eval, --lengths, and the options of all evaluations to a command."""
     parser.add_argument("--eval", required=True, help=", ".join(EVALUATIONS))
     parser.add_argument("--lengths", required=True, help="tokens of a prompt, sequence or question, as in 64,4096")
     helps: dict[str, list[str]] = defaultdict(list)
@@ -43,15 +39,7 @@ def _reader(kind: Any) -> Callable[[str], Any]:
 
 
 def from_options(given: argparse.Namespace, overrides: Mapping[str, Any]) -> Evaluation:
-    """The evaluation that a command line asks for.
-
-    Args:
-        given: as a parser with `add_options` gives it.
-        overrides: changes at evaluation, values by dotted names.
-
-    Raises:
-        UserError: an unknown evaluation, an option of another one, or a value that will not do.
-    """
+    """The evaluation that a command line asks for."""
     if given.eval not in EVALUATIONS:
         raise UserError(f"unknown evaluation {given.eval!r}; {nearest(given.eval, EVALUATIONS)}")
     kind = EVALUATIONS[given.eval]

@@ -74,11 +74,6 @@ def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
 
     Args:
         stream: [tokens] held-out token ids; repeated where a prompt is longer.
-        tokenizer: must be the character tokenizer.
-        seed: of the evaluation.
-
-    Raises:
-        UserError: another tokenizer; from a prompt, a length that it does not fit.
     """
     if not isinstance(tokenizer, CharTokenizer):
         raise UserError(f"the toy prompt needs the tokenizer 'char', not {tokenizer.name!r}; give --prompt=paper")
@@ -93,27 +88,12 @@ def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
 
 
 def make_prompts(name: str, tokenizer: Tokenizer, seed: int, held_out: Callable[[], np.ndarray]) -> Prompts:
-    """The prompts of a name.
-
-    Args:
-        name: of `PROMPTS`.
-        tokenizer: that of the model.
-        seed: of the evaluation.
-        held_out: reads the text of "toy".
-
-    Raises:
-        UserError: see `toy` and `paper`.
-    """
+    """The prompts of a name."""
     return toy(held_out(), tokenizer, seed) if name == "toy" else paper(tokenizer, seed, given=GIVEN[name])
 
 
 def paper(tokenizer: Tokenizer, seed: int, *, given: int = 0) -> Prompts:
-    """The paper's prompts; arguments and errors as in `toy`, for a tokenizer that keeps each digit as a token.
-
-    Args:
-        tokenizer, seed: see `toy`.
-        given: digits before the five that are asked for; see `GIVEN`.
-    """
+    """The paper's prompts; arguments and errors as in `toy`, for a tokenizer that keeps each digit as a token."""
 
     def make(length: int, depth: float, trial: int) -> Sample:
         digits = _rng(seed, length, depth, trial).integers(0, 10, given + DIGITS).tolist()
@@ -168,11 +148,7 @@ class Passkey(Evaluation):
             raise UserError(f"unknown prompt {self.prompt!r}; {nearest(self.prompt, PROMPTS)}")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; all lengths and depths are one plan.
-
-        Raises:
-            UserError: the toy prompt is asked of another tokenizer.
-        """
+        """See `Evaluation`; all lengths and depths are one plan."""
         tokenizer = trained.tokenizer
         prompt, seed = self.prompt or passkey.usual(tokenizer.name), prompt_seed(self.seed, trained.config)
         prompts = make_prompts(prompt, tokenizer, seed, trained.held_out)
@@ -221,12 +197,6 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
 
     The prompts are read in one forward pass, padded on the left: texts of different lengths share what is compiled.
 
-    Args:
-        decoder: called as `bam_jax.models.transformer.Decoder` is.
-        samples: at most `rows`, of the same length in tokens.
-        slots: tokens that each prompt is padded to.
-        rows: that the batch is padded to.
-
     Returns:
         [samples, 5] bool.
     """
@@ -250,10 +220,6 @@ def _one_by_one(decoder: transformer.Decoder, samples: Iterable[Sample], slots: 
 def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
     """The length that each length is padded to, so that few shapes are compiled.
 
-    Args:
-        prompts: number of them by length.
-        parameters: of the model; a token costs twice as many operations.
-
     >>> padding({64: 20, 4096: 20, 32_000: 10}, parameters=90_000)
     {32000: 32000, 4096: 4096, 64: 4096}
     """
@@ -269,22 +235,7 @@ def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
 def measure(
     decoder: transformer.Decoder, todo: Sequence[SampleRange], prompts: Prompts, *, memory: float
 ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, shorter prompts first; see above how they are read.
-
-    Args:
-        decoder: the model.
-        todo: the samples.
-        prompts: makes them.
-        memory: for activations, bytes.
-
-    Yields:
-        Samples as soon as they are measured, with their results: `value`, the fraction of prompts whose five digits are
-        all right; `digits`, the fraction of digits; `tokens`, the prompt's true length; `seconds`, compilation included;
-        `peak_bytes`, the most memory that the process has held so far.
-
-    Raises:
-        UserError: before anything is measured, a length that the prompt or the model cannot have.
-    """
+    """Measures samples, shorter prompts first; see above how they are read."""
     lengths = {samples.length: len(prompts(samples.length, 0.0, 0)[0]) for samples in todo}
     for tokens in lengths.values():
         decoder.check_length(tokens + FORCED)
@@ -319,8 +270,6 @@ def _results(
     """Samples with their results, as soon as the last of their prompts is answered.
 
     Args:
-        asked: the samples and the trial of each prompt.
-        rows: prompts that are answered at once.
         answers: for each so many prompts which of their digits are right, [rows, 5] bool.
     """
     found: dict[SampleRange, list[np.ndarray]] = collections.defaultdict(list)

@@ -55,11 +55,7 @@ class HeldOutText(Evaluation):
     tokens: Count = option(2**15, "of text for each perplexity")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; all lengths are one plan, whose identity is the text's `data_hash`.
-
-        Raises:
-            UserError: there is too little held-out text for a length.
-        """
+        """See `Evaluation`; all lengths are one plan, whose identity is the text's `data_hash`."""
         stream = trained.held_out()
         wanted: dict[tuple[int, float | None], int] = {
             (length, None): available(stream, length, self.tokens) for length in self.lengths
@@ -74,16 +70,7 @@ class HeldOutText(Evaluation):
         """Measures samples, which are sequences of the stream, shorter ones first.
 
         Args:
-            trained: the run.
-            todo: the samples; depths are None.
             stream: [tokens] held-out token ids, long enough for them.
-
-        Yields:
-            Samples with their results: `value`, exp of the mean loss; `of`, how many sequences there are; `seconds`,
-            compilation included; and those of the evaluation's own.
-
-        Raises:
-            UserError: before anything is measured, a length that the model cannot have.
         """
         raise NotImplementedError
 
@@ -138,11 +125,6 @@ def available(stream: np.ndarray, length: int, tokens: int) -> int:
 
     Args:
         stream: [tokens] held-out token ids.
-        length: tokens of a sequence.
-        tokens: budget for all of them.
-
-    Raises:
-        UserError: the stream holds not one.
 
     >>> available(np.zeros(1000), 64, 512)
     8
@@ -167,11 +149,8 @@ def token_losses(
     what is compiled.
 
     Args:
-        decoder: the model.
         inputs: [sequences, length] ids.
         targets: [sequences, length] ids.
-        row: tokens of a row, at least the length.
-        rows: computed at once.
     """
     count, length = inputs.shape
     each = row // length
@@ -197,8 +176,6 @@ def sequences(stream: np.ndarray, samples: SampleRange, *, shift: int = 0) -> np
 
     Args:
         stream: [tokens] held-out token ids.
-        samples: the length, and which sequences.
-        shift: 1 for the tokens that follow.
     """
     start, stop = (number * samples.length + shift for number in (samples.first, samples.stop))
     return stream[start:stop].reshape(samples.n, samples.length)
@@ -209,7 +186,6 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
 
     Args:
         nll: [sequences, length].
-        window: positions.
 
     >>> by_window(np.array([[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]), 2)
     [2.5, 5.5]
@@ -219,15 +195,7 @@ def by_window(nll: np.ndarray, window: int) -> list[float]:
 
 
 def fit_rows(trained: Trained, todo: Sequence[SampleRange]) -> tuple[int, int]:
-    """The tokens of a row, which are those of the longest sample, and the number of rows that are computed at once.
-
-    Args:
-        trained: the run.
-        todo: the samples.
-
-    Raises:
-        UserError: a length that the model cannot have.
-    """
+    """The tokens of a row, which are those of the longest sample, and the number of rows that are computed at once."""
     for samples in todo:
         trained.decoder.check_length(samples.length)
     row = max((samples.length for samples in todo), default=0)

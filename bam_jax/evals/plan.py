@@ -89,9 +89,6 @@ class Plan:
         """The lengths that patience leaves out, and the empty ones before them.
 
         They follow from what was measured and from what is wanted alone, so that a command that was killed goes on with them.
-
-        Args:
-            records: of this plan, with their `length`, `n` and `value`.
         """
         wanted, measured, right = Counter[int](), Counter[int](), Counter[int]()
         for (length, _), n in self.wanted.items():
@@ -122,11 +119,7 @@ def hash_tokens(stream: np.ndarray) -> str:
 
 
 def check_memory(memory: float) -> None:
-    """Refuse memory for activations that is no finite number of GiB above 0.
-
-    Raises:
-        UserError: with the number.
-    """
+    """Refuse memory for activations that is no finite number of GiB above 0."""
     if not 0 < memory < math.inf:  # NaN is not either
         raise UserError(f"--memory={memory} must be a number of GiB above 0, such as 2")
 
@@ -136,12 +129,6 @@ def rows_within(memory: float, length: int, config: ModelConfig, *, cached: bool
 
     A forward pass keeps one layer's activations: about 8 vectors of the width and 3 of the hidden width for each
     token, in float32, whatever the number of layers. A cache keeps a key and a value of each layer as well.
-
-    Args:
-        memory: for activations, bytes.
-        length: tokens of a row.
-        config: the model's sizes.
-        cached: whether there is a cache.
 
     >>> rows_within(2**31, 32_000, ModelConfig(width=64, hidden=128))
     18

@@ -25,9 +25,5 @@ EVALUATIONS: dict[str, type[Evaluation]] = {kind.name: kind for kind in KINDS}
 
 
 def kind_of(name: str) -> type[Evaluation]:
-    """The class of an evaluation's records; `Evaluation` itself for one that this version does not know.
-
-    Args:
-        name: the `eval` of a record.
-    """
+    """The class of an evaluation's records; `Evaluation` itself for one that this version does not know."""
     return EVALUATIONS[name] if name in EVALUATIONS else Evaluation

@@ -55,9 +55,6 @@ class Retrieval(Evaluation):
         scorer: a name in `bam_jax.retrieval.ranking.SCORERS`.
         samples: queries, the first ones of those with an answer.
         documents: of the corpus at most, by which costs are estimated.
-
-    Raises:
-        UserError: an unknown scorer.
     """
 
     name = "retrieval"
@@ -81,11 +78,7 @@ class Retrieval(Evaluation):
             raise UserError(f"unknown --scorer={self.scorer!r}; {nearest(self.scorer, SCORERS)}")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; all lengths are one plan.
-
-        Raises:
-            UserError: no corpus or queries, files that are no problem, or a length that the model cannot have.
-        """
+        """See `Evaluation`; all lengths are one plan."""
         if self.corpus is None or self.queries is None:
             raise UserError(f"--{'corpus' if self.corpus is None else 'queries'} is missing: name its file or folder")
         problem = load(self.corpus, self.queries, self.qrels)
@@ -133,16 +126,6 @@ def measure(
 
     All lengths are ranked in one reading of the corpus. What is embedded lies in the run's folder until all samples are
     measured, so that a process that was killed goes on with it.
-
-    Args:
-        trained: the run.
-        todo: the samples; depths are None.
-        problem: of which they are.
-        scorer: what ranks the documents.
-
-    Yields:
-        Samples with their results: `value`, the mean nDCG@10; `recall_100` and `mrr_10`; `documents` of the corpus; `of`, how
-        many queries there are; `seconds`, the same share of the whole for each length.
     """
     if not todo:
         return

@@ -67,9 +67,6 @@ class Ruler(TaskEvaluation):
         """See `Evaluation`; each task is a plan.
 
         A task's identity has `task`, `seed`, and, where its haystack is essays, their source as `essays` and `essays_hash`.
-
-        Raises:
-            UserError: a tokenizer that changes text, no essays, or a length that a task or the model cannot have.
         """
         tasks = dict.fromkeys(self.tasks)
         wanted: dict[tuple[int, float | None], int] = {(length, None): self.samples for length in self.lengths}
@@ -107,10 +104,6 @@ class Ruler(TaskEvaluation):
 def string_match_all(written: str, answers: Sequence[str]) -> float:
     """The fraction of the answers that stand in a text, whatever the case of letters.
 
-    Args:
-        written: the text.
-        answers: one at least.
-
     >>> string_match_all(" 1234567 and 7654321.", ["1234567", "1111111"])
     0.5
     """
@@ -120,15 +113,7 @@ def string_match_all(written: str, answers: Sequence[str]) -> float:
 def write(
     decoder: transformer.Decoder, tokenizer: Tokenizer, samples: Sequence[Sample], *, slots: int, rows: int
 ) -> list[str]:
-    """Writes after prompts: the most likely token 128 times, up to the end of the document.
-
-    Args:
-        decoder: the model.
-        tokenizer: the one that it was trained with.
-        samples: at most `rows`.
-        slots: tokens that each prompt is padded to.
-        rows: that the batch is padded to.
-    """
+    """Writes after prompts: the most likely token 128 times, up to the end of the document."""
     tokens, lengths = np.zeros((rows, slots), np.int32), np.ones(rows, np.int32)
     for row, sample in enumerate(samples):
         lengths[row] = len(sample.tokens)
@@ -141,18 +126,7 @@ def write(
 def measure(
     trained: Trained, todo: Sequence[SampleRange], *, make: Sampler, task: str
 ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples of a task, shorter ones first.
-
-    Args:
-        trained: the run.
-        todo: the samples; depths are None.
-        make: their prompts.
-        task: which.
-
-    Yields:
-        Samples with their results: `value`, the mean over samples of the fraction of answers found; `tokens`, the mean
-        length of the prompts; `example`, the first sample's answers and what was written; `seconds`, compilation included.
-    """
+    """Measures samples of a task, shorter ones first."""
     for samples in sorted(todo):
         start = time.perf_counter()
         rows = min(samples.n, rows_within(trained.memory, samples.length, trained.config.model, cached=True))

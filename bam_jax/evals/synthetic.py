@@ -58,11 +58,7 @@ class Synthetic(TaskEvaluation):
     seed: Natural | None = option(None, "of the rows (the run's training seed)")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; each task is a plan.
-
-        Raises:
-            UserError: a length that a task or the model cannot have.
-        """
+        """See `Evaluation`; each task is a plan."""
         wanted: dict[tuple[int, float | None], int] = {(length, None): self.samples for length in self.lengths}
         plans, seed = [], prompt_seed(self.seed, trained.config)
         for name in dict.fromkeys(self.tasks):
@@ -95,19 +91,7 @@ class Synthetic(TaskEvaluation):
 def measure(
     decoder: transformer.Decoder, todo: Sequence[SampleRange], *, task: SyntheticTask, seed: int, memory: float
 ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, which are rows of a task, shorter ones first.
-
-    Args:
-        decoder: the model.
-        todo: the samples; depths are None.
-        task: makes the rows.
-        seed: of the rows.
-        memory: for activations, bytes.
-
-    Yields:
-        Samples with their results: `value`, the share of all answers that are the model's most likely token after what stands
-        before them (the answers to earlier questions are given); `chance`; `items`; `seconds`, compilation included.
-    """
+    """Measures samples, which are rows of a task, shorter ones first."""
     for samples in sorted(todo):
         start = time.perf_counter()
         size = min(samples.n, rows_within(memory, samples.length, decoder.config))
@@ -131,10 +115,8 @@ def correct(decoder: nnx.Module, rows: np.ndarray, answers: np.ndarray, *, size:
     """The answers that a model finds: each is its most likely token after all that stands before it.
 
     Args:
-        decoder: called as `bam_jax.models.transformer.Decoder` is.
         rows: [at most size, length + 1] ids, of which all but the last are read.
         answers: [answers] their places, counted from the end of a row, ascending.
-        size: rows that the batch is padded to, so that batches of a length share what is compiled.
 
     Returns:
         [rows, answers] bool.

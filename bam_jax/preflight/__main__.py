@@ -33,17 +33,7 @@ from bam_jax.training import run_folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Returns:
-        0 if the step fits, 1 if not.
-
-    Raises:
-        UserError: the configuration, the mesh or the topology will not do.
-    """
+    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.preflight", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--topology", required=True, help="a chip and how they stand, such as v5e:4x4; or cpu:8")
@@ -83,14 +73,6 @@ def search(config: Config, mesh: dict[str, int], compiled: Callable[[Config], di
     """The record with the fewest micro-batches that fit, since each passes over all weights; else that of the most.
 
     Memory shrinks with every micro-batch more, so that halving finds the number. Without remat, remat is the last resort.
-
-    Args:
-        config: the run's.
-        mesh: sizes of its axes.
-        compiled: gives the record of a configuration.
-
-    Raises:
-        UserError: no number of micro-batches divides the batch among the devices.
     """
     shares = mesh[DATA] * mesh[FSDP]
     numbers = [n for n in range(1, config.batch + 1) if config.batch % n == 0 and config.batch // n % shares == 0]

@@ -73,25 +73,14 @@ class Slice:
         return PEAKS[self.kind]
 
     def mesh(self, config: MeshConfig) -> Mesh:
-        """The mesh of all devices that `config` asks for; `fsdp` takes what is left where it and `data` are both at 0.
-
-        Raises:
-            UserError: the axes' product is not the number of devices.
-        """
+        """The mesh of all devices that `config` asks for; `fsdp` takes what is left where it and `data` are both at 0."""
         if config.data == config.fsdp == 0:  # a slice's links are all fast, whichever host a chip stands at
             config = dataclasses.replace(config, data=1)
         return make_mesh(config, self.devices)
 
 
 def find(name: str) -> Slice:
-    """The slice of a name: a chip and how they stand, "v5e:4x4"; or "cpu:8", that many devices of this machine's CPU.
-
-    Args:
-        name: as the user gives it.
-
-    Raises:
-        UserError: an unknown chip or shape, libtpu is not installed, or the CPU has not as many devices.
-    """
+    """The slice of a name: a chip and how they stand, "v5e:4x4"; or "cpu:8", that many devices of this machine's CPU."""
     kind, _, shape = name.partition(":")
     if kind not in (*CHIPS, CPU):
         raise UserError(f"--topology={name} is of an unknown chip; {nearest(kind, (*CHIPS, CPU))}")

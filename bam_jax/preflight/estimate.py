@@ -27,12 +27,7 @@ class Work:
     sent: float
 
     def seconds(self, where: Slice, utilisation: float) -> dict[str, float] | None:
-        """Seconds of each kind of work, were there nothing else to do; None for a CPU.
-
-        Args:
-            where: the slice.
-            utilisation: share of the peak that matrix products reach, 0 to 1.
-        """
+        """Seconds of each kind of work, were there nothing else to do; None for a CPU."""
         if where.chip is None:
             return None
         return {
@@ -43,11 +38,7 @@ class Work:
 
 
 def work(step: Step) -> Work:
-    """The work of one device, roughly.
-
-    Args:
-        step: the step.
-    """
+    """The work of one device, roughly."""
     operations = counts.training_operations(step.config) / step.config.steps * (4 / 3 if step.config.model.remat else 1)
     return Work(operations / step.mesh.size, _read(step), _sent(step))
 

@@ -9,14 +9,7 @@ from bam_jax.preflight.step import Compiled, Step
 
 
 def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict[str, Any]:
-    """All that is known of a step on a slice; bytes and operations are those of one device.
-
-    Args:
-        step: the step.
-        made: the compiler's account of it.
-        where: the slice.
-        utilisation: share of the chips' peak that is assumed.
-    """
+    """All that is known of a step on a slice; bytes and operations are those of one device."""
     config, work = step.config, estimate.work(step)
     seconds = work.seconds(where, utilisation)
     tokens = config.sequences * config.context
@@ -43,11 +36,7 @@ def record(step: Step, made: Compiled, where: Slice, utilisation: float) -> dict
 
 
 def to_text(found: dict[str, Any]) -> str:
-    """Write a record as lines to read.
-
-    Args:
-        found: of `record`.
-    """
+    """Write a record as lines to read."""
     mesh = " ".join(f"{axis}={size}" for axis, size in found["mesh"].items())
     made, work = found["compiled"], found["work"]
     lines = [

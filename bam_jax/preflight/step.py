@@ -63,16 +63,7 @@ class Step:
 
     @classmethod
     def of(cls, config: Config, vocab: int, mesh: Mesh) -> "Step":
-        """The step of a configuration.
-
-        Args:
-            config: the run's.
-            vocab: entries of the vocabulary.
-            mesh: of the devices, whose kind decides the type of matrix products.
-
-        Raises:
-            UserError: the mesh's axes do not divide what they cut.
-        """
+        """The step of a configuration."""
         sharding.check(config, mesh)
         with jax.set_mesh(mesh):
             graph, init, tx = define_training(config, vocab)
@@ -112,21 +103,12 @@ class Step:
 
 
 def held(tree: Any) -> int:
-    """Bytes that one device holds of arrays, or of their shapes, with shardings.
-
-    Args:
-        tree: the arrays.
-    """
+    """Bytes that one device holds of arrays, or of their shapes, with shardings."""
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def batch_of(config: Config, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents.
-
-    Args:
-        config: the run's.
-        mesh: of the devices.
-    """
+    """Shapes of the batches that `bam_jax.data.loader` gives for such a configuration, of rows with several documents."""
     where = NamedSharding(mesh, sharding.TEXT)
     shape = config.batch, config.context
     if config.data.contrastive:

@@ -47,11 +47,7 @@ class BM25:
         self._lengths += map(len, documents)
 
     def scores(self, first: int, stop: int) -> np.ndarray:
-        """The scores of some documents for every query, [queries, stop - first] float32.
-
-        Args:
-            first, stop: numbers of documents, in the order of `add`.
-        """
+        """The scores of some documents for every query, [queries, stop - first] float32."""
         counts = sparse.vstack(self._parts, format="csr")
         self._parts = [counts]
         found = np.bincount(counts.indices, minlength=len(self._known))

@@ -30,11 +30,7 @@ _CHECKSUM = 4  # bytes
 
 
 def average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
-    """The mean of a text's rows in the table of token embeddings, [B, E] float32: no attention, no positions.
-
-    Args:
-        model, tokens, length: as `embed_texts` takes them.
-    """
+    """The mean of a text's rows in the table of token embeddings, [B, E] float32: no attention, no positions."""
     return mean_rows(model.embed.embedding[...][tokens], length)
 
 
@@ -50,10 +46,6 @@ def padded_length(tokens: int, longest: int) -> int:
 
     >>> [padded_length(n, 100) for n in (0, 17, 25, 64, 65, 97)]
     [16, 24, 32, 64, 96, 100]
-
-    Args:
-        tokens: at most `longest`.
-        longest: slots of the longest row.
     """
     slots = SHORTEST
     while slots < tokens:
@@ -93,33 +85,16 @@ class Embedder:
         self.digest = _digest_model(self._state, f"{reader.identity} {reader.tokenizer.hash} {pool}")
 
     def folder(self, root: Path, length: int) -> Path:
-        """The folder of the embeddings of texts cut at a length; another model has another.
-
-        Args:
-            root: of all embeddings.
-            length: tokens.
-        """
+        """The folder of the embeddings of texts cut at a length; another model has another."""
         return root / f"{self.digest}-{length}"
 
     def check_length(self, length: int) -> None:
-        """See that the model can read so many tokens.
-
-        Raises:
-            UserError: it has a table of positions that ends before.
-        """
+        """See that the model can read so many tokens."""
         if self._pool == "encoder":
             self._model.check_length(length)
 
     def embed(self, texts: Sequence[np.ndarray], longest: int) -> np.ndarray:
-        """The embeddings of texts, [texts, E] float32, finite.
-
-        Args:
-            texts: the ids of each; one without any has the embedding 0.
-            longest: tokens of any of them at most.
-
-        Raises:
-            UserError: the model gives numbers that are not finite.
-        """
+        """The embeddings of texts, [texts, E] float32, finite."""
         vectors = np.empty((len(texts), self.width), np.float32)
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
         for slots, group in itertools.groupby(order, key=lambda number: padded_length(len(texts[number]), longest)):
@@ -133,13 +108,7 @@ class Embedder:
         """The embeddings of texts cut at a length, from those cut at a shorter one: a text that was whole keeps its own.
 
         Args:
-            ids: of the whole texts, with their ends.
             vectors: [texts, E] their embeddings, cut at `before` tokens.
-            before: tokens; 0: there are none yet.
-            length: tokens at most.
-
-        Raises:
-            UserError: see `embed`.
         """
         longer = [number for number, text in enumerate(ids) if len(text) > before]
         vectors = vectors.copy()
@@ -173,12 +142,7 @@ def _digest_model(state: nnx.State, identity: str) -> str:
 
 
 def tokenise(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """The ids of texts, each with the token that ends a document, as prepared triplets have it.
-
-    Args:
-        tokenizer: of the model.
-        texts: any.
-    """
+    """The ids of texts, each with the token that ends a document, as prepared triplets have it."""
     end = [] if tokenizer.eos is None else [tokenizer.eos]
     return [np.append(ids, end).astype(np.int32) for ids in tokenizer.encode_batch(texts)]
 
@@ -191,18 +155,6 @@ def embed_corpus(
     A file is known by the model, the length and the texts that it is about. The same call again, after a kill say, reads
     the files that are there and makes the others: it loses one piece at one length. A document that is shorter than the
     length before has the same embedding and is not embedded again.
-
-    Args:
-        embedder: the model.
-        pieces: of the corpus.
-        lengths: tokens at which texts are cut, ascending.
-        folder: of the files; it is made. None: nothing is kept.
-
-    Yields:
-        The length, the piece and its embeddings, [documents, E] float32.
-
-    Raises:
-        UserError: a file is not what its name says, or embeddings are not finite.
     """
     for piece in pieces:
         ids: list[np.ndarray] | None = None

@@ -17,11 +17,6 @@ def ndcg(gains: Sequence[int], judged: Sequence[int], k: int = 10) -> float:
 
         sum_{i <= k} g_i / log2(i + 1), divided by the same sum of the best ranking;   0 where nothing is positive
 
-    Args:
-        gains: grades of the ranked documents, best first; 0 for those that were not judged.
-        judged: the grades of all judged documents, found or not.
-        k: ranks that count.
-
     Source: Järvelin and Kekäläinen 2002; the gain is the grade itself, as in trec_eval.
 
     >>> round(ndcg([0, 1], [1]), 4)
@@ -37,21 +32,13 @@ def _discounted(gains: Sequence[int]) -> float:
 
 
 def recall(gains: Sequence[int], judged: Sequence[int], k: int = DEPTH) -> float:
-    """The share of all positives that are among the first k; 0 where there are none.
-
-    Args:
-        gains, judged, k: as `ndcg` takes them.
-    """
+    """The share of all positives that are among the first k; 0 where there are none."""
     positives = sum(grade > 0 for grade in judged)
     return sum(grade > 0 for grade in gains[:k]) / positives if positives else 0.0
 
 
 def reciprocal_rank(gains: Sequence[int], k: int = 10) -> float:
-    """One divided by the rank of the first positive, 0 where it is not among the first k.
-
-    Args:
-        gains, k: as `ndcg` takes them.
-    """
+    """One divided by the rank of the first positive, 0 where it is not among the first k."""
     return next((1 / rank for rank, grade in enumerate(gains[:k], 1) if grade > 0), 0.0)
 
 
@@ -68,12 +55,7 @@ TITLES = {"ndcg_10": "nDCG@10", "recall_100": "recall@100", "mrr_10": "MRR@10"}
 
 
 def measure(ranked: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]) -> Measures:
-    """The measures of rankings.
-
-    Args:
-        ranked: for each query the names of documents, best first.
-        grades: for each query the grades of the judged documents by name.
-    """
+    """The measures of rankings."""
     rows = []
     for names, known in zip(ranked, grades, strict=True):
         gains, judged = [known[name] if name in known else 0 for name in names], list(known.values())

@@ -54,14 +54,7 @@ class Problem:
     hash: str
 
     def pieces(self, size: int = PIECE) -> Iterator[Piece]:
-        """The documents, some at a time.
-
-        Args:
-            size: documents of a piece.
-
-        Raises:
-            UserError: the corpus is no longer what it was; of another text that is known only at the end.
-        """
+        """The documents, some at a time."""
         changed = UserError(f"{self.corpus} was changed while it was read; give the command again")
         first, kept, digest = 0, list[Document](), hashlib.sha256()
         for document in read_documents(self.corpus):
@@ -80,16 +73,7 @@ class Problem:
 
 
 def load(corpus: str, queries: str, qrels: str = "") -> Problem:
-    """Reads a problem, and sees that it is one.
-
-    Args:
-        corpus, queries: files or folders (`bam_jax.retrieval.records`).
-        qrels: the judgements; "": they stand with the queries.
-
-    Raises:
-        UserError: a file that cannot be read, no documents, a document or query twice, no query with a positive, or not one
-            positive in the corpus.
-    """
+    """Reads a problem, and sees that it is one."""
     digest, places, texts, repeated = hashlib.sha256(), dict[str, None](), set[bytes](), set[bytes]()
     for document in read_documents(corpus):
         if document.id in places:

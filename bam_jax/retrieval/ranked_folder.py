@@ -58,15 +58,7 @@ class Ranked(Origin):
 
 
 def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
-    """The results that stand in a folder, which more of the same origin may join.
-
-    Args:
-        out: the folder.
-        origin: of the rankings to come.
-
-    Raises:
-        UserError: it holds rankings of another origin, or something else.
-    """
+    """The results that stand in a folder, which more of the same origin may join."""
     path = out / METRICS
     regular.list_tree(out / EMBEDDINGS)
     if not path.exists():
@@ -83,13 +75,7 @@ def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
 
 
 def write_results(out: Path, origin: Origin, results: Mapping[Setting, Mapping[str, Any]]) -> None:
-    """Writes results, with their origin.
-
-    Args:
-        out: the folder.
-        origin: of all of them.
-        results: all that the file is to hold: what `summarise` says of each ranking, and the commit of the code.
-    """
+    """Writes results, with their origin."""
     listed = [{**setting._asdict(), **result} for setting, result in results.items()]
     files.write_atomically(out / METRICS, jsonl.document({**origin, "results": listed}, 1))
 

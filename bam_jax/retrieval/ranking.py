@@ -29,20 +29,7 @@ def rank(
     folder: Path | None,
     k: int,
 ) -> dict[int, Best]:
-    """Ranks documents for each query at each length.
-
-    Args:
-        problem: the queries and the corpus.
-        reader: the model.
-        scorer: a name in `SCORERS`.
-        lengths: tokens, ascending.
-        bar: told of each document at each length.
-        folder: of the embeddings' files; None: none are kept.
-        k: documents to keep for a query.
-
-    Raises:
-        UserError: see `embed_corpus`; or a length that the model cannot have.
-    """
+    """Ranks documents for each query at each length."""
     if scorer == WORDS:
         return rank_by_words(problem, reader.tokenizer, lengths, bar, k=k)
     return rank_by_embeddings(problem, Embedder(reader, scorer), lengths, bar, folder=folder, k=k)
@@ -62,14 +49,6 @@ def rank_by_embeddings(
 
     Documents of the same text tie: the first of them lends the others its embedding. Another shape of the batch, after a kill
     and with another memory say, would have given it other last bits.
-
-    Args:
-        problem, lengths, bar, folder, k: as in `rank`.
-        embedder: the model.
-        size: documents of a piece.
-
-    Raises:
-        UserError: see `rank`.
     """
     for length in lengths:
         embedder.check_length(length)
@@ -103,12 +82,7 @@ def _lend(
 def rank_by_words(
     problem: Problem, tokenizer: Tokenizer, lengths: Sequence[int], bar: console.Bar, *, k: int, size: int = PIECE
 ) -> dict[int, Best]:
-    """Ranks documents by BM25, of which those words count, as of queries, that stand within each length as it is decoded.
-
-    Args:
-        problem, lengths, bar, k, size: as in `rank_by_embeddings`.
-        tokenizer: says where a length ends.
-    """
+    """Ranks documents by BM25, of which those words count, as of queries, that stand within each length as it is decoded."""
 
     def cut(texts: Sequence[np.ndarray], length: int) -> list[list[str]]:
         return [words(tokenizer.decode(text[:length])) for text in texts]

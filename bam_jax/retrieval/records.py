@@ -45,14 +45,7 @@ class Query(NamedTuple):
 
 
 def read_documents(path: str) -> Iterator[Document]:
-    """Reads the documents of a corpus one by one, always in the same order; a title stands before its text.
-
-    Args:
-        path: a file or a folder.
-
-    Raises:
-        UserError: nothing there, a file that cannot be read, a column that is missing, or an identifier that will not do.
-    """
+    """Reads the documents of a corpus one by one, always in the same order; a title stands before its text."""
     for row, where in _read_rows(path):
         text, title = _text(row, ("text",), where), row["title"] if "title" in row else ""
         if title is not None and not isinstance(title, str):
@@ -61,15 +54,7 @@ def read_documents(path: str) -> Iterator[Document]:
 
 
 def read_queries(path: str, qrels: str = "") -> Iterator[Query]:
-    """Reads queries one by one, with their judgements.
-
-    Args:
-        path: of the queries, a file or a folder.
-        qrels: of the judgements; "": each query has its `positive_passages`.
-
-    Raises:
-        UserError: as `read_documents`, or a judgement that contradicts another.
-    """
+    """Reads queries one by one, with their judgements."""
     judged = read_judgements(qrels) if qrels else None
     for row, where in _read_rows(path):
         name = _identifier(row, QUERY, where)
@@ -81,14 +66,7 @@ def read_queries(path: str, qrels: str = "") -> Iterator[Query]:
 
 
 def read_judgements(path: str) -> dict[str, dict[str, int]]:
-    """Reads the grades of documents by query.
-
-    Args:
-        path: a file or a folder; a .tsv has a line of names first (BEIR), or TREC's four columns: query, 0, document, grade.
-
-    Raises:
-        UserError: as `read_documents`, or a document has two grades for one query.
-    """
+    """Reads the grades of documents by query."""
     judged: dict[str, dict[str, int]] = {}
     for row, where in _read_rows(path):
         query, document = _identifier(row, JUDGED_QUERY, where), _identifier(row, JUDGED_DOCUMENT, where)

@@ -18,12 +18,7 @@ class Setting(NamedTuple):
 
 
 def measure_rankings(problem: Problem, best: Best) -> Measures:
-    """The measures of each query of a problem.
-
-    Args:
-        problem: with the judgements.
-        best: its rankings.
-    """
+    """The measures of each query of a problem."""
     ranked = [best.names(number) for number in range(len(problem.queries))]
     return measure(ranked, [query.grades for query in problem.queries])
 
@@ -32,12 +27,6 @@ def write_run(path: Path, problem: Problem, best: Best, tag: str) -> None:
     """Writes rankings as trec_eval reads them: query, Q0, document, rank, score, tag.
 
     The score has nine digits, so that it is the same float32 once more, ties included.
-
-    Args:
-        path: the file.
-        problem: its queries.
-        best: its rankings.
-        tag: the last column, a word.
     """
     lines = [
         f"{query.id} Q0 {name} {rank} {score:.9g} {tag}\n"
@@ -48,11 +37,7 @@ def write_run(path: Path, problem: Problem, best: Best, tag: str) -> None:
 
 
 def summarise(measures: Measures) -> dict[str, dict[str, float]]:
-    """The mean of each measure over the queries, with the ends of its bootstrap interval, as JSON has it.
-
-    Args:
-        measures: of each query.
-    """
+    """The mean of each measure over the queries, with the ends of its bootstrap interval, as JSON has it."""
     summary = {}
     for name, values in measures._asdict().items():
         low, high = bootstrap_interval(values)
@@ -61,11 +46,7 @@ def summarise(measures: Measures) -> dict[str, dict[str, float]]:
 
 
 def table(found: Mapping[Setting, Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of a table in Markdown: a row for each length and scorer.
-
-    Args:
-        found: what `summarise` says of each.
-    """
+    """The lines of a table in Markdown: a row for each length and scorer."""
     yield f"| tokens | ranked by | {' | '.join(TITLES.values())} |"
     yield f"|{' --- |' * (2 + len(TITLES))}"
     for setting, summary in sorted(found.items(), key=lambda item: (item[0].length, item[0].scorer)):

@@ -29,7 +29,6 @@ class Best:
         """Considers documents that follow one another.
 
         Args:
-            first: number of the first.
             scores: [queries, documents] float32, finite.
         """
         numbers = np.broadcast_to(np.arange(first, first + scores.shape[1]), scores.shape)
@@ -46,11 +45,7 @@ class Best:
             self._scores[query], self._numbers[query] = row[order], names[order]
 
     def ranking(self, query: int) -> list[tuple[str, float]]:
-        """The names of a query's best documents and their scores, best first.
-
-        Args:
-            query: its number.
-        """
+        """The names of a query's best documents and their scores, best first."""
         names = [self._ids[number] for number in self._numbers[query]]
         return list(zip(names, self._scores[query].tolist(), strict=True))
 

@@ -15,10 +15,6 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
     A title is a line ` = Title = ` after a blank line; a section's is ` = = Section = = `. A formula's line that looks like a
     title has no blank line before it.
 
-    Args:
-        lines: of the raw or the tokenised form, each with its newline; the blank lines of the parquet form, which lost theirs,
-            get it back.
-
     Source: Merity et al. 2016 and the files of WikiText-2 and WikiText-103.
 
     >>> list(articles([" \\n", " = One = \\n", " \\n", " = = Section = = \\n", " x = y \\n", " \\n", " = Two = \\n"]))

@@ -21,9 +21,6 @@ class RowSource(Protocol):
 
         Args:
             numbers: [R] int64 from 0, in any order; consecutive ones cost least.
-
-        Returns:
-            Arrays whose first axis is R; what they are, `bam_jax.data.loader.batches` says.
         """
 
 

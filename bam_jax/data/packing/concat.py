@@ -60,11 +60,7 @@ class Stream:
 
 
 def in_order(documents: Documents) -> Stream:
-    """The stream of all documents in the order of their numbers.
-
-    Args:
-        documents: what it is made of; those of a shard are a group.
-    """
+    """The stream of all documents in the order of their numbers."""
     ranges = list(itertools.pairwise(documents.shards.tolist()))
     tokens = np.array([documents.lengths[first:last].sum(dtype=np.int64) for first, last in ranges], np.int64)
     return Stream(documents.read, tokens, functools.partial(_range, documents, ranges))
@@ -76,12 +72,7 @@ def _range(documents: Documents, ranges: list[tuple[int, int]], group: int) -> t
 
 
 def too_short(tokens: int, context: int) -> UserError:
-    """The complaint about a text that does not fill a row.
-
-    Args:
-        tokens: of the text.
-        context: tokens of a row.
-    """
+    """The complaint about a text that does not fill a row."""
     return UserError(
         f"the text has {tokens} tokens, fewer than config.context={context} and one more; "
         "give a shorter context or more text"
@@ -97,9 +88,6 @@ class Concatenated(PackedRows):
 
     Args:
         across: predict a document's first token from the last one of the document before it, whatever the mask.
-
-    Raises:
-        UserError: the text does not fill a row.
     """
 
     _: dataclasses.KW_ONLY

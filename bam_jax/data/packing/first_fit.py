@@ -46,10 +46,6 @@ class _OpenRuns:
     def take(self, length: int, count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Gives pieces of one length to the first bins with room for them, and to new ones.
 
-        Args:
-            length: of each piece.
-            count: number of pieces.
-
         Returns:
             Runs that take some: the first bin, the number of bins, the pieces of each, [runs] all.
         """
@@ -133,9 +129,6 @@ class FirstFit(PackedRows):
 
     The number of rows of a group follows from its lengths alone and holds for all epochs. So opening costs one
     pass over the lengths, and resuming anywhere the plan of a group: about a second for a million documents.
-
-    Raises:
-        UserError: no document has a token to predict.
     """
 
     def __post_init__(self) -> None:

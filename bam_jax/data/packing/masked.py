@@ -20,9 +20,6 @@ class Masked:
         tokenizer: knows the mask and the special tokens.
         fraction: probability that a token is to be predicted.
         seed: decides which.
-
-    Raises:
-        UserError: the tokenizer has no mask.
     """
 
     def __init__(self, rows: RowSource, tokenizer: Tokenizer, *, fraction: float, seed: int) -> None:

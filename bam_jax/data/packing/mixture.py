@@ -48,9 +48,6 @@ class Mixture:
 
     Args:
         parts: name of each kind to its weight and its rows.
-
-    Raises:
-        UserError: the kinds do not go together.
     """
 
     def __init__(self, parts: Mapping[str, tuple[float, RowSource]]) -> None:

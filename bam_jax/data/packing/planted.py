@@ -25,9 +25,6 @@ class Planted:
         answer_weight: loss weight of the digits where a key stands again.
         seed: decides on windows and keys.
         split: "train" or "held_out"; each has keys of its own.
-
-    Raises:
-        UserError: another tokenizer than "char", or the text does not fill a row.
     """
 
     def __init__(

@@ -18,9 +18,6 @@ class Shuffle:
         documents: what to shuffle.
         seed: decides on every order.
         size: documents of a group, at most one shard's more.
-
-    Raises:
-        UserError: there is no shard.
     """
 
     def __init__(self, documents: Documents, seed: int, size: int) -> None:
@@ -62,9 +59,6 @@ class Shuffle:
         Args:
             numbers: [R] int64, rows from 0, epoch after epoch.
             counts: [groups] int64, rows that each group gives.
-
-        Yields:
-            epoch, group, which of `numbers` are theirs [r] int64, and these rows' numbers in the group [r] int64.
         """
         epochs, rows = np.divmod(numbers, counts.sum())
         for epoch in np.unique(epochs).tolist():

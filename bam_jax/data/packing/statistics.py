@@ -32,7 +32,6 @@ def packing_statistics(lengths: np.ndarray, context: int) -> dict[str, PackingSt
 
     Args:
         lengths: [documents] integers, tokens of each, end tokens included.
-        context: tokens of a row.
 
     >>> packing_statistics(np.array([5, 3, 3]), 4)["first_fit"]
     PackingStatistics(rows=2, filled=1.0, predicted=1.0, whole=1.0)

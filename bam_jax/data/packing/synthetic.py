@@ -21,9 +21,6 @@ class Synthetic:
         context: tokens of a row.
         seed: of all rows.
         split: "train" or "held_out".
-
-    Raises:
-        UserError: unknown split, or a context that the task cannot have.
     """
 
     def __init__(self, task: str, tokenizer: Tokenizer, context: int, *, seed: int, split: str) -> None:

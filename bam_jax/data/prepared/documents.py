@@ -95,16 +95,7 @@ class Begun:
 
 
 def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train") -> Documents:
-    """The documents of one split of a source.
-
-    Args:
-        data: names the source, and what of it is held out; not a mixture.
-        tokenizer: the one that `data.tokenizer` names.
-        split: "train" or "held_out".
-
-    Raises:
-        UserError: unknown split, nothing to read, or a folder that was prepared with another tokenizer.
-    """
+    """The documents of one split of a source."""
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
     source = source_of(data, split)
@@ -122,12 +113,7 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
 
 
 def source_of(data: DataConfig, split: str) -> str:
-    """The source that a split is read from.
-
-    Args:
-        data: not a mixture.
-        split: "train" or "held_out".
-    """
+    """The source that a split is read from."""
     return data.held_out_source if data.held_out_source and split == "held_out" else data.source
 
 

@@ -34,15 +34,7 @@ class SourceSize:
 
 
 def estimate(fragments: list[Fragment], encoder: Encoder) -> SourceSize:
-    """Reads the beginnings of some fragments, spread over the source; all but the time is always the same.
-
-    Args:
-        fragments: of the source.
-        encoder: tokenises the sample.
-
-    Raises:
-        UserError: there is no text in it.
-    """
+    """Reads the beginnings of some fragments, spread over the source; all but the time is always the same."""
     picked = sorted({round(number) for number in np.linspace(0, len(fragments) - 1, min(FRAGMENTS, len(fragments)))})
     read = documents = tokens = text = 0
     start = time.perf_counter()

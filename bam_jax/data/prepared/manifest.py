@@ -132,11 +132,7 @@ def is_prepared(path: str | os.PathLike) -> bool:
 
 
 def read_manifest(folder: str | os.PathLike) -> Manifest:
-    """Reads the manifest of a prepared folder.
-
-    Raises:
-        UserError: there is none, or it is broken, of another program, or of a newer version.
-    """
+    """Reads the manifest of a prepared folder."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise UserError(f"{folder} holds no {MANIFEST}; {_REMEDY}, or name another")

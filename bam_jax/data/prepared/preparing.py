@@ -27,19 +27,7 @@ _FREE = ("source", "preset", "parts")  # entries that may change: where the sour
 
 
 def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]) -> str:
-    """Makes a prepared folder, or goes on with one that was begun with the same request.
-
-    Args:
-        folder: it exists, and no other process writes into it.
-        request: what to prepare and how.
-        fragments: of the request's source.
-
-    Returns:
-        What is in the folder, as one line.
-
-    Raises:
-        UserError: the folder holds something else, the source cannot be read, or there is no room on the disk.
-    """
+    """Makes a prepared folder, or goes on with one that was begun with the same request."""
     manifest = _begin(folder, request, fragments)
     save_tokenizer(request.tokenizer, folder)  # so that the folder can be read where the tokenizer's files are not
     if manifest.next is None:
@@ -49,12 +37,7 @@ def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]
 
 
 def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
-    """Estimates from a sample what preparing gives and takes, as a table.
-
-    Args:
-        request: what to prepare and how.
-        fragments: of the request's source.
-    """
+    """Estimates from a sample what preparing gives and takes, as a table."""
     encoder = Encoder(request.tokenizer, request.seed)
     whole = estimate(fragments, encoder)
     share = _share(whole, request)

@@ -45,14 +45,7 @@ class PreparationRequest:
 
 
 def complete(options: argparse.Namespace) -> PreparationRequest:
-    """Fills in what the options leave open: from the preset, or the defaults.
-
-    Args:
-        options: of the command; None where one is not given.
-
-    Raises:
-        UserError: an option is missing, unknown or contradicts another, or the corpus is not there.
-    """
+    """Fills in what the options leave open: from the preset, or the defaults."""
     if options.preset is None:
         require(options, "source")
         if options.split is not None:
@@ -76,11 +69,7 @@ def complete(options: argparse.Namespace) -> PreparationRequest:
 
 
 def require(options: argparse.Namespace, name: str) -> Any:
-    """The value of an option.
-
-    Raises:
-        UserError: it is not given.
-    """
+    """The value of an option."""
     value = getattr(options, name)
     if value is None:
         raise UserError(f"--{name} is not given (see --help)")

@@ -38,9 +38,6 @@ class Split:
         folder: a prepared folder.
         manifest: its manifest.
         name: "train" or "held_out".
-
-    Raises:
-        UserError: the folder is not complete, a file is missing or not of its size, or the lengths are not the shards'.
     """
 
     lengths: np.ndarray
@@ -93,9 +90,6 @@ class Split:
 
         Returns:
             The ids of each, [tokens] int32.
-
-        Raises:
-            UserError: a shard's bytes are not those that were written.
         """
         numbers = np.asarray(numbers, np.int64)
         owners = np.searchsorted(self.shards, numbers, side="right") - 1
@@ -123,30 +117,14 @@ class Split:
 
 
 def open_split(folder: str | os.PathLike, name: str) -> Split:
-    """The documents of a split of a prepared folder; opening sums the lengths of all, and reads none of them.
-
-    Args:
-        folder: a prepared folder.
-        name: "train" or "held_out".
-
-    Raises:
-        UserError: no such split, or the folder is not a complete prepared one.
-    """
+    """The documents of a split of a prepared folder; opening sums the lengths of all, and reads none of them."""
     if name not in SPLITS:
         raise UserError(f"unknown split {name!r}; {nearest(name, SPLITS)}")
     return Split(Path(folder), read_manifest(folder), name)
 
 
 def verify(folder: str | os.PathLike, *, show: bool | None = None) -> None:
-    """See that every byte of every finished shard is the one that was written.
-
-    Args:
-        folder: a prepared folder, complete or not.
-        show: see `console.progress`.
-
-    Raises:
-        UserError: names the first file that is missing, or has another size or checksum.
-    """
+    """See that every byte of every finished shard is the one that was written."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     total = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
@@ -174,9 +152,6 @@ class ShardWriter:
         before: the split's finished shards.
         number: the shard's, in its name.
         dtype: of the ids, "<u2" or "<u4".
-
-    Raises:
-        UserError: array_record is not installed.
     """
 
     def __init__(self, folder: Path, split: str, before: tuple[Shard, ...], number: int, dtype: str) -> None:
@@ -203,9 +178,6 @@ class ShardWriter:
 
         Args:
             ids: [tokens] integers of the vocabulary, the end token included.
-
-        Raises:
-            UserError: no room on the disk, or it cannot be written to.
         """
         try:
             self._writer.write(ids.astype(self._dtype).tobytes())
@@ -215,11 +187,7 @@ class ShardWriter:
         self.tokens += len(ids)
 
     def close(self) -> Shard:
-        """Finish the shard and its lengths; both have reached the disk on return.
-
-        Raises:
-            UserError: no room on the disk, or it cannot be written to.
-        """
+        """Finish the shard and its lengths; both have reached the disk on return."""
         lengths = np.array(self._lengths, "<i4").tobytes()
         try:
             self._writer.close()
@@ -258,13 +226,7 @@ def lengths_path(folder: Path, split: str) -> Path:
 
 
 def sha256(path: Path, start: int = 0, size: int | None = None) -> str:
-    """The SHA-256 of a file or of a range of its bytes, hexadecimal, read in pieces.
-
-    Args:
-        path: the file.
-        start: first byte.
-        size: bytes; None means to the end.
-    """
+    """The SHA-256 of a file or of a range of its bytes, hexadecimal, read in pieces."""
     digest = hashlib.sha256()
     with open(path, "rb", opener=regular.opener) as file:
         file.seek(start)

@@ -19,16 +19,6 @@ def reserve(holdout: int, tokens: int) -> int:
     """The hash below which a record is reserved for a hold-out of so many tokens.
 
     Half as many again are reserved as are wanted: the estimate may be wrong, and documents differ in length.
-
-    Args:
-        holdout: tokens to hold out.
-        tokens: of the whole source, estimated.
-
-    Returns:
-        Out of 2^64.
-
-    Raises:
-        UserError: more than half of the source would be reserved.
     """
     if 3 * holdout > tokens:
         raise UserError(
@@ -44,18 +34,6 @@ def draw(fragments: list[Fragment], encoder: Encoder, held_out: int, train: int 
     The records of the smallest hashes are held out, those that follow are trained on: a sample without replacement in
     which each record is as likely as any other. Equal records have equal hashes, and are on the same side. Memory is
     eight bytes for each record of the source, and the largest record.
-
-    Args:
-        fragments: of the source.
-        encoder: its hashes, whose seed decides on the draw.
-        held_out: records to hold out.
-        train: records to train on, or all that there are if these are fewer; None: all.
-
-    Returns:
-        The hash below which a record is held out, and that from which on it is left out.
-
-    Raises:
-        UserError: the source cannot be read, or more than a third of it would be held out.
     """
     collected = array.array("Q")  # eight bytes each, where a list of integers takes forty
     with console.progress(sum(fragment.size for fragment in fragments), unit="B", label="drawing") as bar:

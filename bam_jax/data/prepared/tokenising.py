@@ -62,7 +62,6 @@ def batch_records(fragments: list[Fragment], start: tuple[int, int]) -> Iterator
     """The records of a source in batches, from a place on.
 
     Args:
-        fragments: of the source.
         start: [fragment, record of it].
     """
     records: list[Record] = []
@@ -140,16 +139,7 @@ class Encoder:
 def tokenise(
     batches: Iterator[RecordBatch], encoder: Encoder, workers: int
 ) -> Generator[tuple[RecordBatch, EncodedBatch]]:
-    """Batches with their ids, in order.
-
-    Args:
-        batches: of records.
-        encoder: what tokenises them, here or in the workers.
-        workers: processes; 0 tokenises in this one.
-
-    Raises:
-        UserError: a worker was killed.
-    """
+    """Batches with their ids, in order."""
     if workers == 0:
         for batch in batches:
             yield batch, encoder(batch.records)

@@ -29,16 +29,7 @@ class Unknown(NamedTuple):
     sample: int
 
     def line(self, source: str, tokenizer: Tokenizer, option: str) -> str:
-        """A line about them; "" where they are few.
-
-        Args:
-            source: the text.
-            tokenizer: lacks them.
-            option: by which another tokenizer is given.
-
-        Raises:
-            UserError: they are most of the text.
-        """
+        """A line about them; "" where they are few."""
         if self.share < SAID:
             return ""
         said = (
@@ -51,26 +42,13 @@ class Unknown(NamedTuple):
 
 
 def count_in_texts(texts: Sequence[str], tokenizer: Tokenizer) -> Unknown:
-    """The unknown characters in the beginnings of documents that are spread over all.
-
-    Args:
-        texts: the documents.
-        tokenizer: of theirs.
-    """
+    """The unknown characters in the beginnings of documents that are spread over all."""
     picked = texts[:: max(1, len(texts) // TEXTS)]
     return _count((text[: SAMPLE // len(picked)] for text in picked), tokenizer)
 
 
 def count_in_source(fragments: list[Fragment], tokenizer: Tokenizer) -> Unknown:
-    """The unknown characters at the beginning of a source.
-
-    Args:
-        fragments: of the source.
-        tokenizer: of its text.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """The unknown characters at the beginning of a source."""
     batches = itertools.islice(batch_records(fragments, (0, 0)), SAMPLE // BATCH)
     return _count((text[:BATCH] for batch in batches for record in batch.records for text in record), tokenizer)
 

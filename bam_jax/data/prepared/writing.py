@@ -25,19 +25,6 @@ def write_shards(
     after each section, and says where the next begins. A record whose hash is below the threshold is held out until there is
     enough, and left out after that: equal texts are never both trained on and held out. One whose hash is not below that of
     the sample is left out.
-
-    Args:
-        folder: the prepared folder.
-        manifest: as far as it is; its `next` says where to go on.
-        fragments: of the source.
-        encoder: tokenises.
-        workers: processes.
-
-    Returns:
-        The manifest of the complete folder.
-
-    Raises:
-        UserError: the source cannot be read, no room on the disk, or no text.
     """
     assert manifest.next is not None
     section = _Section(folder, manifest)
@@ -96,8 +83,6 @@ class _Section:
 
         Args:
             texts: the ids of its texts, [tokens] each.
-            digest: its hash.
-            size: its bytes.
         """
         self.counts["records"] += 1
         self.counts["bytes"] += size
@@ -128,11 +113,7 @@ class _Section:
         return self._manifest.documents(split) + (self._writers[split].documents if split in self._writers else 0)
 
     def close(self, end: tuple[int, int] | None) -> Manifest:
-        """Finishes the shards and writes the manifest.
-
-        Args:
-            end: the place in the source where the next section begins; None: there is none.
-        """
+        """Finishes the shards and writes the manifest."""
         shards = {split: (*finished, *self._close_writer(split)) for split, finished in self._manifest.shards.items()}
         # After the shards, never before: what the manifest names is whole, and what it does not name is written again.
         self._manifest = dataclasses.replace(self._manifest, shards=shards, counts=dict(self.counts), next=end)

@@ -17,27 +17,14 @@ def names_corpus(source: str) -> bool:
 
 
 def find_path(source: str) -> str | None:
-    """The path that a source is read from; None for a corpus that is read from no files.
-
-    Args:
-        source: a path, an address, or the name of a corpus.
-    """
+    """The path that a source is read from; None for a corpus that is read from no files."""
     if not names_corpus(source):
         return source
     return None if CORPORA[source].make is not None else _default_folder(source)
 
 
 def check_outside(name: str, path: Path, source: str) -> None:
-    """See that what is written does not lie in a source, where it would be read as data.
-
-    Args:
-        name: what an error calls the path.
-        path: of a file or a folder to be written.
-        source: a path, an address, or the name of a corpus.
-
-    Raises:
-        UserError: it does.
-    """
+    """See that what is written does not lie in a source, where it would be read as data."""
     read = find_path(source)
     if read is not None and path.resolve().is_relative_to(Path(read).resolve()):
         raise UserError(
@@ -46,15 +33,7 @@ def check_outside(name: str, path: Path, source: str) -> None:
 
 
 def find_corpus(name: str, split: str) -> Corpus:
-    """The corpus of a name.
-
-    Args:
-        name: in `CORPORA`.
-        split: such as "train".
-
-    Raises:
-        UserError: unknown name, or the corpus has no such split.
-    """
+    """The corpus of a name."""
     if name not in CORPORA:
         raise UserError(f"unknown preset {name!r}; {nearest(name, CORPORA)}")
     corpus = CORPORA[name]
@@ -73,19 +52,7 @@ def open_corpus(
     errors: str = "strict",
     largest: int = LARGEST,
 ) -> Source:
-    """The source of a corpus, whose files must be there.
-
-    Args:
-        name: in `CORPORA`.
-        split: one of its splits.
-        path: the folder of its files; None: corpora/NAME.
-        fields: of its records, instead of the corpus's own and what it makes of them.
-        format: of its files, instead of the corpus's own.
-        errors, largest: see `Source`.
-
-    Raises:
-        UserError: unknown name, no such split, or the files are not there: the message says the command that fetches them.
-    """
+    """The source of a corpus, whose files must be there."""
     corpus = find_corpus(name, split)
     if corpus.make is not None:
         if path is not None or fields is not None or format is not None:

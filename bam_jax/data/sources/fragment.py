@@ -29,16 +29,7 @@ class Fragment:
 
 
 def pick_texts(record: Any, fields: tuple[str, ...], where: str) -> Record:
-    """Picks the texts of some fields out of a record.
-
-    Args:
-        record: from JSON or a column store: names to values.
-        fields: the names of the fields.
-        where: what an error names.
-
-    Raises:
-        UserError: a field is missing or holds no text.
-    """
+    """Picks the texts of some fields out of a record."""
     values = record if isinstance(record, dict) else {}
     for field in fields:
         if field not in values or not isinstance(values[field], str):
@@ -50,17 +41,7 @@ def pick_texts(record: Any, fields: tuple[str, ...], where: str) -> Record:
 
 
 def decode(text: bytes | bytearray, errors: str, where: str, start: int = 0) -> str:
-    """Decodes a text.
-
-    Args:
-        text: bytes of UTF-8.
-        errors: "strict", or "replace": bytes that are not UTF-8 become the replacement character.
-        where: what an error names.
-        start: the place of the first byte in what an error names.
-
-    Raises:
-        UserError: not UTF-8, and errors is strict.
-    """
+    """Decodes a text."""
     try:
         return text.decode("utf-8", errors)
     except UnicodeDecodeError as error:

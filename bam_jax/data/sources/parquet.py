@@ -21,9 +21,6 @@ class Columns:
         file: where it is.
         fields: the columns' names.
         largest: bytes of a text, at most.
-
-    Raises:
-        UserError: pyarrow is not installed, the file is not whole, or it lacks a column, or one is not of text.
     """
 
     def __init__(self, file: File, fields: tuple[str, ...], largest: int) -> None:
@@ -51,14 +48,7 @@ class Columns:
         return groups
 
     def rows(self, group: int) -> Iterator[tuple[bytes, ...]]:
-        """Yields the rows of a group, undecoded; a null is an empty text.
-
-        Args:
-            group: its number.
-
-        Raises:
-            UserError: it cannot be read, or a text is too large.
-        """
+        """Yields the rows of a group, undecoded; a null is an empty text."""
         import pyarrow
 
         self._refuse_large_pages(group)
@@ -77,11 +67,7 @@ class Columns:
                     yield texts
 
     def _refuse_large_pages(self, group: int) -> None:
-        """Refuse a page that would take more memory than the largest text, or `_PAGE`, before it is inflated.
-
-        Raises:
-            UserError: it would, or there is none where the file says so.
-        """
+        """Refuse a page that would take more memory than the largest text, or `_PAGE`, before it is inflated."""
         most = max(self._largest, _PAGE)
         for chunk in self._chunks(group):
             if is_remote(self._file.path) and chunk.total_uncompressed_size <= most:

@@ -19,15 +19,7 @@ _BOOLEANS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5
 
 
 def inflated_sizes(raw: IO[bytes], start: int, stop: int) -> Iterator[int]:
-    """Yields the bytes that each page of a column chunk inflates to, as its header says.
-
-    Args:
-        raw: the file.
-        start, stop: the chunk's first byte, and the one after its last.
-
-    Raises:
-        ValueError: there is no header where one must be.
-    """
+    """Yields the bytes that each page of a column chunk inflates to, as its header says."""
     while start < stop:
         for size in _HEADERS:
             raw.seek(start)

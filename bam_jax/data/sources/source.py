@@ -45,9 +45,6 @@ class Source:
         largest: bytes of a record at most: of a .txt, a line, an article, a text in a column.
         compose: makes one text of a record from the texts of its fields; None: each is a document.
         make: makes the documents, where no files hold them.
-
-    Raises:
-        UserError: an unknown format or way with errors, or several fields for documents that are cut out of lines.
     """
 
     path: str
@@ -74,12 +71,7 @@ class Source:
         return self.fields if self.compose is None else ("+".join(self.fields),)
 
     def fragments(self) -> list[Fragment]:
-        """Its fragments, always in the same order.
-
-        Raises:
-            UserError: nothing there, no file of a known kind, or one that cannot be opened or has no fields where several are
-                asked for.
-        """
+        """Its fragments, always in the same order."""
         if self.make is not None:
             return [_made(self.path, self.make)]
         if self.path.startswith(TFDS):

@@ -9,17 +9,7 @@ from bam_jax.system.errors import UserError
 
 
 def read_texts(source: str, text_field: str = "text") -> Iterator[str]:
-    """Reads the documents of a source, always in the same order; empty ones are left out.
-
-    Args:
-        source: the name of a corpus, such as "stdlib" (about 1.9M characters, no paragraph twice); or anything that `Source`
-            reads: a file, or a folder searched through, of .txt (a document each), .jsonl (a document a line), .parquet and
-            more.
-        text_field: the field or column that holds the text; a corpus knows its own.
-
-    Raises:
-        UserError: nothing there, nothing in it, or a file that cannot be read or is not what its name says.
-    """
+    """Reads the documents of a source, always in the same order; empty ones are left out."""
     opened = open_corpus(source) if names_corpus(source) else Source(source, (text_field,))
     if len(opened.documents) > 1:
         raise UserError(
@@ -44,11 +34,7 @@ def divide(texts: Iterable[str], holdout: float) -> tuple[list[str], list[str]]:
     trained on and held out.
 
     Args:
-        texts: the documents.
         holdout: fraction of the characters to hold out, in [0, 1).
-
-    Returns:
-        The two lists, each in the order of `texts`.
     """
     unique = list(dict.fromkeys(texts))
     room = round(holdout * sum(map(len, unique)))

@@ -20,12 +20,6 @@ def fragments(path: str, fields: tuple[str, ...], errors: str, largest: int) -> 
     Args:
         path: tfds:NAME[:SPLIT], of the split "train" if none is given; NAME as tensorflow_datasets has it
             (wiki40b/en, wiki40b/en:1.3.0), or huggingface:NAME. It is looked for where `tfds.load` would.
-        fields: the features that hold a record's texts.
-        errors: what bytes that are not UTF-8 are, "strict" or "replace".
-        largest: bytes of a text, at most.
-
-    Raises:
-        UserError: not prepared, not as array_record, or without that split or feature.
     """
     parsed = _PATH.fullmatch(path)
     if parsed is None:

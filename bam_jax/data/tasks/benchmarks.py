@@ -129,9 +129,6 @@ _ALIASES = {"recursal/longbench-v2": LONGBENCH}
 def leaves(tasks: Sequence[str]) -> tuple[str, ...]:
     """The harness's tasks that some names stand for, each once.
 
-    Args:
-        tasks: keys of `TASKS`.
-
     >>> leaves(["arc_easy", "longbench2_history", "arc_easy"])
     ('arc_easy', 'longbench2_agent_history', 'longbench2_dialogue_history')
     """
@@ -141,10 +138,6 @@ def leaves(tasks: Sequence[str]) -> tuple[str, ...]:
 def count(tasks: Sequence[str], questions: int) -> int:
     """The number of questions of the published benchmarks, each counted once.
 
-    Args:
-        tasks: keys of `TASKS`.
-        questions: of each of the harness's tasks at most.
-
     >>> count(["longbench2_code", "longbench2", "arc_easy"], 10)
     210
     """
@@ -153,17 +146,7 @@ def count(tasks: Sequence[str], questions: int) -> int:
 
 
 def read(data: str, dataset: str, subset: str | None, split: str) -> list[dict[str, Any]]:
-    """The records of one split of a data set, as the harness's task wants them.
-
-    Args:
-        data: the folder that holds all data sets, or "invented".
-        dataset: the one that the harness names, such as "allenai/ai2_arc".
-        subset: such as "ARC-Easy"; None: the data set has but one.
-        split: such as "test".
-
-    Raises:
-        UserError: no such file, or one that cannot be read, or a record without a field that is needed.
-    """
+    """The records of one split of a data set, as the harness's task wants them."""
     own = _ALIASES[dataset] if dataset in _ALIASES else dataset
     if data == INVENTED:
         return invented.MAKE[own](random.Random(f"{own} {subset} {split}"))

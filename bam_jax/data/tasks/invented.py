@@ -25,11 +25,7 @@ Record = dict[str, Any]
 
 
 def sums(rng: random.Random) -> list[Record]:
-    """Additions, as questions of MMLU.
-
-    Args:
-        rng: draws them.
-    """
+    """Additions, as questions of MMLU."""
 
     def record() -> Record:
         first, second = rng.randint(2, 49), rng.randint(2, 49)
@@ -46,11 +42,7 @@ def sums(rng: random.Random) -> list[Record]:
 
 
 def next_words(rng: random.Random) -> list[Record]:
-    """Questions after the word that follows in a passage, in the form of ARC.
-
-    Args:
-        rng: draws them.
-    """
+    """Questions after the word that follows in a passage, in the form of ARC."""
 
     def record() -> Record:
         *before, right = _passage(rng, 8).split()
@@ -72,11 +64,7 @@ def next_words(rng: random.Random) -> list[Record]:
 
 
 def endings(rng: random.Random) -> list[Record]:
-    """Passages with four endings, in the form of HellaSwag.
-
-    Args:
-        rng: draws them.
-    """
+    """Passages with four endings, in the form of HellaSwag."""
 
     def record() -> Record:
         words = _passage(rng, 20).split()
@@ -95,20 +83,12 @@ def endings(rng: random.Random) -> list[Record]:
 
 
 def pages(rng: random.Random) -> list[Record]:
-    """Passages, as the pages of WikiText.
-
-    Args:
-        rng: draws them.
-    """
+    """Passages, as the pages of WikiText."""
     return [{"page": _passage(rng, 200)} for _ in range(PAGES)]
 
 
 def long_contexts(rng: random.Random) -> list[Record]:
-    """A number hidden in a passage of any length, as questions of LongBench v2.
-
-    Args:
-        rng: draws them.
-    """
+    """A number hidden in a passage of any length, as questions of LongBench v2."""
 
     def record() -> Record:
         choices = rng.sample(range(100, 1000), 4)

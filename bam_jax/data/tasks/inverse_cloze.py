@@ -42,9 +42,6 @@ class Sizes:
         document: characters of a document to be found, at least, the sentences that are taken out of it included.
         questions: sentences taken out of each such document, beside its title.
         test: share of the characters that is tested with, above 0 and below 1.
-
-    Raises:
-        UserError: sizes that cannot be.
     """
 
     passage: int = 200
@@ -93,14 +90,6 @@ def make(texts: Iterable[str], sizes: Sizes, *, seed: int) -> InverseCloze:
 
     A text that occurs twice counts once. A sentence that occurs twice, in whatever texts, is no query: it would ask for
     several documents, or stand in what was trained on.
-
-    Args:
-        texts: whole documents.
-        sizes: of the problem.
-        seed: of the choice of documents and sentences.
-
-    Raises:
-        UserError: too little text.
     """
     unique = [cut_sentences(text) for text in dict.fromkeys(texts)]
     counts = Counter(_key(sentence) for sentences in unique for sentence in sentences)
@@ -123,9 +112,6 @@ def cut_sentences(text: str) -> list[str]:
 
     >>> cut_sentences("One is here. Two\\nis there:\\n\\n three")
     ['One is here.', 'Two is there:', 'three']
-
-    Args:
-        text: a document.
     """
     sentences = (" ".join(part.split()) for part in _END.split(text))
     return [sentence for sentence in sentences if sentence]

@@ -28,9 +28,6 @@ QUESTION = "What is the pass key? The pass key is {key}"
 def depths(count: int) -> list[float]:
     """Equally spaced depths of the key, from 0 to 1.
 
-    Args:
-        count: how many; a single one is 0.
-
     >>> depths(3)
     [0.0, 0.5, 1.0]
     """
@@ -38,11 +35,7 @@ def depths(count: int) -> list[float]:
 
 
 def usual(tokenizer: str) -> str:
-    """The prompt that is asked where none is named, "toy" or "paper".
-
-    Args:
-        tokenizer: its name; of characters, or of words that keep each digit.
-    """
+    """The prompt that is asked where none is named, "toy" or "paper"."""
     return "toy" if tokenizer == "char" else "paper"
 
 
@@ -58,17 +51,10 @@ def plant(
 
     Args:
         windows: [B, N] token ids of text; left as they are.
-        rng: decides which windows, which places and which keys.
-        tokenizer: knows KEY, END and the digits.
-        fraction: probability that a window gets a key.
-        answer_weight: loss weight of the digits where the key stands again.
 
     Returns:
         tokens [B, N] int32, and weights [B, N] float32 of each token as a target: 0 for the digits where a
         key first stands (nothing predicts them), `answer_weight` where it stands again, else 1.
-
-    Raises:
-        UserError: a window has no room for the key at three places.
     """
     rows, length = windows.shape
     if length < MOST * KEY_LENGTH:
@@ -97,16 +83,9 @@ def prompt(
 
     Args:
         text: [any] token ids, repeated where they are fewer than `length`.
-        length: tokens of the prompt, KEY included.
-        depth: where the key stands, 0 (start) to 1 (right before the last token).
-        digits: the five digits, each 0 to 9.
-        tokenizer: knows KEY, END and the digits' ids.
 
     Returns:
         tokens [length] int32, and the answer [5] int32 that should follow.
-
-    Raises:
-        UserError: the length is too short, the depth out of range, or there is no text.
     """
     room = length - KEY_LENGTH - 1
     if room < 0:
@@ -127,18 +106,10 @@ def paper_prompt(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The paper's prompt: description, fillers, key line, fillers, question; as many fillers as fit.
 
-    Args:
-        length: tokens of the prompt, at most; the returned tokens tell the true number.
-        depth: fraction of the fillers before the key line, 0 to 1.
-        digits: the key, each 0 to 9. The last five are the answer; the prompt ends with those before them, if there are any.
-        tokenizer: one whose digits are single tokens.
-
     Returns:
         tokens [at most length] int32, which end right before the answer's first digit; the answer [5] int32.
 
     Source: BAM, passkey retrieval (the prompt's text from the authors' code, pieces tokenised one by one).
-    Raises:
-        UserError: the length is too short, the depth out of range, or the tokenizer merges or drops digits.
     """
     _check(depth, digits[-DIGITS:])
     key = "".join(map(str, digits))

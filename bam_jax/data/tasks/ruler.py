@@ -128,15 +128,7 @@ class Sample:
 
 
 def essays(source: str = STDLIB) -> Essays:
-    """The text of a source as one stretch of words; of a large one the first 2^20.
-
-    Args:
-        source: "stdlib", or a file or folder that `bam_jax.data.sources` reads; RULER's own is PaulGrahamEssays.json, which
-            must be renamed to end in .jsonl.
-
-    Raises:
-        UserError: no or unreadable text.
-    """
+    """The text of a source as one stretch of words; of a large one the first 2^20."""
     words = (word[0] for document in read_texts(source) for word in re.finditer(r"\S+", document))
     return Essays(source, tuple(itertools.islice(words, MOST)))
 
@@ -150,9 +142,6 @@ class Sampler:
         tokenizer: one that keeps a text as it is.
         text: the essays.
         seed: of all samples.
-
-    Raises:
-        UserError: a tokenizer that changes text.
     """
 
     def __init__(self, tokenizer: Tokenizer, text: Essays, seed: int):
@@ -166,16 +155,7 @@ class Sampler:
         self._sizes: dict[tuple[str, int], int] = {}
 
     def __call__(self, task: str, length: int, number: int) -> Sample:
-        """One sample.
-
-        Args:
-            task: in `TASKS`.
-            length: tokens.
-            number: of the sample, from 0.
-
-        Raises:
-            UserError: the length is too short, or wonderwords is not installed.
-        """
+        """One sample."""
         if (task, length) not in self._sizes:
             self._sizes[task, length] = self._largest(task, length)
         for size in range(self._sizes[task, length], 0, -1):

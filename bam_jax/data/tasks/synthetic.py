@@ -41,11 +41,7 @@ class Alphabet:
 
     @classmethod
     def of(cls, vocabulary: int) -> "Alphabet":
-        """The parts of the ids 0 ... vocabulary - 1.
-
-        Args:
-            vocabulary: number of ids, of any tokenizer: what its ids mean as text does not matter.
-        """
+        """The parts of the ids 0 ... vocabulary - 1."""
         each = (vocabulary - FILLERS - 1) // 2
         return cls(range(each), range(each, 2 * each), range(2 * each, 2 * each + FILLERS), 2 * each + FILLERS)
 
@@ -63,9 +59,6 @@ class SyntheticTask(abc.ABC):
     Args:
         vocabulary: number of token ids.
         context: tokens that a model reads in training: a part of such a row is items (`SHARE`).
-
-    Raises:
-        UserError: the context is too short for an item, or has more items than the vocabulary has symbols for.
     """
 
     name: ClassVar[str]
@@ -103,10 +96,6 @@ class SyntheticTask(abc.ABC):
     def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
         """A row.
 
-        Args:
-            rng: decides what stands in it.
-            length: its tokens, enough for all items.
-
         Returns:
             [length] int32.
         """
@@ -136,14 +125,7 @@ class SyntheticTask(abc.ABC):
             )
 
     def row(self, seed: int, stream: int, length: int, number: int) -> np.ndarray:
-        """The tokens that a model reads and one more, which it predicts last: [length + 1] int32.
-
-        Args:
-            seed: of training, or of an evaluation.
-            stream: TRAINING, HELD_OUT or ASKED.
-            length: tokens that are read.
-            number: of the row, from 0.
-        """
+        """The tokens that a model reads and one more, which it predicts last: [length + 1] int32."""
         # A spawn key tells streams apart whatever the other words are; a list of words alone is padded with zeros.
         sequence = np.random.SeedSequence([seed, length, number], spawn_key=(stream,))
         return self.draw(np.random.default_rng(sequence), length + 1)
@@ -163,10 +145,7 @@ def scatter(rng: np.random.Generator, pieces: np.ndarray, alphabet: Alphabet, le
     """Two interleaved counters of fillers, with pieces written over them at random places, in their order.
 
     Args:
-        rng: decides on places, and on the first two fillers.
         pieces: [pieces, width] ids.
-        alphabet: has the fillers.
-        length: of the result, at least that of all pieces.
 
     Returns:
         [length] int32.

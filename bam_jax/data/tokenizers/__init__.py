@@ -36,12 +36,6 @@ BUILT_IN = ("byte", "char", "mistral")
 def tokenizer(spec: str) -> Tokenizer:
     """The tokenizer of a name, or of a name and a path.
 
-    Args:
-        spec: "char", "byte", "mistral", "gpt2" or "gpt2:FOLDER", "bert:PATH", "bpe:PATH".
-
-    Raises:
-        UserError: unknown name, its packages or files are missing, or they are not what they should be.
-
     >>> tokenizer("byte").encode("hi")
     array([104, 105], dtype=int32)
     """

@@ -83,15 +83,7 @@ class Tokenizer(abc.ABC):
         return {"spec": self.spec, "name": self.name, "hash": self.hash, "size": self.size, "eos": self.eos}
 
     def check(self, wanted: str, owner: str) -> Self:
-        """Itself, if it has the hash that something was made with.
-
-        Args:
-            wanted: that hash.
-            owner: what was made with it, for the message.
-
-        Raises:
-            UserError: it has another.
-        """
+        """Itself, if it has the hash that something was made with."""
         if self.hash != wanted:
             raise UserError(
                 f"{owner} was made with a tokenizer of hash {wanted}, but tokenizer {self.spec!r} has hash {self.hash}; "
@@ -109,11 +101,7 @@ def _remake(kind: Callable[..., Tokenizer], path: str, wanted: str) -> Tokenizer
 
 
 def digest(*parts: bytes) -> str:
-    """Sixteen hex digits of the SHA-256 of a vocabulary.
-
-    Args:
-        parts: its files; the division between two of them counts.
-    """
+    """Sixteen hex digits of the SHA-256 of a vocabulary."""
     whole = parts[0] if len(parts) == 1 else b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return hashlib.sha256(whole).hexdigest()[:16]
 
@@ -123,8 +111,6 @@ def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
 
     Args:
         ids: [tokens], with the end.
-        length: tokens at most.
-        eos: the id that ends a document; None: there is none.
 
     >>> cut(np.array([5, 6, 7, 9]), 3, 9)
     array([5, 6, 9], dtype=int32)

@@ -17,17 +17,6 @@ def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None)
 
     Nothing is unknown to it and `decode` is the inverse of `encode`; every digit is a token of its own, as
     passkeys need. Text is cut into words as for GPT-2.
-
-    Args:
-        texts: documents.
-        vocab: number of ids, at most; a short text may have fewer pairs that occur twice.
-        progress: whether to show it on stderr; None means only on a terminal.
-
-    Returns:
-        The text of its tokenizer.json.
-
-    Raises:
-        UserError: a vocabulary smaller than the bytes, or `tokenizers` is not installed.
     """
     if vocab < LEAST:
         raise UserError(f"a vocabulary of {vocab} ids has no room for every byte, end and mask; give {LEAST} or more")
@@ -50,12 +39,7 @@ def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None)
 
 
 def head(texts: Iterable[str], size: float) -> Iterator[str]:
-    """Yields documents, until as many characters have gone by.
-
-    Args:
-        texts: the documents.
-        size: characters; the document that brings them is the last.
-    """
+    """Yields documents, until as many characters have gone by."""
     for text in texts:
         if size <= 0:
             return

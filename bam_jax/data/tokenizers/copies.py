@@ -15,15 +15,7 @@ IDENTITY = "identity.json"
 
 
 def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
-    """Copies a tokenizer's files, and its identity, into a folder; if they are there, checks that it is the same.
-
-    Args:
-        made: the tokenizer.
-        run: a run, or a prepared folder.
-
-    Raises:
-        UserError: the folder has another.
-    """
+    """Copies a tokenizer's files, and its identity, into a folder; if they are there, checks that it is the same."""
     folder = Path(run) / FOLDER
     if (folder / IDENTITY) in regular.list_tree(folder):
         made.check(_identity(folder)["hash"], str(run))
@@ -40,28 +32,13 @@ def find_tokenizer(spec: str, sources: Iterable[str]) -> Tokenizer:
     """The tokenizer that a configuration names, from the copy in the first of its prepared folders, if one is prepared.
 
     A folder that was prepared with gpt2:FOLDER thus serves configurations that name gpt2, wherever FOLDER is now.
-
-    Args:
-        spec: the one that the configuration names.
-        sources: what its text is read from.
-
-    Raises:
-        UserError: a folder was prepared with another one, or it cannot be made.
     """
     prepared = next((source for source in sources if (Path(source) / FOLDER / IDENTITY).is_file()), None)
     return tokenizer(spec) if prepared is None else load_tokenizer(prepared, spec)
 
 
 def load_tokenizer(run: str | os.PathLike, spec: str) -> Tokenizer:
-    """The tokenizer of a folder, from its own copy of the files: the first ones may have moved since.
-
-    Args:
-        run: a run or a prepared folder; one from before tokenizers were copied has none, and gets what the name means now.
-        spec: the one that the configuration names. A name without a path, such as "gpt2", stands for the copy.
-
-    Raises:
-        UserError: that is not the tokenizer that the folder was made with, or it cannot be made.
-    """
+    """The tokenizer of a folder, from its own copy of the files: the first ones may have moved since."""
     folder = Path(run) / FOLDER
     found = regular.list_tree(folder)
     if folder / IDENTITY not in found:

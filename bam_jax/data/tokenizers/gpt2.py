@@ -28,9 +28,6 @@ class GPT2Tokenizer(Tokenizer):
     Args:
         path: the folder with vocab.bpe and encoder.json; "": where tiktoken keeps what it has downloaded
             (TIKTOKEN_CACHE_DIR). Nothing is ever downloaded.
-
-    Raises:
-        UserError: tiktoken is not installed, or the files are not there or do not belong together.
     """
 
     name = "gpt2"

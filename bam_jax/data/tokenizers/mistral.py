@@ -20,9 +20,6 @@ class MistralTokenizer(Tokenizer):
 
     Each digit is its own token, and a text starts as if a space stood before it. No piece goes on beyond a space, so that the
     words of a text, divided at single spaces, have the ids that they have in it: most words have come before.
-
-    Raises:
-        UserError: the packages that bring it are not installed.
     """
 
     name = "mistral"

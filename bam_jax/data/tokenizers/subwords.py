@@ -120,9 +120,6 @@ class BertTokenizer(_Subwords):
 
     Args:
         path: the model's vocab.txt or tokenizer.json, or a folder with one.
-
-    Raises:
-        UserError: `tokenizers` is not installed, or there is no such file, or it is something else.
     """
 
     name = "bert"
@@ -149,7 +146,6 @@ def wordpiece(pieces: Sequence[str], *, lowercase: bool) -> Any:
 
     Args:
         pieces: the vocabulary, [UNK] among it.
-        lowercase: whether text loses its capitals and accents.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -165,9 +161,6 @@ class BPETokenizer(_Subwords):
 
     Args:
         path: the file, or a folder with a tokenizer.json.
-
-    Raises:
-        UserError: `tokenizers` is not installed, or there is no such file, or it is something else.
     """
 
     name = "bpe"

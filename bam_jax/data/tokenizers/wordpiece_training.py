@@ -17,19 +17,7 @@ ALPHABET = 1000
 
 
 def train_wordpiece(texts: Iterable[str], vocab: int, *, progress: bool | None = None) -> str:
-    """Trains a WordPiece on text in lower case without accents, as that of bert-base-uncased.
-
-    Args:
-        texts: documents, which are gone through twice.
-        vocab: number of pieces, at most; a short text may have fewer pairs that occur twice.
-        progress: whether to show it on stderr; None means only on a terminal.
-
-    Returns:
-        The text of its vocab.txt, a piece a line.
-
-    Raises:
-        UserError: a vocabulary smaller than the alphabet, or `tokenizers` is not installed.
-    """
+    """Trains a WordPiece on text in lower case without accents, as that of bert-base-uncased."""
     import_extra("tokenizers", "tokenizer 'bert'", "tokenizers")
     from tokenizers import trainers
 
