@@ -21,18 +21,11 @@ from bam_jax import config as configs
 from bam_jax.config import description
 from bam_jax.system import console, files
 from bam_jax.system.errors import UserError
-from bam_jax.training import session
+from bam_jax.training import loop
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: an empty --workdir; see `session.train`.
-    """
+    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.train", description=__doc__)
     # The epilog is made from the source of all fields, which takes longer than the rest of the parsing.
     if not {"-h", "--help"}.isdisjoint(argv):
@@ -49,19 +42,19 @@ def main(argv: Sequence[str]) -> None:
         "--processes", type=int, default=0, help="how many train together; 1: this one alone, in any job"
     )
     parser.add_argument("--process", type=int, help="which of them this is, from 0")
-    arguments, overrides = configs.parse(argv, parser)
-    if arguments.workdir == "":
+    given, overrides = configs.parse(argv, parser)
+    if given.workdir == "":
         raise UserError("--workdir= is empty; give the folder of the run, or leave the option out")
-    config = configs.load(arguments.config, overrides)
-    workdir = Path(arguments.workdir or Path("runs") / Path(arguments.config).stem)
-    session.train(
+    config = configs.load(given.config, overrides)
+    workdir = Path(given.workdir or Path("runs") / Path(given.config).stem)
+    loop.train(
         config,
         workdir,
-        progress=arguments.progress,
+        progress=given.progress,
         longer=True,
-        coordinator=arguments.coordinator,
-        count=arguments.processes,
-        process=arguments.process,
+        coordinator=given.coordinator,
+        count=given.processes,
+        process=given.process,
     )
 
 

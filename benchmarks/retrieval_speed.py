@@ -32,7 +32,7 @@ from bam_jax.retrieval.ranking import rank
 from bam_jax.system import console, files, lock, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint
-from bam_jax.training.outlook import span
+from bam_jax.training.duration import span
 
 WORDS, SPREAD = 3308, 0.8
 """The mean number of words of MLDR's English documents (Chen et al. 2024), and a spread of its logarithm."""

@@ -12,7 +12,7 @@ from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments.experiment import Experiment, Row, join_evaluations
 from bam_jax.system.errors import UserError
-from bam_jax.training import session
+from bam_jax.training import loop
 from bam_jax.training.metrics import read_metrics
 
 
@@ -50,7 +50,7 @@ class Job:
             errors.Stopped: training was told to stop; the same job goes on from there.
         """
         start = str(folder / self.config.start) if self.row.start else self.config.start
-        session.train(dataclasses.replace(self.config, start=start), folder / self.name)
+        loop.train(dataclasses.replace(self.config, start=start), folder / self.name)
 
     def evaluate(self, folder: Path, evaluation: Evaluation) -> None:
         """Measures what is missing of an evaluation of the trained run, and prints what was found.

@@ -1,7 +1,6 @@
-"""The loop of training: from the newest checkpoint of a run to its last step."""
+"""Training, from the newest checkpoint of a run to its last step."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import time
@@ -12,27 +11,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
 
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.config.sections import NEXT_TOKEN
 from bam_jax.data import loader
-from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import find_tokenizer, load_tokenizer
 from bam_jax.models import counts, pattern
 from bam_jax.parallel import agreement, processes, sharding
 from bam_jax.system import console, errors, files
 from bam_jax.system.errors import UserError
 from bam_jax.system.resources import keep_freed_memory
-from bam_jax.training import bundled, outlook, run_folder
+from bam_jax.training import bundled, duration, run_folder
 from bam_jax.training.checkpoint import Checkpoints, trained_data, verify
 from bam_jax.training.held_out import HeldOutLoss
-from bam_jax.training.metrics import Meter, metering, read_metrics
+from bam_jax.training.metrics import metering, read_metrics
 from bam_jax.training.run_folder import CONFIG, DIVERGED, METRICS
 from bam_jax.training.step import (
-    Shardings,
     State,
     define_training,
     initial_state,
@@ -41,37 +36,43 @@ from bam_jax.training.step import (
     with_shardings,
 )
 
-TASKS = {True: NEXT_TOKEN, False: ("masked", "triplets")}
-"""The tasks of decoders, whose `config.model.causal` is true, and of encoders."""
+DECODER_TASKS, ENCODER_TASKS = NEXT_TOKEN, ("masked", "triplets")
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """All that a run trains with, before any of its files is touched.
+def train(
+    config: Config,
+    workdir: Path,
+    *,
+    progress: bool | None = None,
+    longer: bool = False,
+    coordinator: str = "",
+    count: int = 0,
+    process: int | None = None,
+) -> None:
+    """`fit` as a command: joins the other processes of the job, stops at signals, and prints how the run ended.
 
     Args:
-        config: what to train, on what, for how long.
-        run: its folder.
-        mesh: of the devices.
-        tokenizer: the one that the configuration names.
-        graph: the decoder's structure.
-        initialise: makes the state of a new run.
-        tx: the optimiser.
-        shapes: of the state.
-        shardings: of the state.
-        tell: says a line to the person who waits.
+        config, workdir, progress, longer: see `fit`.
+        coordinator, count, process: see `processes.joined`.
     """
-
-    config: Config
-    run: Path
-    mesh: jax.sharding.Mesh
-    tokenizer: Tokenizer
-    graph: nnx.GraphDef
-    initialise: Callable[[], State]
-    tx: optax.GradientTransformation
-    shapes: State
-    shardings: Shardings
-    tell: Callable[[str], None]
+    with processes.joined(coordinator, count, process) as end:
+        finished = processes.is_first() and run_folder.latest_step(workdir) == config.steps
+        with processes.stopping(end) as stop:
+            records = fit(config, workdir, progress=progress, longer=longer, stop=stop)
+        if not processes.is_first():
+            return
+        last = records[-1] if records else {}
+        names = {"loss": "loss", "held_out_loss": "held-out loss"}
+        losses = ", ".join(f"{text} {last[name]:.4g}" for name, text in names.items() if name in last)
+        if losses and last["step"] < config.steps:
+            losses += f" (of step {last['step']}, the last in its metrics)"
+        result = f"finished at step {config.steps}{': ' if losses else ''}{losses}"
+        if finished:
+            remedy = f"--config.start={workdir} trains another run from it"
+            if run_folder.latest_checkpoint(workdir):
+                remedy = f"a larger --config.steps trains it longer, {remedy}"
+            result = f"nothing to do, {result}; {remedy}"
+        print(f"{workdir}: {result}")
 
 
 def fit(
@@ -84,184 +85,152 @@ def fit(
 ) -> list[dict[str, Any]]:
     """Train to the end, from the newest checkpoint in `workdir` if there is one.
 
-    Writes `config.json`, `tokenizer/`, `metrics.jsonl` and `checkpoints/`: see `run_folder`.
-
     Args:
-        config: what to train, on what, for how long.
-        workdir: the run's folder; made if it is not there.
-        progress: see `console.progress`.
-        longer: see `run_folder.claim`; its last step's parameters, moments and place in the data are where it goes on.
-        stop: says after a step, once that is whole, whether to leave it at that for now, as `processes.stopping` does.
+        config: the run's.
+        workdir: the run's folder; made if it does not exist. `run_folder` lists its files.
+        progress: whether to show a progress bar and messages; None: a bar on a terminal, a line a minute elsewhere.
+        longer: whether a run of fewer steps goes on to as many as `config` has.
+        stop: asked after every step whether to save a checkpoint of it and stop there, as `processes.stopping` does.
 
     Returns:
-        The records of the metrics; see `metrics.StepMetrics`.
+        The records of metrics.jsonl; see `metrics.StepMetrics`.
 
     Raises:
         UserError: the configuration or the folder will not do, processes differ, or loss or gradient are not finite.
-        errors.Stopped: `stop` said so; there is a checkpoint of that step.
+        errors.Stopped: `stop` returned true.
     """
+    # What the configuration and the folder get wrong: before anything is printed, and before the data are read.
     files.refuse_address(workdir)
     keep_freed_memory()
     agreement.check_same(
         configs.to_json(config), "the processes have different configurations; give all of them the same command"
     )
-    run = Path(workdir)
-    # What the folder refuses comes before a word is said of how long the training takes, and before its data is read.
-    known = trained_data(run)
+    run, first = Path(workdir), processes.is_first()
+    trained_on = trained_data(run)
     if (run / CONFIG).exists():
-        run_folder.check_configuration(run, config, longer, moved=known is not None)  # until the data are read
-    elif processes.is_first():
+        # The data may have moved; whether they are the same is known once they are read.
+        run_folder.check_configuration(run, config, longer, moved=trained_on is not None)
+    elif first:
         run_folder.check_empty(run)
     mesh = sharding.make_mesh(config.mesh)
     sharding.check(config, mesh)
-    _check_tasks(config)
+    _check_tasks(config.model.causal, [part.task for _, part in config.data.parts().values()])
     host, hosts = sharding.host_share(mesh)
+    latest = run_folder.latest_step(run)
+    verbose = first and progress is not False and latest != config.steps
+
+    def log(text: str) -> None:
+        if verbose:
+            console.say(f"{run.name}: {text}")
+
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
-        training = _set_up(config, run, mesh, progress)
-        training.tell("reading the data")
-        saves = processes.is_first()
-        batches = loader.batches(config, training.tokenizer, host=host, hosts=hosts, saves=saves, tell=training.tell)
+        # The tokenizer, and the shapes of the model and the optimiser.
+        tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
+        before_start = None
+        if config.start and not latest:
+            # In another vocabulary the ids would stand for other words, and the shapes may be the same.
+            start = bundled.find(config.start)
+            before_start = run_folder.read_config(start)
+            start_hash = load_tokenizer(start, before_start.data.tokenizer).hash
+            tokenizer.check(start_hash, f"config.start={config.start}")
+        graph, initialise, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer))
+        shapes = jax.eval_shape(initialise)
+        shardings = state_shardings(shapes, tx, mesh)
+        if verbose:
+            known, devices = counts.parameters_of(shapes["model"]), mesh.devices.flatten().tolist()
+            log(f"encoding {pattern.describe(config)}")
+            if before_start and before_start.encoding != config.encoding:  # many have the same parameters, or none
+                log(
+                    f"config.start={config.start} has encoding={before_start.encoding}; it goes on with {config.encoding}"
+                )
+            log(duration.describe_size(config, known, devices))
+            for line in duration.describe_duration(config, known, devices, latest):
+                log(line)
+
+        # The data.
+        log("reading the data")
+        batches = loader.batches(config, tokenizer, host=host, hosts=hosts, saves=first, tell=log)
         data = stack.enter_context(contextlib.closing(batches))
         agreement.check_same(
             str(data.data), "the processes read different documents; give all of them the same copy of config.data"
         )
-        held_out = None
-        if config.eval_every:
-            held_out = HeldOutLoss(config, training.tokenizer, training.graph, mesh, host, hosts)
-        # The claim makes the folder. It is the last of what may refuse, so that a mistake leaves no folder behind.
-        if processes.is_first():
-            claim = run_folder.claim(run, config, training.tokenizer, longer=longer, moved=known == data.data)
-            before = stack.enter_context(claim)
-            if before < config.steps:
-                training.tell(outlook.describe_more(config, before, run_folder.latest_step(run)))
-        # Process 0 says where the run stands; the others wait for it here, and then see its files.
-        done = agreement.from_first(run_folder.latest_step(run) if processes.is_first() else 0)
+        held_out = HeldOutLoss(config, tokenizer, graph, mesh, host, hosts) if config.eval_every else None
+
+        # The run's folder. It is claimed, and made, after all else that may be refused: a mistake leaves no folder behind.
+        if first:
+            claim = run_folder.claim(run, config, tokenizer, longer=longer, moved=trained_on == data.data)
+            steps_before = stack.enter_context(claim)
+            if steps_before < config.steps:
+                log(duration.describe_more(config, steps_before, run_folder.latest_step(run)))
+        # The others wait here for process 0 and then see its files.
+        done = agreement.from_first(run_folder.latest_step(run) if first else 0)
         if not (run / CONFIG).exists():
             raise UserError(f"workdir {run} of process 0 is not here; give a folder that all hosts share")
-        if done < config.steps:
-            _go_on(training, data, done, progress, stop, held_out)
-        elif processes.is_first():
-            verify(run, training.shapes["model"])
-            run_folder.renew(run, config)
+        if done >= config.steps:
+            if first:
+                verify(run, shapes["model"])
+                run_folder.renew(run, config)
+            return read_metrics(run)
+
+        # The state after the steps that are done; the data and the metrics are set back to the same step.
+        checkpoints = stack.enter_context(Checkpoints(run))
+        if first and (run / DIVERGED).exists():
+            before = (run / DIVERGED).read_text(encoding="utf-8", errors="replace").strip()
+            log(f"the training before ended at {before}; with the same configuration and data it ends there again")
+            (run / DIVERGED).unlink()
+        log(f"going on from step {done:,}" if done else "making the first parameters")
+        if done:
+            state = checkpoints.load(with_shardings(shapes, shardings), data)
+        else:
+            state = initial_state(config, initialise, shardings)
+            if first:
+                (run / METRICS).unlink(missing_ok=True)  # of a training that was killed before its first checkpoint
+        meter = stack.enter_context(metering(config, run, done=done, progress=progress))
+        if first:
+            run_folder.renew(run, config)  # only now: a run that cannot go on keeps its configuration
+
+        # The steps.
+        update = make_step(config, graph, tx, shardings)
+        log("compiling the training step")
+        compiling = time.perf_counter()
+        for step in range(done + 1, config.steps + 1):
+            last = step == config.steps
+            state, metrics = update(state, sharding.shard_batch(next(data), mesh))
+            meter.take(step, metrics)
+            if step == done + 1:
+                log(f"compiled in {duration.span(time.perf_counter() - compiling)}; step {step:,} is running")
+                jax.block_until_ready(metrics)  # before it there is nothing to stop for
+            if held_out is not None and (last or step % config.eval_every == 0):
+                meter.measure(functools.partial(held_out, state))
+            stopped = stop(step) and not last
+            if stopped or last or step % config.checkpoint_every == 0:
+                # No run could go on from a checkpoint with NaN. The loss of this step is that of the parameters before
+                # its update, so it does not show what the update did.
+                meter.flush()
+                if not agreement.all_processes(_all_finite(state)):  # all end, or all go on to save
+                    meter.diverge(f"step {step}: the parameters or the optimiser's moments are not finite after it")
+                checkpoints.save(step, state, data)
+            if stopped:
+                raise errors.Stopped(
+                    f"{run}: stopped at step {step} of {config.steps}; the same command goes on from there"
+                )
     return read_metrics(run)
 
 
-def _set_up(config: Config, run: Path, mesh: jax.sharding.Mesh, progress: bool | None) -> Training:
-    """Everything that is known before data and files are looked at; says how large and how long the training will be."""
-    told = progress is not False and processes.is_first() and run_folder.latest_step(run) != config.steps
-
-    def tell(text: str) -> None:
-        if told:
-            console.say(f"{run.name}: {text}")
-
-    tokenizer, other = find_tokenizer(config.data.tokenizer, config.data.sources()), ""
-    if config.start and not run_folder.latest_step(run):
-        # The ids of another vocabulary would name other words, and the shapes may be the same.
-        start = bundled.find(config.start)
-        before = run_folder.read_config(start)
-        theirs = load_tokenizer(start, before.data.tokenizer)
-        tokenizer.check(theirs.hash, f"config.start={config.start}")
-        if before.encoding != config.encoding:  # many have the same parameters, or none
-            other = f"config.start={config.start} has encoding={before.encoding}; it goes on with {config.encoding}"
-    graph, initialise, tx = define_training(config, run_folder.vocabulary_size(config, tokenizer))
-    shapes = jax.eval_shape(initialise)
-    shardings = state_shardings(shapes, tx, mesh)
-    if told:
-        known, devices = counts.parameters_of(shapes["model"]), mesh.devices.flatten().tolist()
-        tell(f"encoding {pattern.describe(config)}")
-        if other:
-            tell(other)
-        tell(outlook.describe_size(config, known, devices))
-        for line in outlook.describe_duration(config, known, devices, run_folder.latest_step(run)):
-            tell(line)
-    return Training(config, run, mesh, tokenizer, graph, initialise, tx, shapes, shardings, tell)
-
-
-def _go_on(
-    training: Training,
-    data: Any,
-    done: int,
-    progress: bool | None,
-    stop: Callable[[int], bool],
-    held_out: HeldOutLoss | None,
-) -> None:
-    """Make the steps that are left; only a run that can go on is another than before by its configuration."""
-    with Checkpoints(training.run) as checkpoints:
-        state = _resume_or_begin(training, checkpoints, data, done)
-        with metering(training.config, training.run, done=done, progress=progress) as meter:
-            if processes.is_first():
-                run_folder.renew(training.run, training.config)
-            _train(training, state, data, done, meter, checkpoints, stop, held_out)
-
-
-def _resume_or_begin(training: Training, checkpoints: Checkpoints, data: Any, done: int) -> State:
-    """The state after the steps that are done; the data and the metrics are set to where they stood then."""
-    run = training.run
-    if processes.is_first() and (run / DIVERGED).exists():
-        before = (run / DIVERGED).read_text(encoding="utf-8", errors="replace").strip()
-        training.tell(
-            f"the training before ended at {before}; with the same configuration and data it ends there again"
-        )
-        (run / DIVERGED).unlink()
-    training.tell(f"going on from step {done:,}" if done else "making the first parameters")
-    if done:
-        return checkpoints.load(with_shardings(training.shapes, training.shardings), data)
-    state = initial_state(training.config, training.initialise, training.shardings)
-    if processes.is_first():
-        (run / METRICS).unlink(missing_ok=True)  # of a training that was killed before its first checkpoint
-    return state
-
-
-def _train(
-    training: Training,
-    state: State,
-    data: Any,
-    done: int,
-    meter: Meter,
-    checkpoints: Checkpoints,
-    stop: Callable[[int], bool],
-    held_out: HeldOutLoss | None,
-) -> None:
-    """Make the steps that are left, with a checkpoint now and then, at the last one, and where `stop` says so."""
-    config = training.config
-    update = make_step(config, training.graph, training.tx, training.shardings)
-    training.tell("compiling the training step")
-    start = time.perf_counter()
-    for step in range(done + 1, config.steps + 1):
-        state, metrics = update(state, sharding.shard_batch(next(data), training.mesh))
-        meter.take(step, metrics)
-        if step == done + 1:
-            training.tell(f"compiled in {outlook.span(time.perf_counter() - start)}; step {step:,} is running")
-            jax.block_until_ready(metrics)  # before it there is nothing to stop for
-        if held_out is not None and (step % config.eval_every == 0 or step == config.steps):
-            meter.measure(functools.partial(held_out, state))
-        stopped = stop(step) and step < config.steps
-        if stopped or step % config.checkpoint_every == 0 or step == config.steps:
-            # A checkpoint must not contain NaN: the run could never go on from it. The loss of this step is that of the
-            # parameters before its update, so it does not show what the update did.
-            meter.flush()
-            if not agreement.all_processes(_all_finite(state)):  # all end, or all go on to save
-                meter.diverge(f"step {step}: the parameters or the optimiser's moments are not finite after it")
-            checkpoints.save(step, state, data)
-        if stopped:
-            raise errors.Stopped(
-                f"{training.run}: stopped at step {step} of {config.steps}; the same command goes on from there"
+def _check_tasks(causal: bool, tasks: list[str]) -> None:
+    known = DECODER_TASKS if causal else ENCODER_TASKS
+    for task in tasks:
+        if task not in known:
+            what = "a decoder" if causal else "an encoder (config.model.causal=False)"
+            raise UserError(
+                f"{what} is not trained on config.data.task={task!r}; give {' or '.join(known)}, or set "
+                f"--config.model.causal={not causal}"
             )
 
 
 def _all_finite(state: State) -> bool:
-    """True if this process's part of the state is finite; in NumPy, as a program of so many arrays takes seconds to compile."""
+    """True if this process's part of the state is finite."""
+    # In NumPy: an XLA program of so many arrays takes seconds to compile.
     arrays = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.inexact)]
     shards = [shard for array in arrays for shard in array.addressable_shards if shard.replica_id == 0]
     return all(np.isfinite(shard.data).all() for shard in shards)
-
-
-def _check_tasks(config: Config) -> None:
-    known = TASKS[config.model.causal]
-    for _, part in config.data.parts().values():
-        if part.task not in known:
-            what = "a decoder" if config.model.causal else "an encoder (config.model.causal=False)"
-            raise UserError(
-                f"{what} is not trained on config.data.task={part.task!r}; give {' or '.join(known)}, or set "
-                f"--config.model.causal={not config.model.causal}"
-            )

@@ -56,7 +56,7 @@ def test_a_job_does_what_its_commands_say(tmp_path, monkeypatch):
         Row("base", CONFIG, {"encoding": "rope", "encoding_options": {"base": 5e5}}),
     )
     trained, evaluated = [], []
-    monkeypatch.setattr(jobs.session, "train", lambda config, run: (run.mkdir(), trained.append((config, run))))
+    monkeypatch.setattr(jobs.loop, "train", lambda config, run: (run.mkdir(), trained.append((config, run))))
     monkeypatch.setattr(jobs.measuring, "evaluate", lambda *given, **options: evaluated.append((given, options)) or [])
     (job,) = jobs.jobs(Experiment("t", rows, shared=True))
     Recorder(None, "").work(job, tmp_path)

@@ -67,7 +67,7 @@ def place(tmp_path, monkeypatch):
             sweep.main([*named, f"--runs={folder}", f"--only={job.name}"])
         return []
 
-    monkeypatch.setattr(jobs.session, "train", train)
+    monkeypatch.setattr(jobs.loop, "train", train)
     monkeypatch.setattr(jobs.measuring, "evaluate", evaluate)
     monkeypatch.setattr(queue, "run", work)
     monkeypatch.setattr(recording, "machine", lambda: MACHINE)

@@ -9,7 +9,7 @@ from bam_jax import config as configs
 from bam_jax.config import Config, ModelConfig
 from bam_jax.models import counts, pattern
 from bam_jax.system import resources
-from bam_jax.training import outlook
+from bam_jax.training import duration
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VOCAB = {"model.vocab": 32768}
@@ -25,7 +25,7 @@ VOCAB = {"model.vocab": 32768}
 def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, begins):
     monkeypatch.setattr(resources, "speed", lambda dtype: speed)
     config = configs.load(CONFIGS / f"{name}.py", changes)
-    first, *more = outlook.describe_duration(config, counts.parameters(config), jax.devices(), done=0)
+    first, *more = duration.describe_duration(config, counts.parameters(config), jax.devices(), done=0)
     assert first.startswith(begins)
     assert bool(more) == (name == "lm_120m")
 
@@ -45,7 +45,7 @@ def test_what_is_left_counts(monkeypatch):
     monkeypatch.setattr(resources, "speed", lambda dtype: 1e9)
     config = configs.load(CONFIGS / "quickstart.py")
     whole, half = (
-        next(outlook.describe_duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500)
+        next(duration.describe_duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500)
     )
     assert "for the steps to come" in whole and whole != half
 
@@ -54,10 +54,10 @@ def test_what_is_left_counts(monkeypatch):
 def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
     monkeypatch.setattr(resources, "speed", lambda dtype: 1.0)
     config = configs.load(path, VOCAB)
-    _, advice = outlook.describe_duration(config, counts.ParameterCounts(1, 1, 1, 1), jax.devices(), done=0)
-    smaller = outlook.smaller(config)
+    _, advice = duration.describe_duration(config, counts.ParameterCounts(1, 1, 1, 1), jax.devices(), done=0)
+    smaller = duration.smaller(config)
     small = configs.load(path, VOCAB | smaller)
-    assert all(argument in advice for argument in configs.arguments(smaller)) and outlook.smaller(small) == {}
+    assert all(argument in advice for argument in configs.arguments(smaller)) and duration.smaller(small) == {}
     assert (CONFIGS / "quickstart.py").exists() and "--config=configs/quickstart.py" in advice
 
 

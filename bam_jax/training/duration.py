@@ -1,4 +1,4 @@
-"""A training's size and the time that it takes on this machine, said before it begins."""
+"""A training's size and an estimate of its duration on this machine, logged before it begins."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -12,24 +12,18 @@ from bam_jax.models.counts import ParameterCounts
 from bam_jax.system import extras, resources
 from bam_jax.training import optimizer
 
-LONG = {"step": 60.0, "run": 30 * 86400.0}
-"""Seconds from which on a person is told what to try instead."""
+LONG_STEP, LONG_RUN = 60.0, 30 * 86400.0
+"""Seconds above which a smaller trial is suggested."""
 
 SMALL = 0.1
-"""Seconds of a step below which more than its operations takes time."""
+"""Seconds of a step below which its operations do not take most of the time: the estimate is then a lower bound."""
 
 _TRIAL = {"batch": 8, "context": 128, "model.layers": 2, "optimizer.accumulate": 1}
 _UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
 
 
 def describe_size(config: Config, known: ParameterCounts, devices: Sequence[jax.Device]) -> str:
-    """Say in a line how many parameters, steps, tokens and devices a training has.
-
-    Args:
-        config: the run's.
-        known: its model's parameters.
-        devices: those that train.
-    """
+    """A line with the numbers of parameters, steps, tokens and devices."""
     count = known.embedding + known.transformer + known.prior
     plural = "" if len(devices) == 1 else "s"
     return (
@@ -41,16 +35,10 @@ def describe_size(config: Config, known: ParameterCounts, devices: Sequence[jax.
 def describe_duration(
     config: Config, known: ParameterCounts, devices: Sequence[jax.Device], done: int
 ) -> Iterator[str]:
-    """Say in a line about how long a step and the run take here, and in another what to try where that is hopeless.
+    """A line with the estimated time of a step and of the steps left, and another with a remedy if that is very long.
 
-    The time is that of a step's operations at the speed of a matrix product, which is measured, times `counts.UTILISATION`. A
-    small model spends its time elsewhere: for it this is the least.
-
-    Args:
-        config: the run's.
-        known: its model's parameters.
-        devices: those that train, all like this process's first one.
-        done: steps that are done already.
+    The estimate divides the operations of a step by the speed of a matrix product on this process's first device, times
+    `counts.UTILISATION`.
     """
     cpu = devices[0].platform == "cpu"
     # The devices of a CPU share its cores: those of a process are no faster than one.
@@ -63,18 +51,19 @@ def describe_duration(
         f"{bound} {span(step)} a step and {span(run)} for the steps to come, by the speed of a matrix product here "
         f"({speed:.1e} operations a second at {counts.UTILISATION:.0%})"
     )
-    if step > LONG["step"] or run > LONG["run"]:
-        yield f"that is long: {_remedy(config, cpu)}"
+    if step > LONG_STEP or run > LONG_RUN:
+        less = f"{' '.join(configs.arguments(smaller(config))) or 'fewer --config.steps'} into another --workdir"
+        remedy = f"try it on more devices, or with {less}"
+        if cpu:
+            remedy = (
+                f"try it on an accelerator (make cuda or make tpu, or {extras.remedy('cuda')}), or with {less}; "
+                "--config=configs/quickstart.py takes about a minute"
+            )
+        yield f"that is long: {remedy}"
 
 
 def describe_more(config: Config, before: int, done: int) -> str:
-    """Say in a line what becomes of the learning rate where a run gets more steps.
-
-    Args:
-        config: of the run as it goes on.
-        before: the steps that it was to have.
-        done: those that are made.
-    """
+    """A line on the learning rate of a run that gets more steps after `done` of the `before` that it had."""
     then, now, end = (
         float(optimizer.schedule(config.optimizer, steps)(step))
         for steps, step in ((before, done), (config.steps, done), (config.steps, config.steps))
@@ -86,13 +75,10 @@ def describe_more(config: Config, before: int, done: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration in words, in the largest unit of which there are two.
+    """A duration in the largest unit of which there are two.
 
     >>> span(0.0123), span(75), span(5000), span(40 * 86400), span(1e9)
     ('0.012 s', '75 s', '83 minutes', '40 days', '32 years')
-
-    Args:
-        seconds: of the duration.
     """
     for name, length in _UNITS.items():
         if seconds >= 2 * length:
@@ -101,19 +87,5 @@ def span(seconds: float) -> str:
 
 
 def smaller(config: Config) -> dict[str, int]:
-    """The changes that make a run small enough to try it, where its sizes are not.
-
-    Args:
-        config: the run's.
-    """
+    """The changes that make a run small enough for a trial."""
     return {name: small for name, small in _TRIAL.items() if operator.attrgetter(name)(config) > small}
-
-
-def _remedy(config: Config, cpu: bool) -> str:
-    less = f"{' '.join(configs.arguments(smaller(config))) or 'fewer --config.steps'} into another --workdir"
-    if not cpu:
-        return f"try it on more devices, or with {less}"
-    return (
-        f"try it on an accelerator (make cuda or make tpu, or {extras.remedy('cuda')}), or with {less}; "
-        "--config=configs/quickstart.py takes about a minute"
-    )
