@@ -4,20 +4,26 @@ A checkpoint is made in this order, so that a process killed at any moment leave
 
     1. all processes write their arrays to a draft, `checkpoints/STEP.draft`, which does not count;
     2. process 0 adds the metrics so far, then the checksums of all files, and syncs these to the disk;
-    3. it renames the draft to `checkpoints/STEP`, which is one act of the file system.
+    3. it renames the draft to `checkpoints/STEP`, which is atomic.
 
-The arrays are not synced: where the whole machine fails and loses some, the checksums tell, and the checkpoint before is there.
+The arrays are not synced. If the whole machine fails and loses some, the checksums show it, and the checkpoint before is there.
 """
 
+import contextlib
+import functools
+import logging
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any, Self
 
 import jax
 from flax import nnx
+from flax.traverse_util import flatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from bam_jax import config as configs
@@ -28,10 +34,8 @@ from bam_jax.data.tokenizers.copies import load_tokenizer
 from bam_jax.models import transformer
 from bam_jax.parallel import agreement, processes
 from bam_jax.system import files, jsonl, regular, strict_json
-from bam_jax.system.errors import Stopped, UserError, is_lack_of_memory
-from bam_jax.system.trees import flatten
-from bam_jax.training import sums, weights
-from bam_jax.training.metrics import read_metrics
+from bam_jax.system.errors import Stopped, Unwritten, UserError, is_lack_of_memory
+from bam_jax.training import weights
 from bam_jax.training.run_folder import (
     CHECKPOINTS,
     METRICS,
@@ -42,26 +46,22 @@ from bam_jax.training.run_folder import (
     trained_step,
     vocabulary_size,
 )
-from bam_jax.training.write_errors import causes, naming_what_cannot_be_written
 
 DATA = "data"
 """The part of a checkpoint that is the state of the batches."""
-
+CHECKSUMS = "sums.json"
+ARRAYS = "d"
+"""The folders of the files of arrays, which may be large; orbax reads others whole."""
+_REMEDY = "remove that folder and train on from the checkpoint before it, if there is one"
 _KEPT = 2  # the newest, and the one before in case that one is damaged
 _DRAFT = ".draft"
 
 
 class Checkpoints:
-    """The checkpoints of a run that is being trained; a context manager, which waits for the last of them.
+    """The checkpoints of a run that is being trained; a context manager, which waits for the last save.
 
-    A checkpoint is all that a run goes on from, its metrics so far among it. It is written in the background, and the newest
-    two are kept. Several processes write one together.
-
-    Args:
-        run: the run's folder, claimed before.
-
-    Raises:
-        UserError: the processes name that folder differently.
+    A checkpoint holds all that a run goes on from, its metrics so far among it. It is written in the background, by all
+    processes together, and the newest two are kept.
     """
 
     def __init__(self, run: str | os.PathLike):
@@ -73,8 +73,8 @@ class Checkpoints:
         )
         if processes.is_first():
             _remove_drafts(self._folder)
-        # Orbax writes arrays in the background itself. A thread of ours waits for that, and then reads all files once more for
-        # their checksums: the training goes on meanwhile. It is one thread: checkpoints are sealed one after another.
+        # Orbax writes arrays in the background. This thread waits for that and then reads all files once more for their
+        # checksums, while the training goes on. It is a single thread, so that checkpoints are finished in their order.
         self._thread = futures.ThreadPoolExecutor(1)
         self._saving: futures.Future | None = None
 
@@ -94,7 +94,7 @@ class Checkpoints:
         so_far = b""
         if processes.is_first() and metrics.exists():
             so_far = regular.read(metrics, regular.RECORDS)  # now: the file will grow
-        with naming_what_cannot_be_written(self._folder / str(step)):
+        with _named_when_unwritten(self._folder / str(step)):
             arrays = ocp.save_checkpointables_async(_draft(self._folder / str(step)), {**state, DATA: data})
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
 
@@ -102,22 +102,15 @@ class Checkpoints:
         """The newest checkpoint; the run's metrics are set back to what they were when it was saved.
 
         Args:
-            state: shapes and dtypes of what was saved, as `jax.eval_shape` gives them, with the shardings that are wanted,
-                on any mesh; without, all lies on one device.
-            data: an iterator like the one that was saved; it is set to where that one stood.
-
-        Raises:
-            UserError: the checkpoint cannot be read.
+            state: shapes and dtypes of what was saved, with the shardings that are wanted, on any mesh; without, all lies
+                on one device.
+            data: an iterator like the one that was saved; it is set back to the same place.
         """
         step = latest_step(self.run)
         restored = _load(self.run, step, {**_with_shardings(state), DATA: data})
         if processes.is_first():
-            kept_records = self._folder / str(step) / METRICS
-            if kept_records.exists():
-                files.write_atomically(self.run / METRICS, regular.read(kept_records, regular.RECORDS))
-            else:  # it was saved by an earlier version
-                records = [record for record in read_metrics(self.run) if record["step"] <= step]
-                files.write_atomically(self.run / METRICS, "".join(f"{jsonl.line(record)}\n" for record in records))
+            saved_metrics = regular.read(self._folder / str(step) / METRICS, regular.RECORDS)
+            files.write_atomically(self.run / METRICS, saved_metrics)
         return {name: restored[name] for name in state}
 
     def __enter__(self) -> Self:
@@ -139,12 +132,12 @@ class Checkpoints:
     def _finish(self, step: int, arrays: Any, metrics: bytes) -> None:
         """Wait for the arrays of all processes, make a checkpoint of them, and remove the oldest."""
         path = self._folder / str(step)
-        with naming_what_cannot_be_written(path):
+        with _named_when_unwritten(path):
             arrays.result()
             if not processes.is_first():
                 return
             (_draft(path) / METRICS).write_bytes(metrics)
-            _seal(path)
+            _publish(path)
             whole = [each for each in self._folder.iterdir() if each.name.isdecimal()]
             for old in sorted(whole, key=lambda each: int(each.name))[:-_KEPT]:
                 # By its name it would count as whole until the last file is gone.
@@ -158,10 +151,7 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
         workdir: a new or an empty folder.
         config: of the model; its `steps` number the checkpoint.
         tokenizer: the one that the configuration names.
-        tree: what `transformer.split` gives of the model.
-
-    Raises:
-        UserError: the folder is there and not empty, or cannot be written.
+        tree: `transformer.split` of the model.
     """
     run = Path(workdir)
     if latest_step(run):
@@ -169,24 +159,21 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
     with claim(run, config, tokenizer):
         path = (run / CHECKPOINTS / str(config.steps)).absolute()
         _remove_drafts(path.parent)
-        with naming_what_cannot_be_written(path):
+        with _named_when_unwritten(path):
             ocp.save_checkpointables(_draft(path), {"model": tree})
-            _seal(path)
+            _publish(path)
 
 
 def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
-    """See that a run's newest checkpoint is whole and what was saved, as it is seen before it is restored.
+    """Check that a run's newest checkpoint, or its weights, are whole and as they were saved.
 
     Args:
-        run: the run's folder, which has one or, in its place, weights; nothing is written to it.
+        run: the run's folder.
         like: the shapes of the model, as `transformer.split` gives them.
-
-    Raises:
-        UserError: it is not.
     """
     run = Path(run)
     if (run / CHECKPOINTS).exists():
-        sums.verify((run / CHECKPOINTS / str(latest_step(run))).absolute())
+        verify_files((run / CHECKPOINTS / str(latest_step(run))).absolute())
     else:
         weights.read(run, _with_shardings(like))
 
@@ -194,20 +181,13 @@ def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
 def trained_data(run: str | os.PathLike) -> int | None:
     """The checksum of the documents that a run was trained on (`Batches`), from its newest checkpoint.
 
-    Args:
-        run: the run's folder; nothing is written to it.
-
-    Returns:
-        None where there is no checkpoint, or one without: of a model from elsewhere, or from before data had a checksum.
-
-    Raises:
-        UserError: the checkpoint cannot be read.
+    None if there is no checkpoint, or one of a model from elsewhere.
     """
     path = (Path(run) / CHECKPOINTS / str(latest_step(run))).absolute()
     if not (path / DATA / STATE).exists():
         return None
-    sums.verify(path, [DATA])
-    state = strict_json.parse(regular.read(path / DATA / STATE), str(path / DATA / STATE), sums.REMEDY)
+    verify_files(path, [DATA])
+    state = strict_json.parse(regular.read(path / DATA / STATE), str(path / DATA / STATE), _REMEDY)
     return state["data"] if isinstance(state, dict) and "data" in state else None
 
 
@@ -215,11 +195,8 @@ def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str
     """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint.
 
     Args:
-        run: the run's folder; nothing is written to it.
+        run: the run's folder.
         like: the same of a model of equal shapes; its values do not matter.
-
-    Raises:
-        UserError: there is no run or no checkpoint, it cannot be read, or its shapes are others.
     """
     return _load_model(Path(run), trained_step(run), like)
 
@@ -227,18 +204,12 @@ def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str
 def restore_model(
     run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, step: int | None = None
 ) -> tuple[Config, tokenizers.Tokenizer, transformer.Decoder]:
-    """A trained model for evaluation, from a run's newest checkpoint.
+    """A trained model for evaluation: (its config with the overrides, its tokenizer, the model).
 
     Args:
         run: the run's folder; nothing is written to it.
         overrides: changes at evaluation time, values by dotted names, that keep all parameters' shapes.
         step: of the checkpoint; None: the newest.
-
-    Returns:
-        (config with the changes, its tokenizer, the model).
-
-    Raises:
-        UserError: there is no run or no checkpoint, it cannot be read, or the changes do not fit it.
     """
     config = configs.override(read_config(run), overrides)
     step = trained_step(run) if step is None else step
@@ -260,20 +231,19 @@ def _load_model(run: Path, step: int, like: dict[str, Any], changes: str = "") -
 
 
 def _draft(path: Path) -> Path:
-    """The folder that a checkpoint is written to, before it is one."""
     return path.with_name(f"{path.name}{_DRAFT}")
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what killed processes left of checkpoints that they were writing or removing, none of it elsewhere."""
-    regular.list_tree(folder)
+    """Remove what killed processes left of checkpoints that they were writing or removing."""
+    regular.list_tree(folder)  # refuses links: nothing elsewhere is removed
     for torn in {*folder.glob(f"*{_DRAFT}*"), *folder.glob("*.orbax-checkpoint-tmp*")}:
         shutil.rmtree(torn)
 
 
-def _seal(path: Path) -> None:
-    """Make a checkpoint of its draft, whose files were written a moment ago by this job."""
-    files.write_atomically(_draft(path) / sums.SUMS, jsonl.line(sums.checksums(_draft(path))) + "\n")
+def _publish(path: Path) -> None:
+    """Make a checkpoint of its draft."""
+    files.write_atomically(_draft(path) / CHECKSUMS, jsonl.line(checksums(_draft(path))) + "\n")
     _draft(path).rename(path)  # last: from now on it counts
 
 
@@ -287,19 +257,14 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     """Read parts of a checkpoint, having verified their files.
 
     Args:
-        run: the run's folder.
-        step: of the checkpoint.
         abstract: names of the parts, 'model' among them, with shapes, dtypes and shardings.
         changes: what the user changed about the configuration, for messages.
-
-    Raises:
-        UserError: it cannot be read, or has other shapes.
     """
     path = (run / CHECKPOINTS / str(step)).absolute()
     try:
         if processes.is_first():
-            sums.verify(path, abstract)
-        # None reads what is not verified: orbax complains of it with a traceback for each array.
+            verify_files(path, abstract)
+        # Nobody reads what is not verified: orbax complains of it with a traceback for each array.
         agreement.from_first(step)
         _check_shapes(path, abstract["model"], changes)
         arrays = {name: part for name, part in abstract.items() if name != DATA}
@@ -309,21 +274,21 @@ def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> 
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:  # what orbax and tensorstore raise on bad files
-        *_, root = causes(error)
+        *_, root = _causes(error)
         if isinstance(root, UserError):  # of the loader, of whose data a sound checkpoint may be none
             raise root from error
         if is_lack_of_memory(root):  # the checkpoint is sound
             raise MemoryError(str(root)) from error
         why = f"{type(root).__name__}: {' '.join(str(root).split())[:160]}"
-        raise UserError(f"checkpoint {path} cannot be read{changes}; {sums.REMEDY} ({why})") from error
+        raise UserError(f"checkpoint {path} cannot be read{changes}; {_REMEDY} ({why})") from error
 
 
 def _check_shapes(path: Path, wanted: dict[str, Any], changes: str) -> None:
-    """See that the model's arrays are those that were saved; orbax finds out with half of its reads still going on."""
+    """Check that the model's arrays are those that were saved; orbax would find out with half of its reads under way."""
     tree = ocp.metadata(path, "model").metadata
     if tree is None:  # not to be read; loading says why
         return
-    saved, wanted = flatten(tree), flatten(wanted)
+    saved, wanted = flatten_dict(tree, sep="."), flatten_dict(wanted, sep=".")
     for name in sorted(saved.keys() | wanted.keys()):
         there, here = [each[name].shape if name in each else "nothing" for each in (saved, wanted)]
         if there != here:
@@ -331,3 +296,85 @@ def _check_shapes(path: Path, wanted: dict[str, Any], changes: str) -> None:
                 f"checkpoint {path} does not fit{changes}: model.{name} is {there} there and {here} here; "
                 "change nothing that changes the parameters"
             )
+
+
+def verify_files(path: Path, parts: Collection[str] | None = None) -> None:
+    """Check that a checkpoint's files, all or those of some parts, are the saved ones, no more and no fewer."""
+    is_wanted = lambda name: parts is None or "/" not in name or name.split("/")[0] in parts
+    try:
+        content = regular.read(path / CHECKSUMS)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"checkpoint {path} cannot be read: it has no {CHECKSUMS}, thus is not whole; {_REMEDY}"
+        ) from error
+    known = jsonl.parse(content, f"checkpoint {path} cannot be read: its {CHECKSUMS}", _REMEDY)
+    saved = {name: crc for name, crc in known.items() if is_wanted(name)}
+    present = {name: file for name, file in _files(path).items() if is_wanted(name)}
+    # By their names first: no file is read that was not saved.
+    wrong = saved.keys() ^ present.keys() or {name for name in saved if saved[name] != _checksum(present[name])}
+    if wrong:
+        raise UserError(f"checkpoint {path} cannot be read: {min(wrong)} is not what was saved; {_REMEDY}")
+
+
+def checksums(path: Path) -> dict[str, int]:
+    """CRC-32 of each file of a checkpoint, by its name below it."""
+    return {name: _checksum(file) for name, file in sorted(_files(path).items())}
+
+
+def _files(path: Path) -> dict[str, Path]:
+    found = {file.relative_to(path).as_posix(): file for file in regular.list_tree(path)}
+    found.pop(CHECKSUMS, None)
+    return found
+
+
+def _checksum(file: Path) -> int:
+    found = 0
+    with open(file, "rb", opener=regular.opener) as stream:
+        if file.parent.name != ARRAYS:
+            regular.check_size(stream, regular.RECORDS)
+        while piece := stream.read(2**24):  # files may be larger than memory
+            found = zlib.crc32(piece, found)
+    return found
+
+
+@contextlib.contextmanager
+def _named_when_unwritten(path: Path) -> Iterator[None]:
+    """Turn what orbax and tensorstore raise and log when a checkpoint cannot be written into one line, `Unwritten`."""
+    _mute_what_is_raised()
+    again = "give the same command again: it goes on from the checkpoint before"
+    try:
+        yield
+    except UserError:
+        raise
+    except TimeoutError as error:  # orbax waits for 20 minutes by the time of day
+        raise Unwritten(
+            f"checkpoint {path} was not written in time: the disk hangs, or the clock was set meanwhile; {again}"
+        ) from error
+    except (OSError, ValueError) as error:  # tensorstore's are ValueErrors with the system's words in their text
+        system = [each.strerror for each in _causes(error) if isinstance(each, OSError) and each.strerror]
+        why = system[0] if system else " ".join(str(error).split())[-300:]
+        raise Unwritten(
+            f"checkpoint {path} cannot be written: {why}; make room or get leave to write there, and {again}"
+        ) from error
+
+
+@functools.cache
+def _mute_what_is_raised() -> None:
+    """Leave out what threads of orbax and tensorstore print of a failed write: orbax raises the same error."""
+    for name in ("absl", "concurrent.futures"):
+        logging.getLogger(name).addFilter(lambda record: record.levelno < logging.ERROR)
+    usual = sys.unraisablehook
+
+    def hook(given: Any) -> None:
+        # Callbacks of tensorstore find the event loop closed that the error ended.
+        if str(given.exc_value) != "Event loop is closed":
+            usual(given)
+
+    sys.unraisablehook = hook
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it followed."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,12 +1,12 @@
 """The folder of a run: its files, who may write to them, and how far the run is.
 
-config.json       what it is made from
-tokenizer/        what its text is read with
-checkpoints/      what it goes on from: see `checkpoint`
-model.safetensors in the place of checkpoints/ where it does not go on: see `weights`
-metrics.jsonl     see `metrics`
-diverged          there while the last training ended with numbers that are not finite; it says which
-.lock             held by the process that trains
+config.json        its configuration
+tokenizer/         its tokenizer's files
+checkpoints/       see `checkpoint`
+model.safetensors  in place of checkpoints/ if it is not trained on: see `weights`
+metrics.jsonl      see `metrics`
+diverged           present if the last training ended with numbers that are not finite; it says which
+.lock              held by the process that trains
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from flax.traverse_util import flatten_dict
 
 from bam_jax import config as configs
 from bam_jax.config import Config
@@ -25,7 +27,6 @@ from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
 from bam_jax.system import files, jsonl, lock, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
-from bam_jax.system.trees import flatten
 from bam_jax.training import bundled
 
 CONFIG = "config.json"
@@ -35,7 +36,7 @@ METRICS = "metrics.jsonl"
 DIVERGED = "diverged"
 
 _FREE = ("logger", "log_every", "checkpoint_every", "eval_every", "data.workers", "optimizer.accumulate")
-"""Fields that a run may go on with other values of, beside the mesh: they change no mathematics."""
+"""Fields that a run may go on with other values of, besides the mesh: they change no mathematics."""
 _DAMAGED = "put it back from a copy, or train into another folder"
 _EDITED = f"put it back from a copy, or take its {jsonl.CRC} out where the change is yours"
 
@@ -51,19 +52,14 @@ def claim(
 ) -> Iterator[int]:
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
-    Gives the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
+    Yields the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
 
     Args:
-        workdir: the run's folder; made, with `config.json` and `tokenizer/` in it, if it is not there. Where nothing is trained
-            in it yet, it takes a new configuration.
+        workdir: the run's folder; made if it does not exist. Where nothing is trained in it yet, it takes a new configuration.
         config: what the run is made from.
         tokenizer: the one that the configuration names; its files are copied.
-        longer: whether a run of fewer steps becomes one of as many as the configuration has: `renew` writes that down.
-        moved: whether its data may lie elsewhere than before, being the same: `renew` writes that down as well.
-
-    Raises:
-        UserError: the folder holds a run of another configuration or tokenizer, or something else, or lies among the
-            data; it is claimed by another process, or cannot be written.
+        longer: whether a run of fewer steps may become one of as many as the configuration has; `renew` records it.
+        moved: whether its data, being the same, may have another path than before; `renew` records that as well.
     """
     run = Path(workdir)
     check_outside_data(f"workdir {run}", run, config)
@@ -87,34 +83,21 @@ def claim(
 
 
 def is_claimed(run: Path) -> bool:
-    """True if a process trains into a run's folder at this moment.
-
-    Args:
-        run: the folder; nothing is written to it.
-    """
+    """True if a process trains into a run's folder at this moment."""
     return lock.is_held(run / lock.NAME)
 
 
 def latest_step(run: str | os.PathLike) -> int:
-    """The step of a run's newest checkpoint, or of its weights; 0 if there are none, or no run.
-
-    Args:
-        run: the run's folder; nothing is written to it.
-    """
+    """The step of a run's newest checkpoint, or of its weights; 0 if there are none, or no run."""
     return latest_checkpoint(run) or _step_of_weights(Path(run) / WEIGHTS)
 
 
 def latest_checkpoint(run: str | os.PathLike) -> int:
-    """The step of a run's newest checkpoint; 0 if there are none.
-
-    Args:
-        run: the run's folder; nothing is written to it.
-    """
+    """The step of a run's newest checkpoint; 0 if there are none."""
     return max(_steps(Path(run)), default=0)
 
 
 def _steps(run: Path) -> list[int]:
-    """The steps of a run's checkpoints."""
     folder = run / CHECKPOINTS
     names = os.listdir(folder) if regular.check_folder(folder) else []
     return [int(name) for name in names if name.isdecimal() and regular.check_folder(folder / name)]
@@ -127,7 +110,6 @@ def _is_bare(run: Path) -> bool:
 
 
 def _step_of_weights(path: Path) -> int:
-    """The step that a file of weights states; 0 if there is none."""
     try:
         regular.size(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -144,15 +126,7 @@ def _step_of_weights(path: Path) -> int:
 
 
 def trained_step(run: str | os.PathLike, step: int | None = None) -> int:
-    """The step of a run's newest checkpoint, or that of another once it is known to be there.
-
-    Args:
-        run: the run's folder; nothing is written to it.
-        step: of the other one.
-
-    Raises:
-        UserError: there is no run, or it has no such checkpoint.
-    """
+    """The step of a run's newest checkpoint, or the given one if there is a checkpoint of it; otherwise a UserError."""
     read_config(run)
     newest = latest_step(run)
     if newest == 0 and is_claimed(Path(run)):
@@ -172,22 +146,12 @@ def trained_step(run: str | os.PathLike, step: int | None = None) -> int:
 
 
 def write_config(run: Path, config: Config) -> None:
-    """Write the configuration of a run, with a checksum.
-
-    Args:
-        run: the run's folder.
-        config: of the run.
-    """
+    """Write the configuration of a run, with a checksum."""
     files.write_atomically(run / CONFIG, jsonl.document(configs.to_dict(config), 2, sort=True))
 
 
 def renew(run: Path, config: Config) -> None:
-    """Write down the steps and the places of the data with which a run goes on, where they are others than before.
-
-    Args:
-        run: the run's folder, claimed before, whose state can be gone on with: one that cannot stays as it was.
-        config: of the run as it goes on.
-    """
+    """Record the steps and the paths of the data with which a claimed run goes on, if they changed."""
     before, now = _fields(read_config(run)), _fields(config)
     renewed = ["steps", *filter(_is_place, before.keys() | now.keys())]
     if any(before.get(name) != now.get(name) for name in renewed):
@@ -195,14 +159,7 @@ def renew(run: Path, config: Config) -> None:
 
 
 def read_config(run: str | os.PathLike) -> Config:
-    """The configuration of a run.
-
-    Args:
-        run: the run's folder.
-
-    Raises:
-        UserError: there is no run, or its configuration cannot be read.
-    """
+    """The configuration of a run."""
     path = Path(run) / CONFIG
     try:
         tree = jsonl.parse(regular.read(path), str(path), _DAMAGED, edited=_EDITED)
@@ -226,15 +183,7 @@ def read_config(run: str | os.PathLike) -> Config:
 
 
 def vocabulary_size(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
-    """Entries of the model's vocabulary: the tokenizer's, padded where that is customary, or what the configuration says.
-
-    Args:
-        config: its `model.vocab` is 0 for the tokenizer's `padded`.
-        tokenizer: the configuration's tokenizer.
-
-    Raises:
-        UserError: the configuration says fewer than the tokenizer has.
-    """
+    """Entries of the model's vocabulary: `config.model.vocab`, or the tokenizer's, padded where that is customary."""
     size = config.model.vocab or tokenizer.padded
     if size < tokenizer.size:
         raise UserError(
@@ -245,30 +194,14 @@ def vocabulary_size(config: Config, tokenizer: tokenizers.Tokenizer) -> int:
 
 
 def check_outside_data(name: str, path: Path, config: Config) -> None:
-    """See that what is written does not lie among the data of a run.
-
-    Args:
-        name: what an error calls the path.
-        path: of a file or a folder to be written.
-        config: of the run.
-
-    Raises:
-        UserError: it does.
-    """
+    """Refuse to write a file or a folder, which an error calls `name`, among the data of a run."""
     for _, part in config.data.parts().values():
         for source in {part.source, part.held_out_source} - {""}:
             corpus.check_outside(name, path, source)
 
 
 def check_empty(run: Path) -> None:
-    """See that a folder is empty or could be made; hidden files, such as a lock, count for nothing.
-
-    Args:
-        run: the folder.
-
-    Raises:
-        UserError: it is not empty, or a file is in its way.
-    """
+    """Refuse a folder that is not empty but for hidden files, such as a lock, or that could not be made."""
     above = next(path for path in (run, *run.absolute().parents) if path.exists())
     if not above.is_dir():
         what = "is a file, not a run" if above == run else f"cannot be made: {above} is a file"
@@ -279,14 +212,7 @@ def check_empty(run: Path) -> None:
 
 
 def make_empty(run: Path) -> None:
-    """Make a folder, or see that it is empty as `check_empty` does.
-
-    Args:
-        run: the folder.
-
-    Raises:
-        UserError: it is not empty, or cannot be written.
-    """
+    """Make a folder, or check that it is empty as `check_empty` does."""
     try:
         check_empty(run)
         run.mkdir(parents=True, exist_ok=True)
@@ -295,20 +221,9 @@ def make_empty(run: Path) -> None:
 
 
 def check_configuration(run: Path, config: Config, longer: bool, moved: bool = False) -> int:
-    """See that a run's configuration is this one, and give its steps.
+    """Check that a run's configuration is this one, but for `_FREE`, the mesh, and what `longer` and `moved` allow.
 
-    What changes no mathematics may differ, since a run may go on with other devices and be watched in other ways: the mesh, the
-    micro-batches, the loader's processes, the logger, and how often it logs, saves and measures. Where it is to be trained
-    longer, the steps may be more, and where the data were moved, their places may be others. Where nothing is trained yet, all
-    may differ.
-
-    Args:
-        run: the run's folder.
-        config: what it should be made from.
-        longer, moved: see `claim`.
-
-    Raises:
-        UserError: it is another.
+    Returns the run's steps. Where nothing is trained yet, all fields may differ.
     """
     if _is_bare(run):
         return config.steps
@@ -331,7 +246,7 @@ def check_configuration(run: Path, config: Config, longer: bool, moved: bool = F
 
 def _fields(config: Config) -> dict[str, Any]:
     """A configuration's values by their dotted names."""
-    return flatten(configs.to_dict(config))
+    return flatten_dict(configs.to_dict(config), sep=".")
 
 
 def _is_place(name: str) -> bool:
