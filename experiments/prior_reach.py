@@ -65,7 +65,7 @@ def models() -> Iterator[Model]:
     """The ladders over positions in the records of screenings and confirmations."""
     for file in FILES:
         for run in record_file.read(RECORDS / file).values():
-            config, places = run.config, run.config.places()
+            config, places = run.config, run.config.layer_pattern()
             options = places[-1]["options"]
             ladder = all(place["name"] == "bam" and place["ssmax"] == "effective" for place in places)
             if not ladder or config.model.layers != LAYERS or options.get("init") != "ladder":

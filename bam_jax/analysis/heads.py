@@ -127,7 +127,7 @@ def measure(
     """
     opened = open_run(run, overrides=overrides, allow=allow)
     config, decoder = opened.config, opened.model
-    places = [place["name"] for place in config.places()]
+    places = [place["name"] for place in config.layer_pattern()]
     wanted = sorted({*keys} or {config.context, 64 * config.context, 500 * config.context})
     if not 1 <= wanted[0] <= wanted[-1] < 2**31:
         raise UserError(f"--keys={','.join(map(str, wanted))} counts tokens: give 1 or more, and less than 2^31")

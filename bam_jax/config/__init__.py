@@ -1,7 +1,6 @@
 """A run's configuration: a Python file and changes of its fields, turned once into frozen dataclasses."""
 
 from bam_jax.config.changes import arguments, from_arguments, mentioned, parse, typed
-from bam_jax.config.model import ModelConfig
 from bam_jax.config.reading import (
     CONFIGS,
     allow_option,
@@ -18,7 +17,7 @@ from bam_jax.config.reading import (
     to_fields,
     to_json,
 )
-from bam_jax.config.sections import Config, DataConfig, MeshConfig, OptimizerConfig
+from bam_jax.config.sections import Config, DataConfig, MeshConfig, ModelConfig, OptimizerConfig
 
 __all__ = [
     "CONFIGS",

@@ -14,11 +14,7 @@ from bam_jax.config import description
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the list.
-
-    Args:
-        argv: the arguments.
-    """
+    """Prints the list."""
     parser = errors.Parser(prog="python -m bam_jax.config", description=__doc__)
     parser.add_argument("--markdown", action="store_true", help="as the table of docs/configuration.md")
     given = parser.parse_args(argv)

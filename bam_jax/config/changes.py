@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bam_jax.config import published, section
-from bam_jax.config.places import literal
+from bam_jax.config.layer_pattern import literal
 from bam_jax.config.section import is_section, joined, kind_of, kinds
 from bam_jax.config.sections import Config
 from bam_jax.system.errors import UserError, nearest, shown
@@ -24,14 +24,7 @@ PREFIX = "--config."
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """Splits a command line into what `parser` knows and the changes "--config.a.b=value".
-
-    Returns:
-        The parser's namespace, and the changes by dotted names, as `from_arguments` reads them.
-
-    Raises:
-        UserError: an argument that neither of them knows (and, from an `errors.Parser`, any other mistake).
-    """
+    """Splits a command line into what `parser` knows and the changes "--config.a.b=value"."""
     rest = [argument for argument in argv if not argument.startswith(PREFIX)]
     changes = [argument for argument in argv if argument.startswith(PREFIX)]
     namespace, unknown = parser.parse_known_args(rest)
@@ -43,14 +36,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[argpars
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Changes as a person types them, read by the fields' types; of two for one name the later holds.
-
-    Args:
-        arguments: each "--config.a.b=value"; the value of a field that is no text is a Python literal.
-
-    Raises:
-        UserError: another form, a name that is no field, or a value of another type.
-    """
+    """Changes as a person types them, read by the fields' types; of two for one name the later holds."""
     changes = {}
     for argument in arguments:
         name, equals, text = argument.removeprefix(PREFIX).partition("=")
@@ -63,11 +49,7 @@ def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments(changes: Mapping[str, Any]) -> list[str]:
-    """The arguments that a person types for changes; `from_arguments` reads the same values from them.
-
-    Raises:
-        UserError: a name that is no field.
-    """
+    """The arguments that a person types for changes; `from_arguments` reads the same values from them."""
     return [f"{PREFIX}{name}={_write(value, _field(name))}" for name, value in changes.items()]
 
 
@@ -103,13 +85,6 @@ def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
     A group as a whole comes before its keys. Another encoding comes without the options of the one before: those were not
     meant for it. A name of `published.METHODS` stands for the fields that it has there, as far as nothing states them.
-
-    Args:
-        tree: nested dictionaries, as `to_dict` gives them or with less.
-        changes: values by dotted names.
-
-    Raises:
-        UserError: a name that is no field, or a group that is none.
     """
     changed = _copy(tree)
     if method := published.method(changed):

@@ -13,14 +13,7 @@ from bam_jax.config.section import ConfigSection, is_section
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A field of a configuration.
-
-    Args:
-        name: with its group, as in model.layers.
-        kind: of its values.
-        default: where nothing says it.
-        text: what it is.
-    """
+    """A field of a configuration."""
 
     name: str
     kind: type
@@ -34,12 +27,7 @@ class Field:
 
 
 def fields(cls: type[ConfigSection] = sections.Config, prefix: str = "") -> Iterator[Field]:
-    """All fields of a group and of the groups in it, in their order.
-
-    Args:
-        cls: the group.
-        prefix: what their names begin with.
-    """
+    """All fields of a group and of the groups in it, in their order."""
     texts, defaults = _texts(cls), cls()
     groups = []
     for name, kind in section.kinds(cls).items():

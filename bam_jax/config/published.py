@@ -3,19 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bam_jax.config.places import places
+from bam_jax.config import layer_pattern
 
 SSMAX: Mapping[str, str] = {"bam": "on", "bam_contextual": "effective"}
 """The Scalable Softmax of an encoding's paper or study. All other encodings, a user's own among them, have "off"."""
 
 
 class Method(NamedTuple):
-    """An encoding with all that its paper trains it with.
-
-    Args:
-        changes: of a configuration.
-        about: what it is, with its source.
-    """
+    """An encoding with all that its paper trains it with."""
 
     changes: Mapping[str, Any]
     about: str
@@ -52,12 +47,6 @@ def ssmax(encoding: str) -> str:
 
     >>> ssmax("bam"), ssmax("alibi"), ssmax("rope:window=512/bam")
     ('on', 'off', 'off')
-
-    Args:
-        encoding: a name, an import path or a pattern.
-
-    Raises:
-        UserError: it is no pattern.
     """
-    found = {SSMAX.get(place.name, "off") for place in places(encoding) if "ssmax" not in place.options}
+    found = {SSMAX.get(place.name, "off") for place in layer_pattern.parse(encoding) if "ssmax" not in place.options}
     return found.pop() if len(found) == 1 else "off"

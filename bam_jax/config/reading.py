@@ -19,7 +19,7 @@ from bam_jax.config.sections import Config
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, shown
 from bam_jax.system.extras import import_extra
-from bam_jax.system.own_code import named_where_it_fails
+from bam_jax.system.plugins import named_where_it_fails
 
 CONFIGS = next(
     (package / "configs" for package in Path(__file__).resolve().parents[1:3] if (package / "configs").is_dir()),
@@ -39,14 +39,6 @@ def load(path: str | Path, changes: Mapping[str, Any] = {}) -> Config:
 
     The file runs, and the module of an encoding that it names by its import path is imported: both are the user's own.
     Another encoding than the file's comes with the Scalable Softmax that it is published with, unless the changes state one.
-
-    Args:
-        path: a Python file with `get_config() -> ml_collections.ConfigDict` of what is no default; see `located`.
-        changes: values by dotted names, as in {"encoding": "alibi", "model.layers": 2}.
-
-    Raises:
-        UserError: no such file, no `get_config` in it, an error of its code, an unknown key, wrong type or bad value, or a module
-            that cannot be imported.
     """
     path = located(path)
     if not path.is_file():
@@ -84,13 +76,6 @@ def override(tree: Config | Mapping[str, Any], changes: Mapping[str, Any]) -> Co
     >>> before = Config(encoding_options={"init": "spread"})
     >>> override(before, {"encoding_options.factor": 4.0, "encoding": "alibi"}).encoding_options
     {'factor': 4.0}
-
-    Args:
-        tree: a configuration, or as much of one as `from_dict` takes.
-        changes: values by dotted names.
-
-    Raises:
-        UserError: unknown key, wrong type or bad value, or a module that cannot be imported.
     """
     config = from_dict(apply(to_dict(tree) if isinstance(tree, Config) else tree, changes))
     if "encoding" in changes:
@@ -110,17 +95,7 @@ def allow_option(parser: argparse.ArgumentParser) -> None:
 
 
 def allowed(names: Sequence[str]) -> list[str]:
-    """The addresses that a command may fetch; modules that it may use are imported, for what a run names to be found there.
-
-    Args:
-        names: modules, as in cauchy or mine.encodings, and addresses of text, as in gs://bucket/folder or tfds:NAME.
-
-    Returns:
-        The addresses.
-
-    Raises:
-        UserError: a module that cannot be imported, or something else than either.
-    """
+    """The addresses that a command may fetch; modules that it may use are imported, for what a run names to be found there."""
     addresses = [name for name in names if "://" in name or name.startswith("tfds:")]
     for name in names:
         if name not in addresses:
@@ -139,11 +114,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
-    """The configuration of nested dictionaries; what is left out has its default.
-
-    Raises:
-        UserError: unknown key, wrong type or bad value.
-    """
+    """The configuration of nested dictionaries; what is left out has its default."""
     return _build(Config, _of_today(tree))
 
 
@@ -160,10 +131,6 @@ def to_fields(section: ConfigSection, above: str = "") -> dict[str, Any]:
 
     >>> to_fields(Config(steps=3))["steps"], to_fields(Config())["model.layers"]
     (3, 2)
-
-    Args:
-        section: a configuration, or a group of one.
-        above: what all names begin with.
     """
     fields: dict[str, Any] = {}
     for name, kind in kinds(type(section)).items():
@@ -173,11 +140,7 @@ def to_fields(section: ConfigSection, above: str = "") -> dict[str, Any]:
 
 
 def from_fields(fields: Mapping[str, Any]) -> Config:
-    """The configuration of `to_fields`; what is left out has its default, and nothing that it names is imported or opened.
-
-    Raises:
-        UserError: unknown name, wrong type or bad value.
-    """
+    """The configuration of `to_fields`; what is left out has its default, and nothing that it names is imported or opened."""
     return from_dict(apply({}, _of_today(fields)))
 
 
@@ -187,11 +150,7 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str) -> Config:
-    """The configuration of `to_json`; nothing that it names is imported or opened.
-
-    Raises:
-        UserError: text that is not JSON or not a configuration.
-    """
+    """The configuration of `to_json`; nothing that it names is imported or opened."""
     return from_dict(strict_json.parse(text, "the configuration"))
 
 
@@ -255,13 +214,6 @@ def _build[S: ConfigSection](cls: type[S], tree: Any) -> S:
 
 def lengths_of(text: str, option: str = "--lengths") -> list[int]:
     """The numbers of tokens in an argument such as 64,4096.
-
-    Args:
-        text: what was given.
-        option: whose argument it is.
-
-    Raises:
-        UserError: it is something else, or one is too large.
 
     >>> lengths_of("64,4096")
     [64, 4096]

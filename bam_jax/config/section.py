@@ -18,11 +18,7 @@ DEPTH = 16
 
 
 def younger(default: Any) -> Any:
-    """A field that runs of earlier versions do not have: at its default it leaves their digest as it was.
-
-    Args:
-        default: the field's value where a configuration does not say it.
-    """
+    """A field that runs of earlier versions do not have: at its default it leaves their digest as it was."""
     return dataclasses.field(default=default, metadata={"younger": True})
 
 
@@ -43,11 +39,7 @@ def is_section(kind: Any) -> "TypeGuard[type[ConfigSection]]":
 
 
 def kind_of(cls: type["ConfigSection"], name: str) -> Any:
-    """The type of a field.
-
-    Raises:
-        UserError: the group has no such field, or the name is no text, as a key in a config file may be.
-    """
+    """The type of a field."""
     fields = kinds(cls)
     if not isinstance(name, str):
         raise _no_text(cls.path.removesuffix("."), name)

@@ -3,14 +3,15 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from bam_jax.config.model import ModelConfig
-from bam_jax.config.places import places
+from bam_jax.config import layer_pattern
 from bam_jax.config.published import METHODS
 from bam_jax.config.section import ConfigSection, joined, kinds, typed, younger
 from bam_jax.system.errors import UserError, nearest, shown
 
 COUNT = 2**31 - 1
 """The most steps, and tokens of a text: arrays count them in int32."""
+DTYPES = ("auto", "bfloat16", "float32")
+FAMILIES = ("llama", "gpt2", "bert")
 OPTIMIZERS = ("adamw", "radam")
 PACKINGS = ("concat", "first_fit", "framed")
 POSITIONS = ("row", "restart")
@@ -27,6 +28,57 @@ TASKS = (*NEXT_TOKEN, "masked", "triplets")
 TRIPLET = ("query", "positive", "negative")
 """The texts of a row of the task triplets."""
 TOKENIZERS = ("bert", "bpe", "byte", "char", "gpt2", "mistral")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(ConfigSection):
+    """The decoder's sizes."""
+
+    path: ClassVar[str] = "config.model."
+
+    family: str = "llama"
+    """"llama": RMSNorm, SwiGLU, no linear biases, a head of its own; "gpt2": LayerNorm, GELU, biases, a tied head; "bert":
+    as gpt2, but norms follow the sums (post-norm), GELU is exact, and the tied head transforms its input."""
+    causal: bool = True
+    """False: an encoder, in which every token sees the whole text."""
+    layers: int = 2
+    """Blocks of attention and MLP."""
+    width: int = 64
+    """Width of the rows between the layers; each head has width / heads."""
+    heads: int = 4
+    """Heads of a layer."""
+    kv_heads: int = 0
+    """Key and value heads (grouped-query attention); 0: as many as heads."""
+    hidden: int = 128
+    """Width inside the MLP."""
+    vocab: int = 0
+    """0: what the tokenizer needs (`Tokenizer.padded`)."""
+    remat: bool = False
+    """Recompute each layer in the backward pass instead of storing its activations."""
+    scan: bool = True
+    """Compile one layer and loop over it; false compiles each, faster for a few small layers on a CPU."""
+    dtype: str = "auto"
+    """Dtype of matrix products; auto: bfloat16 on accelerators, float32 on CPU."""
+    qk_norm: bool = younger(False)
+    """An RMS norm of every head's query and key, with scales that train, before they are rotated (Henry et al. 2020; as in
+    Qwen 3)."""
+    gate: bool = younger(False)
+    """A sigmoid gate on attention's output, elementwise and of every head, from the layer's input (Qiu et al. 2025, arXiv
+    2505.06708)."""
+    sinks: bool = younger(False)
+    """A logit of each head, trained, of one key more whose value is 0 (gpt-oss; Xiao et al. 2024)."""
+    soft_cap: float = younger(0.0)
+    """c of c tanh(score / c), below which scores of queries and keys stay (Gemma 2, where it is 50); 0: none."""
+
+    def check(self) -> None:
+        self.above(1, "layers", "width", "heads", "hidden")
+        self.above(0, "kv_heads", "vocab", "soft_cap")
+        self.below(2**16, "layers", "heads")  # of each, something is listed
+        self.known("family", FAMILIES)
+        self.known("dtype", DTYPES)
+        self.require("heads", self.width % self.heads == 0, f"a divisor of the width {self.width}")
+        divides = self.kv_heads == 0 or self.heads % self.kv_heads == 0
+        self.require("kv_heads", divides, f"0 or a divisor of the heads, {self.heads}")
 
 
 _SHARED = {"tokenizer", "mixture", "positions", "similarity_scale", "workers"}
@@ -83,9 +135,6 @@ class DataConfig(ConfigSection):
         >>> data = DataConfig(mixture={"text": {"weight": 3}, "keys": {"weight": 1, "task": "passkey"}})
         >>> {name: (weight, part.task) for name, (weight, part) in data.parts().items()}
         {'text': (3.0, 'packed'), 'keys': (1.0, 'passkey')}
-
-        Raises:
-            UserError: a part without a weight, or with a key or value that will not do.
         """
         return {name: self._part(name, changes) for name, changes in self.mixture.items()} or {"": (1.0, self)}
 
@@ -275,33 +324,37 @@ class Config(ConfigSection):
         """Sequences of one optimiser step, each of `context` tokens, pads among them."""
         return self.batch * (len(TRIPLET) if self.data.contrastive else 1)
 
-    def places(self) -> list[dict[str, Any]]:
+    def layer_pattern(self) -> list[dict[str, Any]]:
         """The arguments of `encodings.spec` for each place of the pattern of layers, one of a single encoding.
 
-        >>> [(place["name"], place["ssmax"]) for place in Config(encoding="rope:window=8/nope:ssmax=on").places()]
+        >>> [(place["name"], place["ssmax"]) for place in Config(encoding="rope:window=8/nope:ssmax=on").layer_pattern()]
         [('rope', 'off'), ('nope', 'on')]
-
-        Raises:
-            UserError: a place that will not do.
         """
-        of_layers = {name: getattr(self, name) for name in OF_LAYERS}
-        common = {"options": self.encoding_options, "shared": self.shared_encoding}
-        found = places(self.encoding)
-        for place in found:
-            if place.name in METHODS:
+        pattern = []
+        for name, options in layer_pattern.parse(self.encoding):
+            if name in METHODS:
                 raise UserError(
-                    f"config.encoding={shown(self.encoding)}: {place.name} names a whole model; a command line or config file "
+                    f"config.encoding={shown(self.encoding)}: {name} names a whole model; a command line or config file "
                     "gives it alone, and its options in config.encoding_options"
                 )
-        return [place.arguments(common, of_layers) for place in found]
+            settings = {field: getattr(self, field) for field in OF_LAYERS}
+            for field in OF_LAYERS:
+                if field in options:
+                    settings[field] = value = typed(f"config.encoding: {field}", options[field], type(settings[field]))
+                    if not isinstance(value, str) and value < 0:
+                        raise UserError(f"config.encoding: {field}={value} must be 0 or more")
+            own = {option: value for option, value in options.items() if option not in OF_LAYERS}
+            shared = {"options": self.encoding_options | own, "shared": self.shared_encoding}
+            pattern.append({"name": name, **shared, **settings})
+        return pattern
 
     def modules(self) -> list[str]:
         """The modules of encodings of the user's own."""
-        found = [place.name.partition(":") for place in places(self.encoding)]
+        found = [place.name.partition(":") for place in layer_pattern.parse(self.encoding)]
         return list(dict.fromkeys(module for module, colon, _ in found if colon))
 
     def check(self) -> None:
-        pattern = self.places()
+        pattern = self.layer_pattern()
         if self.model.layers % len(pattern):
             raise UserError(
                 f"config.encoding={shown(self.encoding)} has {len(pattern)} places, which must divide "

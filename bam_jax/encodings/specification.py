@@ -19,7 +19,7 @@ from bam_jax.encodings.base import TOKENS, Dims, Encoding, within
 from bam_jax.encodings.registry import ENCODINGS
 from bam_jax.encodings.ssmax import EffectiveSSMax, LogTemperature, SSMax
 from bam_jax.system.errors import UserError, nearest, shown
-from bam_jax.system.own_code import named_where_it_fails
+from bam_jax.system.plugins import named_where_it_fails
 
 SSMAX = ("off", "on", "inside", "outside", "effective")
 KINDS = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None)}

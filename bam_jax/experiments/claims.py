@@ -16,7 +16,7 @@ from bam_jax.experiments.criteria import Criterion, quorum
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.statistics import SEEDS
 from bam_jax.system.errors import UserError
-from bam_jax.system.own_code import named_where_it_fails
+from bam_jax.system.plugins import named_where_it_fails
 
 TITLE = "What the papers claim, and what came out here"
 FALSE_DISCOVERIES = 0.05

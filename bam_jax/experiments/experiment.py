@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bam_jax.evals.base import Evaluation
 from bam_jax.system.errors import UserError, nearest
-from bam_jax.system.own_code import named_where_it_fails
+from bam_jax.system.plugins import named_where_it_fails
 
 SCALES = ("toy", "small", "paper")
 UNPRINTED = SCALES[:2]

@@ -31,7 +31,7 @@ def specs(config: Config) -> list[Spec]:
         UserError: a place that will not do.
     """
     pattern = []
-    for number, place in enumerate(places := config.places(), start=1):
+    for number, place in enumerate(places := config.layer_pattern(), start=1):
         try:
             pattern.append(spec(**place))
         except UserError as error:
@@ -51,7 +51,7 @@ def describe(config: Config) -> str:
         UserError: a place that will not do.
     """
     said = []
-    for place, chosen in zip(config.places(), specs(config), strict=True):
+    for place, chosen in zip(config.layer_pattern(), specs(config), strict=True):
         options = ", ".join(f"{name}={value}" for name, value in chosen.all_options().items())
         text = f"{place['name']}{f' ({options})' if options else ''}, SSMax {place['ssmax']}"
         if chosen.log_temperature:

@@ -147,7 +147,7 @@ def check(config: Config, mesh: Mesh) -> None:
             "set config.mesh.context to a divisor of it"
         )
     dims = Dims(config.model.heads, config.model.width, config.context, config.model.causal)
-    for place in config.places():
+    for place in config.layer_pattern():
         encoding = spec(**place)
         check_rowwise(jax.eval_shape(lambda made=encoding: made.build(dims, nnx.Rngs(0)).rowwise()), mesh)
     if config.model.causal and size["context"] > 1 and config.context // size["context"] % 2:

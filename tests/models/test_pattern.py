@@ -271,8 +271,11 @@ def test_mistakes_are_one_line(changes, says):
 
 def test_options_of_a_config_are_those_of_every_place_that_states_none():
     made = Config(encoding="rope:window=4/rope", encoding_options={"base": 100, "window": 8}, ssmax="on")
-    assert [place["options"] for place in made.places()] == [{"base": 100, "window": 4}, {"base": 100, "window": 8}]
-    assert {place["ssmax"] for place in made.places()} == {"on"}
+    assert [place["options"] for place in made.layer_pattern()] == [
+        {"base": 100, "window": 4},
+        {"base": 100, "window": 8},
+    ]
+    assert {place["ssmax"] for place in made.layer_pattern()} == {"on"}
 
 
 def test_young_fields_at_their_defaults_leave_a_digest_as_it_was():

@@ -10,15 +10,7 @@ from bam_jax.system.errors import UserError
 
 @contextlib.contextmanager
 def named_where_it_fails(path: str | os.PathLike, kind: str) -> Iterator[None]:
-    """Says of a file which line of it failed, and how.
-
-    Args:
-        path: the file whose code runs in the block.
-        kind: the file's, such as "config file".
-
-    Raises:
-        UserError: instead of what the file raises; one of the package's own stays as it is.
-    """
+    """Says of a file which line of it failed, and how."""
     try:
         yield
     except UserError:

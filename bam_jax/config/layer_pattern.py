@@ -7,13 +7,10 @@ places. A name is one of `bam_jax.encodings.ENCODINGS`, or the import path packa
 """
 
 import ast
-import dataclasses
 import re
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from bam_jax.config.section import typed
 from bam_jax.system.errors import UserError, shown
 
 _NAME = re.compile(r"[^:]+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -22,48 +19,18 @@ _NAME_OF_PLACE = re.compile(r"\w+|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 """The same where there are several: a path of a file is no pattern."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """One place of a pattern.
-
-    Args:
-        name: of the encoding, or its import path.
-        options: that are stated here, values by their names.
-    """
+class Place(NamedTuple):
+    """The encoding of one place: its name or import path, and the options that are stated there."""
 
     name: str
     options: dict[str, Any]
 
-    def arguments(self, common: Mapping[str, Any], of_layers: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of `encodings.spec`.
 
-        Args:
-            common: those that all places have, and the options that hold where this one does not state its own.
-            of_layers: what a place may state besides its encoding's options, with the values where it does not.
-
-        Raises:
-            UserError: a value of another type, or below 0.
-        """
-        stated = {name: self.options[name] for name in of_layers if name in self.options}
-        for name in stated:
-            stated[name] = value = typed(f"config.encoding: {name}", stated[name], type(of_layers[name]))
-            if not isinstance(value, str) and value < 0:
-                raise UserError(f"config.encoding: {name}={value} must be 0 or more")
-        options = {name: value for name, value in self.options.items() if name not in of_layers}
-        return {"name": self.name, **common, "options": common["options"] | options, **of_layers, **stated}
-
-
-def places(text: str) -> tuple[Place, ...]:
+def parse(text: str) -> tuple[Place, ...]:
     """The places of a pattern; a single encoding is one of one place.
 
-    >>> [(place.name, place.options) for place in places("rope:window=512/mine:Prior")]
+    >>> [(place.name, place.options) for place in parse("rope:window=512/mine:Prior")]
     [('rope', {'window': 512}), ('mine:Prior', {})]
-
-    Args:
-        text: `config.encoding`.
-
-    Raises:
-        UserError: a place without a name, or an option without a value.
     """
     parts = text.split("/")
     return tuple(_place(part, text, _NAME if len(parts) == 1 else _NAME_OF_PLACE) for part in parts)
