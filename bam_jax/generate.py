@@ -27,14 +27,7 @@ from bam_jax.training import bundled, run_folder
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: see `load` and `LanguageModel.tokens`.
-    """
+    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.generate", description=__doc__)
     parser.add_argument(
         "--run", type=files.local, required=True, help="a folder, or quickstart: the model that comes with the package"
@@ -56,9 +49,13 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("give --prompt=TEXT or --file=PATH to go on with, one of the two")
     prompt = _read(given.file) if given.prompt is None else given.prompt
     model = load(given.run, overrides=overrides, allow=given.allow)
-    _tell_state(bundled.find(given.run), model.step)
-    if said := model.lacks(prompt):
-        console.say(said)
+    run = bundled.find(given.run)
+    steps = run_folder.read_config(run).steps
+    if model.step < steps:
+        state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
+        console.say(f"{run} {state}: this is its checkpoint of step {model.step:,} of {steps:,}")
+    if lacking := model.lacks(prompt):
+        console.say(lacking)
     length = len(model.ids(prompt))
     if length > CHUNK:
         console.say(f"reading {length:,} tokens of prompt")
@@ -75,15 +72,14 @@ def main(argv: Sequence[str]) -> None:
     for piece in model.text(tokens, given.stop):
         print(piece, end="", flush=True)
     print()
-    said = f"{len(times):,} tokens after {length:,} of prompt"
+    speed = f"{len(times):,} tokens after {length:,} of prompt"
     if len(times) > 2:  # the first waits for the prompt and its compilation, the second for that of a step
         rate = (len(times) - 2) / (times[-1] - times[1])
-        said += f"; {times[1]:.1f} s until the second token, compilation included, then {rate:,.0f} a second"
-    console.say(said)
+        speed += f"; {times[1]:.1f} s until the second token, compilation included, then {rate:,.0f} a second"
+    console.say(speed)
 
 
 def _read(path: str) -> str:
-    """The text of a file, or of standard input."""
     if path != "-" and not Path(path).is_file():
         raise UserError(f"--file={path} is no file that is there; give the path of a text, or - for standard input")
     try:
@@ -93,14 +89,6 @@ def _read(path: str) -> str:
         raise UserError(
             f"--file={path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it"
         ) from error
-
-
-def _tell_state(run: Path, step: int) -> None:
-    """Say where a model stands that is not trained to its end."""
-    steps = run_folder.read_config(run).steps
-    if step < steps:
-        state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
-        console.say(f"{run} {state}: this is its checkpoint of step {step:,} of {steps:,}")
 
 
 if __name__ == "__main__":

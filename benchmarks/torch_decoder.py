@@ -87,7 +87,7 @@ def parameters(contender: Contender) -> dict[str, Any]:
     tensors = {}
     for part in ("params", "frozen"):
         for keys, leaf in jax.tree.leaves_with_path(tree[part]):
-            name = optimizer.path(keys)
+            name = jax.tree_util.keystr(keys, simple=True, separator="/")
             x = np.array(leaf)
             x = np.ascontiguousarray(x.swapaxes(-1, -2)) if name.endswith("kernel") else x
             tensors[name] = torch.from_numpy(x).requires_grad_(part == "params")

@@ -142,7 +142,7 @@ class LanguageModel:
         ids = jnp.asarray(self.ids(prompt))[None]
         self._check_room(ids.shape[1], tokens)
         vocab = self.tokenizer.size
-        written = generate.generate(self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab, tell=tell)
+        written = generate.generate(self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab, progress=tell)
         return (int(token[0]) for token in written)
 
     def _check_room(self, read: int, written: int) -> None:

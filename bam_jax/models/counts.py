@@ -19,18 +19,11 @@ UTILISATION = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters.
-
-    Args:
-        embedding: of the token embedding.
-        transformer: of all else but the priors, the head included unless it is the embedding.
-        prior: of the encodings, frozen ones included.
-        trained_prior: of the encodings, without frozen ones.
-    """
+    """Numbers of parameters."""
 
     embedding: int
-    transformer: int
-    prior: int
+    transformer: int  # all but embedding and priors; the head included unless it is the embedding
+    prior: int  # of the encodings, frozen ones included
     trained_prior: int
 
 
@@ -45,12 +38,6 @@ def parameters(config: Config) -> ParameterCounts:
     >>> from bam_jax.config import ModelConfig
     >>> parameters(Config(encoding="bam", model=ModelConfig(layers=2, heads=4, vocab=100)))
     ParameterCounts(embedding=6400, transformer=88640, prior=24, trained_prior=16)
-
-    Args:
-        config: whose tokenizer is asked unless it names the vocabulary.
-
-    Raises:
-        UserError: a tokenizer without its files.
     """
     vocab = config.model.vocab or find_tokenizer(config.data.tokenizer, config.data.sources()).padded
     _, tree = split(nnx.eval_shape(lambda: build(config, vocab=vocab, rngs=nnx.Rngs(0))))
@@ -58,11 +45,7 @@ def parameters(config: Config) -> ParameterCounts:
 
 
 def parameters_of(tree: dict[str, Any]) -> ParameterCounts:
-    """Count the parameters of a model that is made, or whose shapes are known.
-
-    Args:
-        tree: what `split` gives of it.
-    """
+    """Count the parameters of a model, or of its shapes, as `split` gives them."""
     counts = dict.fromkeys(("embedding", "transformer", "prior", "trained_prior"), 0)
     for kind, part in tree.items():
         for path, leaf in jax.tree.leaves_with_path(part):
@@ -76,11 +59,7 @@ def parameters_of(tree: dict[str, Any]) -> ParameterCounts:
 
 
 def training_operations(config: Config) -> float:
-    """Floating-point operations of all steps of a training.
-
-    Args:
-        config: the run's.
-    """
+    """Floating-point operations of all steps of a training."""
     return config.steps * step_operations(config, parameters(config))
 
 
@@ -89,10 +68,6 @@ def step_operations(config: Config, known: ParameterCounts) -> float:
 
     Each parameter multiplies and adds once forward and twice backward. So does attention, over all pairs of tokens for q.k and
     once more for the values, of which a causal mask leaves half. Cached gradients of embeddings go forward twice.
-
-    Args:
-        config: the run's.
-        known: its model's parameters.
     """
     attention = 6 * config.model.layers * config.model.width * config.context
     token = 6 * multiplied_parameters(config, known) + attention * (1 if config.model.causal else 2)

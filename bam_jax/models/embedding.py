@@ -22,11 +22,6 @@ def embed_texts(model: Decoder, tokens: Int[Array, "B T"], length: Int[Array, " 
 
 
 def mean_rows(rows: Float[Array, "B T E"], length: Int[Array, " B"]) -> Float[Array, "B E"]:
-    """The mean of the first `length` rows of each text, in float32; 0 where there are none.
-
-    Args:
-        rows: a vector for each token.
-        length: the number of tokens of each row, from its beginning.
-    """
+    """The mean of the first `length` rows of each text, in float32; 0 where there are none."""
     filled = jnp.arange(rows.shape[1]) < length[:, None]
     return jnp.where(filled[..., None], rows.astype(jnp.float32), 0).sum(1) / jnp.maximum(length, 1)[:, None]

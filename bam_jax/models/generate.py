@@ -96,7 +96,7 @@ def generate(
     vocab: int | None = None,
     lengths: Int[Array, " B"] | None = None,
     chunk: int = CHUNK,
-    tell: Callable[[int], object] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> Iterator[Int[Array, " B"]]:
     """Tokens after a prompt, one after another, each drawn as soon as it is asked for.
 
@@ -108,7 +108,7 @@ def generate(
         seed: of the draws.
         vocab: ids below it are written; None: all of the model's, among them those that only pad its vocabulary.
         lengths, chunk: see `read_in_chunks`.
-        tell: is given the tokens of each chunk of the prompt, padding included, when it has been read.
+        progress: called with the number of tokens, padding included, of each chunk of the prompt that has been read.
 
     Yields:
         The next token of each row.
@@ -125,7 +125,7 @@ def generate(
     slots = length + -length % chunk + math.ceil(steps / SLOTS) * SLOTS
     for last in read_in_chunks(model, tokens, lengths=lengths, chunk=chunk, slots=slots):
         jax.block_until_ready(last[0])
-        tell(chunk)
+        progress(chunk)
     logits, caches = last
     end = jnp.full(1, length, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
     graph, state = nnx.split(model)

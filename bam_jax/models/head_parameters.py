@@ -12,9 +12,6 @@ def head_parameters(decoder: Decoder) -> dict[str, np.ndarray]:
 
     A prior that all layers share has no axis of layers; here it is one layer. Of a pattern these are the layers that have
     the parameter, in their order. Parameters of other shapes, such as the weights of CABLE's steps, are left out.
-
-    Args:
-        decoder: a model.
     """
     stacks = [_of_stack(stack.attention, decoder) for stack in decoder.stacks()]
     found: dict[str, list[np.ndarray]] = {}

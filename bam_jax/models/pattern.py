@@ -25,11 +25,7 @@ from bam_jax.system.errors import UserError
 
 
 def specs(config: Config) -> list[Spec]:
-    """The encoding of each place of a configuration's pattern.
-
-    Raises:
-        UserError: a place that will not do.
-    """
+    """The encoding of each place of a configuration's pattern."""
     pattern = []
     for number, place in enumerate(places := config.layer_pattern(), start=1):
         try:
@@ -46,9 +42,6 @@ def describe(config: Config) -> str:
 
     >>> describe(Config(encoding="rope:window=8/nope"))
     'rope (base=10000.0, base_scale=1.0, window=8), SSMax off / nope, SSMax off'
-
-    Raises:
-        UserError: a place that will not do.
     """
     said = []
     for place, chosen in zip(config.layer_pattern(), specs(config), strict=True):
@@ -62,11 +55,7 @@ def describe(config: Config) -> str:
 
 
 def position_embedding(pattern: Sequence[Spec], dims: Dims, rngs: nnx.Rngs) -> nnx.Module | None:
-    """The model's position embedding, if its encoding has one.
-
-    Raises:
-        UserError: such an encoding is one of several.
-    """
+    """The model's position embedding, if its encoding has one."""
     if len(pattern) > 1 and any(place.encoding.embedding for place in pattern):
         raise UserError(
             "config.encoding: sinusoidal and learned add positions to the embeddings, for all layers at once; they stand "
@@ -85,11 +74,8 @@ def scan_periods(
 ) -> Float[Array, "B T E"]:
     """The rows after all layers of all periods; in a period a run of equal places is one scan.
 
-    Args:
-        x: the rows before them, [B, T, E].
-        steps: (rows, state of a layer) -> (rows, None), for each place.
-        states: of the layers of each place's run in all periods, stacked.
-        stack_of: the number of each place's run.
+    For each place, `steps` has (rows, state of a layer) -> (rows, None), `states` those of its run's layers in all periods,
+    stacked, and `stack_of` the number of its run.
     """
     lengths = [(stack_of.index(run), stack_of.count(run)) for run in sorted({*stack_of})]
     by_period = [
@@ -116,12 +102,7 @@ class Alternative(nnx.Module):
 
 
 def alternatives(pattern: Sequence[Spec], dims: Dims) -> list[Alternative] | None:
-    """The places of a pattern that differ in numbers alone; None where they differ in more, or there is one.
-
-    Args:
-        pattern: the places.
-        dims: of the model.
-    """
+    """The places of a pattern that differ in numbers alone; None where they differ in more, or there is one."""
     if len(pattern) == 1 or len({place.ssmax for place in pattern}) > 1:
         return None
     made = [nnx.eval_shape(lambda place=place: place.build(dims, nnx.Rngs(0))) for place in pattern]
@@ -139,22 +120,18 @@ def _only_turns(encoding: Encoding) -> bool:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The numbers that layers read by their places, each with a first axis of P places; of one layer the same without it.
+    """The numbers that layers read by their places, each with a first axis of P places; of one layer the same without it."""
 
-    Args:
-        turns: of `Turning`; None where no place turns anything.
-        magnitude: of `Turning`, likewise.
-        alpha, start: of `LogTemperature`, and 0 and 1 of a place without; None where no place has one.
-        lowest, highest: positions that a query sees; None: no place has a window, and the mask says it.
-        visible: the number of keys that each token sees.
-    """
-
+    # Of `Turning`; None where no place turns anything.
     turns: UInt32[Array, "P N 2"] | None
     magnitude: Float[Array, " P"] | None
+    # Of `LogTemperature`, and 0 and 1 of a place without; None where no place has one.
     alpha: Float[Array, " P"] | None
     start: Float[Array, " P"] | None
+    # Positions that a query sees; None where no place has a window, and the mask gives them.
     lowest: Int[Array, " P #B T"] | None
     highest: Int[Array, " P #B T"] | None
+    # The number of keys that each token sees.
     visible: Int[Array, " P #B T"]
 
     def row(self, place: Int[Array, ""]) -> "Table":
@@ -162,12 +139,7 @@ class Table:
         return jax.tree.map(lambda x: x[place], self)
 
     def put_into(self, attention: Attention, tokens: Tokens) -> TokenInfo:
-        """Make a layer one of this row's place, and say what it reads of tokens.
-
-        Args:
-            attention: the layer's.
-            tokens: of all layers.
-        """
+        """Make a layer one of this row's place, and say what it reads of tokens."""
         if self.turns is not None and self.magnitude is not None:
             attention.encoding = Turning(self.turns, self.magnitude)
         else:  # one of this trace, which may be changed
@@ -182,13 +154,7 @@ class Table:
 
 
 def table(places: Sequence[Alternative], infos: Sequence[TokenInfo], config: ModelConfig) -> Table:
-    """The table of a pattern and a text.
-
-    Args:
-        places: of the pattern.
-        infos: of each place.
-        config: of the model.
-    """
+    """The table of a pattern and a text."""
     causal, half = config.causal, config.width // config.heads // 2
     fractions, magnitude, alpha, start, lowest, highest = (None,) * 6
     encodings, temperatures = [place.encoding for place in places], [place.log_temperature for place in places]

@@ -23,12 +23,7 @@ from bam_jax.system.errors import UserError
 
 
 def embed(table: nnx.Embed, tokens: Int[Array, "B T"]) -> Float[Array, "B T E"]:
-    """The tokens' embeddings; each device looks in its part of the vocabulary.
-
-    Args:
-        table: the model's.
-        tokens: ids.
-    """
+    """The tokens' embeddings; each device looks in its part of the vocabulary."""
     kernel, mesh = table.embedding[...].astype(table.dtype), ambient_mesh()
     if mesh is None:
         return look_up(kernel, tokens)
@@ -111,15 +106,7 @@ def _scoring_specs(scoring: Scoring) -> Scoring:
 def coordinate(
     encoding: Encoding, x: Float[Array, "B T E"], filled: Bool[Array, "#B T"], before: Coordinate
 ) -> tuple[Coordinate, Coordinate]:
-    """`encoding.coordinate`, on each device's part of the texts where a mesh cuts them: activations stay where they are.
-
-    Args:
-        encoding: of a layer.
-        x, filled, before: as in `Encoding.coordinate`; with `before` the text is whole.
-
-    Raises:
-        UserError: an encoding whose `coordinate` takes no axis of a mesh.
-    """
+    """`encoding.coordinate`, on each device's part of the texts where a mesh cuts them: activations stay where they are."""
     mesh = ambient_mesh()
     own = type(encoding).coordinate is not Encoding.coordinate
     if mesh is None or mesh.shape[CONTEXT] == 1 or before is not None or not own:

@@ -65,9 +65,6 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
         coordinator: host:port of process 0, where the port is free; "": as the scheduler says, if there is one.
         count: processes of the job; 1 alone: this one, whatever a scheduler says.
         index: which of them this is, from 0.
-
-    Raises:
-        UserError: a part of the three is missing, or the others do not come.
     """
     if not _initialise(coordinator, count, index):
         yield _end_alone
@@ -87,13 +84,8 @@ def stopping(end: End) -> Iterator[Callable[[int], bool]]:
 
     It is asked after every step that is whole, and says yes to the same one in all processes. A signal is answered with a
     line at once. It ends the process at once as long as nothing is trained, that is, before the first question; so does one
-    more signal, `URGENT` seconds or more after the first one.
-
-    Args:
-        end: of `joined`.
-
-    Raises:
-        errors.Interrupted: in place of the block's `errors.Stopped`, where Ctrl-C was the reason.
+    more signal, `URGENT` seconds or more after the first one. The block's `errors.Stopped` becomes `errors.Interrupted` if Ctrl-C
+    was the reason.
     """
     stop = _Stop(end)
     with contextlib.ExitStack() as stack:
@@ -120,7 +112,7 @@ class _Stop:
         self._end = end
         self._trained = False
         self._since: float | None = None
-        self._tell_runtime: Callable[[int], None] | None = None
+        self._forward_sigterm: Callable[[int], None] | None = None
         self.together = jax.distributed.is_initialized()
         self.by: int | None = None
 
@@ -159,7 +151,7 @@ class _Stop:
         set_handler.argtypes, set_handler.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
         theirs = set_handler(signal.SIGTERM, int(signal.SIG_IGN))
         assert theirs, "jax listens to SIGTERM"
-        self._tell_runtime = ctypes.CFUNCTYPE(None, ctypes.c_int)(theirs)
+        self._forward_sigterm = ctypes.CFUNCTYPE(None, ctypes.c_int)(theirs)
         try:
             yield
         finally:
@@ -182,8 +174,8 @@ class _Stop:
             )
         elif self._since is None:
             self._since = now
-            if self._tell_runtime is not None:
-                self._tell_runtime(signal.SIGTERM)
+            if self._forward_sigterm is not None:
+                self._forward_sigterm(signal.SIGTERM)
             console.say(
                 f"{name}: it saves after the steps under way, then ends; once more, and it ends at once without that"
             )
@@ -262,12 +254,7 @@ class _Together:
         self._thread.join()
 
     def end(self, status: int, line: str) -> None:
-        """End this process and all others with a line and an exit code; does not return.
-
-        Args:
-            status: the exit code.
-            line: what to say.
-        """
+        """End this process and all others with a line and an exit code; does not return."""
         with self._leaving:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was faster, or process 0 is gone
                 self._client.key_value_set(_END, f"{status} {line}")

@@ -20,20 +20,21 @@ A model that is called under no mesh, under one device or under axes of other na
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from bam_jax.biases import Rowwise
 from bam_jax.config import Config, MeshConfig
 from bam_jax.encodings import Dims, spec
-from bam_jax.parallel.arrangement import arrange
 from bam_jax.system.errors import UserError
 
 AXES = DATA, FSDP, TENSOR, CONTEXT = ("data", "fsdp", "tensor", "context")
@@ -83,11 +84,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     links are the fast ones.
 
     Args:
-        config: the configuration's `mesh`.
-        devices: None: those of all processes; or for example those of `jax.experimental.topologies`, to compile only.
-
-    Raises:
-        UserError: the axes' product is not the number of devices, or hosts have different numbers of them.
+        config: sizes of the axes.
+        devices: None: those of all processes. Those of `jax.experimental.topologies` serve to compile.
     """
     present = jax.devices() if devices is None else list(devices)
     stated = {name: getattr(config, name) for name in AXES}
@@ -113,8 +111,30 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         stated["data"] = left // stated["fsdp"]
     elif free:
         stated[free[0]] = left
-    shape = tuple(stated.values())
-    return arrange(shape, AXES, present)
+    return arrange(tuple(stated.values()), AXES, present)
+
+
+def arrange(shape: Sequence[int], names: Sequence[str], devices: Sequence[jax.Device]) -> Mesh:
+    """The mesh of a shape, be its devices of one slice or of several; outer axes are the first to cross slices.
+
+    JAX counts as a slice what fast links join: a slice of TPUs, and each host of CPUs or GPUs.
+    """
+    types = (AxisType.Auto,) * len(names)
+    slices = Counter(getattr(device, "slice_index", 0) for device in devices)
+    if len(slices) == 1:  # jax.make_mesh refuses several
+        return jax.make_mesh(shape, names, axis_types=types, devices=devices)
+    sizes = sorted(set(slices.values()))
+    if len(sizes) > 1:
+        raise UserError(
+            f"some of the {len(slices)} hosts or slices have {sizes[0]} devices and some {sizes[-1]}; start as many on each"
+        )
+    across, left = list[int](), len(slices)  # `left` comes to 1, since the slices divide the devices
+    for size in shape:
+        across.append(math.gcd(size, left))
+        left //= across[-1]
+    within = [size // count for size, count in zip(shape, across, strict=True)]
+    placed = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
+    return Mesh(placed, names, axis_types=types)
 
 
 def _count_near(devices: Sequence[jax.Device]) -> int:
@@ -124,15 +144,7 @@ def _count_near(devices: Sequence[jax.Device]) -> int:
 
 
 def check(config: Config, mesh: Mesh) -> None:
-    """Check that a mesh's axes divide what they cut.
-
-    Args:
-        config: the run's.
-        mesh: of `make_mesh`.
-
-    Raises:
-        UserError: one line with the sizes and what to change.
-    """
+    """Check that a mesh's axes divide what they cut."""
     size = dict(mesh.shape)
     for name in ("heads", "kv_heads", "hidden"):
         number = getattr(config.model, name)
@@ -171,13 +183,6 @@ def parameter_shardings(tree: Any, mesh: Mesh) -> Any:
 
     An axis of the mesh that does not divide an array's axis does not cut it. The log says so; where the array has more than
     `LARGE` bytes, it is an error.
-
-    Args:
-        tree: the model's arrays, or their shapes, as nested dictionaries.
-        mesh: of `make_mesh`.
-
-    Raises:
-        UserError: a parameter that no rule matches, or two do, or a large one that an axis does not divide.
     """
 
     def shard(keys: Any, leaf: Any) -> NamedSharding:
@@ -192,9 +197,6 @@ def rule(name: str) -> P:
 
     >>> tuple(rule("layers/mlp/down/kernel"))
     ('tensor', 'fsdp')
-
-    Raises:
-        UserError: not exactly one of `RULES` matches it.
     """
     found = [spec for pattern, spec in RULES if re.fullmatch(pattern, name)]
     if len(found) != 1:
@@ -232,11 +234,9 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def shard_batch(arrays: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
-    """Make global arrays of a batch: rows over data and fsdp, tokens over context.
+    """Make global arrays of a batch, rows over data and fsdp, tokens over context.
 
-    Args:
-        arrays: [B, T] or [B] each, with the rows of this process (`host_share`) and all their tokens.
-        mesh: of `make_mesh`.
+    Each is [B, T] or [B], with the rows of this process (`host_share`) and all their tokens.
     """
     shardings = {name: NamedSharding(mesh, _text_spec(x.ndim)) for name, x in arrays.items()}
     if replicated(mesh).is_fully_addressable:
@@ -265,12 +265,6 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
     """The share of a batch's rows that this process's devices hold: (host, hosts), as `data.loader.batches` takes them.
 
     Processes that share rows, along tensor or context, get the same numbers.
-
-    Args:
-        mesh: of `make_mesh`.
-
-    Raises:
-        UserError: a process holds rows that do not follow one another, or not as many as the others.
     """
     sharing = mesh.devices.reshape(math.prod(mesh.shape[axis] for axis in BATCH), -1)
     owners = [{device.process_index for device in row} for row in sharing]
@@ -318,15 +312,7 @@ def join_micro_batches(x: Array) -> Array:
 
 
 def check_rowwise(rowwise: Rowwise | None, mesh: Mesh | AbstractMesh) -> None:
-    """Check that a mesh leaves whole what is made of whole rows of logits.
-
-    Args:
-        rowwise: an encoding's, or None.
-        mesh: with axes `AXES`.
-
-    Raises:
-        UserError: it cuts texts, or heads that depend on one another.
-    """
+    """Check that a mesh leaves whole what is made of whole rows of logits."""
     for axis, needed in (("context", "whole rows of logits"), ("tensor", "the logits of all heads")):
         if rowwise is not None and mesh.shape[axis] > 1 and (axis == "context" or rowwise.mixes_heads):
             raise UserError(

@@ -14,10 +14,6 @@ def varying[T](tree: T, like: Any = None) -> T:
     branches of a condition. Constants vary over nothing, and text is cut where parameters are not. The gradient of a
     parameter that becomes varying here is its sum over the devices.
 
-    Args:
-        tree: arrays [...] of any shapes.
-        like: more of them, whose axes count as well.
-
     >>> varying({"a": jax.numpy.ones(2)})
     {'a': Array([1., 1.], dtype=float32)}
     """
@@ -31,12 +27,7 @@ def varying[T](tree: T, like: Any = None) -> T:
 
 
 def typed(tree: Any, like: Array) -> Any:
-    """Shapes and dtypes of what a kernel makes, each varying over the mesh axes that `like` varies over.
-
-    Args:
-        tree: of `jax.ShapeDtypeStruct`.
-        like: an operand of the kernel, [...].
-    """
+    """Shapes and dtypes of what a kernel makes, each varying over the mesh axes that `like` varies over."""
     varies = jax.typeof(like).manual_axis_type
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, manual_axis_type=varies), tree)
 
@@ -48,12 +39,8 @@ def _axes(x: Array) -> frozenset[Any]:
 def auto(function: Callable[..., Any], like: Array, *axes: tuple[int, ...]) -> Callable[..., Any]:
     """The function, computed as the compiler cuts it wherever the mesh of `like` has explicit axes.
 
-    Blocks of a text are slices that types of explicit axes do not allow.
-
-    Args:
-        function: takes pytrees of arrays, and returns a tuple of arrays, cut as `like` is.
-        like: [...], of which the type matters alone.
-        axes: of each of the results, which axis of `like` each of its own is.
+    Blocks of a text are slices that types of explicit axes do not allow. The function returns a tuple of arrays; `axes` has, for
+    each of them, the axis of `like` that each of its own axes is cut as.
     """
     sharding = jax.typeof(like).sharding
     explicit = sharding.mesh.explicit_axes

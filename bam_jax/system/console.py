@@ -17,11 +17,7 @@ _MINUTE = 60.0  # seconds between two lines of progress where there is no termin
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, above the bar if a terminal shows one; from any thread.
-
-    Args:
-        text: the line.
-    """
+    """Print a line on stderr, above the bar if a terminal shows one; from any thread."""
     bars = sys.modules.get("tqdm")  # else there is no bar
     if bars is not None and sys.stderr.isatty():
         bars.tqdm.write(text, file=sys.stderr)
@@ -35,14 +31,10 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
     The rate is that since the first update: what comes before it, such as a compilation, is not repeated.
 
     Args:
-        total: units of the whole job.
-        done: units done before, by an earlier process.
+        total, done: units of the whole job, and those done by an earlier process.
         unit: the name of a unit.
-        label: what stands before the bar.
+        label: text before the bar.
         show: False: not at all; True: a bar everywhere.
-
-    Raises:
-        UserError: tqdm is not installed.
     """
     bar = _timed(import_extra("tqdm", "progress", "train").tqdm)
     options = {
@@ -61,11 +53,7 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
 
 
 def progress_option(parser: argparse.ArgumentParser) -> None:
-    """Adds --progress and --no-progress to a command.
-
-    Args:
-        parser: of the command.
-    """
+    """Adds --progress and --no-progress to a command."""
     help = "default: a bar on a terminal, a line each minute elsewhere"
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help=help)
 

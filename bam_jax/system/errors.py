@@ -20,16 +20,11 @@ class UserError(ValueError):
 
 
 class Unwritten(UserError):
-    """A failure to write, in threads of libraries: some wait for what will not come, and `run` does not wait for them."""
+    """A write failed inside a library's thread. Such threads may never finish, so `run` exits without joining them."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` whose complaints are `UserError`s, thus one line without the usage.
-
-    Args:
-        prog: the command, as it is typed.
-        description: its help, shown with the lines as they stand.
-    """
+    """An `argparse.ArgumentParser` whose errors are `UserError`s: one line, without the usage."""
 
     def __init__(self, prog: str, description: str | None) -> None:
         super().__init__(
@@ -81,17 +76,14 @@ _UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORE
 
 
 def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
-    """The end of an error message about an unknown name: the name probably meant, and the known ones, of many the most similar.
+    """The end of a message about an unknown name: the nearest known one, and all, or if there are many the most similar.
+
+    `listing` is a command that lists all of them.
 
     >>> nearest("alibo", ["bam", "alibi"])
     "did you mean 'alibi'? known: alibi, bam"
     >>> nearest("xyz", ["bam", "alibi"])
     'known: alibi, bam'
-
-    Args:
-        name: the unknown one.
-        known: the names that there are.
-        listing: a command that lists all of them.
     """
     names = sorted({name for name in known if name})
     close = difflib.get_close_matches(name, names, n=1)
@@ -123,9 +115,6 @@ def one_line(text: str) -> str:
 
     >>> one_line("no run two\\nlines; train one")
     'no run two\\\\nlines; train one'
-
-    Args:
-        text: the message; its remedy is at its end.
     """
     line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 500]} ... {line[-400:]}"
@@ -139,9 +128,6 @@ def ending(error: BaseException) -> tuple[int, str] | None:
 
     >>> ending(UserError("config.steps=0 must be 1 or more"))
     (2, 'config.steps=0 must be 1 or more')
-
-    Args:
-        error: what ended a command.
     """
     if isinstance(error, UserError):
         return 2, str(error)
@@ -192,13 +178,6 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
 
     A pipe whose reader ended, as in `... | head`, ends the command without a word. After `Unwritten` the process ends at once:
     orbax's threads would keep it for ten minutes.
-
-    Args:
-        main: takes the arguments; its return value is the exit status (None: 0).
-        argv: the arguments; None means those of the process.
-
-    Raises:
-        SystemExit: always.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `before_imports`
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,26 +8,13 @@ from bam_jax.system.errors import UserError
 
 
 def remedy(extra: str) -> str:
-    """The command that installs one of the package's extras, for a message: in a clone, or of the package as it is installed.
-
-    Args:
-        extra: its name.
-    """
+    """The command that installs one of the package's extras, for a message: in a clone, or of the package as it is installed."""
     clone = (Path(__file__).parents[2] / "pyproject.toml").exists()
     return f"pip install '.[{extra}]' in a clone of bam_jax" if clone else f"pip install 'bam_jax[{extra}]'"
 
 
 def import_extra(module: str, owner: str, extra: str) -> ModuleType:
-    """Imports a module of one of the package's extras.
-
-    Args:
-        module: its name.
-        owner: what needs it, for the message.
-        extra: the name of the extra.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Imports a module of one of the package's extras."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

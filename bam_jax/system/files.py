@@ -31,17 +31,11 @@ _PIECE = 2**18  # bytes read at a time
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """One file.
+    """A local or remote file."""
 
-    Args:
-        path: local, or an address such as gs://bucket/name.
-        name: its path below the source.
-        size: in bytes, as stored.
-    """
-
-    path: str
-    name: str
-    size: int
+    path: str  # local, or an address such as gs://bucket/name
+    name: str  # below the source
+    size: int  # in bytes, as stored
 
     @property
     def kind(self) -> str:
@@ -52,7 +46,7 @@ class File:
         return os.path.splitext(name)[1]
 
     def open_raw(self) -> BinaryIO:
-        """Opens the file; its bytes are as stored."""
+        """The open file, its bytes as stored."""
         if is_remote(self.path):
             filesystem, path = _filesystem(self.path)
             return filesystem.open(path, "rb")
@@ -62,14 +56,7 @@ class File:
         return open(self.path, "rb")
 
     def read_lines(self, most: int) -> Iterator[tuple[bytes | bytearray, int]]:
-        """Yields the lines of its text, uncompressed, each with its end; and the bytes as stored that are read when it comes.
-
-        Args:
-            most: bytes of a line.
-
-        Raises:
-            UserError: it cannot be read, or a line is longer.
-        """
+        """Yields (line of its uncompressed text with its end, stored bytes read so far)."""
         with self._reading() as (raw, stream):
             for number in itertools.count(1):
                 start = stream.readline(_PIECE)
@@ -80,14 +67,7 @@ class File:
                 yield line, raw.tell()
 
     def read_whole(self, most: int) -> bytearray:
-        """Reads all its bytes, uncompressed.
-
-        Args:
-            most: of them.
-
-        Raises:
-            UserError: it cannot be read, or is larger.
-        """
+        """Reads all its bytes, uncompressed."""
         with self._reading() as (_, stream):
             return _gathered(iter(lambda: stream.read(_PIECE), b""), most, self.path)
 
@@ -109,11 +89,7 @@ class File:
 
     @contextlib.contextmanager
     def named_in_errors(self, *errors: type[Exception]) -> Iterator[None]:
-        """Turns errors of the system, of decompression, of a network and the given ones into one line that names the file.
-
-        Raises:
-            UserError: instead of them.
-        """
+        """Turns errors in reading, and the given ones, into a UserError that names the file."""
         network = [Exception] if is_remote(self.path) else []  # each network's library has errors of its own
         try:
             yield
@@ -140,11 +116,7 @@ def refuse_address(path: str | os.PathLike) -> None:
 
 
 def local(text: str) -> str:
-    """The type of a command's option that takes a path on this machine: what it writes, or a run that it reads.
-
-    Raises:
-        argparse.ArgumentTypeError: it is an address.
-    """
+    """The type of a command's option that takes a path on this machine: what it writes, or a run that it reads."""
     try:
         refuse_address(text)
     except UserError as error:
@@ -158,14 +130,9 @@ def local_path(text: str) -> Path:
 
 
 def list_files(source: str, patterns: tuple[str, ...]) -> list[File]:
-    """The files of a source whose names below it match a pattern, always in the same order.
+    """The files of a source, always in the same order: those whose names match the first pattern that any name matches.
 
-    Args:
-        source: a file, or a folder searched through; a single file needs to match no pattern.
-        patterns: in the style of a shell, "*" standing for slashes as well; the files of the first one that matches any.
-
-    Raises:
-        UserError: nothing there.
+    In patterns "*" matches slashes as well. A source that is a single file needs to match none.
     """
     files = _remote(source) if is_remote(source) else _local(source)
     if len(files) == 1 and not files[0].name:
@@ -178,48 +145,24 @@ def list_files(source: str, patterns: tuple[str, ...]) -> list[File]:
 
 
 def too_large(where: str, most: int) -> UserError:
-    """The complaint about a record that is larger than a record may be.
-
-    Args:
-        where: names it.
-        most: its bytes, at most.
-    """
+    """The error for a record of more than `most` bytes."""
     return UserError(f"{where} has more than {most:,} bytes; divide it, or give prepare a larger --max-record-bytes")
 
 
 def read_small(path: str | os.PathLike) -> bytes:
-    """Reads a small file as a whole.
-
-    Args:
-        path: the file, of at most `SMALL` bytes.
-
-    Raises:
-        UserError: it cannot be read, or is larger.
-    """
+    """Reads a small file as a whole."""
     file = File(str(path), Path(path).name, 0)
     with file.named_in_errors(), file.open_raw() as raw:
         return raw.read(regular.check_size(raw, SMALL))
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Reads the JSON value in a file of a run or a prepared folder.
-
-    Raises:
-        UserError: it cannot be read, or is not JSON.
-    """
+    """Reads the JSON value in a file of a run or a prepared folder."""
     return strict_json.parse(regular.read(path), str(path), strict=False)  # hashes are numbers of 64 bits
 
 
 def write_atomically(path: str | os.PathLike, contents: str | bytes) -> None:
-    """Write a whole file, all at once or not at all, even when the process is killed.
-
-    Args:
-        path: the file; its folder must exist.
-        contents: the new ones; text is written in UTF-8.
-
-    Raises:
-        FileNotFoundError: the folder is not there.
-    """
+    """Write a whole file, all at once or not at all, even when the process is killed."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}", str(path))
@@ -252,15 +195,7 @@ def named(error: OSError, path: str | os.PathLike) -> OSError:
 
 
 def keep_other(path: str | os.PathLike, mark: str) -> None:
-    """Refuse to replace a file that a command did not write itself.
-
-    Args:
-        path: where the command is about to write.
-        mark: a text in every file that it writes there.
-
-    Raises:
-        UserError: another file is there.
-    """
+    """Refuse to replace a file that this command did not write; `mark` is a text in every file that it writes."""
     if os.path.lexists(path) and not (Path(path).is_file() and mark.encode() in read_small(path)):
         raise UserError(
             f"{path} is there, and this command did not write it; give another path, or move that file away"

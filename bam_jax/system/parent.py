@@ -9,8 +9,7 @@ import time
 def end_with_parent(number: int | None = None) -> None:
     """End this process when the one that started it has ended, even by SIGKILL.
 
-    Args:
-        number: of the process that started this one as a command; None: `multiprocessing` started it.
+    `number` is the parent's process number, or None if `multiprocessing` started this process.
     """
     threading.Thread(target=_wait_and_end, args=(number,), daemon=True).start()
 

@@ -49,11 +49,7 @@ def peak_bytes() -> int | None:
 
 @functools.cache
 def speed(dtype: jnp.dtype) -> float:
-    """Floating-point operations a second of this process's first device, in the best of three matrix products.
-
-    Args:
-        dtype: of the matrices.
-    """
+    """Floating-point operations a second of this process's first device, in the best of three matrix products."""
     device = jax.local_devices()[0]
     size = 1024 if device.platform == "cpu" else 8192  # enough to keep it busy, and well below a second
     product, times = jax.jit(jnp.matmul), []

@@ -11,14 +11,7 @@ FOLDER = Path(__file__).parents[1] / "trained"
 
 
 def find(run: str | os.PathLike) -> Path:
-    """The folder of a run, or of a model that comes with the package where there is no such folder.
-
-    Args:
-        run: a folder, or the name of such a model.
-
-    Raises:
-        UserError: an address, a bare name that is neither, or a file.
-    """
+    """The folder of a run, or of a model that comes with the package where there is no such folder."""
     files.refuse_address(run)
     path, known = Path(run), sorted(folder.parent.name for folder in FOLDER.glob("*/config.json"))
     if not os.fspath(run):

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from bam_jax.config import Config
 from bam_jax.config.sections import TRIPLET
 from bam_jax.models.embedding import embed_texts
 from bam_jax.models.transformer import Decoder
@@ -38,9 +37,6 @@ def ranking_loss(
         embeddings: of queries, positives and negatives, of any length.
         excluded: candidates that are left out, of each query; see `known_positives`. A query's own positive is never.
         scale: inverse of the temperature.
-
-    Returns:
-        (loss in nats, accuracy from 0 to 1).
     """
     squares = jnp.sum(embeddings**2, axis=-1, keepdims=True)
     # The bound stands inside of the root, whose gradient at 0 is infinite.
@@ -59,9 +55,6 @@ def known_positives(batch: dict[str, Array]) -> Bool[Array, "B 2*B"]:
     """The candidates that the batch says to be right for each query: the positives of all queries that equal it.
 
     They are no negatives, whichever triplet they come from. Texts are equal if all their tokens are.
-
-    Args:
-        batch: rows of the task triplets, as `bam_jax.data.loader` gives them.
     """
     query, positive, negative = ((batch[name], batch[f"{name}_length"]) for name in TRIPLET)
     candidates = jnp.concatenate([positive[0], negative[0]]), jnp.concatenate([positive[1], negative[1]])
@@ -71,21 +64,15 @@ def known_positives(batch: dict[str, Array]) -> Bool[Array, "B 2*B"]:
 
 
 def make_gradient(
-    config: Config, graph: nnx.GraphDef, cut: Callable[[Any], Any]
+    graph: nnx.GraphDef, count: int, scale: float, cut: Callable[[Any], Any]
 ) -> Callable[[Any, Any, dict[str, Array]], tuple[tuple[Array, ...], Any]]:
     """The function (params, frozen, batch) -> ((loss, accuracy), gradient) of a contrastive step.
 
-    With micro-batches (`config.optimizer.accumulate`) the gradient is cached, and the same: each micro-batch is embedded
+    With several micro-batches (`count`) the gradient is cached, and the same: each micro-batch is embedded
     without keeping anything for a backward pass; the loss of all embeddings, which are small, gives the gradient with respect to
     them; each micro-batch is embedded again, and takes its part of that back to the parameters. Both times the embeddings are the
     same, since a model here has no dropout, nor any other random number.
-
-    Args:
-        config: the run's.
-        graph: the model's structure.
-        cut: holds a gradient to the shardings of the parameters.
     """
-    count, scale = config.optimizer.accumulate, config.data.similarity_scale
 
     def embed(params: Any, frozen: Any, part: dict[str, Array]) -> Float[Array, "R 3 E"]:
         # The three texts of a row stay side by side: rows are cut over devices, and none is moved.

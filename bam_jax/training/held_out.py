@@ -18,18 +18,7 @@ from bam_jax.training.step import State, make_gradient
 
 
 class HeldOutLoss:
-    """The mean loss of a state on the first batches that are held out, in nats, weighted as in training.
-
-    Args:
-        config: the run's; `eval_tokens` says how many batches.
-        tokenizer: the one that it names.
-        graph: the model's structure.
-        mesh: of the devices, which share a batch as they do in training.
-        host, hosts: see `loader.batches`.
-
-    Raises:
-        UserError: nothing is held out, or less than a row, or there is nothing to predict in it.
-    """
+    """The mean loss of a state on the first `config.eval_tokens` held-out tokens, in nats, weighted as in training."""
 
     def __init__(
         self, config: Config, tokenizer: Tokenizer, graph: nnx.GraphDef, mesh: jax.sharding.Mesh, host: int, hosts: int
@@ -61,11 +50,7 @@ class HeldOutLoss:
         self._loss = loss
 
     def __call__(self, state: State) -> float:
-        """The loss of a state, which stays as it is.
-
-        Args:
-            state: of the training.
-        """
+        """The loss of a state, which stays as it is."""
         parts = [self._loss(state["model"], sharding.shard_batch(batch, self._mesh)) for batch in self._batches]
         total, weight = functools.reduce(jnp.add, parts).tolist()
         return total / weight

@@ -17,11 +17,9 @@ from bam_jax.system.extras import import_extra
 class Logger(Protocol):
     """A place for the numbers of records; it is made from the run's configuration and folder."""
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Write every number of a record at its step."""
+    def write(self, record: dict[str, Any]) -> None: ...
 
-    def close(self) -> None:
-        """Write what is left."""
+    def close(self) -> None: ...
 
 
 def numbers(record: dict[str, Any]) -> dict[str, float]:
@@ -38,27 +36,17 @@ def numbers(record: dict[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Event files in the folder tensorboard of a run.
-
-    Args:
-        config: the run's.
-        run: its folder.
-
-    Raises:
-        UserError: tensorboardX is not installed.
-    """
+    """Event files in the folder tensorboard of a run."""
 
     def __init__(self, config: Config, run: Path):
         regular.check_folder(run / "tensorboard")
         self._writer = _import("tensorboardX", "tensorboard").SummaryWriter(str(run / "tensorboard"))
 
     def write(self, record: dict[str, Any]) -> None:
-        """Write every number of a record at its step."""
         for name, value in numbers(record).items():
             self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
-        """Close the files."""
         self._writer.close()
 
 
@@ -66,13 +54,6 @@ class WeightsAndBiases:
     """A run of Weights & Biases, whose own variables apply: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline and others.
 
     The id is kept in the file wandb/id of the run's folder: a run that goes on here goes on there.
-
-    Args:
-        config: the run's, which is shown there.
-        run: its folder, with whose name it is shown.
-
-    Raises:
-        UserError: wandb is not installed, or does not start.
     """
 
     def __init__(self, config: Config, run: Path):
@@ -96,11 +77,9 @@ class WeightsAndBiases:
         self._run.define_metric("*", step_metric="step")  # steps after a checkpoint come again when a run goes on
 
     def write(self, record: dict[str, Any]) -> None:
-        """Write every number of a record at its step."""
         self._run.log({"step": record["step"], **numbers(record)})
 
     def close(self) -> None:
-        """Send what is left."""
         self._run.finish()
 
 

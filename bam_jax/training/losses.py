@@ -59,10 +59,6 @@ def cross_entropy(
 def chunk_rows(vocab: int, elements: int = 2**25) -> int:
     """Rows per chunk of `cross_entropy` that keep its float32 logits within 128 MiB.
 
-    Args:
-        vocab: V, entries of the vocabulary.
-        elements: logits that may live at once.
-
     >>> chunk_rows(32_768)
     1024
     """
@@ -162,11 +158,6 @@ def sharded_cross_entropy(
     """`cross_entropy` in chunks of the rows that each device has, the vocabulary cut over tensor.
 
     Under no mesh it is `cross_entropy` in chunks of all rows.
-
-    Args:
-        rows, kernel, bias: as `Decoder.unembedding` gives them.
-        targets: ids of the tokens to predict.
-        weights: of every target in the loss.
     """
     mesh = ambient_mesh()
     if mesh is None:

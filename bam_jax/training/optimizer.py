@@ -4,21 +4,12 @@ from typing import Any
 
 import jax
 import optax
-from jax.tree_util import KeyPath
+from jax.tree_util import keystr
 
 from bam_jax.config import OptimizerConfig
 
 DECAYED = ("kernel", "embedding")  # a scanned stack makes vectors two-dimensional: the rank says nothing
 PRIOR = "encoding"
-
-
-def path(keys: KeyPath) -> str:
-    """The name of a leaf, 'a/b/c', from its key path in any pytree (dict or `nnx.State`).
-
-    >>> [path(keys) for keys, _ in jax.tree.leaves_with_path({"norm": {"scale": 1.0}})]
-    ['norm/scale']
-    """
-    return jax.tree_util.keystr(keys, simple=True, separator="/").removesuffix("/value")
 
 
 def decays(name: str) -> bool:
@@ -48,10 +39,6 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     rate(t) = peak t / warmup for t < warmup, then peak (final + (1 - final) f(u)) with u = (t - warmup) / (steps - warmup),
     where f(u) is (1 + cos(pi u)) / 2 or 1 - u.
 
-    Args:
-        config: peak rate, `warmup` in steps, `schedule`, `final` as a fraction of the peak.
-        steps: optimiser steps of the whole run, warm-up included.
-
     Source: BAM appendix C and the authors' code (cosine to 0.1 x peak, warm-up 0).
     """
     left = max(1, steps - config.warmup)
@@ -72,16 +59,11 @@ def make(config: OptimizerConfig, steps: int, params: Any) -> optax.GradientTran
     RAdam takes plain momentum while its rho is at most 5, as PyTorch does; of PyTorch's it differs only in
     adding epsilon (1e-8) after the bias correction of the second moment, as Adam does.
 
-    Args:
-        config: the optimiser's part of the configuration.
-        steps: optimiser steps of the whole run.
-        params: a pytree like the trainable parameters, for their names only.
-
     Source: BAM appendix C and the authors' code; Liu et al. 2020, "On the variance of the adaptive learning
     rate and beyond" (RAdam).
     """
     scale = {"adamw": optax.scale_by_adam, "radam": optax.scale_by_radam}[config.name]
-    names = jax.tree.map_with_path(lambda keys, _: path(keys), params)
+    names = jax.tree.map_with_path(lambda keys, _: keystr(keys, simple=True, separator="/"), params)
     rate = schedule(config, steps)
     rates = {"rest": 1.0, "prior": config.prior_rate}
     return optax.chain(

@@ -23,12 +23,7 @@ Shardings = dict[str, Any]
 def define_training(
     config: Config, vocab: int
 ) -> tuple[nnx.GraphDef, Callable[[], State], optax.GradientTransformation]:
-    """The structure of the decoder, a function that makes the initial state, and the optimiser; no array is made.
-
-    Args:
-        config: the run's.
-        vocab: entries of the vocabulary.
-    """
+    """The decoder's structure, a function that makes the initial state, and the optimiser; no array is made."""
 
     def build() -> transformer.Decoder:
         return transformer.build(config, vocab=vocab, rngs=nnx.Rngs(config.seed))
@@ -44,16 +39,7 @@ def define_training(
 
 
 def initial_state(config: Config, initialise: Callable[[], State], shardings: Shardings | None = None) -> State:
-    """The state before the first step; with `config.start` its model is that run's, its optimiser new.
-
-    Args:
-        config: the run's.
-        initialise: of `define_training`.
-        shardings: of the state; None: it is not cut.
-
-    Raises:
-        UserError: the run of `config.start` has no checkpoint that fits.
-    """
+    """The state before the first step; with `config.start` its model is that run's, its optimiser new."""
     state = jit_once(initialise, shardings)()
     if config.start:
         state["model"] = checkpoint.restore_parameters(bundled.find(config.start), state["model"])
@@ -61,28 +47,14 @@ def initial_state(config: Config, initialise: Callable[[], State], shardings: Sh
 
 
 def jit_once(function: Callable[[], State], shardings: Shardings | None = None) -> Callable[[], State]:
-    """Jit a function for a single call, straight into shards.
-
-    Args:
-        function: makes a state.
-        shardings: of the state; None: it is not cut.
-    """
+    """Jit a function for a single call, straight into shards."""
     # XLA for CPUs would optimise initialisers for ten times as long as one call takes.
     quick = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
     return jax.jit(function, compiler_options=quick, out_shardings=shardings)
 
 
 def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> Shardings:
-    """The sharding of every array of the state: parameters by `sharding.RULES`, and what the optimiser keeps of each like it.
-
-    Args:
-        state: the arrays, or what `jax.eval_shape` gives for them.
-        tx: the optimiser.
-        mesh: of `sharding.make_mesh`.
-
-    Raises:
-        UserError: see `sharding.parameter_shardings`.
-    """
+    """The sharding of every array of the state: parameters by `sharding.RULES`, and what the optimiser keeps of each like it."""
     params, frozen = [sharding.parameter_shardings(state["model"][name], mesh) for name in ("params", "frozen")]
     moments = optax.tree.map_params(
         tx,
@@ -95,12 +67,7 @@ def state_shardings(state: State, tx: optax.GradientTransformation, mesh: jax.sh
 
 
 def with_shardings(shapes: State, shardings: Shardings) -> State:
-    """Shapes, dtypes and shardings of the state.
-
-    Args:
-        shapes: what `jax.eval_shape` gives for the state.
-        shardings: of `state_shardings`.
-    """
+    """Shapes, dtypes and shardings of the state."""
     return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
 
 
@@ -109,14 +76,8 @@ def make_step(
 ) -> Callable[[State, dict[str, Any]], tuple[State, jax.Array]]:
     """The jitted optimiser step `(state, batch) -> (state, metrics)`; it donates the state.
 
-    Args:
-        config: the run's configuration.
-        graph: the decoder's structure, from `transformer.split`.
-        tx: the optimiser, from `optimizer.make`.
-        shardings: of the state, from `state_shardings`, for a call under `jax.set_mesh`; None: nothing is cut.
-
-    Returns:
-        The step; its metrics are [loss, gradient norm, ...], those of `metrics.metric_names`.
+    Metrics are [loss, gradient norm, ...], in the order of `metrics.metric_names`. With shardings (`state_shardings`) the step is
+    called under `jax.set_mesh`; without, nothing is cut.
     """
 
     def cut_like_parameters(gradient: Any) -> Any:
@@ -147,24 +108,22 @@ def make_gradient(
 ) -> Callable[[Any, Any, dict[str, Any]], tuple[tuple[jax.Array, ...], Any]]:
     """The function (params, frozen, batch) -> ((loss, ...), gradient) of the run's task.
 
-    Args:
-        config: the run's.
-        graph: the model's structure.
-        cut: holds a gradient to the shardings of the parameters.
+    `cut` constrains a gradient to the shardings of the parameters.
     """
-    make = contrastive.make_gradient if config.data.contrastive else _make_token_gradient
-    return make(config, graph, cut)
+    count = config.optimizer.accumulate
+    if config.data.contrastive:
+        return contrastive.make_gradient(graph, count, config.data.similarity_scale, cut)
+    return _make_token_gradient(graph, count, cut)
 
 
 def _make_token_gradient(
-    config: Config, graph: nnx.GraphDef, cut: Callable[[Any], Any]
+    graph: nnx.GraphDef, count: int, cut: Callable[[Any], Any]
 ) -> Callable[[Any, Any, dict[str, Any]], tuple[tuple[jax.Array, ...], Any]]:
     """The function (params, frozen, batch) -> ((loss,), gradient) of a step that predicts tokens.
 
-    The loss is sum_n w_n nll_n / sum_n w_n over the whole batch, also when `config.optimizer.accumulate` cuts
-    the batch into micro-batches whose gradients are added up.
+    The loss is sum_n w_n nll_n / sum_n w_n over the whole batch, also when it is cut into `count` micro-batches, whose gradients
+    are added up.
     """
-    count = config.optimizer.accumulate
 
     def loss(params: Any, frozen: Any, part: dict[str, Any], weight: jax.Array) -> jax.Array:
         decoder = nnx.merge(graph, params, frozen)

@@ -25,38 +25,18 @@ KEPT = ("results.jsonl", run_folder.METRICS)
 
 
 def write(folder: Path, config: Config, tokenizer: Tokenizer, tree: dict[str, Any], step: int) -> None:
-    """Write a model's arrays, configuration and tokenizer into a new folder, the arrays last: without them it is no run.
-
-    Args:
-        folder: a new or an empty one.
-        config: of the run.
-        tokenizer: the one that the configuration names.
-        tree: what `transformer.split` gives of the model.
-        step: of the training at which it stood.
-
-    Raises:
-        UserError: the folder is not empty, or safetensors is not installed.
-    """
+    """Write a model's arrays, configuration and tokenizer into a new folder; `tree` is `transformer.split` of the model."""
     library = import_extra("safetensors.numpy", "model.safetensors", "train")
     run_folder.make_empty(folder)
     run_folder.write_config(folder, config)
     save_tokenizer(tokenizer, folder)
     arrays = {_name(path): np.asarray(value) for path, value in jax.tree_util.tree_leaves_with_path(tree)}
     contents = library.save(arrays, metadata={"step": str(step), "crc32": str(_checksum(arrays))})
-    files.write_atomically(folder / run_folder.WEIGHTS, contents)
+    files.write_atomically(folder / run_folder.WEIGHTS, contents)  # last: without it the folder is no run
 
 
 def read(folder: Path, like: dict[str, Any], changes: str = "") -> dict[str, Any]:
-    """A model's arrays, of which each must be one that is wanted.
-
-    Args:
-        folder: with the file.
-        like: what `transformer.split` gives of a model of equal shapes, with shardings or without.
-        changes: what the user changed about the configuration, for messages.
-
-    Raises:
-        UserError: the file is not whole, has other arrays, or safetensors is not installed.
-    """
+    """A model's arrays, which must be those of `like`, and put where its shardings say."""
     library, path = import_extra("safetensors", "model.safetensors", "train"), folder / run_folder.WEIGHTS
     wanted = {_name(place): value for place, value in jax.tree_util.tree_leaves_with_path(like)}
     try:
@@ -81,12 +61,7 @@ def read(folder: Path, like: dict[str, Any], changes: str = "") -> dict[str, Any
 
 
 def copy_records(run: Path, folder: Path) -> None:
-    """Copy what was measured of a run to where its weights are.
-
-    Args:
-        run: its folder.
-        folder: that of the weights.
-    """
+    """Copy what was measured of a run to where its weights are."""
     for name in KEPT:
         with contextlib.suppress(FileNotFoundError):
             files.write_atomically(folder / name, regular.read(run / name, regular.RECORDS))
