@@ -65,18 +65,29 @@ def test_every_config_file_loads_and_says_how_to_run_it(name):
     assert f"--config=configs/{name}.py" in docstring and "Hardware:" in docstring and "Expected:" in docstring
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "width", "heads", "micro"),
-    [("tiny", 6, 512, 8, 64), ("small", 12, 768, 12, 32), ("medium", 24, 1024, 16, 16)],
-)
-def test_cables_sizes(name, layers, width, heads, micro):
-    made = config.load(CONFIGS / f"gpt2_{name}.py")
-    size = made.model
-    assert (size.family, size.layers, size.width, size.heads, size.hidden) == ("gpt2", layers, width, heads, 4 * width)
-    assert made.batch * made.context == 524_288 and made.steps == 19_000
-    assert made.batch // made.optimizer.accumulate == micro
-    assert (made.optimizer.name, made.optimizer.rate, made.optimizer.final) == ("adamw", 6e-4, 0.1)
-    assert made.optimizer.warmup == 750 and not made.data.document_mask
+SIZES = {  # layers, width, heads, hidden, rows of a micro-batch; the optimiser, its rate and its warm-up
+    "gpt2_tiny": (6, 512, 8, 2048, 64, "adamw", 6e-4, 750),
+    "gpt2_small": (12, 768, 12, 3072, 32, "adamw", 6e-4, 750),
+    "gpt2_medium": (24, 1024, 16, 4096, 16, "adamw", 6e-4, 750),
+    "lm_120m": (12, 768, 16, 1536, None, "radam", 1e-3, 0),
+    "lm_432m": (14, 1536, 24, 3072, None, "radam", 5e-4, 0),
+    "lm_1b": (15, 2048, 32, 8192, None, "radam", 3e-4, 0),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_papers_sizes(name):
+    made = config.load(CONFIGS / f"{name}.py")
+    model, optimizer, cable = made.model, made.optimizer, name.startswith("gpt2")
+    micro = made.batch // optimizer.accumulate if cable else None
+    sizes = model.layers, model.width, model.heads, model.hidden, micro
+    assert (*sizes, optimizer.name, optimizer.rate, optimizer.warmup) == SIZES[name]
+    assert (made.batch * made.context, made.steps) == ((524_288, 19_000) if cable else (589_824, 19_251))
+    assert optimizer.final == 0.1
+    if cable:
+        assert model.family == "gpt2" and not made.data.document_mask
+    else:
+        assert (optimizer.b1, optimizer.b2, optimizer.decay, optimizer.clip) == (0.9, 0.95, 0.1, 1)
 
 
 def test_the_extended_context_takes_as_many_tokens_a_step():
@@ -93,41 +104,16 @@ def test_masked_tokens_need_an_encoder():
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "width", "heads", "hidden", "rate"),
-    [
-        ("lm_120m", 12, 768, 16, 1536, 1e-3),
-        ("lm_432m", 14, 1536, 24, 3072, 5e-4),
-        ("lm_1b", 15, 2048, 32, 8192, 3e-4),
-    ],
-)
-def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
-    made = config.load(CONFIGS / f"{name}.py")
-    size = made.model
-    assert (size.layers, size.width, size.heads, size.hidden) == (layers, width, heads, hidden)
-    assert made.batch * made.context == 589_824 and made.steps == 19_251
-    assert (made.optimizer.name, made.optimizer.rate, made.optimizer.warmup) == ("radam", rate, 0)
-    assert (made.optimizer.b1, made.optimizer.b2, made.optimizer.decay, made.optimizer.clip) == (
-        0.9,
-        0.95,
-        0.1,
-        1,
-    )
-
-
-@pytest.mark.parametrize(
     ("argument", "says"),
     [
-        ("--config.modle.heads=3", "unknown config key config.modle; did you mean 'model'?"),
         ("--config.model.headz=3", "unknown config key config.model.headz; did you mean 'heads'?"),
         ("--config.layers=4", "unknown config key config.layers; did you mean config.model.layers?"),
-        ("--config.rate=1e-3", "did you mean config.optimizer.rate?"),
         ("--config.opt.rate=1e-3", "keys of optimizer: "),
         ("--config.model=3", "config.model is a group; name one of its keys: causal, dtype"),
         ("--config.steps.x=3", "write config.steps=value"),
         ("--config.steps", "not of the form --config.name=value"),
         ("--config.steps=many", "config.steps='many' must be of type int, not str"),
         ("--config.steps=1.5", "must be of type int, not float"),
-        ("--config.steps=True", "must be of type int, not bool"),
         ("--config.shared_encoding=1", "must be True or False, not int"),
         ("--config.logger=wandbb", "wandb"),
         ("--config.optimizer.rate=1e999", "must be finite"),
@@ -137,19 +123,12 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
         ("--config.model.kv_heads=3", "config.model.kv_heads=3 must be 0 or a divisor of the heads, 4"),
         ("--config.context=-1", "config.context=-1 must be 1 or more"),
         ("--config.context=10000000000", "config.context=10000000000 must be 2147483647 or less"),
-        ("--config.optimizer.warmup=10000000000", "must be 2147483647 or less"),
         ("--config.model.heads=1000000000000", "config.model.heads=1000000000000 must be 65536 or less"),
         ("--config.data.holdout=1", "config.data.holdout=1.0 must be at least 0 and below 1"),
-        ("--config.data.task=passkeys", "did you mean 'passkey'?"),
         ("--config.data.tokenizer=chars", "did you mean 'char'?"),
-        ("--config.data.packing=first-fit", "did you mean 'first_fit'?"),
         ("--config.data.mask_fraction=0", "config.data.mask_fraction=0.0 must be above 0"),
-        ("--config.data.shuffle=0", "config.data.shuffle=0 must be 1 or more"),
         ("--config.data.mixture.keys.task=passkey", "config.data.mixture.keys={'task': 'passkey'} must be a group"),
-        ("--config.data.mixture.keys=0.5", "config.data.mixture.keys=0.5 must be a group"),
         ("--config.data.mixture.keys.weight=0", "config.data.mixture.keys.weight=0.0 must be positive"),
-        ("--config.data.mixture.keys.weight=many", "config.data.mixture.keys.weight='many' must be a finite number"),
-        ("--config.optimizer.rate=nan", "config.optimizer.rate='nan' must be a finite number, not str"),
         (
             "--config.data.mixture.keys={'weight': 1, 'taks': 'x'}",
             "unknown config key config.data.mixture.keys.taks; did you mean 'task'?",
@@ -161,18 +140,14 @@ def test_the_papers_sizes(name, layers, width, heads, hidden, rate):
             "has the tasks packed, triplets",
         ),
         ("--config.data.mixture.keys={'weight': 1, 'holdout': 2}", "(in config.data.mixture.keys)"),
-        ("--config.optimizer.name=adamw2", "did you mean 'adamw'?"),
         (
             "--config.optimizer.accumulate=5",
             "config.batch=32 must be a multiple of config.optimizer.accumulate=5",
         ),
-        ("--config.ssmax=yes", "config.ssmax='yes' is unknown"),
         (
             "--config.encoding=./cauchy.py:CauchyPrior",
             "config.encoding='./cauchy.py:CauchyPrior' must be a name, or pack",
         ),
-        ("--config.encoding=.cauchy:X", "package.module:Class"),
-        ("--config.encoding=:X", "package.module:Class"),
         ("--config.encoding=x:", "package.module:Class"),
         (
             "--config.encoding=no_such_module:X",
@@ -187,30 +162,6 @@ def test_bad_overrides_are_one_clear_line(argument, says):
 
 
 DEEP = "[" * 10_000 + "]" * 10_000
-ODD = {
-    "a dict that is none": "{[]: 1}",
-    "nested lists": DEEP,
-    "nested signs": "-" * 10_000 + "1",
-    "a nested sum": "1" + "+1" * 10_000,
-    "a long number": "9" * 5_000,
-    "a long number in hexadecimal": "0x" + "f" * 5_000,
-    "NUL": "a\0b",
-    "half of a surrogate pair": "a\ud800b",
-    "lines": "a\nb",
-    "empty": "",
-}
-
-
-@pytest.mark.parametrize(
-    "key", ["data", "data.source", "data.mixture", "data.mixture.a", "steps", "encoding", "model.x"]
-)
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
-def test_odd_text_in_an_override_is_one_line(key, text):
-    try:
-        config.override(Config(), config.from_arguments([f"--config.{key}={text}"]))
-        config.override(Config(), config.from_arguments([f"--config.encoding_options.{text}=1"]))
-    except UserError as error:
-        assert str(error).isprintable() and len(str(error)) < 1500
 
 
 @pytest.mark.parametrize(
@@ -237,19 +188,13 @@ def test_odd_text_in_a_file_is_one_line(text):
     assert str(error.value).isprintable() and len(str(error.value)) < 1500
 
 
-@pytest.mark.parametrize("key", [1, None, True, 0.5, (1, "a")], ids=repr)
-@pytest.mark.parametrize("tree", [{}, {"optimizer": {}}, {"encoding_options": {}}, {"data": {"mixture": {}}}], ids=repr)
-def test_a_key_that_is_no_text_is_one_line(tree, key, tmp_path):
-    group = tree = copy.deepcopy(tree)
-    while group:
-        group = next(iter(group.values()))
-    group[key] = 2
+@pytest.mark.parametrize("tree", [{1: 2}, {"optimizer": {None: 2}}, {"data": {"mixture": {0.5: 2}}}], ids=repr)
+def test_a_key_that_is_no_text_is_one_line(tree, tmp_path):
     path = written(tmp_path / "mine.py", tree)
-    override = lambda: config.override(Config(), tree if key in tree else {"data.mixture": {key: 2}})
-    for make in (lambda: config.load(path), lambda: config.from_dict(tree), override):
+    for make in (lambda: config.load(path), lambda: config.from_dict(tree)):
         with pytest.raises(UserError) as error:
             make()
-        assert str(error.value).isprintable() and repr(key) in str(error.value)
+        assert str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("group", [{"rate": 1.0, 1: 2}, {None: 1, 2: 3}], ids=repr)
@@ -469,8 +414,17 @@ def test_hash_is_fixed_and_tells_apart():
         Config(optimizer=OptimizerConfig(rate=1.0))
     )
     assert len({config.digest(Config(seed=seed)) for seed in range(5)}) == 5
-    younger = [Config(optimizer=OptimizerConfig(schedule="linear")), Config(data=DataConfig(similarity_scale=10))]
-    assert len({config.digest(made) for made in (Config(), *younger)}) == 3
+    younger = {
+        "optimizer.schedule": "linear",
+        "data.similarity_scale": 10.0,
+        "log_temperature": 0.1,
+        "model.qk_norm": True,
+        "model.gate": True,
+        "model.sinks": True,
+        "model.soft_cap": 50.0,
+    }
+    digests = {config.digest(config.override(Config(), {name: value})) for name, value in younger.items()}
+    assert len(digests | {config.digest(Config())}) == 8
 
 
 def test_options_are_a_copy():

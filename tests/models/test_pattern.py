@@ -174,10 +174,8 @@ def test_places_that_differ_in_numbers_have_the_tree_of_one_encoding():
     assert [stack.attention.ssmax is None for stack in stacks] == [False, True]
 
 
-def test_a_pattern_of_equal_places_is_a_single_encoding(tokens):
-    one, several = build("bam"), build("bam/bam/bam")
-    assert nnx.split(one)[0] == nnx.split(several)[0]
-    np.testing.assert_array_equal(one(tokens)[0], several(tokens)[0])
+def test_a_pattern_of_equal_places_is_a_single_encoding():
+    assert nnx.split(build("bam"))[0] == nnx.split(build("bam/bam/bam"))[0]
 
 
 @pytest.mark.parametrize(
@@ -276,16 +274,6 @@ def test_options_of_a_config_are_those_of_every_place_that_states_none():
         {"base": 100, "window": 8},
     ]
     assert {place["ssmax"] for place in made.layer_pattern()} == {"on"}
-
-
-def test_young_fields_at_their_defaults_leave_a_digest_as_it_was():
-    names = ("log_temperature", "model.qk_norm", "model.gate", "model.sinks", "model.soft_cap")
-    values = dict(zip(names, (0.1, True, True, True, 50.0), strict=True))
-    digests = {configs.digest(configs.override(Config(), {name: value})) for name, value in values.items()}
-    assert len(digests | {configs.digest(Config())}) == 6
-    assert configs.digest(Config()) == configs.digest(
-        configs.override(Config(), {name: type(v)(0) for name, v in values.items()})
-    )
 
 
 def test_the_examples_of_the_page_run():

@@ -14,7 +14,7 @@ from scipy import special
 from bam_jax import config as configs
 from bam_jax.attention import EMPTY, Mask, document_count
 from bam_jax.config import Config, ModelConfig
-from bam_jax.encodings import ENCODINGS, Frozen, SSMax
+from bam_jax.encodings import ENCODINGS, Frozen
 from bam_jax.models import counts
 from bam_jax.models import transformer as models
 from bam_jax.system.errors import UserError
@@ -79,6 +79,14 @@ def size(state):
     return sum(math.prod(x.shape) for x in jax.tree.leaves(state))
 
 
+@pytest.mark.parametrize(("name", "size"), [("tiny", 44_670_976), ("small", 123_689_472), ("medium", 353_822_720)])
+def test_parameters_of_gpt2(name, size):
+    """Without the encoding's. The paper prints 44M, 124M and 334M."""
+    config = configs.load(CONFIGS / f"gpt2_{name}.py", {"encoding": "nope"})
+    model = nnx.eval_shape(lambda: models.build(config, vocab=50_304, rngs=nnx.Rngs(0)))
+    assert counts.parameter_count(model) == size
+
+
 @pytest.mark.parametrize(
     ("name", "transformer", "embedding", "prior", "scales"),
     [
@@ -99,43 +107,6 @@ def test_parameters_of_the_papers_models(name, transformer, embedding, prior, sc
     assert counts.parameter_count(model) - embedding - prior - scales == transformer
 
 
-@pytest.mark.parametrize(("name", "size"), [("tiny", 44_670_976), ("small", 123_689_472), ("medium", 353_822_720)])
-def test_parameters_of_gpt2(name, size):
-    """Without the encoding's. The paper prints 44M, 124M and 334M."""
-    config = configs.load(CONFIGS / f"gpt2_{name}.py", {"encoding": "nope"})
-    model = nnx.eval_shape(lambda: models.build(config, vocab=50_304, rngs=nnx.Rngs(0)))
-    assert counts.parameter_count(model) == size
-
-
-def test_gpt2_is_its_formula(tokens):
-    """Pre-norm blocks, biases, GELU and a tied head, in NumPy, from the parameters by name."""
-    model = build("nope", family="gpt2", scan=True)
-    _, state = nnx.split(model)
-    tree = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(state))
-    linear = lambda p, x: x @ p["kernel"] + p["bias"]
-
-    def norm(p, x):
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
-
-    gelu = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    table = tree["embed"]["embedding"]
-    x = table[np.asarray(tokens)]
-    heads = lambda y: y.reshape(*y.shape[:2], TINY.heads, -1).swapaxes(1, 2)
-    for n in range(TINY.layers):
-        p = jax.tree.map(lambda y, n=n: y[n], tree["layers"])
-        a = p["attention"]
-        y = norm(p["attention_norm"], x)
-        q, k, v = (heads(linear(a[name], y)) for name in ("query", "key", "value"))
-        logits = np.where(np.tri(T, dtype=bool), q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1]), -np.inf)
-        weights = np.exp(logits - logits.max(-1, keepdims=True))
-        attended = (weights / weights.sum(-1, keepdims=True)) @ v
-        x = x + linear(a["out"], attended.swapaxes(1, 2).reshape(x.shape))
-        x = x + linear(p["mlp"]["down"], gelu(linear(p["mlp"]["up"], norm(p["mlp_norm"], x))))
-    expected = norm(tree["norm"], x) @ table.T
-    np.testing.assert_allclose(model(tokens)[0], expected, atol=2e-4 * np.abs(expected).max())
-
-
 def test_parameters_of_bert_base():
     """As many as bert-base-uncased has with its head, less the two rows of token types, which are one segment's here."""
     config = configs.load(CONFIGS / "bert_base.py", {"encoding": "learned", "model.vocab": 30_522})
@@ -149,34 +120,57 @@ def test_parameters_of_bert_base():
     assert multiplied == counts.parameter_count(model), "the embedding is the head as well"
 
 
-@pytest.mark.parametrize("scan", [True, False])
-def test_bert_is_its_formula(scan, tokens):
-    """Norms behind the sums and the embeddings, an exact GELU, a head that transforms, in NumPy, by the parameters' names."""
-    model = build("learned", family="bert", causal=False, scan=scan, remat=scan)
+@pytest.mark.parametrize(("family", "scan"), [("gpt2", True), ("bert", True), ("bert", False)])
+def test_a_family_is_its_formula(family, scan, tokens):
+    """GPT-2 and BERT in NumPy, from the parameters by name: biases, GELU and a tied head, which BERT's transforms.
+
+    GPT-2 has norms before its layers' parts and a tanh in its GELU. BERT has norms behind its sums and its embeddings.
+    """
+    bert = family == "bert"
+    encoding = "learned" if bert else "nope"
+    model = build(encoding, family=family, causal=not bert, scan=scan, remat=scan and bert)
     _, state = nnx.split(model)
     tree = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(state))
     linear = lambda p, x: x @ p["kernel"] + p["bias"]
-    gelu = lambda x: x * (1 + special.erf(x / np.sqrt(2))) / 2
+    heads = lambda y: y.reshape(*y.shape[:2], TINY.heads, -1).swapaxes(1, 2)
 
     def norm(p, x):
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * p["scale"] + p["bias"]
+        variance = (centred**2).mean(-1, keepdims=True)
+        return centred / np.sqrt(variance + (1e-12 if bert else 1e-5)) * p["scale"] + p["bias"]
 
+    def gelu(x):
+        if bert:
+            return x * (1 + special.erf(x / np.sqrt(2))) / 2
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    def attend(p, x):
+        q, k, v = (heads(linear(p[name], x)) for name in ("query", "key", "value"))
+        logits = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1])
+        weights = np.exp(logits) * (1 if bert else np.tri(T))
+        attended = (weights / weights.sum(-1, keepdims=True)) @ v
+        return linear(p["out"], attended.swapaxes(1, 2).reshape(x.shape))
+
+    mlp = lambda p, x: linear(p["down"], gelu(linear(p["up"], x)))
     table = tree["embed"]["embedding"]
-    x = norm(tree["norm"], table[np.asarray(tokens)] + tree["position"]["embedding"][:T])
-    heads = lambda y: y.reshape(*y.shape[:2], TINY.heads, -1).swapaxes(1, 2)
+    x = table[np.asarray(tokens)]
+    if bert:
+        x = norm(tree["norm"], x + tree["position"]["embedding"][:T])
     for n in range(TINY.layers):
         p = jax.tree.map(lambda y, n=n: y[n], tree["layers"])
-        q, k, v = (heads(linear(p["attention"][name], x)) for name in ("query", "key", "value"))
-        logits = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[-1])
-        weights = np.exp(logits - logits.max(-1, keepdims=True))
-        attended = ((weights / weights.sum(-1, keepdims=True)) @ v).swapaxes(1, 2).reshape(x.shape)
-        x = norm(p["attention_norm"], x + linear(p["attention"]["out"], attended))
-        x = norm(p["mlp_norm"], x + linear(p["mlp"]["down"], gelu(linear(p["mlp"]["up"], x))))
+        if bert:
+            x = norm(p["attention_norm"], x + attend(p["attention"], x))
+            x = norm(p["mlp_norm"], x + mlp(p["mlp"], x))
+        else:
+            x = x + attend(p["attention"], norm(p["attention_norm"], x))
+            x = x + mlp(p["mlp"], norm(p["mlp_norm"], x))
     hidden, _ = model.hidden(tokens)
-    np.testing.assert_allclose(hidden, x, atol=2e-4 * np.abs(x).max())
-    head = tree["head"]
-    expected = norm(head["norm"], gelu(linear(head["dense"], x))) @ table.T + head["bias"]
+    if bert:
+        np.testing.assert_allclose(hidden, x, atol=2e-4 * np.abs(x).max())
+        head = tree["head"]
+        expected = norm(head["norm"], gelu(linear(head["dense"], x))) @ table.T + head["bias"]
+    else:
+        expected = norm(tree["norm"], x) @ table.T
     np.testing.assert_allclose(model(tokens)[0], expected, atol=2e-4 * np.abs(expected).max())
     chosen = np.take_along_axis(expected, np.asarray(tokens)[..., None], -1)[..., 0]
     loss = (np.log(np.exp(expected).sum(-1)) - chosen).sum()
@@ -378,17 +372,6 @@ def test_windows_of_rope_bound_what_one_layer_sees(tokens):
     np.testing.assert_array_equal(moved, (np.arange(T) >= 4) & (np.arange(T) < 7))
 
 
-def test_alibi_init_of_bam_is_alibi(tokens):
-    bam, alibi = (
-        models.build(
-            Config(encoding=name, encoding_options=options, context=T, model=TINY), vocab=VOCAB, rngs=nnx.Rngs(0)
-        )
-        for name, options in (("bam", {"init": "alibi"}), ("alibi", {}))
-    )
-    nnx.update(alibi, nnx.state(bam, lambda path, x: "encoding" not in path))
-    np.testing.assert_allclose(bam(tokens)[0], alibi(tokens)[0], atol=1e-5)
-
-
 def test_a_row_longer_than_a_learned_table_is_an_error(tokens):
     model = build("learned", context=6)
     with pytest.raises(UserError, match=rf"{T} tokens are more than the learned position table holds \(6\)"):
@@ -410,28 +393,6 @@ def test_logits_are_float32_and_the_products_narrow(tokens):
     assert logits.dtype == jnp.float32
     assert model.layers.attention.encoding.shape.dtype == model.head.kernel.dtype == jnp.float32
     np.testing.assert_allclose(logits, build("bam", "on")(tokens)[0], atol=0.15 * float(jnp.abs(logits).max()))
-
-
-def test_logits_are_the_head_of_the_hidden_rows(tokens):
-    model = build()
-    hidden, _ = model.hidden(tokens)
-    np.testing.assert_allclose(model(tokens)[0], hidden @ model.head.kernel[...], atol=1e-5)
-
-
-def test_names_of_the_parameters():
-    state = nnx.to_flat_state(nnx.state(build("bam", "on"), nnx.Variable))
-    assert {"/".join(path) for path, _ in state} == {
-        "embed/embedding",
-        "norm/scale",
-        "head/kernel",
-        *(f"layers/attention/{name}/kernel" for name in ("query", "key", "value", "out")),
-        *(f"layers/attention/encoding/{name}" for name in ("shape", "log_scale", "loc")),
-        "layers/attention/ssmax/scale",
-        *(f"layers/mlp/{name}/kernel" for name in ("gate", "up", "down")),
-        "layers/attention_norm/scale",
-        "layers/mlp_norm/scale",
-    }
-    assert all(x.shape[0] == TINY.layers for path, x in state if path[0] == "layers")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
@@ -468,14 +429,6 @@ def test_effective_keys_scale_the_scores_and_not_the_prior(tokens):
     keys = blocks[1].ssmax(info.visible, scoring.bias)[0]
     assert effective.temperature is None
     np.testing.assert_allclose(scaled[0], plain[0] * keys.T[..., None], rtol=1e-4, atol=1e-5)
-
-
-def test_ssmax_is_there_when_asked_for():
-    assert build("bam").layers.attention.ssmax is None
-    made = build("bam", "on").layers.attention
-    assert isinstance(made.ssmax, SSMax)
-    assert made.ssmax_prior == "inside"
-    assert build("rope", "on").layers.attention.ssmax_prior == "outside"
 
 
 @pytest.mark.parametrize(

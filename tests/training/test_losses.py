@@ -105,8 +105,3 @@ def test_no_product_of_a_bfloat16_head_is_of_wider_operands(rows, recompute):
         line.partition(" : (")[2].partition(") ->")[0] for line in lowered.splitlines() if "dot_general" in line
     ]
     assert len(operands) >= 3 and all(x.count("bf16>") == 2 for x in operands), operands
-
-
-def test_chunk_rows():
-    assert losses.chunk_rows(32_768) * 32_768 * 4 == 128 * 2**20
-    assert losses.chunk_rows(2**30) == 1
