@@ -54,7 +54,7 @@ class Backend:
     Args:
         forward: (q, k, v, scoring, tiling) -> (out [B, T, H, D], lse [B, H, T]); out is in q's dtype or, where `backward` needs
             what rounding loses, in the logits'; lse is the logarithm of the row's normaliser, and `HIDDEN` where the row sees
-            nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.sealed`.
+            nothing (its output is 0); both are NaN where `attention` says so, for which there is `scoring.mask_nonfinite`.
         backward: (residuals, d_out, tiling) -> gradients, from `Residuals` and the cotangent of its `out` to `Gradients`.
         refuses: (q, k, v, scoring) -> the reason why this backend cannot do it, or None.
         rowwise: whether it has whole rows of logits at hand, as `Scoring.rowwise` needs them; then its masks have sinks, and

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, logits_table, sealed
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, logits_table, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 
 
@@ -15,7 +15,7 @@ def forward(
     """Attention and its log-normaliser by the definition, in O(T S) memory; see `attention`."""
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     groups = q.shape[2] // k.shape[2]
-    k, v = sealed(k, v)
+    k, v = mask_nonfinite(k, v)
     keys, values = (jnp.repeat(x, groups, axis=2) for x in (k, v))
     product = jnp.einsum("bthd,bshd->bhts", q, keys, preferred_element_type=dtype)
     logits, seen = logits_table(q, product, scoring)

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from bam_jax.attention.logits import skipping
 from bam_jax.attention.logits.merge import merge
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, sealed
+from bam_jax.attention.logits.scoring import HIDDEN, Differentiable, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.attention.op import Backend
@@ -153,7 +153,9 @@ def _forward(
         other, other_lse = jax.lax.cond(needed, attend, nothing, *block)
         return (block, merge(jnp.stack([out, other]), jnp.stack([lse, other_lse]), axis=0)), None
 
-    k, v = sealed(k, v)  # `_needed` looks at keys alone: one that is NaN stands for its value, and is never left out
+    k, v = mask_nonfinite(
+        k, v
+    )  # `_needed` looks at keys alone: one that is NaN stands for its value, and is never left out
     first = (k, v, scoring.keys), attend(k, v, scoring.keys)
     (_, (out, lse)), _ = jax.lax.scan(step, first, length=jax.lax.axis_size(axis) - 1)
     return out.swapaxes(1, 2), lse

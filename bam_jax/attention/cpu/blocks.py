@@ -17,7 +17,7 @@ from bam_jax.attention.cpu import repeated
 from bam_jax.attention.cpu.repeated import Counted
 from bam_jax.attention.logits import skipping, toeplitz
 from bam_jax.attention.logits.mask import visible
-from bam_jax.attention.logits.scoring import HIDDEN, Content, Scoring, bias_table, compared_coordinates, sealed
+from bam_jax.attention.logits.scoring import HIDDEN, Content, Scoring, bias_table, compared_coordinates, mask_nonfinite
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.logits.tokens import Tokens
 from bam_jax.biases.base import Bias, Coordinate
@@ -41,7 +41,7 @@ class QueryBlock:
 
 @dataclasses.dataclass(frozen=True)
 class KeyBlock:
-    """One block of keys and their values, sealed, each as its product reads it, so that no loop transposes tiles.
+    """One block of keys and their values, mask_nonfinite, each as its product reads it, so that no loop transposes tiles.
 
     Args:
         k: [B, K, D, s]; of one head in a cache [B, s, 1, D], as it lies there.
@@ -64,7 +64,7 @@ class Blocks:
     scoring: Scoring
     walk: Runs  # [query blocks], the key blocks that some head needs
     of_heads: Runs  # [key heads, query blocks], those that each needs with its query heads
-    straight: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
+    contiguous: tuple[Array, Array] | None  # [query blocks] and [key blocks], where positions follow one another
     counted: Counted | None  # the keys that are counted by kind
     block_q: int
     block_k: int
@@ -96,8 +96,8 @@ class Blocks:
         else:
             runs, _ = skipping.runs(*walk, v)
         of_heads = Runs(*(x.reshape(k.shape[2], -1, x.shape[1]) for x in runs)).union(1)
-        # Those of a cache are sealed as they are read.
-        k, v = (pad_rows(x, block_k) for x in ((k, v) if decode else sealed(k, v)))
+        # Those of a cache are mask_nonfinite as they are read.
+        k, v = (pad_rows(x, block_k) for x in ((k, v) if decode else mask_nonfinite(k, v)))
         return cls(
             pad_rows(q, block_q),
             k,
@@ -105,7 +105,7 @@ class Blocks:
             whole,
             of_heads.union(0),
             of_heads,
-            None if decode else toeplitz.straight(scoring, whole, block_q, block_k),
+            None if decode else toeplitz.contiguous(scoring, whole, block_q, block_k),
             counted,
             block_q,
             block_k,
@@ -184,7 +184,7 @@ class Blocks:
         # Of one type also where loops count in int64, as they do in 64-bit mode.
         start = [jnp.asarray(n, jnp.int32) for n in (0, m * self.block_k, self.head, 0)]
         k, v = (jax.lax.dynamic_slice(x, start, shape) for x in (self.k, self.v))
-        # As `sealed`, by a product, which is much faster on a CPU than a reduction: 0 times what is not finite is NaN.
+        # As `mask_nonfinite`, by a product, which is much faster on a CPU than a reduction: 0 times what is not finite is NaN.
         finite = (jnp.einsum("bskd,d->bsk", v * 0, jnp.ones(v.shape[-1:], v.dtype)) == 0)[..., None]
         return KeyBlock(jnp.where(finite, k, jnp.nan), jnp.where(finite, v, 0), self._key_tokens(m))
 
@@ -239,9 +239,9 @@ class Blocks:
 
     def _if_straight(self, at: tuple[Array, Array], by_offset: Callable, by_pair: Callable, *operands: Any) -> Any:
         """`by_offset` of the operands where positions follow one another in both blocks of the tile, else `by_pair`."""
-        if self.straight is None:
+        if self.contiguous is None:
             return by_pair(*operands)
-        of_queries, of_keys = self.straight
+        of_queries, of_keys = self.contiguous
         return jax.lax.cond(of_queries[at[0]] & of_keys[at[1]], by_offset, by_pair, *operands)
 
     def _bias_of_pairs(self, bias: Bias, i: Coordinate, j: Coordinate) -> Array:

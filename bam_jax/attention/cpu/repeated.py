@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention.logits import skipping
-from bam_jax.attention.logits.scoring import Scoring, sealed
+from bam_jax.attention.logits.scoring import Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Runs
 from bam_jax.attention.logits.tokens import EMPTY
 
@@ -62,7 +62,7 @@ def counted(
 
     sum_j exp(t_i (q_i . k_j + b)) v_j = sum_c n_c exp(t_i (q_i . k_c + b)) v_c   over the keys j whose bias is b
     """
-    level_tiles = skipping.level(q, k, scoring, needed, skip, block_q, block_k)
+    level_tiles = skipping.constant_bias(q, k, scoring, needed, skip, block_q, block_k)
     if level_tiles is None:
         return None, needed
     flat, level = level_tiles
@@ -84,4 +84,4 @@ def counted(
     # The last key of each kind stands for all; a kind without keys takes the first slot, with a count of 0.
     last = jnp.zeros((kind.shape[0], kinds.count), jnp.int32).at[rows, kind].max(jnp.where(filled, slots, 0))
     take = lambda x: jnp.take_along_axis(x, last[:, :, None, None], axis=1)
-    return Counted(*sealed(take(k), take(v)), count, level), needed & ~flat
+    return Counted(*mask_nonfinite(take(k), take(v)), count, level), needed & ~flat

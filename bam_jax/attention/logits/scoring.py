@@ -149,7 +149,9 @@ def logits_table(
     return jnp.where(seen, logits, HIDDEN), seen
 
 
-def sealed(k: Float[Array, "... D"], v: Float[Array, "... D"]) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:
+def mask_nonfinite(
+    k: Float[Array, "... D"], v: Float[Array, "... D"]
+) -> tuple[Float[Array, "... D"], Float[Array, "... D"]]:
     """Keys that are NaN where their value is not finite, and values that are 0 there.
 
     A weight of 0 does not hide a value that is NaN, since 0 times NaN is NaN. The mask does hide the logit of a key that is

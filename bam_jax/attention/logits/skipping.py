@@ -223,7 +223,7 @@ def _heat(queries: Extents) -> Array:
     return jnp.maximum(jnp.abs(queries.coldest), jnp.abs(queries.hottest))[:, :, None]
 
 
-def level(
+def constant_bias(
     q: Float[Array, "B T H D"],
     k: Float[Array, "B S K D"],
     scoring: Scoring,

@@ -14,7 +14,7 @@ from bam_jax.attention.logits.tokens import EMPTY
 from bam_jax.biases import Bias, Relative, Uniform
 
 
-def straight(
+def contiguous(
     scoring: Scoring, padded: Scoring, block_q: int, block_k: int
 ) -> tuple[Bool[Array, " N"], Bool[Array, " M"]] | None:
     """The blocks of queries and of keys in which positions ascend by one; None: no bias of offsets alone."""

@@ -1,8 +1,8 @@
 """The backend for Hopper GPUs: flash attention in Mosaic GPU, with the bias computed and differentiated tile by tile.
 
 A block of threads holds 128 queries (forward, and the gradients of the query side) or keys (the gradients of the key side), 64
-in each of its two computing warpgroups, and a third warpgroup brings the blocks of the other side through shared memory. What
-is held lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
+in each of its two computing warpgroups, and a third warpgroup brings the blocks of the streamed side through shared memory. What
+is stationary lies along the rows of a tile, so that every sum over the other side runs along a row, inside four threads. Operands
 keep their layout [B, T, H, D]. Positions are inputs, so that packed, cached and rotated tokens need no kernel of their own.
 
 It is compiled for an H100 and interpreted on a CPU by its tests. On an H100 and an H200 it has parity with every bias and mask,
@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring, logits_table, sealed
+from bam_jax.attention.logits.scoring import FLOOR, HIDDEN, Scoring, logits_table, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import constant_vector, product, row_sum, spread, zeros
 from bam_jax.attention.pallas.gpu_formula import LOWERED, cotangents, lowered
@@ -37,7 +37,7 @@ _MISCOMPILING = range(12080, 12091)
 """The versions of CUDA whose assembler miscompiles causal masks, as the attention in jax's own examples says. 12.9.1, which does
 not, calls itself 12090 as 12.9.0 does."""
 
-# The other side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
+# The streamed side's tokens in a tile: backward passes hold logits, weights and their gradients in registers at once.
 _FORWARD_WIDTH, _BACKWARD_WIDTH = 128, 64
 
 
@@ -83,7 +83,7 @@ def forward(
 
 def _one_query(q: Array, k: Array, v: Array, scoring: Scoring) -> tuple[Array, Array]:
     """`forward` of one query by XLA: memory bounds it, and a kernel's choice of blocks takes longer than to read them all."""
-    k, v = sealed(k, v)
+    k, v = mask_nonfinite(k, v)
     # One query head of each key head at a time: XLA reads keys and values as they lie for a product with a vector, several of
     # them at once, and would copy them for a product with a matrix.
     by_key_head = q.reshape(q.shape[0], k.shape[2], -1, q.shape[3])
@@ -138,7 +138,7 @@ def _forward_start(width: int) -> tuple:
 
 
 def _forward_step(loaded: LoadedTile, state: tuple) -> tuple:
-    (q,), (k, v) = loaded.held, loaded.other
+    (q,), (k, v) = loaded.stationary, loaded.streamed
     top, total, sums = state
     scores = loaded.content.scores(product(q, k))
     logits, _ = lowered(tile.logits, scores, loaded.bias, loaded.along_rows, loaded.along_columns)
@@ -174,7 +174,7 @@ def _gradient_finish(last: tuple[Callable, ...], state: tuple) -> tuple:
 
 def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     """Add a tile to dq and the sums over keys: d_logit = weight * (d_out . v - delta)."""
-    (q, d_out), (k, v) = loaded.held, loaded.other
+    (q, d_out), (k, v) = loaded.stationary, loaded.streamed
     queries, lse, delta = loaded.along_rows
     (dq,), d_query = state
     scores = loaded.content.scores(product(q, k))
@@ -195,7 +195,7 @@ def _query_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
 
 def _key_step(wanted: list[bool], loaded: LoadedTile, state: tuple) -> tuple:
     """Add a tile to dk, dv and the sums over queries; the tile is the transpose of that in `_query_step`."""
-    (k, v), (q, d_out) = loaded.held, loaded.other
+    (k, v), (q, d_out) = loaded.stationary, loaded.streamed
     queries, lse, delta = loaded.along_columns
     (dk, dv), d_key = state
     scores = loaded.content.scores(product(k, q))

@@ -1,7 +1,7 @@
 """The pipeline that GPU kernels run in: two warpgroups compute on tiles, a third brings blocks through shared memory.
 
-The held side lies along the rows of the tiles, 64 in each computing warpgroup, so that every sum over the other side runs
-along a row, inside four threads. The other side passes by in blocks that both computing warpgroups read.
+The stationary side lies along the rows of the tiles, 64 in each computing warpgroup. Every sum over the streamed side then runs
+along a row, inside four threads. The streamed side passes by in blocks that both computing warpgroups read.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array
 
 from bam_jax.attention.logits import measured_tiles, skipping, tile
-from bam_jax.attention.logits.scoring import Content, Scoring, sealed
+from bam_jax.attention.logits.scoring import Content, Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Runs, Tiling
 from bam_jax.attention.pallas.gpu_arithmetic import (
     ALONG_COLUMNS,
@@ -52,7 +52,7 @@ class Kernel:
         start: (head width) -> state, before the first tile.
         step: (tile, state) -> state.
         finish: state -> (matrices [64, D], vectors [64]) to store.
-        width: the other side's tokens in a tile.
+        width: the streamed side's tokens in a tile.
     """
 
     name: str
@@ -67,16 +67,16 @@ class LoadedTile:
     """One tile as a warpgroup sees it: matrices in shared memory, and vectors of its tokens in registers.
 
     Args:
-        held: references to matrices of the side that lies along the rows, [64, D].
-        other: references to matrices of the side that lies along the columns, [n, D].
+        stationary: references to matrices of the side that lies along the rows, [64, D].
+        streamed: references to matrices of the side that lies along the columns, [n, D].
         along_rows, along_columns: trees of vectors of either side, spread over the tile, [64, n].
         bias: of this head, its parameters spread, too.
         content: what products of queries and keys become.
         add_product: (total, a, b) -> total + a b, with a in registers and b in shared memory.
     """
 
-    held: tuple
-    other: tuple
+    stationary: tuple
+    streamed: tuple
     along_rows: Any
     along_columns: Any
     bias: Any
@@ -127,7 +127,7 @@ class TilePipeline:
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(_HELD, _HELD)
         if block_q % _HELD or block_k % _HELD:
             raise ValueError(f"tiles on a GPU are multiples of {_HELD} queries and keys, got {block_q} x {block_k}")
-        k, v = sealed(k, v)
+        k, v = mask_nonfinite(k, v)
         whole = skipping.padded(scoring, block_q, block_k)
         queries, keys = tile.sides(whole)
         parameters = tile.Parameters.of(scoring.bias)
@@ -156,9 +156,9 @@ class TilePipeline:
         Returns:
             Matrices [B, T, H, D] and vectors [B, H, T], in float32.
         """
-        held = _Side(query_matrices, query_vectors, self.block_q)
-        other = _Side((self.k, self.v), self.keys, self.block_k)
-        return _Walk(self, kernel, held, other, self.runs_of_keys, matrices, vectors).run()
+        stationary = _Side(query_matrices, query_vectors, self.block_q)
+        streamed = _Side((self.k, self.v), self.keys, self.block_k)
+        return _Walk(self, kernel, stationary, streamed, self.runs_of_keys, matrices, vectors).run()
 
     def over_queries(
         self, kernel: Kernel, query_matrices: tuple, query_vectors: Any, *, matrices: int, vectors: int
@@ -169,27 +169,27 @@ class TilePipeline:
             Matrices [B, S, H, D] and vectors [B, H, S], in float32, still to be summed over the query heads of a key head:
             threads of several blocks would otherwise have to add to the same numbers.
         """
-        held = _Side((self.k, self.v), self.keys, self.block_k)
-        other = _Side(query_matrices, query_vectors, self.block_q)
-        return _Walk(self, kernel, held, other, self.runs_of_queries, matrices, vectors).run()
+        stationary = _Side((self.k, self.v), self.keys, self.block_k)
+        streamed = _Side(query_matrices, query_vectors, self.block_q)
+        return _Walk(self, kernel, stationary, streamed, self.runs_of_queries, matrices, vectors).run()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Walk:
-    """One pass of a kernel over the tiles, on the grid [query head, 128 tokens of the held side, batch].
+    """One pass of a kernel over the tiles, on the grid [query head, 128 tokens of the stationary side, batch].
 
     Args:
         tiles: the operands.
         kernel: the work on each tile.
-        held, other: the side that stays, and the side that passes by.
-        runs: of blocks of the other side, for each held one.
+        stationary, streamed: the side that stays, and the side that passes by.
+        runs: of blocks of the streamed side, for each stationary one.
         matrices, vectors: how many of each the kernel makes.
     """
 
     tiles: TilePipeline
     kernel: Kernel
-    held: _Side
-    other: _Side
+    stationary: _Side
+    streamed: _Side
     runs: Runs
     matrices: int
     vectors: int
@@ -197,15 +197,15 @@ class _Walk:
     def run(self) -> tuple[list[Array], list[Array]]:
         """The kernel's matrices and vectors."""
         # A block is several tiles: runs of blocks become runs of tiles.
-        first, count = (x * (self.other.block // self.kernel.width) for x in self.runs)
+        first, count = (x * (self.streamed.block // self.kernel.width) for x in self.runs)
         inputs = _Inputs(
             self.tiles.table,
             first,
             count,
-            self.held.matrices,
-            self.held.vectors,
-            self.other.matrices,
-            self.other.vectors,
+            self.stationary.matrices,
+            self.stationary.vectors,
+            self.streamed.matrices,
+            self.streamed.vectors,
         )
         leaves, structure = jax.tree.flatten(inputs)
         interpret = _INTERPRET if platform() == "cpu" else None
@@ -216,19 +216,19 @@ class _Walk:
             inputs = jax.tree.unflatten(structure, arrays[: len(leaves)])
             self._body(add, inputs, arrays[len(leaves) :], held_memory, landed)
 
-        (batch, _, heads, width), length = self.tiles.q.shape, self.held.matrices[0].shape[1]
+        (batch, _, heads, width), length = self.tiles.q.shape, self.stationary.matrices[0].shape[1]
         matrix = jax.ShapeDtypeStruct((batch, length, heads, width), jnp.float32)
         vector = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
         run = plgpu.kernel(
             body,
-            out_type=typed([matrix] * self.matrices + [vector] * self.vectors, self.held.matrices[0]),
+            out_type=typed([matrix] * self.matrices + [vector] * self.vectors, self.stationary.matrices[0]),
             scratch_types=[
                 [
                     plgpu.SMEM((_COMPUTING, TILE_ROWS, width), self.tiles.q.dtype, transforms=self._swizzled)
-                    for _ in self.held.matrices
+                    for _ in self.stationary.matrices
                 ],
                 # One for each computing warpgroup, which waits for its own matrices alone.
-                plgpu.Barrier(num_arrivals=len(self.held.matrices), num_barriers=_COMPUTING),
+                plgpu.Barrier(num_arrivals=len(self.stationary.matrices), num_barriers=_COMPUTING),
             ],
             grid=(heads, length // _HELD, batch),
             grid_names=("head", "block", "batch"),
@@ -254,7 +254,7 @@ class _Walk:
         """All that one block of threads does; every warpgroup runs it, and the pipeline tells them apart."""
         h, n, b, group = (jax.lax.axis_index(name) for name in ("head", "block", "batch", "group"))
         tokens = pl.ds(n * _HELD + group * TILE_ROWS, TILE_ROWS)
-        block = n // (self.held.block // _HELD)
+        block = n // (self.stationary.block // _HELD)
         shape = (TILE_ROWS, self.kernel.width)
         start, steps = inputs.first[h, block], inputs.count[h, block]
         bias = self.tiles.parameters.bias([jnp.full(shape, inputs.table[h, p]) for p in range(inputs.table.shape[1])])
@@ -294,13 +294,13 @@ class _Walk:
         pipeline(tuple(matrix(x) for x in inputs.other_matrices), jax.tree.map(vector, inputs.other_vectors))
 
     def _other_specs(self, start: Array) -> tuple:
-        """The other side's part of each tile, from the first tile that is needed on."""
+        """The streamed side's part of each tile, from the first tile that is needed on."""
         shape = (self.kernel.width, self.tiles.q.shape[3])
         matrices = tuple(
-            plgpu.BlockSpec(shape, lambda m: (start + m, 0), transforms=self._swizzled) for _ in self.other.matrices
+            plgpu.BlockSpec(shape, lambda m: (start + m, 0), transforms=self._swizzled) for _ in self.streamed.matrices
         )
         vectors = jax.tree.map(
-            lambda _: plgpu.BlockSpec((self.kernel.width,), lambda m: (start + m,)), self.other.vectors
+            lambda _: plgpu.BlockSpec((self.kernel.width,), lambda m: (start + m,)), self.streamed.vectors
         )
         return matrices, vectors
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from bam_jax.attention.logits import skipping, tile
 from bam_jax.attention.logits.residuals import Gradients, Residuals
-from bam_jax.attention.logits.scoring import Scoring, sealed
+from bam_jax.attention.logits.scoring import Scoring, mask_nonfinite
 from bam_jax.attention.logits.skipping import Tiling
 from bam_jax.attention.pallas import tpu_strips
 from bam_jax.attention.pallas.tpu_backward import QueryOperands, key_kernel, query_kernel
@@ -64,7 +64,7 @@ def forward(
     """Attend, with the log-normaliser, by the running softmax; see `Backend.forward`."""
     if q.shape[1] == 1:
         return decode(q, k, v, scoring, tiling)
-    grid = TileGrid.of(q, *sealed(k, v), scoring, tiling, _shift(scoring))
+    grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, _shift(scoring))
     # The output leaves in float32: delta comes of it, and where one key has nearly all the weight, a prior's gradient is
     # smaller than what rounding to two bytes loses.
     outputs = jax.ShapeDtypeStruct(grid.q.shape, jnp.float32), grid.per_query(1)
@@ -76,7 +76,7 @@ def forward(
 def backward(residuals: Residuals, d_out: Float[Array, "B T H D"], tiling: Tiling) -> Gradients:
     """Compute gradients from the output and its log-normaliser, tile by tile; see `Backend.backward`."""
     q, k, v, scoring, wanted = residuals.q, residuals.k, residuals.v, residuals.scoring, residuals.wanted
-    grid = TileGrid.of(q, *sealed(k, v), scoring, tiling, _shift(scoring))
+    grid = TileGrid.of(q, *mask_nonfinite(k, v), scoring, tiling, _shift(scoring))
     lse, delta = (skipping.pad(x[:, :, None], grid.block_q) for x in residuals.row_terms(d_out))
     query_operands = QueryOperands(grid.q, sequence_last(d_out, grid.block_q), lse, delta)
 

@@ -95,7 +95,7 @@ def decode_kernel(
     def compute() -> None:
         queries, keys = along_sublanes(step.queries), along_lanes(step.keys)
         bias = step.parameters.bias([table[n][:, None] for n in range(table.shape[0])])
-        # As `sealed`: where a value is not finite, its logit is NaN, which the mask may hide, and the value is 0.
+        # As `mask_nonfinite`: where a value is not finite, its logit is NaN, which the mask may hide, and the value is 0.
         wide = v[...].astype(jnp.float32)
         flaw = (wide * 0).sum(0, keepdims=True)  # 0 or NaN, [1, keys]
         whole = jnp.where(flaw == 0, wide, 0).astype(v.dtype)

@@ -94,7 +94,7 @@ class TileGrid:
         """Lay out q [B, T, H, D] and k, v [B, S, K, D], and find out over which tiles to walk.
 
         With a shift (see `tpu_strips.slot_shift`) the bias comes in strips, without one it is a formula. Keys are
-        marked where their values are not finite, as `sealed` does it, or the kernel sees to that.
+        marked where their values are not finite, as `mask_nonfinite` does it, or the kernel sees to that.
         """
         block_q, block_k = measured_tiles.fill(tiling, q, k).blocks(*_block_sizes(q.shape, k.shape))
         whole = skipping.padded(scoring, block_q, block_k)

@@ -60,7 +60,7 @@ def test_the_table_and_its_gradient_are_those_of_all_pairs(name, size, first, of
 def test_where_positions_follow_one_another(positions, expected):
     tokens = Tokens(jnp.asarray(positions))
     scoring = Scoring(RELATIVE["alibi"], tokens, tokens)
-    for found in toeplitz.straight(scoring, skipping.padded(scoring, 3, 3), 3, 3):
+    for found in toeplitz.contiguous(scoring, skipping.padded(scoring, 3, 3), 3, 3):
         assert found.tolist() == expected
 
 
@@ -68,9 +68,9 @@ def test_where_positions_follow_one_another(positions, expected):
 def test_not_for_every_bias_or_coordinate(bias):
     tokens = Tokens(jnp.arange(4)[None])
     own = Tokens(jnp.arange(4)[None], coordinate=jnp.ones((1, 1, 4)))
-    assert toeplitz.straight(Scoring(bias, tokens, tokens), Scoring(bias, tokens, tokens), 2, 2) is None
+    assert toeplitz.contiguous(Scoring(bias, tokens, tokens), Scoring(bias, tokens, tokens), 2, 2) is None
     scoring = Scoring(RELATIVE["alibi"], tokens, own)
-    assert toeplitz.straight(scoring, scoring, 2, 2) is None
+    assert toeplitz.contiguous(scoring, scoring, 2, 2) is None
 
 
 @biases.bias

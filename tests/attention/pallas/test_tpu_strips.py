@@ -101,7 +101,7 @@ DOCUMENTS = ([[0, 1, 2, 3, 4, 0, 1, 2]], [[1, 1, 1, 1, 1, 2, 2, 2]])
         pytest.param(*DOCUMENTS, True, marks=pytest.mark.full),
         ([range(0, 16, 2)], None, False),
     ],
-    ids=["straight", "packed", "sparse"],
+    ids=["contiguous", "packed", "sparse"],
 )
 def test_kernels_take_them_exactly_where_they_are_right(positions, segments, taken):
     position = jnp.asarray(np.array(positions))
