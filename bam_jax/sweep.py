@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--records",
         type=files.local,
-        metavar="FILE",
+        metavar="FOLDER",
         help="where records are kept, which count as measured without the runs (default: records/SCALE/ beside the "
         "experiment, none at the toy scale; an empty name: none)",
     )

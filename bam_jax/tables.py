@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bam_jax.experiments import results
+from bam_jax.experiments import recorded_runs, results
 from bam_jax.report import tables_page
 from bam_jax.system import files
 from bam_jax.system.errors import UserError
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--records",
         type=files.local,
-        metavar="FILE",
+        metavar="FOLDER",
         help="what sweeps recorded (default: records/SCALE/ beside the experiment)",
     )
     parser.add_argument(
@@ -46,8 +46,8 @@ def main(argv: Sequence[str]) -> None:
     formats = "page: all of it, also into files (the default); markdown: only the grids, no files; figures: curves as SVG files"
     parser.add_argument("--format", choices=("page", "markdown", "figures"), default="page", help=formats)
     given = parser.parse_args(argv)
-    if given.records and not Path(given.records).is_file():
-        raise UserError(f"--records={given.records} is no file; give what a sweep has recorded, or --records= for none")
+    if given.records and not [*Path(given.records).glob(recorded_runs.PARTS)]:
+        raise UserError(f"--records={given.records} has no records; give what a sweep has kept, or --records= for none")
     results.refuse_file(given.runs)
     if given.format == "markdown":
         if given.out:

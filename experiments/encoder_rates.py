@@ -5,7 +5,7 @@ Masked tokens come first. The tries of triplets go on from each method's own bes
 Command:  python experiments/encoder_rates.py
 Hardware: a CPU or one GPU; 30 models of masked tokens, and 40 that go on from ten of them with triplets.
 Corpus:   the first step makes corpora/inverse-cloze of Python's documentation.
-Expected: experiments/encoder_rates.json, which the scale reads. experiments/records/encoder_rates.jsonl has what was measured:
+Expected: experiments/encoder_rates.json, which the scale reads. experiments/records/encoder_rates has what was measured:
           a search that was stopped goes on from there, on any machine.
 """
 

@@ -5,7 +5,7 @@ which claims compare by a hundredth.
 
 Command:  python experiments/patterns_rates.py
 Hardware: a CPU; 54 models of four layers, each some two minutes of one core.
-Expected: experiments/patterns_rates.json, which the small scale reads. experiments/records/patterns_rates.jsonl has what was
+Expected: experiments/patterns_rates.json, which the small scale reads. experiments/records/patterns_rates has what was
           measured: a search that was stopped goes on from there, on any machine.
 """
 

@@ -1,6 +1,6 @@
 """Ladders whose layers take turns: one serves text by wider near heads or by CABLE, the next leaves retrieval to its far head.
 
-Command:  python -m bam_jax.sweep experiments/prior_patterns.py --records=experiments/records/prior_patterns.jsonl
+Command:  python -m bam_jax.sweep experiments/prior_patterns.py --records=experiments/records/prior_patterns
 Then:     python -m bam_jax.report runs/prior_patterns
 Hardware: a CPU; 28 models of 2 and 4 layers, some half an hour of two cores.
 Target:   every seed of a start finds .90 of the keys or more at 64x the training context.

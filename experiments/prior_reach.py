@@ -18,18 +18,18 @@ import numpy as np
 from bam_jax import biases
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments import record_file
-from bam_jax.experiments.record_file import RecordedRun
+from bam_jax.experiments import recorded_runs
+from bam_jax.experiments.recorded_runs import RecordedRun
 from bam_jax.render import style
 from bam_jax.system import errors, files
 
 RECORDS = Path(__file__).with_name("records")
 FILES = (
-    "prior_study.jsonl",
-    "prior_slopes.jsonl",
-    "prior_shapes.jsonl",
-    "prior_patterns.jsonl",
-    *(f"small/prior_confirmation{mark}.jsonl" for mark in ("_2", "_3", "")),
+    "prior_study",
+    "prior_slopes",
+    "prior_shapes",
+    "prior_patterns",
+    *(f"small/prior_confirmation{mark}" for mark in ("_2", "_3", "")),
 )
 CONTEXT: int = runpy.run_path(str(Path(__file__).with_name("prior_confirmation.py")))["CONTEXT"]
 LAYERS, ASKED = 2, (Perplexity.name, Passkey.name)
@@ -64,7 +64,7 @@ def reach(run: RecordedRun) -> int:
 def models() -> Iterator[Model]:
     """The ladders over positions in the records of screenings and confirmations."""
     for file in FILES:
-        for run in record_file.read(RECORDS / file).values():
+        for run in recorded_runs.read(RECORDS / file).values():
             config, places = run.config, run.config.layer_pattern()
             options = places[-1]["options"]
             ladder = all(place["name"] == "bam" and place["ssmax"] == "effective" for place in places)
@@ -81,7 +81,7 @@ def models() -> Iterator[Model]:
                 config.optimizer.rate,
                 config.seed,
                 *(float(np.mean(far[name])) for name in ASKED),
-                records=Path(file).stem,
+                records=Path(file).name,
             )
 
 

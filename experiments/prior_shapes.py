@@ -1,6 +1,6 @@
 """The ladder's near heads, sharper ones and ones that are nearly windows: which leave retrieval to the head that looks far.
 
-Command:  python -m bam_jax.sweep experiments/prior_shapes.py --records=experiments/records/prior_shapes.jsonl
+Command:  python -m bam_jax.sweep experiments/prior_shapes.py --records=experiments/records/prior_shapes
 Then:     python -m bam_jax.report runs/prior_shapes
 Hardware: a CPU; 67 models of 2 and 4 layers, some core-hour.
 Target:   every seed of a start finds .90 of the keys or more at 64x the training context.

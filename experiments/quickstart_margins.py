@@ -132,7 +132,7 @@ def make_sweep(arithmetic: Arithmetic, folder: Path) -> Sweep:
     """
     name = f"{arithmetic.isa}-{arithmetic.threads}"
     # Records keep the command, which shall name the files as a user in the clone would.
-    records = os.path.relpath(RECORDS / f"{name}.jsonl")
+    records = os.path.relpath(RECORDS / name)
     whole = Sweep.load([os.path.relpath(__file__)], runs=folder / name, records=records)
     (made,) = whole.experiments
     last = sets_of(arithmetic)

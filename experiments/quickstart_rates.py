@@ -2,7 +2,7 @@
 
 Command:  python experiments/quickstart_rates.py
 Hardware: a CPU; 36 models, each about a minute of one core.
-Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads. experiments/records/quickstart_rates.jsonl
+Expected: experiments/quickstart_rates.json, which experiments/quickstart.py reads. experiments/records/quickstart_rates
           has what was measured: a search that was stopped goes on from there, on any machine.
 """
 

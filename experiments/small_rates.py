@@ -3,7 +3,7 @@
 Command:  python experiments/small_rates.py
 Hardware: a CPU or one GPU; 150 models.
 Corpus:   corpora/english, as for the small scale itself.
-Expected: experiments/small_rates.json, which the scale reads. experiments/records/small_rates.jsonl has what was measured: a
+Expected: experiments/small_rates.json, which the scale reads. experiments/records/small_rates has what was measured: a
           search that was stopped goes on from there, on any machine.
 """
 

@@ -2,7 +2,7 @@
 
 Command:  python experiments/synthetic_rates.py
 Hardware: a CPU; 48 models, each about a minute of one core.
-Expected: experiments/synthetic_rates.json, which the small scale reads. experiments/records/synthetic_rates.jsonl has what was
+Expected: experiments/synthetic_rates.json, which the small scale reads. experiments/records/synthetic_rates has what was
           measured: a search that was stopped goes on from there, on any machine.
 """
 

@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
+from msgspec import Meta
+
 from bam_jax.config import Config
 from bam_jax.convert.base import ENCODING, HEADS, LINEAR, ROTARY, SAME, ArrayMapping, Arrays, Layout
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest, shown
-from bam_jax.system.strict_json import Must
 
 _SHARED = "prior.shape"  # where one prior serves all layers
 _ENCODINGS = {"bam": "bam", "alibi": "alibi", "nope": "nope", "rotary": "rope", "sinusoidal": "sinusoidal"}
 FILE = "args.json"
-Count = Annotated[int, Must(lambda n: 1 <= n < 2**31, "from 1 to 2147483647")]
+Count = Annotated[int, Meta(ge=1, lt=2**31)]
 
 
 class _ModelArgs(TypedDict):
@@ -24,7 +25,7 @@ class _ModelArgs(TypedDict):
     n_kv_heads: NotRequired[Count | None]
     norm_eps: NotRequired[float]
     multiple_of: NotRequired[int]
-    ffn_dim_multiplier: NotRequired[Annotated[float, Must(lambda x: 0 < x <= 2**10, "from 0 to 1024")] | None]
+    ffn_dim_multiplier: NotRequired[Annotated[float, Meta(gt=0, le=2**10)] | None]
     rope_theta: NotRequired[float]
     train_shape: NotRequired[bool | int]
     train_scale: NotRequired[bool | int]

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
 from bam_jax.config import Config
 from bam_jax.convert.base import SAME, ArrayMapping, Arrays, Layout, linear_entries, norm_entries
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
-from bam_jax.system.strict_json import Must
 
 FILE = "config.json"
-Count = Annotated[int, Must(lambda n: 1 <= n < 2**31, "from 1 to 2147483647")]
+Count = Annotated[int, Meta(ge=1, lt=2**31)]
 WORDS, POSITIONS, TYPES = (f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type"))
 HEAD = "cls.predictions."
 UNUSED = ("bert.pooler.", "bert.embeddings.position_ids", "bert.embeddings.token_type_ids", "cls.seq_relationship.")
@@ -35,9 +35,9 @@ class _Described(TypedDict):
     intermediate_size: Count
     max_position_embeddings: Count
     hidden_act: NotRequired[Literal["gelu"]]
-    layer_norm_eps: NotRequired[Annotated[float, Must(lambda x: x == 1e-12, "1e-12, as here")]]
+    layer_norm_eps: NotRequired[Annotated[float, Meta(ge=1e-12, le=1e-12)]]
     position_embedding_type: NotRequired[Literal["absolute"]]
-    is_decoder: NotRequired[Annotated[bool, Must(lambda yes: not yes, "false")]]
+    is_decoder: NotRequired[bool]
 
 
 def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
@@ -101,6 +101,8 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration, from their config.json."""
     strict_json.check(described, _Described, FILE, "BERT's encoders have it; give the folder of one")
+    if described.get("is_decoder"):
+        raise UserError(f"{FILE} has is_decoder=True, which must be False; give the folder of an encoder")
     return {
         "encoding": "learned",
         "model": {

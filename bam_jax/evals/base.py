@@ -91,6 +91,11 @@ class Evaluation:
             value = list(value) if isinstance(value, tuple) else value
             strict_json.check(value, types[field.name], f"--eval={self.name}", "give another", f"--{field.name}")
 
+    @staticmethod
+    def mismatch(record: Mapping[str, Any]) -> str:
+        """What contradicts itself in a record whose fields have the types of `record`; "": nothing."""
+        return ""
+
     @classmethod
     def options(cls) -> list[dataclasses.Field[Any]]:
         """The fields that `option` made."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from bam_jax.evals.base import Evaluation
 from bam_jax.evals.plan import Plan, SampleRange, Trained, check_memory
 from bam_jax.evals.records import STOPPED, Cell
 from bam_jax.evals.registry import EVALUATIONS
-from bam_jax.system import console, git, jsonl, lock, resources, strict_json
+from bam_jax.system import console, git, jsonl, lock, resources
 from bam_jax.system.errors import UserError
 from bam_jax.training import bundled, checkpoint, run_folder
 
@@ -233,7 +232,7 @@ def _check_record(record: Mapping[str, Any], run: Path) -> None:
     """Raise UserError where a record could not be read again, such as the perplexity of a model that gives NaN."""
     where = f"{run}: what {record['eval']} found at {record['length']} tokens"
     remedy = "it was not written; train the model again, at a lower rate perhaps"
-    records.checked(strict_json.parse(json.dumps(record), where, remedy), where, remedy)
+    records.checked(record, where, remedy)
 
 
 def _note_stop(run: Path, started: Started, known: Iterable[Cell], source: Mapping[str, Any]) -> None:

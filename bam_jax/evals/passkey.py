@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array
+from msgspec import Meta
 
 from bam_jax.attention import EMPTY
 from bam_jax.config import Config
@@ -35,7 +36,6 @@ from bam_jax.models.counts import parameter_count
 from bam_jax.system import resources
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Line, Natural, Share
-from bam_jax.system.strict_json import Must
 
 FORCED = DIGITS - 1
 """Digits of the answer that a model is given after the prompt."""
@@ -132,9 +132,7 @@ class Passkey(Evaluation):
     curve = "accuracy"
     figure = "depth"
 
-    depths: Annotated[int, Must(lambda n: 1 <= n <= 10_000, "from 1 to 10000")] = option(
-        20, "equally spaced places of the key"
-    )
+    depths: Annotated[int, Meta(ge=1, le=10_000)] = option(20, "equally spaced places of the key")
     trials: Count = option(1, "prompts at each depth")
     prompt: Line | None = option(
         None, "toy (the default for the tokenizer char), paper, or first_digit: of six, the first is given"

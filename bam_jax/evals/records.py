@@ -13,6 +13,7 @@ from bam_jax import config
 from bam_jax.evals import schema
 from bam_jax.evals.registry import EVALUATIONS, kind_of
 from bam_jax.system import jsonl, strict_json
+from bam_jax.system.errors import UserError
 
 RESULTS = "results.jsonl"
 STOPPED = "stopped"
@@ -49,8 +50,13 @@ def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
         UserError: it is no such record.
     """
     strict_json.check(record, schema.Named, where, remedy)
-    kind = schema.StoppedRecord if record["eval"] == STOPPED else kind_of(record["eval"]).record
-    return strict_json.check(record, kind, where, remedy)
+    if record["eval"] == STOPPED:
+        return strict_json.check(record, schema.StoppedRecord, where, remedy)
+    kind = kind_of(record["eval"])
+    strict_json.check(record, kind.record, where, remedy)
+    if wrong := kind.mismatch(record):
+        raise UserError(f"{where} has {wrong}; {remedy}")
+    return record
 
 
 def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:

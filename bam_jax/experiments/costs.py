@@ -60,7 +60,7 @@ def table(
         jobs: theirs.
         chip: a name in `CHIPS`.
         utilisation: share of its peak that is reached.
-        left: those of which a file of records has not all, which get a line; None: no records are kept.
+        left: those of which a folder of records has not all, which get a line; None: no records are kept.
 
     Raises:
         UserError: an unknown chip, a share out of range, or a tokenizer without its files.

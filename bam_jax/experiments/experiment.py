@@ -17,7 +17,7 @@ UNPRINTED = SCALES[:2]
 """The scales of an experiment that is no paper's."""
 """The first is the default; verdicts come from the others."""
 RECORDS = "records"
-"""The folder beside experiments that holds files of records, by scale."""
+"""The folder beside experiments that holds folders of records, by scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Experiment:
         tables: of the paper.
         shared: runs are named by their configurations, so that experiments with one folder of runs share them.
         comparable: whether the rows are trained as the paper's were, so that a difference from its values means something.
-        records: a file of records (`record_file`), which count as measured without the runs' folders; None: none is kept.
+        records: a folder of records (`recorded_runs`), which count as measured without the runs' folders; None: none is kept.
         scale: one of `SCALES` where the rows are smaller than the paper's; "": they are as the title says.
         scales: at which it can be done; what no paper has is not done at "paper".
     """
@@ -241,7 +241,7 @@ def tabled(
         title: heads the tables.
         rows: with or without those that no table names, from which others may start.
         tables: of the paper.
-        shared: see `Experiment`; what no other experiment shares may have runs, and a file of records, of its own.
+        shared: see `Experiment`; what no other experiment shares may have runs, and a folder of records, of its own.
         others: further fields of the experiment.
 
     Raises:
@@ -307,7 +307,7 @@ def load(
         source: where the user has the corpus.
         runs: folder of the runs, below which preparations may put what they make of it.
         scale: "toy", "small" or "paper"; None: toy.
-        records: the file of records; "": none; None: the one that belongs to the experiment, see `find_records`.
+        records: the folder of records; "": none; None: the one that belongs to the experiment, see `find_records`.
 
     Raises:
         UserError: no such file, or no `get_experiment` in it, or a corpus or scale missing or not wanted.
@@ -344,23 +344,13 @@ def load(
 
 
 def find_records(path: Path, scale: str | None, *, shared: bool) -> Path | None:
-    """The file of records that belongs to an experiment, below its folder: records/SCALE/NAME.jsonl.
+    """The folder of records that belongs to an experiment, below its folder: records/SCALE/NAME.
 
     Args:
         path: the experiment's file.
         scale: as `load` takes it; what is done in minutes, the toy scale, keeps no records.
-        shared: whether it shares its runs with others of its folder, and so their file, shared.jsonl.
+        shared: whether it shares its runs with others of its folder, and so their folder, shared.
     """
     if scale in (None, SCALES[0]):
         return None
-    return path.parent / RECORDS / scale / ("shared.jsonl" if shared else f"{path.stem}.jsonl")
-
-
-def list_records(path: Path, scale: str) -> list[Path]:
-    """The files of records of all experiments at a scale.
-
-    Args:
-        path: of one of them, or of a file beside them.
-        scale: as `load` takes it.
-    """
-    return sorted((path.parent / RECORDS / scale).glob("*.jsonl"))
+    return path.parent / RECORDS / scale / ("shared" if shared else path.stem)

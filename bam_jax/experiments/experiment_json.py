@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
+from msgspec import Meta
+
 from bam_jax import config
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import EVALUATIONS
@@ -12,7 +14,6 @@ from bam_jax.evals.schema import Setting
 from bam_jax.system import jsonl, regular, strict_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.fields import Count, Finite, Line, Name, Natural
-from bam_jax.system.strict_json import Must
 
 DESCRIPTION = "experiment.json"
 
@@ -45,7 +46,7 @@ class DescribedRun(TypedDict):
     label: Line
     seed: Natural
     labels: list[tuple[Overrides, Line]]
-    commands: Annotated[list[str], Must(len, "one command at least")]
+    commands: Annotated[list[str], Meta(min_length=1)]
     evaluations: NotRequired[list[DescribedEvaluation]]
 
 
@@ -67,7 +68,7 @@ class Description(TypedDict):
     claims: list[DescribedBound]
     notes: list[str]
     records: NotRequired[Line]
-    runs: Annotated[list[DescribedRun], Must(len, "one run at least")]
+    runs: Annotated[list[DescribedRun], Meta(min_length=1)]
 
 
 REMEDY = "run the sweep again"

@@ -36,7 +36,7 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """The name of what is trained, by which a file of records knows it; see `config.digest`."""
+        """The name of what is trained, by which a folder of records knows it; see `config.digest`."""
         return config.digest(self.config)
 
     def train(self, folder: Path) -> None:

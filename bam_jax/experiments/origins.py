@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bam_jax.experiments import jobs, record_file
+from bam_jax.experiments import jobs, recorded_runs
 from bam_jax.experiments.experiment import Experiment
 
 TITLE = "Where the models were trained"
@@ -20,12 +20,12 @@ def read_sources(made: Experiment, folder: Path) -> dict[str, Mapping[str, Any]]
         folder: of the runs, which need not be there where records tell the source.
 
     Raises:
-        UserError: a file of records or of a run cannot be read.
+        UserError: a folder of records or of a run cannot be read.
     """
     found = {}
     for job in jobs.row_jobs(made):
-        recorded = record_file.find(made.records, job.digest)
-        source = recorded.source if recorded else record_file.read_source(folder / job.name)
+        recorded = recorded_runs.find(made.records, job.digest)
+        source = recorded.source if recorded else recorded_runs.read_source(folder / job.name)
         if source is not None:
             found[job.digest] = source
     return found

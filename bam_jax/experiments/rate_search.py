@@ -89,7 +89,7 @@ def search(
         tries: of each learner.
         folder: of the runs.
         out: the file to write: the rule, what was found and the rates.
-        records: the file of records, which count as measured without the runs' folders; "": none.
+        records: the folder of records, which count as measured without the runs' folders; "": none.
         enough: see `best`.
 
     Returns:
@@ -120,7 +120,7 @@ def command(
     """The command line of a search: does what is missing, and writes the file of rates.
 
     Args:
-        path: the experiment's file; records/NAME.jsonl beside it has what was measured.
+        path: the experiment's file; records/NAME beside it has what was measured.
         tries, out, enough: see `search`.
         argv: the arguments.
 
@@ -131,6 +131,6 @@ def command(
     parser.add_argument(
         "--runs", type=files.local_path, default=Path("runs") / path.stem, help=f"folder of the runs (runs/{path.stem})"
     )
-    records = path.with_name("records") / f"{path.stem}.jsonl"
+    records = path.with_name("records") / path.stem
     result = search(path, tries, parser.parse_args(argv).runs, out, records=str(records), enough=enough)
     print(f"wrote {out}: {result['rates']}")

@@ -1,11 +1,11 @@
-"""The work of a sweep's jobs beside a file of records: what the file holds is not done again, what is done is added to it."""
+"""The work of a sweep's jobs beside a folder of records: what the file holds is not done again, what is done is added to it."""
 
 import dataclasses
 import sys
 from pathlib import Path
 
 from bam_jax.evals.base import Evaluation
-from bam_jax.experiments import record_file, tables
+from bam_jax.experiments import recorded_runs, tables
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.tables import RunResults
 from bam_jax.system import files, git, jsonl
@@ -37,7 +37,7 @@ class Recorder:
             folder: of the runs.
 
         Raises:
-            UserError: see `Job.train` and `Job.evaluate`, or a file of records that cannot be read.
+            UserError: see `Job.train` and `Job.evaluate`, or a folder of records that cannot be read.
             errors.Stopped: see `Job.train`.
         """
         later = [after for after in job.then if not self.is_done(after)]
@@ -46,7 +46,7 @@ class Recorder:
             for evaluation in self._missing(job):
                 job.evaluate(folder, evaluation)
             if self.file is not None:
-                record_file.append(self.file, folder / job.name, job.name, job.config)
+                recorded_runs.append(self.file, folder / job.name, job.name, job.config)
         elif not all(_has_weights(after, folder) for after in later):
             self._train(job, folder)  # the others start from its weights, which no record has
         for after in later:
@@ -55,7 +55,7 @@ class Recorder:
     def _train(self, job: Job, folder: Path) -> None:
         """Trains a run to its end, and leaves in its folder what trained it."""
         run, begun = folder / job.name, _has_weights(job, folder)
-        if not begun and record_file.find(self.file, job.digest) is not None:
+        if not begun and recorded_runs.find(self.file, job.digest) is not None:
             print(
                 f"{job.name} is trained again: {self.file} has not all that is asked of it, and no weights",
                 file=sys.stderr,
@@ -63,14 +63,14 @@ class Recorder:
         job.train(folder)
         if not begun:
             source = {"command": self.command, "commit": git.describe(), "machine": machine()}
-            files.write_atomically(run / record_file.SOURCE, jsonl.document(source, 2))
+            files.write_atomically(run / recorded_runs.SOURCE, jsonl.document(source, 2))
 
     def _is_recorded(self, job: Job) -> bool:
-        return record_file.find(self.file, job.digest) is not None and not self._missing(job)
+        return recorded_runs.find(self.file, job.digest) is not None and not self._missing(job)
 
     def _missing(self, job: Job) -> list[Evaluation]:
         """The evaluations of which the file has not all."""
-        run = record_file.find(self.file, job.digest)
+        run = recorded_runs.find(self.file, job.digest)
         measured = RunResults(run.cells, run.stops) if run else RunResults((), ())
         # Each evaluation has the changes of the row that asks for it; the job's are those of one of them.
         plain = dataclasses.replace(job, row=dataclasses.replace(job.row, changes={}))

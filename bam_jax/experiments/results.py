@@ -15,9 +15,9 @@ from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
-from bam_jax.experiments import record_file
+from bam_jax.experiments import recorded_runs
 from bam_jax.experiments.experiment_json import read_description
-from bam_jax.experiments.record_file import RecordedRun
+from bam_jax.experiments.recorded_runs import RecordedRun
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 from bam_jax.training.metrics import read_metrics
@@ -83,7 +83,7 @@ class Run:
 
 
 def require_folder(folder: Path, files: Iterable[Path | None] = ()) -> None:
-    """Raise UserError where there is no folder of runs, and no file of records either.
+    """Raise UserError where there is no folder of runs, and no folder of records either.
 
     Args:
         folder: of runs.
@@ -144,7 +144,7 @@ def no_run(name: str) -> Run:
 
 
 def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:
-    """The runs in the file of records of an experiment with a folder of its own, by name.
+    """The runs in the folder of records of an experiment with a folder of its own, by name.
 
     Args:
         described: its `experiment.json`.
@@ -154,7 +154,7 @@ def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:
     """
     if "records" not in described:
         return {}
-    runs = record_file.read(Path(described["records"]))
+    runs = recorded_runs.read(Path(described["records"]))
     digests = {entry["name"]: entry["config"] for entry in described["runs"] if "config" in entry}
     return {name: runs[digest] for name, digest in digests.items() if digest in runs}
 
@@ -165,7 +165,7 @@ def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorde
     Args:
         path: the folder, which need not be there.
         seed, commands: see `Run`.
-        recorded: the same run in a file of records; the folder's own cells come before equal ones of that.
+        recorded: the same run in a folder of records; the folder's own cells come before equal ones of that.
 
     Raises:
         UserError: a file that cannot be read.

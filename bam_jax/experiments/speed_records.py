@@ -1,11 +1,11 @@
 """The records of comparisons of speed."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from bam_jax.system import jsonl, strict_json
+from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds
-from bam_jax.system.strict_json import Must
 
 
 class Versions(TypedDict):
@@ -23,7 +23,7 @@ class Machine(TypedDict):
     versions: Versions
 
 
-class SpeedFields(TypedDict):
+class Speed(TypedDict):
     """A contender's time or memory, beside the baseline's."""
 
     measure: Line
@@ -41,22 +41,12 @@ class SpeedFields(TypedDict):
     device_peak_bytes: NotRequired[Seconds | None]
 
 
-Speed = Annotated[
-    SpeedFields,
-    Must(lambda found: ("low" in found) == ("high" in found), "a record with both low and high, or neither"),
-]
-
-
 def read_speeds(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a comparison of speeds.
-
-    Args:
-        path: JSON lines, written by `benchmarks.speed`.
-
-    Raises:
-        UserError: a line is no such record; the message names the file and the line.
-    """
-    return [
-        strict_json.check(record, Speed, f"{path}, line {number}", "remove that line")
-        for number, record in enumerate(jsonl.read(path), start=1)
-    ]
+    """The lines of a comparison of speeds, written by `benchmarks.speed`."""
+    found = []
+    for number, record in enumerate(jsonl.read(path), start=1):
+        where, remedy = f"{path}, line {number}", "remove that line"
+        found.append(strict_json.check(record, Speed, where, remedy))
+        if ("low" in record) != ("high" in record):
+            raise UserError(f"{where} has one of 'low' and 'high' without the other; {remedy}")
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.evals.passkey import Passkey
-from bam_jax.experiments import costs, experiment, queue, record_file
+from bam_jax.experiments import costs, experiment, queue, recorded_runs
 from bam_jax.experiments.experiment import Experiment, Fetch, Preparation
 from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.experiments.jobs import Job, jobs
@@ -70,7 +70,7 @@ class Sweep:
             if made.records != loaded[0].records:
                 raise UserError(
                     f"the records of {path} belong into {made.records}, those of {paths[0]} into {loaded[0].records}; give "
-                    "--records=FILE"
+                    "--records=FOLDER"
                 )
         options = {"source": source, "scale": scale, "records": records}
         named = (*paths, *(f"--{name}={value}" for name, value in options.items() if value is not None))
@@ -124,7 +124,7 @@ class Sweep:
             chip, utilisation: see `costs.table`; no chip: a CPU for what is meant for one, else an H100.
 
         Raises:
-            UserError: see `costs.table`; or the file of records cannot be read.
+            UserError: see `costs.table`; or the folder of records cannot be read.
         """
         chip = chip or ("cpu" if self.platform == "cpu" else "h100")
         title = self.experiments[0].heading if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
@@ -226,7 +226,7 @@ class Sweep:
             )
 
     def find_unrecorded(self) -> list[Job | Comparison]:
-        """The jobs of which the file of records has not all; lines on stderr say how many those are not, and why.
+        """The jobs of which the folder of records has not all; lines on stderr say how many those are not, and why.
 
         Raises:
             UserError: the file cannot be read.
@@ -237,7 +237,7 @@ class Sweep:
         todo = [job for job in self.rows if not recorder.is_done(job)]
         said = f"{recorder.file} holds {len(self.rows) - len(todo)} of {len(self.rows)} rows whole"
         asked = {job.digest for root in self.rows for job in (root, *root.then)}
-        others = [run.name for digest, run in record_file.read(recorder.file).items() if digest not in asked]
+        others = [run.name for digest, run in recorded_runs.read(recorder.file).items() if digest not in asked]
         if others:
             said += f"; {len(others)} runs of other configurations do not count: {files.shortened(others, 3)}"
         print(said, file=sys.stderr)

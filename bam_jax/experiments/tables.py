@@ -16,7 +16,7 @@ from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
-from bam_jax.experiments import jobs, record_file, results, speed_jobs
+from bam_jax.experiments import jobs, recorded_runs, results, speed_jobs
 from bam_jax.experiments.entries import Entry, Outcome, State
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
@@ -88,13 +88,13 @@ def results_reader(folder: Path, file: Path | None) -> Reader:
         file: of records, which count where the run's folder has no others; None: there is none.
 
     Raises:
-        UserError: the file of records cannot be read.
+        UserError: the folder of records cannot be read.
     """
 
     @functools.cache
     def read(name: str, digest: str) -> RunResults:
         cells, stops = records.read_results(folder / name)
-        recorded = record_file.find(file, digest)
+        recorded = recorded_runs.find(file, digest)
         if recorded is None:
             return RunResults(cells, stops)
         return RunResults(records.merge(recorded.cells, cells), [*recorded.stops, *stops])

@@ -1,4 +1,4 @@
-"""The priors of runs: from their weights, or from a file of records where those are not here."""
+"""The priors of runs: from their weights, or from a folder of records where those are not here."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bam_jax.analysis import priors
-from bam_jax.experiments import record_file
+from bam_jax.experiments import recorded_runs
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
 from bam_jax.render.learned import Heads
@@ -45,7 +45,7 @@ def find_job_priors(job: Job, folder: Path, file: Path | None) -> Heads | None:
     """
     if run_folder.latest_step(folder / job.name) == job.config.steps:
         return priors.learned_priors(folder / job.name)
-    recorded = record_file.find(file, job.digest)
+    recorded = recorded_runs.find(file, job.digest)
     return as_heads(recorded.heads) if recorded else None
 
 

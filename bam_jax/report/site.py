@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.config import Config
-from bam_jax.experiments import experiment, record_file, results
+from bam_jax.experiments import experiment, recorded_runs, results
 from bam_jax.experiments.claims import TITLE
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
-from bam_jax.experiments.record_file import RecordedRun
+from bam_jax.experiments.recorded_runs import RecordedRun
 from bam_jax.experiments.results import Run
 from bam_jax.render import page, style
 from bam_jax.render.learned import Heads
@@ -141,11 +141,11 @@ def _read_papers(files: Sequence[Path], folder: Path, scale: str | None, left_ou
 
 
 def _find_recorded(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, RecordedRun]:
-    """The runs in the files of records of all experiments, by their names."""
+    """The runs in the folders of records of all experiments, by their names."""
     found: dict[str, RecordedRun] = {}
     for progress in papers:
         for job in progress.planned:
-            run = record_file.find(progress.made.records, job.digest)
+            run = recorded_runs.find(progress.made.records, job.digest)
             if run is not None:
                 found[job.name] = run
     for path, description in descriptions.items():

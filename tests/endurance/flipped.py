@@ -28,7 +28,7 @@ from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import SPLITS, read_manifest
 from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer
-from bam_jax.experiments import experiment, record_file
+from bam_jax.experiments import experiment, recorded_runs
 from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import transformer
@@ -145,17 +145,15 @@ def kinds(folder: Path) -> dict[str, Kind]:
     found["experiment.json"] = Kind(
         {DESCRIPTION: described.encode()}, only(DESCRIPTION), lambda folder: repr(read_description(folder))
     )
-    record_file.append(folder / "kept.jsonl", run, "run", run_folder.read_config(run))
+    recorded_runs.append(folder / "kept", run, "run", run_folder.read_config(run))
     found["records of an experiment"] = Kind(
-        {"kept.jsonl": (folder / "kept.jsonl").read_bytes()},
-        only("kept.jsonl"),
-        lambda folder: repr(record_file.read(folder / "kept.jsonl")),
+        made.contents(folder / "kept"), lambda name: True, lambda folder: repr(recorded_runs.read(folder))
     )
     source = {"command": "python -m bam_jax.sweep two.py", "commit": "abc1234", "machine": machine()}
     found["trained.json of a run"] = Kind(
-        {record_file.SOURCE: jsonl.document(source, 2).encode()},
-        only(record_file.SOURCE),
-        lambda folder: repr(record_file.read_source(folder)),
+        {recorded_runs.SOURCE: jsonl.document(source, 2).encode()},
+        only(recorded_runs.SOURCE),
+        lambda folder: repr(recorded_runs.read_source(folder)),
     )
     folder.joinpath("ranked").mkdir()
     origin = ranked_folder.Origin(

@@ -23,7 +23,7 @@ from bam_jax import claims, generate, methods, retrieve, sweep, tables
 from bam_jax.analysis.methods import table
 from bam_jax.convert import __main__ as convert
 from bam_jax.data import inspect, make_retrieval, prepare
-from bam_jax.experiments import record_file
+from bam_jax.experiments import recorded_runs
 from bam_jax.training import bundled, run_folder
 
 EXPERIMENT = f"""
@@ -173,11 +173,10 @@ def formats(folder: Path) -> dict[str, Format]:
         made.configuration(made.common()).partition("=")[2], folder
     )  # that one is written again by others
     (folder / "tabled.py").write_text(TABLED.format(config=str(small)))
-    record_file.append(folder / "kept.jsonl", run, "run", run_folder.read_config(run))
+    recorded_runs.append(folder / "kept", run, "run", run_folder.read_config(run))
     kept = [str(folder / "tabled.py"), "--format=markdown", f"--runs={folder / 'runs'}"]
     found["records of an experiment"] = Format(
-        {"kept.jsonl": (folder / "kept.jsonl").read_bytes()},
-        lambda given, out: (tables.main, [*kept, f"--records={given / 'kept.jsonl'}"]),
+        made.contents(folder / "kept"), lambda given, out: (tables.main, [*kept, f"--records={given}"])
     )
     judge = lambda file, *options: (claims.main, [str(file), f"--runs={folder / 'runs'}", "--scale=toy", *options])
     found["claims"] = Format({"claims.py": CLAIMS.encode()}, lambda given, out: judge(given / "claims.py"))

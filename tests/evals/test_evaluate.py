@@ -190,7 +190,7 @@ def test_a_perplexity_that_is_no_number_is_not_written(run, monkeypatch, capsys)
     monkeypatch.setattr(perplexity, "token_losses", lambda *a, **k: np.nan * inner(*a, **k))
     assert command(run, "--eval=perplexity", "--lengths=16", "--tokens=32") == 2
     said = capsys.readouterr().err
-    assert "perplexity found at 16 tokens cannot be read (the number nan is not finite)" in said
+    assert "perplexity found at 16 tokens has value=nan, which must be" in said
     assert not (run / "results.jsonl").exists()
 
 

@@ -67,7 +67,7 @@ def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys, evalua
 
 
 def test_its_options_are_its_own(capsys, evaluation):
-    with pytest.raises(UserError, match="--sequences=0, which must be from 1 to"):
+    with pytest.raises(UserError, match="--sequences=0, which must be `int` >= 1"):
         evaluation((16,), sequences=0)
     assert command("--run=x", "--eval=passkey", "--lengths=16", "--sequences=4") == 2
     assert "--sequences is no option of --eval=passkey" in capsys.readouterr().err

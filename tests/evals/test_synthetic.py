@@ -98,7 +98,7 @@ def test_a_model_is_trained_and_asked(tmp_path, capsys):
     capsys.readouterr()
     for argument, says in (
         ("--lengths=64,8", "length 8 is too short for the 4 items of a row of the task 'copy'"),
-        ("--samples=0", "--samples=0, which must be from 1 to"),
+        ("--samples=0", "--samples=0, which must be `int` >= 1"),
         ("--tasks=recal", "unknown task 'recal'; did you mean 'recall'?"),
         ("--depths=3", "--depths is no option of --eval=synthetic"),
     ):

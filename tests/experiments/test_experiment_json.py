@@ -55,9 +55,9 @@ def test_descriptions_from_when_all_evaluations_had_all_options_are_read(tmp_pat
     ("change", "says"),
     [
         ({"name": "passkee"}, "did you mean 'passkey'"),
-        ({"lengths": [0]}, r"lengths\[0\]=0, which must be from 1"),
-        ({"depths": 0}, "--depths=0, which must be from 1 to 10000"),
-        ({"trials": "2"}, "--trials='2', which must be a whole number"),
+        ({"lengths": [0]}, r"lengths\[0\]=0, which must be `int` >= 1"),
+        ({"depths": 0}, "--depths=0, which must be `int` >= 1"),
+        ({"trials": "2"}, "--trials='2', which must be `int`"),
         ({"prompt": "pape"}, "did you mean 'paper'"),
         ({"dephts": 4}, "'dephts' is unknown"),
     ],

@@ -23,7 +23,7 @@ LABELS = {OURS: "ladder, effective"}
 
 
 def test_each_method_has_the_better_rate_of_the_screening(tmp_path):
-    records = str(EXPERIMENTS / "records" / "prior_study.jsonl")
+    records = str(EXPERIMENTS / "records" / "prior_study")
     sweep = Sweep.load([str(EXPERIMENTS / "prior_study.py")], runs=tmp_path, records=records)
     (made,) = sweep.experiments
     read = tables.results_reader(sweep.folder, made.records)

@@ -1,13 +1,12 @@
-"""A sweep does nothing that a file of records holds, and adds to the file what it does."""
+"""A sweep does nothing that its records hold, and adds to them what it does."""
 
-import json
 import types
 
 import numpy as np
 import pytest
 
 from bam_jax import config, sweep
-from bam_jax.experiments import experiment, jobs, papers, queue, record_file, recording
+from bam_jax.experiments import experiment, jobs, papers, queue, recorded_runs, recording
 from bam_jax.experiments.recording import Recorder
 from bam_jax.system import jsonl
 from bam_jax.training import run_folder
@@ -72,10 +71,10 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "run", work)
     monkeypatch.setattr(recording, "machine", lambda: MACHINE)
     monkeypatch.setattr(recording.git, "describe", lambda: "abc1234")
-    monkeypatch.setattr(record_file, "checkpoint", types.SimpleNamespace(restore_model=lambda *run, step: (0, 0, 0)))
-    monkeypatch.setattr(record_file, "head_parameters", lambda decoder: {"shape": np.zeros((1, 2))})
+    monkeypatch.setattr(recorded_runs, "checkpoint", types.SimpleNamespace(restore_model=lambda *run, step: (0, 0, 0)))
+    monkeypatch.setattr(recorded_runs, "head_parameters", lambda decoder: {"shape": np.zeros((1, 2))})
     write()
-    return types.SimpleNamespace(path=path, write=write, done=done, file=tmp_path / "records" / "paper" / "study.jsonl")
+    return types.SimpleNamespace(path=path, write=write, done=done, file=tmp_path / "records" / "paper" / "study")
 
 
 def run(place, folder, *options):
@@ -86,13 +85,13 @@ def run(place, folder, *options):
 def test_what_is_recorded_is_not_done_again_without_the_folders(place, capsys):
     assert run(place, "one") == 0
     assert len(place.done) == 8 and f"{place.file} holds 0 of 3 rows whole" in capsys.readouterr().err
-    found = record_file.read(place.file)
+    found = recorded_runs.read(place.file)
     assert sorted(each.name for each in found.values()) == ["base-seed0", "first-seed0", "first-seed1", "next-seed0"]
     source = next(iter(found.values())).source
     assert source["command"] == f"python -m bam_jax.sweep {place.path} --scale=paper" and source["machine"] == MACHINE
-    text = place.file.read_text()
+    parts = {*place.file.iterdir()}
     assert run(place, "two") == 0
-    assert not place.done and place.file.read_text() == text
+    assert not place.done and {*place.file.iterdir()} == parts
     assert f"{place.file} holds 3 of 3 rows whole\n" in capsys.readouterr().err
     assert run(place, "two", "--only=first-seed1") == 0 and not place.done
     assert run(place, "two", "--print") == 0 and not capsys.readouterr().out
@@ -129,9 +128,8 @@ def test_the_rest_is_done_and_a_run_without_weights_is_trained_again(place, caps
 
 def test_a_run_that_others_start_from_is_trained_for_its_weights_alone(place):
     assert run(place, "one", "--only=base-seed0") == 0
-    lines = place.file.read_text().splitlines()
-    key = next(json.loads(line)["run"] for line in lines if '"name":"next-seed0"' in line)
-    place.file.write_text("".join(f"{line}\n" for line in lines if f'"run":"{key}"' not in line))
+    (part,) = [each for each in place.file.iterdir() if "next-seed0" in repr(recorded_runs.read(each))]
+    part.unlink()
     assert run(place, "two", "--only=base-seed0") == 0
     assert place.done == ["base-seed0", "next-seed0", "next-seed0 passkey (64,)"]
 
@@ -151,8 +149,7 @@ def test_records_stand_beside_the_experiment_but_not_at_the_toy_scale(place):
     assert experiment.load(place.path).records is None and experiment.load(place.path, scale="toy").records is None
     assert experiment.load(place.path, scale="paper").records == place.file
     assert experiment.load(place.path, scale="paper", records="").records is None
-    assert str(experiment.load(place.path, records="x.jsonl").records) == "x.jsonl"
-    assert experiment.list_records(place.path, "paper") == []
+    assert str(experiment.load(place.path, records="x").records) == "x"
     shared = experiment.find_records(place.path, "paper", shared=True)
-    assert shared == place.file.with_name("shared.jsonl")
+    assert shared == place.file.with_name("shared")
     assert not Recorder(None, "").is_done(jobs.row_jobs(experiment.load(place.path))[0])

@@ -6,9 +6,10 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from bam_jax.system.errors import UserError
-from bam_jax.system.strict_json import DEPTH, LARGEST, Must, check, parse
+from bam_jax.system.strict_json import DEPTH, LARGEST, check, parse
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(1 - LARGEST, LARGEST - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -27,26 +28,33 @@ def test_what_json_writes_is_read_back(value):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "x is not JSON (Expecting value); mend or remove it"),
-        ("{'a': 1}", "x is not JSON"),
-        ("[NaN]", "x cannot be read (the number nan is not finite)"),
-        ('{"a": -Infinity}', "x cannot be read (the number -inf is not finite)"),
-        ("1e999", "the number inf is not finite"),
+        ("", "x is not JSON (Input data was truncated); mend or remove it"),
+        ("{'a': 1}", "x is not JSON (JSON is malformed"),
+        ("[NaN]", "x is not JSON"),
+        ('{"a": -Infinity}', "x is not JSON"),
+        ("1e999", "x is not JSON (Number out of range)"),
         (str(LARGEST), "the number 9223372036854775808 is too large"),
-        ("1" * 5000, "Exceeds the limit (4300 digits)"),
+        ("1" * 5000, "x is not JSON (Integer value out of range)"),
         ("[" * (DEPTH + 2) + "]" * (DEPTH + 2), "x is nested too deep"),
         ("[" * 100_000, "x is nested too deep"),
         ('{"a":' * 100_000, "x is nested too deep"),
-        (b'"\xff"', "x is not UTF-8 (invalid start byte)"),
-        (r'"\ud800"', "x is not UTF-8 (surrogates not allowed)"),
-        (r'{"\udfff": 1}', "x is not UTF-8"),
-        ("\ufeff1", "x is not JSON (Unexpected UTF-8 BOM"),
+        (b'"\xff"', "x is not UTF-8"),
+        (r'"\ud800"', "x is not JSON"),
+        (r'{"\udfff": 1}', "x is not JSON"),
+        ("\ufeff1", "x is not JSON"),
     ],
 )
-def test_what_others_could_not_hold_is_one_line(text, says):
+def test_hostile_json_is_one_line(text, says):
     with pytest.raises(UserError) as raised:
         parse(text, "x")
     assert says in str(raised.value) and "\n" not in str(raised.value) and len(str(raised.value)) < 200
+
+
+def test_a_corpus_may_have_what_python_reads():
+    assert parse(r'{"a": NaN, "b": "\ud800", "c": 18446744073709551616}', "x", strict=False)["b"] == "\ud800"
+    for text in ("[" * 100_000, "{", b'"\xff"'):
+        with pytest.raises(UserError):
+            parse(text, "x", strict=False)
 
 
 class Inner(TypedDict):
@@ -54,7 +62,7 @@ class Inner(TypedDict):
 
 
 class Outer(TypedDict):
-    count: Annotated[int, Must(lambda n: n > 0, "1 or more")]
+    count: Annotated[int, Meta(ge=1)]
     share: float | None
     more: NotRequired[dict[str, list[Inner]]]
     pair: NotRequired[tuple[list[str], bool]]
@@ -74,17 +82,20 @@ def test_what_fits_is_given_back(change):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"count": 0}, "f, line 1 has count=0, which must be 1 or more; remove that line"),
-        ({"count": True}, "has count=True, which must be a whole number"),
-        ({"count": 3.0}, "has count=3.0, which must be a whole number"),
-        ({"share": "1"}, "has share='1', which must be a number or null"),
-        ({"share": False}, "has share=False, which must be a number or null"),
-        ({"more": {"x": [{"kind": "a"}, {"kind": "c"}]}}, "has more.x[1].kind='c', which must be 'a' or 'b'"),
-        ({"more": {"x": [{}]}}, "has no 'more.x[0].kind'"),
-        ({"more": {"x": [1]}}, "has more.x[0]=1, which must be an object"),
-        ({"more": {"x": {}}}, "has more.x={}, which must be a list"),
-        ({"pair": [["a"]]}, "has pair=[['a']], which must be a list of 2"),
-        ({"pair": [["a"], 1]}, "has pair[1]=1, which must be true or false"),
+        ({"count": 0}, "f, line 1 has count=0, which must be `int` >= 1; remove that line"),
+        ({"count": True}, "has count=True, which must be `int`"),
+        ({"count": 3.0}, "has count=3.0, which must be `int`"),
+        ({"share": "1"}, "has share='1', which must be `float | null`"),
+        ({"share": False}, "has share=False, which must be `float | null`"),
+        (
+            {"more": {"x": [{"kind": "a"}, {"kind": "c"}]}},
+            "}: Invalid enum value 'c'; remove that line",
+        ),
+        ({"more": {"x": [{}]}}, "has no 'more[...][0].kind'"),
+        ({"more": {"x": [1]}}, "has more[...][0]={'x': [1]}, which must be `object`"),
+        ({"more": {"x": {}}}, "has more[...]={'x': {}}, which must be `array`"),
+        ({"pair": [["a"]]}, "has pair=[['a']], which must be `array` of length 2"),
+        ({"pair": [["a"], 1]}, "has pair[1]=1, which must be `bool`"),
         ({"share": ["x" * 1000] * 1000}, "..."),
     ],
 )
@@ -97,5 +108,5 @@ def test_what_does_not_fit_is_named_with_its_field(change, says):
 def test_a_field_that_is_missing_and_what_is_no_record_are_named():
     with pytest.raises(UserError, match="f has no 'share'; mend"):
         check({"count": 1}, Outer, "f")
-    with pytest.raises(UserError, match=r"f is no record but \[1\]; mend"):
+    with pytest.raises(UserError, match=r"f is \[1\], which must be `object`; mend"):
         check([1], Outer, "f")

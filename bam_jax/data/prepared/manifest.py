@@ -5,14 +5,14 @@ What a manifest says may be anyone's: every field is held against its type befor
 
 import dataclasses
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
+
+from msgspec import Meta
 
 from bam_jax.system import files, jsonl, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import read_json, shortened
-from bam_jax.system.strict_json import Must
 
 FORMAT = "bam_jax.data.shards"
 """It stands in every folder that was ever prepared, and stays whatever this module is called."""
@@ -81,9 +81,9 @@ class Manifest:
         files.write_atomically(folder / MANIFEST, jsonl.document(record, 1))
 
 
-_Count = Annotated[int, Must(lambda n: 0 <= n < 2**63, f"from 0 to {2**63 - 1}")]
-_Digest = Annotated[str, Must(lambda text: re.fullmatch("[0-9a-f]{64}", text), "a SHA-256 in hexadecimal")]
-_Names = Annotated[list[str], Must(lambda names: names != [], "a list with a name")]
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Names = Annotated[list[str], Meta(min_length=1)]
 
 
 class _Tokenizer(TypedDict):
