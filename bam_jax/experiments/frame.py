@@ -1,0 +1,91 @@
+"""Results as one long pandas table."""
+
+import glob
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bam_jax import config as configs
+from bam_jax.config import Config
+from bam_jax.evals import records
+from bam_jax.experiments import recorded_runs
+from bam_jax.system.errors import UserError
+from bam_jax.system.extras import import_extra
+from bam_jax.training import run_folder
+
+if TYPE_CHECKING:
+    import pandas
+
+_CELL = ("eval", "length", "depth", "task", "value", "n", "unit", "step")
+
+
+def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.DataFrame":
+    """Reads what runs measured as one long table, a row per measured cell.
+
+    >>> found = bam_jax.results(["runs/*", "experiments/records/small/shared"])  # doctest: +SKIP
+    >>> passkeys = found[found["eval"] == "passkey"]  # doctest: +SKIP
+    >>> passkeys.groupby(["encoding", "length"])["value"].mean().unstack()  # doctest: +SKIP
+
+    Columns, which are missing values where a cell has none:
+
+    - `path`: where the row was read; `run`: the digest of the run's configuration; `name`: the run's folder.
+    - `encoding` and `seed` of the run.
+    - `eval`, `length` (tokens), `depth` (0 to 1), `task`, `overrides` (changes at evaluation, as text).
+    - `value`, `n` (its samples), `unit`, `step` (of the checkpoint that was measured).
+    - `cell.NAME`: the evaluation's other fields, such as `cell.seed` of its prompts.
+    - `config.NAME`: every field of the configuration by its dotted name; lists and options are JSON.
+
+    A cell that was measured in several parts has several rows: weight `value` by `n`. Perplexities are averaged as
+    `exp(mean(log(value)))`. The same run in two of the paths has its rows twice.
+
+    Args:
+        paths: run folders, folders of runs as `bam_jax.sweep` makes them, folders of records, or single Parquet files of records;
+            each may be a pattern such as `runs/*`.
+
+    Raises:
+        UserError: a path has no results, or a file is damaged. pandas and pyarrow are not installed: `pip install
+            'bam_jax[results]'`.
+    """
+    library = import_extra("pandas", "bam_jax.results", "results")
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    rows: list[dict[str, Any]] = []
+    for pattern in dict.fromkeys(map(str, given)):
+        found = sorted(glob.glob(pattern))
+        if not found:
+            raise UserError(f"{pattern} is not there; give folders of runs or of records")
+        before = len(rows)
+        for path in map(Path, found):
+            for name, config, cells in _read(path):
+                run = _run_columns(path, name, config)
+                rows += [run | _cell_columns(cell) for cell in cells]
+        if len(rows) == before:
+            raise UserError(f"{pattern} has no results; evaluate its runs, or give folders of runs or of records")
+    return library.DataFrame(rows)
+
+
+def _read(path: Path) -> Iterator[tuple[str, Config, Sequence[Mapping[str, Any]]]]:
+    """The name, the configuration and the cells of each run below a path."""
+    if path.is_file() or any(path.glob(recorded_runs.PARTS)):
+        for recorded in recorded_runs.read(path).values():
+            yield recorded.name, recorded.config, recorded.cells
+    folders = [path, *sorted(each.parent for each in path.glob(f"*/{run_folder.CONFIG}"))]
+    for run in folders if path.is_dir() else []:
+        if (run / run_folder.CONFIG).exists():
+            yield run.name, run_folder.read_config(run), records.without_repeats(records.read_results(run)[0])
+
+
+def _run_columns(path: Path, name: str, config: Config) -> dict[str, Any]:
+    columns = {"path": str(path), "run": configs.digest(config), "name": name}
+    columns |= {"encoding": config.encoding, "seed": config.seed}
+    columns |= dict.fromkeys((*_CELL, "overrides"))  # their place is before the configuration
+    for field, value in configs.to_fields(config).items():
+        columns[f"config.{field}"] = json.dumps(value) if isinstance(value, list | tuple | dict) else value
+    return columns
+
+
+def _cell_columns(cell: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {field: cell[field] for field in _CELL if field in cell}
+    columns["overrides"] = ", ".join(f"{field}={value}" for field, value in sorted(cell["overrides"].items()))
+    return columns | {f"cell.{field}": cell[field] for field in cell if field not in (*_CELL, "overrides", "config")}
