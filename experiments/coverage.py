@@ -1,4 +1,4 @@
-"""The share of intervals that hold the true mean accuracy, by simulated seeds: the tables of docs/statistics.md.
+"""The share of intervals that contain the true mean accuracy, by simulated seeds: the tables of docs/statistics.md.
 
 Command:  python experiments/coverage.py
 Hardware: a CPU, seconds.
@@ -19,14 +19,7 @@ SIZES = ((8, 0.3, 0.8), (10, 0.3, 0.97))
 
 
 def draw(mean: float, correlation: float, prompts: int, seeds: int = SEEDS) -> np.ndarray:
-    """Accuracies of seeds, [draws, seeds], whose own shares follow a beta distribution.
-
-    Args:
-        mean: of all seeds.
-        correlation: of two prompts of a seed; 0: seeds differ by their prompts alone.
-        prompts: of a seed.
-        seeds: of a draw.
-    """
+    """Accuracies of seeds, [draws, seeds], whose shares follow a beta distribution; `correlation` is of two prompts of a seed."""
     rng = np.random.default_rng(0)
     times = 1 / correlation - 1 if correlation else 0
     share = rng.beta(mean * times, (1 - mean) * times, (DRAWS, seeds)) if correlation else mean
@@ -34,13 +27,7 @@ def draw(mean: float, correlation: float, prompts: int, seeds: int = SEEDS) -> n
 
 
 def errors(accuracies: np.ndarray, prompts: int, added: int | None = 2) -> np.ndarray:
-    """Standard errors of means of seeds, [draws], with the binomial floor of `bam_jax.experiments.statistics`.
-
-    Args:
-        accuracies: [draws, seeds].
-        prompts: of a seed.
-        added: successes, and as many failures, that the floor adds; None: no floor.
-    """
+    """Standard errors of means of seeds, [draws], whose binomial floor adds successes and as many failures; None: no floor."""
     seeds = accuracies.shape[1]
     spread = accuracies.std(1, ddof=1) / seeds**0.5
     if added is None:
@@ -51,7 +38,7 @@ def errors(accuracies: np.ndarray, prompts: int, added: int | None = 2) -> np.nd
 
 
 def covered(mean: float, correlation: float, prompts: int, added: int | None = 2) -> float:
-    """The share of draws whose two-sided interval at 95% holds the mean; arguments as of `draw` and `errors`."""
+    """The share of draws whose two-sided interval at 95% contains the mean."""
     accuracies = draw(mean, correlation, prompts)
     reach = stats.t.ppf(0.975, SEEDS - 1) * errors(accuracies, prompts, added)
     return float(np.mean(np.abs(accuracies.mean(1) - mean) <= reach + 1e-12))
