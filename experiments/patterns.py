@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/patterns.py && python -m bam_jax.tables experiments/patterns.py
 Hardware: a CPU; 9 models of four layers (11 rows), each some two minutes of one core, and as long to ask; 72 at the small scale.
-Claims:   experiments/claims_patterns.py, of the small scale, whose rates experiments/patterns_rates.py finds.
+Claims:   experiments/claims/patterns.toml, of the small scale, whose rates experiments/patterns_rates.py finds.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
 """BAM with heads that start near or far, at four depths: keys far beyond the context, perplexity beside BAM, ALiBi and CABLE.
 
 Command:  python -m bam_jax.sweep experiments/prior_confirmation.py --scale=small
-Then:     python -m bam_jax.claims experiments/claims_prior.py --scale=small --out=docs/prior_claims.md
+Then:     python -m bam_jax.claims experiments/claims/prior.toml --scale=small --out=docs/prior_claims.md
 Hardware: a CPU or one GPU; 160 models of 2 to 8 layers, some 8 core-hours of a CPU.
-Target:   experiments/claims_prior.py.
+Target:   experiments/claims/prior.toml.
 """
 
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 Command:  python -m bam_jax.sweep experiments/synthetic.py && python -m bam_jax.tables experiments/synthetic.py
 Hardware: a CPU; 16 models, each about a minute of one core, and as long to ask; 128 at the small scale.
-Claims:   experiments/claims_synthetic.py, of the small scale, whose rates experiments/synthetic_rates.py finds.
+Claims:   experiments/claims/synthetic.toml, of the small scale, whose rates experiments/synthetic_rates.py finds.
 """
 
 import itertools

@@ -15,8 +15,9 @@ from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import checks, jobs, papers, results, speed_jobs, tables
-from bam_jax.experiments.checks import Cells
+from bam_jax.experiments import jobs, papers, results, speed_jobs, tables
+from bam_jax.experiments.cells import Measured, TableName
+from bam_jax.experiments.comparisons import Better, Bound
 from bam_jax.experiments.experiment import Column, Expected, Row, Speed, Table, tabled
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.render import page
@@ -116,10 +117,10 @@ def everything(place):
         return page.to_html(described["title"], parts), page.to_markdown(described["title"], parts)
 
     def said():
-        measured = checks.Measured(path, "toy", path)
+        measured = Measured(path, "toy", path)
         measured.load = lambda name, scale: made
-        cells = Cells("x", "Table 1", ("keys", "text"))
-        return checks.within(cells, "RoPE", least=0.5)(measured), checks.better(cells, "RoPE", ["RoPE"])(measured)
+        cells = {"table": TableName("x", "Table 1"), "columns": ["keys", "text"], "rows": ["RoPE"]}
+        return [check.criteria(measured) for check in (Bound(**cells, least=0.5), Better(**cells, than=["RoPE"]))]
 
     progress = [lambda each=each: (each.status(path), each.spent(path)) for each in (place.job, place.comparison)]
     return [paper, one, several, said, *progress]

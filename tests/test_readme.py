@@ -69,7 +69,7 @@ def test_its_verdicts_are_those_of_the_page():
     page = (ROOT / "docs" / "claims.md").read_text()
     rows = re.findall(r"^\| ([a-z ]+) \| (\d+) \| (\d+) \|", page, re.MULTILINE)
     counts = {verdict: int(bam) + int(cable) for verdict, bam, cable in rows}
-    holds, contradicted, untold = (counts.pop(name) for name in ("holds", "contradicted", "not told apart"))
+    holds, contradicted, untold = (counts.pop(name) for name in ("supported", "contradicted", "inconclusive"))
     rest = sum(counts.values())
     total = holds + contradicted + untold + rest
     assert re.search(rf"{total} claims, {holds} .* {contradicted} .* {untold} .* {rest} ", " ".join(README.split()))

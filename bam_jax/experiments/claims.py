@@ -1,271 +1,281 @@
-"""The papers' claims, each judged by checks of what was measured; no verdict is written by hand."""
+"""The papers' claims as data, and their verdicts by what was measured; no verdict is written by hand."""
 
+import contextlib
 import dataclasses
 import enum
 import math
-import reprlib
-import runpy
-from collections.abc import Mapping, Sequence
+import os
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from scipy import stats
 
 from bam_jax.experiments import statistics
-from bam_jax.experiments.cells import Measured
-from bam_jax.experiments.checks import Check, Finding
+from bam_jax.experiments.cells import Measured, TableName
+from bam_jax.experiments.comparisons import Check, Labels
 from bam_jax.experiments.criteria import Criterion, quorum
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.statistics import SEEDS
-from bam_jax.system.errors import UserError
-from bam_jax.system.plugins import named_where_it_fails
+from bam_jax.system import files
+from bam_jax.system.errors import UserError, nearest
 
-TITLE = "What the papers claim, and what came out here"
+TITLE = "The papers' claims, tested"
 FALSE_DISCOVERIES = 0.05
-"""The share of verdicts on a page that may be false, and the level of the test that a model can do a task."""
+"""The expected share of false verdicts on a page, and the level of the test of a condition."""
 
 
 class Verdict(enum.Enum):
-    """The answer of measurements to a claim, in the words of the page."""
+    """What the measurements show about a claim."""
 
-    HOLDS = "holds"
+    SUPPORTED = "supported"
     CONTRADICTED = "contradicted"
-    UNTOLD = "not told apart"
-    UNTESTABLE = "cannot be tested at this scale"
-    UNASKED = "not asked"
+    INCONCLUSIVE = "inconclusive"
+    UNTESTABLE = "not testable at this scale"
+    REPEATED = "not repeated at this scale"
     ACCELERATOR = "needs an accelerator"
     UNMEASURED = "not measured"
     UNCHECKED = "not checked"
     NONE = "no verdict"
 
 
-MEANINGS: Mapping[Verdict, str] = {
-    Verdict.HOLDS: "every criterion is met, by tests against each of them not being met.",
-    Verdict.CONTRADICTED: "some criterion is not met, by a test against all of them being met.",
-    Verdict.UNTOLD: "the seeds decide neither; the number is said that would, if difference and spread are as they were seen.",
-    Verdict.UNTESTABLE: "its condition is not met here (no model does the task), or it says why the scale does not ask it.",
-    Verdict.UNASKED: "its experiment would repeat another's at this scale.",
-    Verdict.ACCELERATOR: "speeds are compared where the papers compare them, and some runs are too long for a CPU.",
-    Verdict.UNMEASURED: "fewer than {seeds} seeds, or cells that are missing.",
-    Verdict.UNCHECKED: "mathematics, or no number.",
-    Verdict.NONE: "the toy scale shows that the code runs, and its numbers.",
-}
-"""The meaning of each verdict, `seeds` being the least number of seeds that have one."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A statement of a paper and how it is checked.
-
-    Args:
-        place: in the paper.
-        says: the statement, in our words.
-        checks: all of which it needs; none: `why` says why it is not checked.
-        why: a remark.
-        needs: what must hold for measurements to say anything about it, such as that some model can do the task.
-        accelerator: whether its runs are too long for a CPU, or its speeds mean something on an accelerator alone.
-        unfit: why no scale below the paper's can ask it, such as that its criterion would be met, or missed, whatever happens.
-        repeats: why its experiment would repeat another's at every scale below the paper's; "": it would not.
-    """
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A statement of a paper and how it is tested."""
 
     place: str
+    """Its place in the paper."""
     says: str
-    checks: tuple[Check, ...] = ()
-    why: str = ""
-    needs: Check | None = None
+    here: str = ""
+    """Our criterion in words, where the paper gives no number."""
+    note: str = ""
+    checks: list[Check] = []
+    """The claim needs all of them. Without any, the note says why it is not checked."""
+    needs: list[Check] = []
+    """The condition for testing it, such as that some model can do the task."""
     accelerator: bool = False
-    unfit: str = ""
+    """Whether its runs are too long for a CPU, or its speeds are those of an accelerator."""
+    untestable: str = ""
+    """Why no scale below the paper's can test it."""
     repeats: str = ""
+    """Why its experiment would repeat another's at every scale below the paper's."""
+    paper: str = ""
 
 
-class ClaimsFile(NamedTuple):
-    """A file of claims.
+class ClaimsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of claims."""
 
-    Args:
-        by_paper: the claims.
-        notes: about the page.
-        frozen: the commit in which criteria were frozen, before the first run that they judge; "": none yet.
-        title: of the page.
-        seeds: the number of training seeds that was fixed before the first run; with fewer there is no verdict, and whoever
-            looks on the way sees none.
-    """
-
-    by_paper: Mapping[str, Sequence[Claim]]
-    notes: Sequence[str]
-    frozen: str = ""
     title: str = TITLE
-    seeds: int = SEEDS
+    frozen: str = ""
+    """The commit in which the criteria were frozen, before the first run that they judge; "": none yet."""
+    seeds: Annotated[int, msgspec.Meta(ge=1)] = SEEDS
+    """The number of training seeds that was fixed before the first run; with fewer there is no verdict."""
+    notes: list[str] = []
+    experiments: str = "."
+    """The folder of the experiments' files, from that of the claims."""
+    include: list[str] = []
+    """Further files, whose claims belong to the same page."""
+    paper: str = ""
+    """The paper of the claims that name none."""
+    reasons: dict[str, str] = {}
+    tables: dict[str, TableName] = {}
+    columns: dict[str, Labels] = {}
+    rows: dict[str, Labels] = {}
+    claim: list[dict[str, Any]] = []
+
+    def claims(self, where: Path) -> list[Claim]:
+        """The claims, in which names of tables, columns, rows and reasons are replaced by what they stand for."""
+        made = []
+        for count, raw in enumerate(self.claim, start=1):
+            with _named(f"{where}, claim {count} ({str(raw.get('says', ''))[:60]})"):
+                whole = self._resolve({"paper": self.paper, **raw})
+                made.append(msgspec.convert(whole, Claim))
+        return made
+
+    def _resolve(self, value: Any, field: str = "") -> Any:
+        """A claim, or the value of a field in it."""
+        if isinstance(value, dict):
+            return {name: self._resolve(each, name) for name, each in value.items()}
+        if field.endswith("columns") or field in ("rows", "than", "over"):
+            lists = self.columns if field.endswith("columns") else self.rows
+            if isinstance(value, list) and any(isinstance(each, list) for each in value):
+                return [self._resolve(each, field) for each in value]
+            return lists.get(value, [value]) if isinstance(value, str) else value
+        if isinstance(value, list):
+            return [self._resolve(each, field) for each in value]
+        if not isinstance(value, str):
+            return value
+        if field in ("table", "than_table", "tables"):
+            if value not in self.tables:
+                raise UserError(f"table {value!r} is not in [tables]; {nearest(value, self.tables)}")
+            return msgspec.to_builtins(self.tables[value])
+        return self.reasons.get(value, value) if field in ("untestable", "repeats") else value
+
+
+class ClaimsPage(NamedTuple):
+    """A page of claims: a file with those that it includes."""
+
+    file: ClaimsFile
+    claims: Sequence[Claim]
+    experiments: Path
+
+
+def load(path: Path) -> ClaimsPage:
+    """The claims in a TOML file and in those that it includes.
+
+    Raises:
+        UserError: no such file, or something else in it.
+    """
+    if not path.is_file():
+        raise UserError(f"no file {path}; give one of claims, such as experiments/claims/papers.toml")
+    file = _read(path)
+    if file.include and file.claim:
+        raise UserError(f"{path} has claims and includes others; move them to a file of their own")
+    paths = [path.parent / name for name in file.include] or [path]
+    made = [claim for each in paths for claim in (_read(each) if file.include else file).claims(each)]
+    return ClaimsPage(file, made, Path(os.path.normpath(path.parent / file.experiments)))
+
+
+def _read(path: Path) -> ClaimsFile:
+    with _named(str(path)):
+        return msgspec.convert(tomllib.loads(files.read_small(path).decode()), ClaimsFile)
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Names the place of what is wrong in one line."""
+    try:
+        yield
+    except (UserError, ValueError, RecursionError) as error:  # of TOML, UTF-8 and msgspec
+        raise UserError(f"{where}: {' '.join(str(error).split())[:300]}; mend that file") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """A claim held against measurements.
-
-    Args:
-        claim: the claim.
-        findings: of its checks.
-        verdict: by our runs.
-        remark: what the verdict rests on beside the numbers.
-        printed: whether the paper's own numbers meet its criteria; None: it has none.
-        p: the two-sided p-value that counts on the page; None: the verdict needs no test, or there is none.
-        condition: that some model can do the task, where the claim needs it.
-    """
+    """A claim with its criteria as measured, and its verdict."""
 
     claim: Claim
-    findings: Sequence[Finding]
-    verdict: Verdict
+    criteria: Sequence[Criterion]
+    printed: Sequence[Criterion]
+    """The same criteria of the paper's own numbers."""
+    verdict: Verdict = Verdict.INCONCLUSIVE
     remark: str = ""
-    printed: bool | None = None
     p: float | None = None
+    """The two-sided p-value that counts on the page; None: the verdict needs no test, or there is none."""
     condition: Criterion | None = None
 
     @property
-    def criteria(self) -> list[Criterion]:
-        """The criteria of all checks."""
-        return [criterion for finding in self.findings for criterion in finding.criteria]
-
-    @property
     def whole(self) -> Criterion:
-        """The criterion that all of them are met; there must be one at least."""
+        """The criterion that all of them are met."""
         return quorum(self.claim.says, self.criteria, len(self.criteria))
 
     @property
-    def decisive(self) -> Criterion | None:
-        """The criterion that decides: the one that is least certain to be met; None where nothing was measured."""
-        known = [criterion for criterion in self.criteria if criterion.met is not None]
-        return max(known, key=lambda criterion: (not criterion.met, criterion.p_met), default=None)
+    def decisive(self) -> int | None:
+        """The index of the criterion that is least certain to be met; None where nothing was measured."""
+        known = [k for k, criterion in enumerate(self.criteria) if criterion.met is not None]
+        return max(known, key=lambda k: (not self.criteria[k].met, self.criteria[k].p_met), default=None)
+
+    @property
+    def printed_met(self) -> bool | None:
+        """Whether the paper's own numbers meet all criteria; None where it lacks one."""
+        return _met(self.printed)
 
 
 def judge(
-    by_paper: Mapping[str, Sequence[Claim]], measured: Measured, printed: Measured, seeds: int = SEEDS
+    claims: Sequence[Claim], measured: Measured, printed: Measured, seeds: int = SEEDS
 ) -> dict[str, list[Judgement]]:
-    """Holds all claims of a page against our runs and against the papers' own numbers.
+    """Tests all claims of a page, by paper.
 
-    A claim holds if all of its criteria do: an intersection-union test, whose p-value is the greatest of theirs. It is
-    contradicted if one of its criteria is not met: the least of their p-values times their number (Bonferroni). The
-    two-sided p-value of a claim is twice the smaller one of both, which gives the direction. Over the page these p-values go
-    through the procedure of Benjamini and Hochberg, so that at most a share `FALSE_DISCOVERIES` of the verdicts is expected
-    to be false.
+    A claim is supported if all of its criteria are met: an intersection-union test, whose p-value is the largest of theirs. It
+    is contradicted if one of them is not met: the smallest p-value against them times their number (Bonferroni). The two-sided
+    p-value of a claim is twice the smaller of both, which also gives the direction. Those of the page go through the procedure
+    of Benjamini and Hochberg, which is proven for independent or positively dependent p-values; claims that share a row of a
+    table may be correlated in either direction, which `tests/experiments/test_statistics.py` simulates.
 
     Args:
-        by_paper: the claims.
         measured: cells of our runs.
         printed: the paper's cells.
-        seeds: see `ClaimsFile`.
+        seeds: as in `ClaimsFile`.
 
     Raises:
-        UserError: a claim names a cell that there is not.
+        UserError: a claim names a cell that does not exist.
     """
-    weighed = {paper: [_weigh(claim, measured, printed, seeds) for claim in said] for paper, said in by_paper.items()}
-    family = [judgement.p for said in weighed.values() for judgement in said if judgement.p is not None]
-    told = int(statistics.false_discoveries(family, FALSE_DISCOVERIES).sum())
-    # The greatest p-value that counts, and the one that a further claim would have to have.
-    count = max(len(family), 1)
-    level, next_level = FALSE_DISCOVERIES * told / count, FALSE_DISCOVERIES * min(told + 1, count) / count
-    return {paper: [_decide(judgement, level, next_level) for judgement in said] for paper, said in weighed.items()}
+    weighed = [_weigh(claim, measured, printed, seeds) for claim in claims]
+    family = [each.p for each in weighed if each.p is not None]
+    rejected = int((stats.false_discovery_control(family) <= FALSE_DISCOVERIES).sum()) if family else 0
+    # The largest p-value that counts, and that of a page with one verdict more.
+    level, next_level = (
+        FALSE_DISCOVERIES * n / max(len(family), 1) for n in (rejected, min(rejected + 1, len(family)))
+    )
+    by_paper: dict[str, list[Judgement]] = {}
+    for each in weighed:
+        by_paper.setdefault(each.claim.paper, []).append(_decide(each, level, next_level))
+    return by_paper
 
 
 def _weigh(claim: Claim, measured: Measured, printed: Measured, seeds: int) -> Judgement:
-    """A claim with its verdict so far: one that waits for the other claims of the page has a p-value and is not told apart."""
-    findings = [check(measured) for check in claim.checks]
-    theirs = _met([criterion for check in claim.checks for criterion in check(printed).criteria])
-    (able,) = claim.needs(measured).criteria if claim.needs else (None,)
-    made = Judgement(claim, findings, Verdict.UNTOLD, printed=theirs, condition=able)
-    settled = _settle(made, measured, seeds)
+    """A claim with its verdict, or with the p-value by which the page decides."""
+    criteria, theirs = (
+        [each for check in claim.checks for each in check.criteria(cells)] for cells in (measured, printed)
+    )
+    needed = [criterion for check in claim.needs for criterion in check.criteria(measured)]
+    condition = None
+    if needed:
+        says = " and ".join(dict.fromkeys(criterion.says for criterion in needed))
+        condition = needed[0] if len(needed) == 1 else quorum(says, needed, len(needed))
+    made = Judgement(claim, criteria, theirs, condition=condition)
+    settled = _settle(made, measured.scale, seeds)
     if settled is not None:
-        verdict, remark = settled
-        return dataclasses.replace(made, verdict=verdict, remark=remark)
-    if able is not None:
-        if able.n < seeds:
-            remark = f"{able.n} of {seeds} seeds of its condition, {able.says}"
-            return dataclasses.replace(made, verdict=Verdict.UNMEASURED, remark=remark)
-        if able.p_met > FALSE_DISCOVERIES:
-            # It stays a member of the page's family, since it was left out for what was measured.
-            remark = f"its condition is not shown to be met, {able.says}: p = {able.p_met:.2g}"
-            return dataclasses.replace(made, verdict=Verdict.UNTESTABLE, remark=remark, p=1.0)
+        return dataclasses.replace(made, verdict=settled[0], remark=settled[1])
+    if condition is not None and condition.n < seeds:
+        remark = f"{condition.n} of {seeds} seeds of its condition"
+        return dataclasses.replace(made, verdict=Verdict.UNMEASURED, remark=remark)
+    if condition is not None and condition.p_met > FALSE_DISCOVERIES:
+        # It stays a member of the page's family, since it was left out for what was measured.
+        remark = f"condition not met: p = {condition.p_met:.2g}"
+        return dataclasses.replace(made, verdict=Verdict.UNTESTABLE, remark=remark, p=1.0)
     return dataclasses.replace(made, p=min(1.0, 2 * min(made.whole.p_met, made.whole.p_unmet)))
 
 
-def _settle(made: Judgement, measured: Measured, seeds: int) -> tuple[Verdict, str] | None:
+def _settle(made: Judgement, scale: str, seeds: int) -> tuple[Verdict, str] | None:
     """The verdict that needs no test, with a remark; None where seeds decide."""
     claim, criteria = made.claim, made.criteria
     if not criteria:
         return Verdict.UNCHECKED, ""
-    met, seeded = _met(criteria), [criterion for criterion in criteria if criterion.has_seeds]
-    on_cpu = any(criterion.device == "cpu" for criterion in criteria)
+    seeded = [criterion for criterion in criteria if criterion.has_seeds]
     timed = any(criterion.device for criterion in criteria)
-    if measured.scale == SCALES[0] and (seeded or timed or claim.accelerator):
+    if scale == SCALES[0] and (seeded or timed or claim.accelerator):
         return (Verdict.NONE, "") if any(criterion.n for criterion in criteria) else (Verdict.UNMEASURED, "")
-    if claim.unfit and measured.scale != SCALES[-1]:
-        return Verdict.UNTESTABLE, claim.unfit
-    if claim.repeats and measured.scale != SCALES[-1]:
-        return Verdict.UNASKED, claim.repeats
+    if scale != SCALES[-1] and claim.untestable:
+        return Verdict.UNTESTABLE, claim.untestable
+    if scale != SCALES[-1] and claim.repeats:
+        return Verdict.REPEATED, claim.repeats
     enough = [criterion.n >= (seeds if criterion.has_seeds else 1) for criterion in criteria]
+    on_cpu = any(criterion.device == "cpu" for criterion in criteria)
     if claim.accelerator and (on_cpu or not all(enough)):
         return Verdict.ACCELERATOR, "measured on a CPU" if on_cpu else ""
     if not all(enough):
-        least = min((criterion.n for criterion in seeded), default=0)
-        wanted = f"{least} of {seeds} seeds; " if seeded else ""
-        return Verdict.UNMEASURED, f"{wanted}{sum(enough)} of {len(enough)} criteria have what they need"
+        wanted = f"{min(criterion.n for criterion in seeded)} of {seeds} seeds; " if seeded else ""
+        return Verdict.UNMEASURED, f"{wanted}{sum(enough)} of {len(enough)} criteria measured"
     if not seeded:
-        return Verdict.HOLDS if met else Verdict.CONTRADICTED, ""
+        return Verdict.SUPPORTED if _met(criteria) else Verdict.CONTRADICTED, ""
     return None
 
 
 def _met(criteria: Sequence[Criterion]) -> bool | None:
-    """True where the estimates meet all criteria; None where one has none, or there are no criteria."""
     met = [criterion.met for criterion in criteria]
     return None if not met or None in met else all(met)
 
 
-def _decide(judgement: Judgement, level: float, next_level: float) -> Judgement:
-    """A claim that waited for the page, with its verdict.
-
-    Args:
-        judgement: a claim, weighed.
-        level: the greatest two-sided p-value that counts.
-        next_level: that of a page with one verdict more.
-    """
-    if judgement.p is None or judgement.verdict is not Verdict.UNTOLD:
-        return judgement
-    whole = judgement.whole
-    if judgement.p <= level:
-        return dataclasses.replace(
-            judgement, verdict=Verdict.HOLDS if whole.p_met < whole.p_unmet else Verdict.CONTRADICTED
-        )
-    needed = whole.seeds_to_tell(next_level / 2, met=bool(whole.met))
-    about = f"about {needed:,}" if needed < math.inf else f"more than {statistics.MOST_SEEDS:,}"
-    return dataclasses.replace(judgement, remark=f"{about} seeds would tell")
-
-
-def load(path: Path) -> ClaimsFile:
-    """The claims in a Python file with `get_claims()`, `NOTES`, `FROZEN` once its criteria are, a `TITLE` and `SEEDS` of its own.
-
-    Args:
-        path: the file, beside the experiments.
-
-    Raises:
-        UserError: no such file, or no claims in it.
-    """
-    if not path.is_file():
-        raise UserError(f"no file {path}; give one with get_claims(), such as experiments/claims.py")
-    with named_where_it_fails(path, "claims file"):
-        names = runpy.run_path(str(path))
-        for name in ("get_claims()", "NOTES"):
-            if name.removesuffix("()") not in names:
-                raise UserError(
-                    f"{path} has no {name}; define get_claims(), which returns lists of Claim by paper, and NOTES, the page's "
-                    "first lines, as experiments/claims_prior.py does"
-                )
-        own = {name.lower(): names[name] for name in ("FROZEN", "TITLE", "SEEDS") if name in names}
-        said, notes = names["get_claims"](), names["NOTES"]
-    if type(own.get("seeds", SEEDS)) is not int or own.get("seeds", SEEDS) < 1:
-        raise UserError(
-            f"{path}: SEEDS is {reprlib.repr(own['seeds'])}; it must be the number of seeds that have a verdict"
-        )
-    lists = isinstance(said, Mapping) and all(isinstance(some, Sequence) for some in said.values())
-    if not lists or not all(isinstance(claim, Claim) for some in said.values() for claim in some):
-        raise UserError(f"{path}: get_claims() returns {reprlib.repr(said)}; it must be lists of Claim by paper")
-    if isinstance(notes, str) or not isinstance(notes, Sequence) or not all(isinstance(note, str) for note in notes):
-        raise UserError(
-            f"{path}: NOTES is {reprlib.repr(notes)}; it must be a tuple of strings, the page's first lines"
-        )
-    return ClaimsFile(said, notes, **own)
+def _decide(made: Judgement, level: float, next_level: float) -> Judgement:
+    """The verdict by the largest p-value that counts on the page, and by that of a page with one verdict more."""
+    if made.p is None or made.verdict is not Verdict.INCONCLUSIVE:
+        return made
+    whole = made.whole
+    if made.p <= level:
+        verdict = Verdict.SUPPORTED if whole.p_met < whole.p_unmet else Verdict.CONTRADICTED
+        return dataclasses.replace(made, verdict=verdict)
+    needed = whole.seeds_needed(next_level / 2, bool(whole.met))
+    about = f"about {needed:,}" if needed < math.inf else f"more than {statistics.MAX_SEEDS:,}"
+    return dataclasses.replace(made, remark=f"{about} seeds needed")

@@ -30,39 +30,23 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A cell of a table in one seed.
-
-    Args:
-        state: how far it is.
-        value: in the column's unit; None unless measured.
-        remark: how many samples there are, or why there are none; "": nothing to say.
-        seed: of training.
-        n: samples of the value, or those that would have been asked where it was given up; 0: it is of no samples.
-        speed: the record that a speed or a memory is taken from; None of other values.
-    """
+    """A cell of a table in one seed."""
 
     state: State
-    value: float | None = None
-    remark: str = ""
+    value: float | None = None  # in the column's unit; None unless measured
+    remark: str = ""  # how many samples there are, or why there are none
     seed: int = 0
-    n: int = 0
-    speed: Mapping[str, Any] | None = None
+    n: int = 0  # samples of the value; where it was given up, those that would have been asked
+    speed: Mapping[str, Any] | None = None  # the record of a speed or a memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A cell of a table in all seeds.
-
-    Args:
-        row: its label in the paper.
-        column: of the table.
-        paper: as printed; "": nothing.
-        outcomes: one for each seed; one alone where no seed matters.
-    """
+    """A cell of a table in all seeds: an outcome for each, or one alone where no seed matters."""
 
     row: str
     column: Column
-    paper: str
+    paper: str  # as printed; "": nothing
     outcomes: tuple[Outcome, ...]
 
     @property
@@ -130,12 +114,6 @@ def parse_number(printed: str) -> Decimal | None:
     ['17.00', '25000000', '1536', '32.84', '0.8', 'None']
     >>> parse_number("1 × 10^-3")
     Decimal('0.001')
-
-    Args:
-        printed: digits, with "~", "<" or ">" before them, a factor K, M or B or a spread "± ..." after them, or a product.
-
-    Raises:
-        UserError: it is something else.
     """
     if printed in ("", DASH):
         return None

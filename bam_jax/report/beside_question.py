@@ -11,11 +11,7 @@ WORDS = "Dotted: the keys that stand beside their question, which a model that s
 
 
 def share(depths: int) -> float:
-    """The share of keys that stand beside their question.
-
-    Args:
-        depths: how many, equally spaced; the last is that beside the question, and a single one is not.
-    """
+    """The share of keys that stand beside their question."""
     return 1 / depths if depths > 1 else 0.0
 
 

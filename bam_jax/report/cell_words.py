@@ -8,31 +8,19 @@ from bam_jax.experiments.statistics import Kind
 
 
 def cell_value(entry: Entry) -> float | None:
-    """The value of a cell: the middle of its interval, or its one seed's; None where no seed is measured.
-
-    Args:
-        entry: the cell.
-    """
+    """The value of a cell: the middle of its interval, or its one seed's; None where no seed is measured."""
     return entry.interval.middle if entry.ours and entry.interval else entry.mean
 
 
 def cell_formatter(entry: Entry) -> Callable[[float], str]:
-    """A function that prints a number of a cell: as its paper does, or accuracies that it has none of with two decimals.
-
-    Args:
-        entry: the cell.
-    """
+    """A function that prints a number of a cell: as its paper does, or accuracies that it has none of with two decimals."""
     if entry.kind is Kind.ACCURACY and not entry.paper:
         return "{:.2f}".format
     return lambda number: format_value(number, entry.paper)
 
 
 def end_formatter(shown: str) -> Callable[[float], str]:
-    """A function that prints the ends of an interval with as many decimals as its middle is shown with.
-
-    Args:
-        shown: the middle.
-    """
+    """A function that prints the ends of an interval with as many decimals as its middle is shown with."""
     return f"{{:,.{len(shown.partition('.')[2])}f}}".format
 
 
@@ -41,11 +29,6 @@ def describe_interval(interval: tuple[float, float, float] | None, n: int | None
 
     >>> describe_interval((0.5, 0.75, 1.0), 3, "{:.2f}".format), describe_interval(None, 1, str)
     ('[0.50, 1.00] n=3', '1 seed')
-
-    Args:
-        interval: its low end, middle and high end; None of one seed.
-        n: the number of seeds; None: it is said elsewhere.
-        show: an end as it is printed.
     """
     if interval is None:
         return "1 seed"
@@ -67,12 +50,6 @@ def describe_next(rows: Sequence[str], value: str, whole: str, doubt: str) -> st
 
     >>> describe_next(["a", "b"], "0.05", "", ""), describe_next(["a"], "0.05", "a 0.05 (1 seed)", ", perhaps")
     ('next are a and b, 0.05 each', 'next is a 0.05 (1 seed), perhaps')
-
-    Args:
-        rows: that have the value.
-        value: as it is printed.
-        whole: one row with its value and interval.
-        doubt: of one row, as the end of a sentence.
     """
     if len(rows) > 1:
         return f"next are {', '.join(rows[:-1])} and {rows[-1]}, {value} each"
@@ -84,9 +61,6 @@ def describe_ends(ends: Mapping[str, tuple[str, str]]) -> str:
 
     >>> describe_ends({"BAM": ("500×", "1.00"), "RoPE": ("64×", "0.00"), "NoPE": ("64×", "0.20")})
     'at 500× BAM 1.00; at 64× RoPE 0.00, NoPE 0.20'
-
-    Args:
-        ends: the last place of each curve and its value there, by label; "" labels an only one.
     """
     places: dict[str, list[str]] = {}
     for label, (place, value) in ends.items():
@@ -94,7 +68,7 @@ def describe_ends(ends: Mapping[str, tuple[str, str]]) -> str:
     return "; ".join(f"at {place} {', '.join(said)}" for place, said in places.items())
 
 
-ONE_SEED = ", and one seed tells no difference"
+ONE_SEED = ", and one seed shows no difference"
 """The doubt about a row with fewer than two seeds."""
 
 
@@ -103,11 +77,6 @@ def format_value(value: float, printed: str, sign: str = "") -> str:
 
     >>> format_value(1.2345, "1.74"), format_value(0.00413, "1.74"), format_value(0.5, "1.74", sign="+")
     ('1.23', '0.0041', '+0.50')
-
-    Args:
-        value: ours.
-        printed: the paper's; of nothing and of products a readable number of digits follows.
-        sign: "+" where a positive number shows its sign.
     """
     decimals = re.fullmatch(r"[~<>]?\d+(?:\.(\d+))?(?: ±.*)?", printed)
     if decimals is not None:

@@ -1,276 +1,225 @@
-"""The page of the papers' claims, each held against what was measured."""
+"""The page of claims: a table for each paper that sorts and filters, with the criteria folded."""
 
+import csv
+import html
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bam_jax.experiments import claims, origins, statistics
+import msgspec
+import numpy as np
+
+from bam_jax.experiments import claims, origins
 from bam_jax.experiments.cells import Measured, Printed
-from bam_jax.experiments.checks import Check, Finding
-from bam_jax.experiments.claims import MEANINGS, ClaimsFile, Judgement, Verdict
+from bam_jax.experiments.claims import ClaimsFile, Judgement, Verdict
 from bam_jax.experiments.criteria import Criterion, number
+from bam_jax.experiments.jobs import Job
 from bam_jax.render import page
-from bam_jax.render.page import Section
-from bam_jax.report.prior_checks import check_shapes
+from bam_jax.render.page import Estimated, Link, Section, Table, Words
+from bam_jax.report.run_priors import find_job_priors
 
-HEAD = ("criterion", "verdict, or estimate [95%]", "seeds", "meet it alone [95%]", "p, for it", "p, against it")
-PROCEDURE = f"""
-Training seeds are the sample; prompts and text estimate each seed's value. An interval is that of Student's t over seeds, of
-logarithms where the values are perplexities, of differences seed by seed where rows are compared; seeds that agree on an accuracy
-leave at least the binomial error of their prompts. "In most seeds" is a sign test. A claim holds if all of its criteria are met
-(the greatest of their p-values), and is contradicted if one is not (the least, times their number). Over all claims of the page
-the procedure of Benjamini and Hochberg keeps the expected share of false verdicts at {claims.FALSE_DISCOVERIES:g}. There is no
-verdict on fewer than {{seeds}} seeds. The paper's own numbers meet a criterion or not: one number has no interval. More
-is in `docs/statistics.md`.
-"""
+HEAD = ("place", "claim", "verdict", "direction", "paper", "ours [95%]", "n")
+CSV_HEAD = (
+    *("paper", "place", "claim", "verdict", "criterion", "printed", "estimate", "low", "high"),
+    *("seeds", "seeds_that_meet_it", "p_for", "p_against"),
+)
+
+MEANINGS: Mapping[Verdict, str] = {
+    Verdict.SUPPORTED: "all criteria are met",
+    Verdict.CONTRADICTED: "a criterion is not met",
+    Verdict.INCONCLUSIVE: "neither is shown",
+    Verdict.UNTESTABLE: "its condition is not met, or small models cannot decide it",
+    Verdict.REPEATED: "repeats another experiment",
+    Verdict.ACCELERATOR: "a speed, or runs too long for a CPU",
+    Verdict.UNMEASURED: "fewer than {seeds} seeds, or missing cells",
+    Verdict.UNCHECKED: "mathematics, or no number",
+    Verdict.NONE: "the toy scale shows that the code runs",
+}
 
 
-def to_markdown(path: Path, folder: Path, scale: str) -> str:
-    """The page as Markdown; arguments and errors as in `page_sections`."""
-    return page.to_markdown(claims.load(path).title, page_sections(path, folder, scale))
+class Judged(NamedTuple):
+    """The claims of a file, tested."""
+
+    file: ClaimsFile
+    by_paper: Mapping[str, Sequence[Judgement]]
+    origins: Sequence[str]
+    """Where the models were trained."""
 
 
-def page_sections(path: Path, folder: Path, scale: str) -> list[Section]:
-    """The page's sections: the verdicts, what they and the scale mean, then every claim.
+def judge(path: Path, folder: Path, scale: str) -> Judged:
+    """The claims of a file, tested.
 
     Args:
-        path: a Python file with `get_claims()` and `NOTES`, beside the experiments.
-        folder: of the runs, which need not be there where records tell what they measured.
+        path: a TOML file of claims.
+        folder: of the runs, which need not exist where records have what they measured.
         scale: one of `experiment.SCALES`.
 
     Raises:
         UserError: a file without claims, or a run that cannot be read.
     """
-    return judged_sections(judge(path, folder, scale), scale)
+    file, said, experiments = claims.load(path)
+    measured, printed = Measured(folder, scale, experiments, _read_shapes), Printed(folder, "paper", experiments)
+    return Judged(file, claims.judge(said, measured, printed, file.seeds), measured.origins())
 
 
-class Judged(NamedTuple):
-    """The claims of a file, judged.
-
-    Args:
-        file: the claims.
-        by_paper: all of them, judged.
-        origins: lines that say where the models were trained.
-    """
-
-    file: ClaimsFile
-    by_paper: Mapping[str, Sequence[Judgement]]
-    origins: Sequence[str]
-
-
-def judge(path: Path, folder: Path, scale: str) -> Judged:
-    """The claims of a file, judged; arguments and errors as in `page_sections`."""
-    file = claims.load(path)
-    measured, printed = Measured(folder, scale, path.parent), Printed(folder, "paper", path.parent)
-    return Judged(file, claims.judge(file.by_paper, measured, printed, file.seeds), measured.origins())
-
-
-def judged_sections(judged: Judged, scale: str) -> list[Section]:
-    """The page's sections of claims that are judged already.
-
-    Args:
-        judged: the claims.
-        scale: at which they were.
-    """
-    return [
-        verdicts_section(judged.file, judged.by_paper),
-        *contradicted_sections(judged.by_paper),
-        Section(of_scale(scale), items=judged.file.notes),
-        Section("What the verdicts mean", procedure(judged.file, judged.by_paper)),
-        *([Section(origins.TITLE, items=judged.origins)] if judged.origins else []),
-        *claims_sections(judged.by_paper),
-    ]
+def _read_shapes(job: Job, folder: Path, file: Path | None) -> np.ndarray | None:
+    heads = find_job_priors(job, folder, file)
+    return None if heads is None else np.asarray(heads.shape)
 
 
 def of_scale(scale: str) -> str:
-    """The heading of a page at a scale, by which a page tells its own.
-
-    Args:
-        scale: of the experiments.
-    """
+    """The heading by which a page shows its scale."""
     return f"At the {scale} scale"
 
 
-def verdicts_section(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]) -> Section:
-    """The number of each verdict.
+def to_markdown(judged: Judged, scale: str) -> str:
+    """The page for the documentation; each claim unfolds to its criterion."""
+    parts = [page.to_markdown(judged.file.title, _head_sections(judged, scale)).rstrip()]
+    for paper, said in judged.by_paper.items():
+        lines = [HEAD, ["-", "-", "-", "-", "-:", "-:", "-:"], *(_markdown_cells(each) for each in said)]
+        parts += [f"## {paper}", "\n".join(f"|{'|'.join(line)}|" for line in lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def page_sections(judged: Judged, scale: str, pages: Collection[str] = ()) -> list[Section]:
+    """The page of a report.
 
     Args:
-        file: the claims.
-        judged: by paper.
+        pages: the experiments that have a page beside it, by the names of their files.
     """
-    found = {judgement.verdict for said in judged.values() for judgement in said}
+    tables = []
+    for paper, said in judged.by_paper.items():
+        rows = [[*_cells(each, pages), _details(each)] for each in said]
+        tables.append(Section(paper, table=Table([*HEAD, "criterion"], rows)))
+    return [*_head_sections(judged, scale), *tables]
+
+
+def to_csv(judged: Judged) -> str:
+    """A line for each criterion, for those that it is made of, and for the conditions."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_HEAD)
+    for paper, said in judged.by_paper.items():
+        for each in said:
+            head = [paper, each.claim.place, each.claim.says, each.verdict.value]
+            printed = {
+                criterion.says: theirs.shown.middle
+                for criterion, theirs in zip(each.criteria, each.printed, strict=True)
+            }
+            conditions = [each.condition] if each.condition else []
+            for criterion in _flat([*each.criteria, *conditions]):
+                low, middle, high = criterion.shown
+                numbers = (printed.get(criterion.says, math.nan), middle, low, high)
+                shown = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
+                word = "condition: " if criterion in conditions else ""
+                tests = [criterion.agree, f"{criterion.p_met:.3g}", f"{criterion.p_unmet:.3g}"]
+                writer.writerow(
+                    [*head, f"{word}{criterion.says}", *shown, criterion.n, *(tests if criterion.n else [""] * 3)]
+                )
+    return text.getvalue()
+
+
+def _flat(criteria: Sequence[Criterion]) -> Iterator[Criterion]:
+    """Criteria, each before those that it is made of."""
+    for criterion in criteria:
+        yield criterion
+        yield from _flat(criterion.several)
+
+
+def _head_sections(judged: Judged, scale: str) -> list[Section]:
+    """The number of each verdict, how they are made, and the notes."""
+    file, by_paper = judged.file, judged.by_paper
+    every = [each for said in by_paper.values() for each in said]
     rows = [
         [
             verdict.value,
-            *(str(count_verdicts(said, verdict)) for said in judged.values()),
+            *(f"{count_verdicts(said, verdict)}" for said in by_paper.values()),
             MEANINGS[verdict].format(seeds=file.seeds),
         ]
         for verdict in Verdict
-        if verdict in found
+        if count_verdicts(every, verdict)
     ]
-    return Section("In short", table=page.Table(["verdict", *judged, "meaning"], rows))
-
-
-def procedure(file: ClaimsFile, judged: Mapping[str, Sequence[Judgement]]) -> str:
-    """The words for the way in which verdicts are come by; arguments as in `verdicts_section`."""
-    frozen = (
-        f"frozen in commit `{file.frozen}`, before the first run that they judge" if file.frozen else "not frozen yet"
+    tested = [each for each in every if each.p is not None]
+    told = sum(each.verdict in (Verdict.SUPPORTED, Verdict.CONTRADICTED) for each in tested)
+    level = f" A two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g} decides." if told else ""
+    frozen = f"Criteria are frozen in commit `{file.frozen}`." if file.frozen else "Criteria are not frozen yet."
+    method = (
+        f"{len(every)} claims, of which {len(tested)} are tested over at least {file.seeds} training seeds; the expected share "
+        f"of false verdicts is {claims.FALSE_DISCOVERIES:g} (Benjamini–Hochberg, `docs/statistics.md`).{level} {frozen} The "
+        "numbers are those of the least certain criterion; open a claim to read it. The direction shows which row does better or "
+        "worse than claimed. A place links to the table's experiment."
     )
-    tested = [judgement for said in judged.values() for judgement in said if judgement.p is not None]
-    told = sum(judgement.verdict in (Verdict.HOLDS, Verdict.CONTRADICTED) for judgement in tested)
-    level = (
-        f", and told by a two-sided p of at most {claims.FALSE_DISCOVERIES * told / len(tested):.2g}" if told else ""
-    )
-    return (
-        f"{PROCEDURE.strip().format(seeds=file.seeds)} {len(tested)} claims are tested here{level}. A claim whose condition is "
-        f"not shown is one of them; a count of parameters needs no test. The criteria are {frozen}."
-    )
-
-
-def contradicted_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
-    """The claims that are contradicted, in a line each, for readers who look for these first; no section where none is.
-
-    Args:
-        judged: the claims by paper.
-    """
-    items = [
-        f"{paper}, {each.claim.place}: {each.claim.says}"
-        for paper, said in judged.items()
-        for each in said
-        if each.verdict is Verdict.CONTRADICTED
+    sections = [
+        Section("In short", table=Table(["verdict", *by_paper, "meaning"], rows)),
+        Section(of_scale(scale), method, items=file.notes),
     ]
-    return [Section(f"What is contradicted: {len(items)} claims", items=items)] if items else []
-
-
-def claims_sections(judged: Mapping[str, Sequence[Judgement]]) -> list[Section]:
-    """Two sections for each paper: a point for each claim, and a table of the criteria of those that were measured.
-
-    Args:
-        judged: the claims by paper.
-    """
-    sections = []
-    for paper, said in judged.items():
-        counted = ", ".join(
-            f"{each.value} {count_verdicts(said, each)}" for each in Verdict if count_verdicts(said, each)
-        )
-        items = [claim_item(judgement) for judgement in said]
-        sections.append(Section(paper, f"{len(items)} claims: {counted}.", items=items))
-        measured = [judgement for judgement in said if any(criterion.n for criterion in judgement.criteria)]
-        rows = [row for judgement in measured for row in _criteria_rows(judgement)]
-        if rows:
-            sections.append(Section(f"{paper}: criterion by criterion", table=page.Table(HEAD, rows), folded=True))
-    return sections
-
-
-def claim_item(judgement: Judgement) -> str:
-    """A claim with its verdict, the criterion that decides, all of its criteria in words, and its condition.
-
-    Args:
-        judgement: the claim, judged.
-    """
-    own = {
-        True: " (by the paper's own numbers: holds)",
-        False: " (by the paper's own numbers: does not hold)",
-        None: "",
-    }
-    decisive, count = judgement.decisive, len(judgement.criteria)
-    said = [judgement.remark]
-    if decisive is not None:
-        least = f", the least certain of {count} criteria" if count > 1 else ""
-        said.append(f"{decisive.says}: {_estimate(decisive)}{_seeds(decisive)}{least}")
-    said += [f"Criterion: {_words(judgement.findings)}"] if judgement.findings else []
-    said += [f"Condition: {judgement.condition.says}"] if judgement.condition else []
-    claim = judgement.claim
-    said.append(claim.why[:1].upper() + claim.why[1:] if any(said) else claim.why)
-    evidence = ". ".join(part.removesuffix(".") for part in said if part)
-    return f"**{judgement.verdict.value}**{own[judgement.printed]} · {claim.place}: {claim.says} — {evidence}."
+    return sections + ([Section(origins.TITLE, items=judged.origins)] if judged.origins else [])
 
 
 def count_verdicts(said: Sequence[Judgement], verdict: Verdict) -> int:
-    """The number of claims that have a verdict.
-
-    Args:
-        said: the claims, judged.
-        verdict: one.
-    """
-    return sum(judgement.verdict is verdict for judgement in said)
+    """The number of claims that have a verdict."""
+    return sum(each.verdict is verdict for each in said)
 
 
-def _words(findings: Sequence[Finding]) -> str:
-    """The criteria of checks in words, those that say the same in one; with their tables where those differ."""
-    differ = len({finding.where for finding in findings}) > 1
-    tables: dict[tuple[str, str], list[str]] = {}
-    for finding in findings:
-        tables.setdefault((finding.subject, finding.says), []).append(finding.where)
-    subjects: dict[tuple[str, str], list[str]] = {}
-    for (subject, says), found in tables.items():
-        named = "; ".join(filter(None, dict.fromkeys(found)))
-        where = f" ({named})" if differ and named else ""
-        subjects.setdefault((says, where), []).append(subject)
-    return "; ".join(f"{', '.join(some)} {says}{where}" for (says, where), some in subjects.items())
+def _markdown_cells(judgement: Judgement) -> list[str]:
+    """A line of the table in Markdown, whose place links to the experiment and whose claim unfolds to its criterion."""
+    place, _, *others = _cells(judgement, ())
+    file = next(_files(msgspec.to_builtins(judgement.claim.checks)), None)
+    says, details = (html.escape(text, quote=False) for text in (judgement.claim.says, _details(judgement)))
+    words = [
+        f"[{place}](../experiments/{file}.py)" if file else str(place),
+        f"<details><summary>{says}</summary>{details}</details>" if details else says,
+    ]
+    words += [f"{each.text} {each.below}" if isinstance(each, Estimated) else str(each) for each in others]
+    return [word.replace("|", "\\|") for word in words]
 
 
-def _criteria_rows(judgement: Judgement) -> list[list[str]]:
-    """A line for a claim, and one for each of its criteria, of those that they are made of, and of its condition."""
-    claim = judgement.claim
-    rows = [[f"{claim.place}: {claim.says}", judgement.verdict.value, "", "", "", ""]]
-    conditions = [judgement.condition] if judgement.condition else []
-    for criterion in _all_of([*judgement.criteria, *conditions]):
-        word = "condition: " if criterion in conditions else ""
-        rows.append([f" {word}{criterion.says}", _estimate(criterion), str(criterion.n), *_evidence(criterion)])
-    return rows
+def _files(part: Any) -> Iterator[str]:
+    """The experiments whose tables a claim reads, from its checks as plain values."""
+    if isinstance(part, dict):
+        for name, each in part.items():
+            yield from [each] if name == "file" else _files(each)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _files(each)
 
 
-def _all_of(some: Sequence[Criterion]) -> list[Criterion]:
-    """Criteria, each before those that it is made of."""
-    return [each for criterion in some for each in (criterion, *_all_of(criterion.several))]
+def _cells(judgement: Judgement, pages: Collection[str]) -> list[Words]:
+    """The cells of `HEAD`."""
+    claim, at = judgement.claim, judgement.decisive
+    place: Words = claim.place
+    for file in _files(msgspec.to_builtins(claim.checks)):
+        place = Link(claim.place, f"{file}.html") if file in pages else place
+    printed, ours, n, verdict, direction = "", Estimated("", ""), "", judgement.verdict.value, ""
+    if at is not None:
+        criterion, theirs = judgement.criteria[at], judgement.printed[at]
+        printed, ours, n = _estimate(theirs).text, _estimate(criterion), f"{criterion.n}" if criterion.has_seeds else ""
+        direction = criterion.unmet if judgement.verdict is Verdict.CONTRADICTED else ""
+    if judgement.verdict is Verdict.INCONCLUSIVE:
+        verdict += f" ({judgement.remark})"
+    return [place, claim.says, verdict, direction, printed, ours if ours.below else ours.text, n]
 
 
-def _evidence(criterion: Criterion) -> list[str]:
-    """The seeds that meet a criterion by themselves and its p-values, where it has any."""
-    if criterion.n < 2 or not criterion.has_seeds or criterion.met is None:
-        return ["", "", ""]
-    low, share, high = statistics.share_interval(criterion.agree, criterion.n)
-    alone = "" if criterion.several else f"{criterion.agree}, {share:.2f} [{low:.2f}, {high:.2f}]"
-    return [alone, f"{criterion.p_met:.2g}", f"{criterion.p_unmet:.2g}"]
+def _details(judgement: Judgement) -> str:
+    """The criterion in words, the one that decides, the condition and the notes."""
+    claim, at, count = judgement.claim, judgement.decisive, len(judgement.criteria)
+    words = [claim.here]
+    if at is not None:
+        met = sum(criterion.met is True for criterion in judgement.criteria)
+        words.append(f"{met} of {count}: {judgement.criteria[at].says}" if count > 1 else judgement.criteria[at].says)
+    words += [f"needs {judgement.condition.says}"] if judgement.condition else []
+    if judgement.verdict is not Verdict.INCONCLUSIVE:
+        words.append(judgement.remark)
+    return "; ".join(filter(None, [*words, claim.note]))
 
 
-def _estimate(criterion: Criterion) -> str:
-    """The estimate with its interval, where it has one."""
+def _estimate(criterion: Criterion) -> Estimated:
+    """The estimate, and below it its interval."""
     low, middle, high = criterion.shown
     if math.isnan(middle):
-        return "none"
+        return Estimated("", "")
     if criterion.several:
-        return f"{middle:.0f} of {len(criterion.several)}"
-    return number(middle) if math.isnan(low) else f"{number(middle)} [{number(low)}, {number(high)}]"
-
-
-def _seeds(criterion: Criterion) -> str:
-    """The seeds behind a criterion, or the device that one number is of."""
-    if not criterion.has_seeds:
-        return f" on {criterion.device}" if criterion.device else ""
-    if criterion.n < 2 or criterion.several:
-        return f", {criterion.n} seed{'s' * (criterion.n != 1)}"
-    alone = "meets it by itself" if criterion.agree == 1 else "meet it by themselves"
-    return f", {criterion.n} seeds, of which {criterion.agree} {alone}"
-
-
-def clusters(name: str, row: str, bounds: tuple[float, float]) -> Check:
-    """A check that in most seeds each of three classes of learned shapes has a head, and the lowest class the fewest.
-
-    Args:
-        name: of the experiment's file, without ".py".
-        row: whose priors are looked at.
-        bounds: between the classes, ascending.
-
-    Source: BAM, appendix H.8.
-    """
-    low, high = bounds
-    says = f"in most seeds has shapes below {low:g}, from there to {high:g} and above, the fewest below"
-
-    def is_so(shapes: Sequence[float]) -> bool:
-        below, above = sum(shape < low for shape in shapes), sum(shape > high for shape in shapes)
-        return 0 < below < min(len(shapes) - below - above, above)
-
-    return check_shapes(name, row, says, is_so)
+        return Estimated(f"{middle:.0f} of {len(criterion.several)}", "")
+    return Estimated(number(middle), "" if math.isnan(low) else f"[{number(low)}, {number(high)}]")

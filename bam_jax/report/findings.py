@@ -31,11 +31,6 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
 
     The seeds that both were measured with stand beside the values, and whether the seeds that both have tell them apart. That
     compares two rows, chosen by what was found, and is no verdict.
-
-    Args:
-        table: of an experiment.
-        entries: its cells, row by row.
-        comparable: whether the models are the paper's, whose lengths the columns then have.
     """
     width = len(table.columns)
     for number in reversed(range(width)):
@@ -72,7 +67,7 @@ def _doubt(best: Entry, second: Entry) -> str:
         return ONE_SEED
     of = math.log if best.kind is Kind.PERPLEXITY else float
     ends = statistics.estimate([of(best.by_seed[seed]) - of(second.by_seed[seed]) for seed in shared]).interval()
-    return ", which the seeds do not tell apart from it" if ends.low <= 0 <= ends.high else ""
+    return ", and the difference is inconclusive" if ends.low <= 0 <= ends.high else ""
 
 
 def _floor(entry: Entry) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from bam_jax.config import Config
 from bam_jax.experiments import experiment, recorded_runs, results
-from bam_jax.experiments.claims import TITLE
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
 from bam_jax.experiments.recorded_runs import RecordedRun
@@ -32,7 +31,7 @@ from bam_jax.training import run_folder
 EXPERIMENTS = Path("experiments")
 PAPERS = ("bam_*.py", "cable_*.py")
 """The files of the papers' experiments in the clone."""
-PAPERS_CLAIMS = EXPERIMENTS / "claims.py"
+PAPERS_CLAIMS = EXPERIMENTS / "claims" / "papers.toml"
 
 TITLE_START = "What was found in"
 """Its index is known by it."""
@@ -121,7 +120,8 @@ def write(
             with left_out.reading("the page of the papers' claims"):
                 found = claims_page.judge(claims, folder, scale or SCALES[0])
                 judged = found.by_paper
-                save(CLAIMS, TITLE, claims_page.judged_sections(found, scale or SCALES[0]))
+                pages = {paper.path.stem for paper in papers}
+                save(CLAIMS, found.file.title, claims_page.page_sections(found, scale or SCALES[0], pages))
     index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
     place = folder if _find_runs(folder, descriptions, {}) else "the records of sweeps"
     title = f"{TITLE_START} {place}" + (f", {scale or SCALES[0]} scale" if papers else "")

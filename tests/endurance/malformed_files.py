@@ -45,10 +45,11 @@ def get_experiment():
     return tabled("A paper", [Row("BAM", {config!r}, {{}})], [Table("Table 1", columns, {{"BAM": ("9.0",)}})])
 """
 CLAIMS = """
-from bam_jax.experiments.claims import Claim
+title = "Invented"
 
-NOTES = ()
-get_claims = lambda: {"Invented": []}
+[[claim]]
+place = "1"
+says = "it is read"
 """
 PROBLEM = ("corpus.jsonl", "queries.jsonl", "qrels.tsv")
 NO_RUN = "/none is not a run"
@@ -129,7 +130,7 @@ def formats(folder: Path) -> dict[str, Format]:
     for kind, files in shared.vocabularies().items():
         name = {"bpe": "bpe:{}/tokenizer.json", "bert": "bert:{}/vocab.txt", "gpt2": "gpt2:{}"}[kind]
         found[f"{kind} tokenizer"] = Format({**files, "in.jsonl": shared.LINES}, _prepare("in.jsonl", name))
-    made.put(folder, {"in.jsonl": shared.LINES, "claims.py": CLAIMS.encode(), **_problem(shared.TEXTS)})
+    made.put(folder, {"in.jsonl": shared.LINES, "claims.toml": CLAIMS.encode(), **_problem(shared.TEXTS)})
     made.well(*_prepare("in.jsonl")(folder, folder))
     found["prepared folder"] = Format(made.contents(folder / "made"), _inspect)
     weights = made.contents(bundled.FOLDER / "quickstart")
@@ -179,11 +180,11 @@ def formats(folder: Path) -> dict[str, Format]:
         made.contents(folder / "kept"), lambda given, out: (tables.main, [*kept, f"--records={given}"])
     )
     judge = lambda file, *options: (claims.main, [str(file), f"--runs={folder / 'runs'}", "--scale=toy", *options])
-    found["claims"] = Format({"claims.py": CLAIMS.encode()}, lambda given, out: judge(given / "claims.py"))
-    made.well(*judge(folder / "claims.py", f"--out={folder / 'claims.md'}"))
+    found["claims"] = Format({"claims.toml": CLAIMS.encode()}, lambda given, out: judge(given / "claims.toml"))
+    made.well(*judge(folder / "claims.toml", f"--out={folder / 'claims.md'}"))
     found["page of claims"] = Format(
         {"claims.md": (folder / "claims.md").read_bytes()},
-        lambda given, out: judge(folder / "claims.py", f"--out={given / 'claims.md'}"),
+        lambda given, out: judge(folder / "claims.toml", f"--out={given / 'claims.md'}"),
         renewed=True,
     )
     found["page of methods"] = Format(

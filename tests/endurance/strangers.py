@@ -71,7 +71,7 @@ COMMANDS: dict[str, tuple[commands.Main, str]] = {
     "start": (train.main, f"{CONFIG} --config.steps=1 --config.start={{run}} --workdir={{out}} --no-progress"),
     "sweep": (sweep.main, f"{{folder}}/mine.py --runs={{run.parent}} --only={RUN}"),
     "tables": (tables.main, "{folder}/mine.py --runs={run.parent} --out={out}"),
-    "claims": (claims.main, "{folder}/claims.py --runs={run.parent}"),
+    "claims": (claims.main, "{folder}/claims.toml --runs={run.parent}"),
     "report": (report.main, "{run.parent} {folder}/mine.py --out={out}"),
     "retrieve": (retrieve.main, f"--run={{run}} {PROBLEM} --lengths=8 --out={{out}} --no-progress"),
     "retrieval_speed": (
@@ -90,12 +90,13 @@ def get_experiment(scale):
     return tabled("Mine", [Row("Run", CONFIG)], [table], shared=False)
 """
 CLAIMS = """
-from bam_jax.experiments.checks import Cells, within
-from bam_jax.experiments.claims import Claim
-
-NOTES = ()
-check = within(Cells("mine", "Table 1", ("16",)), "Run", least=0.9)
-get_claims = lambda: {"Mine": [Claim("1", "it reads", (check,))]}
+paper = "Mine"
+[tables]
+table1 = { file = "mine", title = "Table 1" }
+[[claim]]
+place = "1"
+says = "it reads"
+checks = [{ is = "bound", table = "table1", columns = "16", rows = "Run", least = 0.9 }]
 """
 HEARD = {
     "import": 0,
@@ -127,7 +128,7 @@ def _listen() -> None:
 def _write_inputs(folder: Path) -> None:
     """Writes what commands read besides a run."""
     (folder / "mine.py").write_text(MINE.replace("CONFIG", repr(CONFIG.format(folder=folder).partition("=")[2])))
-    (folder / "claims.py").write_text(CLAIMS)
+    (folder / "claims.toml").write_text(CLAIMS)
     asked = {"query_id": "q", "query": "a", "positive_passages": [{"docid": "d"}]}
     for name, record in (("corpus", {"docid": "d", "text": "a b"}), ("queries", asked)):
         (folder / f"{name}.jsonl").write_text(json.dumps(record) + "\n")

@@ -40,12 +40,13 @@ def get_experiment(scale):
     return tabled("Tabled", rows, [table], shared=False)
 """
 CLAIMS = """
-from bam_jax.experiments.checks import Cells, within
-from bam_jax.experiments.claims import Claim
-
-NOTES = ()
-check = within(Cells("tabled", "Table 1", ("16",)), "One", least=0.9)
-get_claims = lambda: {"Tabled": [Claim("1", "it reads", (check,))]}
+paper = "Tabled"
+[tables]
+table1 = { file = "tabled", title = "Table 1" }
+[[claim]]
+place = "1"
+says = "it reads"
+checks = [{ is = "bound", table = "table1", columns = "16", rows = "One", least = 0.9 }]
 """
 
 
@@ -159,7 +160,7 @@ WRITERS = {
     "claims": Writer(
         "bam_jax.claims",
         lambda out, given: [
-            *(str(given / "claims.py"), f"--runs={given / 'runs'}", "--scale=toy", f"--out={out / 'claims.md'}"),
+            *(str(given / "claims.toml"), f"--runs={given / 'runs'}", "--scale=toy", f"--out={out / 'claims.md'}"),
         ],
         _files,
     ),
@@ -202,7 +203,7 @@ def inputs() -> Path:
         made.well(train.main, [f"--config={given / name}.py", f"--workdir={given / name}", QUIET])
     made.well(convert.main, ["--layout=bam", f"--run={given / 'decoder'}", f"--export={given / 'theirs'}"])
     (given / "tabled.py").write_text(TABLED.format(config=str(given / "decoder.py")))
-    (given / "claims.py").write_text(CLAIMS)
+    (given / "claims.toml").write_text(CLAIMS)
     table, runs = str(given / "tabled.py"), given / "runs"
     for row in ("one-seed0", "two-seed0"):  # in this process; a sweep of both starts one for each
         made.well(sweep.main, [table, f"--runs={runs}", f"--only={row}"])

@@ -1,41 +1,37 @@
-"""The claims of the papers: each can be read alone and asked at every scale, and the papers' tables bear most of them out."""
+"""The claims of the papers: each can be read alone and tested at every scale, and the papers' tables bear most of them out."""
 
 import functools
 import re
-import runpy
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from bam_jax.experiments import experiment
+from bam_jax.experiments import claims, experiment
 from bam_jax.experiments.cells import Measured, Printed, SeedValues
 from bam_jax.experiments.claims import Verdict, judge
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.statistics import Kind
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-FILES = ("claims.py", "claims_encoders.py")
-CLAIMS = {
-    f"{paper}, {file}": said
-    for file in FILES
-    for paper, said in runpy.run_path(str(EXPERIMENTS / file))["get_claims"]().items()
-}
+FILES = ("papers", "encoders", "patterns", "prior", "synthetic")
+CLAIMS = {name: claims.load(EXPERIMENTS / "claims" / f"{name}.toml").claims for name in FILES}
+PAPERS = [*CLAIMS["papers"], *CLAIMS["encoders"]]
 EVERY = [claim for said in CLAIMS.values() for claim in said]
 
 PRINTED_OTHERWISE = {
-    "on Wikipedia, BAM without SSMax",  # RoPE 18.36 and ALiBi 18.55, BAM 18.93
-    "on Wikipedia, ALiBi's perplexity",  # 0.38
+    "on Wikipedia: BAM without SSMax",  # RoPE 18.36 and ALiBi 18.55, BAM 18.93
+    "on Wikipedia: ALiBi's perplexity",  # 0.38
     "on RULER's Single 2",  # at 4K RoPE SSMax 0.52, BAM SSMax 0.24
     "on RULER's MultiKey 3",
     "each of the five tasks of LongBench v2",  # dialogues: 35.0 and 35.0
-    "at every size (here: at 51K)",  # 120M: 1.0 before and after
+    "BAM SSMax at every size",  # 120M: 1.0 before and after
     "SSMax dominates the time of inference",  # nothing at 120M,
     "is imperceptible in larger models",  # a tenth at 1.1B
-    "GPT-2 Tiny on FineWeb-Edu, CABLE has the lowest",  # ALiBi at 8192
+    "Tiny, FineWeb-Edu: CABLE has the lowest",  # ALiBi at 8192
     "T5-bias extrapolates well",  # 17.26, then 38.32
-    "GPT-2 Tiny on WikiText-103, CABLE without the weights",
-    "GPT-2 Tiny on FineWeb-Edu, CABLE without the weights",
+    "Tiny, WikiText-103: CABLE without the weights",
+    "Tiny, FineWeb-Edu: CABLE without the weights",
 }
 """Where the papers' tables do not bear out what their text says."""
 
@@ -46,11 +42,17 @@ class Named(Measured):
     def __init__(self, scale: str, may_lack: bool) -> None:
         self.scale, self.may_lack = scale, may_lack
 
-    def seed_values(self, name: str, title: str, row: str, column: str, scale: str = "") -> SeedValues:
-        (table,) = [table for table in load(name, scale or self.scale).tables if table.title.startswith(title)]
-        cells = {each.label: (each, value) for each, value in table.cells(row)}
-        assert self.may_lack or not cells[column][0].missing, f"{name}, {title}: {column}"
+    def seed_values(self, table, row: str, column: str) -> SeedValues:
+        (found,) = [
+            each for each in load(table.file, table.scale or self.scale).tables if each.title.startswith(table.title)
+        ]
+        cells = {each.label: (each, value) for each, value in found.cells(row)}
+        assert self.may_lack or not cells[column][0].missing, f"{table}: {column}"
         return SeedValues({}, Kind.ACCURACY)
+
+    def learned_shapes(self, name, row):
+        assert row in {each.label for each in load(name, self.scale).rows}
+        return []
 
 
 @functools.cache
@@ -59,35 +61,39 @@ def load(name, scale):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_every_claim_asks_for_cells_that_its_scale_has(scale):
-    for claim in EVERY:
-        may_lack = scale == "small" and (bool(claim.unfit or claim.repeats) or claim.accelerator)
-        for check in (*claim.checks, *([claim.needs] if claim.needs else [])):
-            if not check.__module__.startswith("bam_jax.report"):  # those read weights, not tables
-                check(Named(scale, may_lack))
+def test_every_claim_reads_cells_that_its_scale_has(scale):
+    for name, said in CLAIMS.items():
+        if (scale == "paper" and name in ("patterns", "prior", "synthetic")) or (name, scale) == ("synthetic", "small"):
+            continue  # no paper has them, and the rates of the synthetic tasks are not searched yet
+        for claim in said:
+            may_lack = scale == "small" and (bool(claim.untestable or claim.repeats) or claim.accelerator)
+            for check in (*claim.checks, *claim.needs):
+                check.criteria(Named(scale, may_lack))
 
 
 def test_what_the_papers_print_bears_out_what_they_say(tmp_path):
     nothing, printed = Measured(tmp_path, "toy", EXPERIMENTS), Printed(tmp_path, "paper", EXPERIMENTS)
-    judged = [each for said in judge(CLAIMS, nothing, printed).values() for each in said]
-    contradicted = {each.claim.says for each in judged if each.printed is False}
+    judged = [each for said in judge(PAPERS, nothing, printed).values() for each in said]
+    contradicted = {each.claim.says for each in judged if each.printed_met is False}
     assert all(sum(part in says for says in contradicted) == 1 for part in PRINTED_OTHERWISE)
     assert len(contradicted) == len(PRINTED_OTHERWISE)
-    assert sum(each.printed is True for each in judged) >= 50
-    # And nothing holds of nothing, but for what a configuration tells.
-    assert all("parameters" in each.claim.says for each in judged if each.verdict is Verdict.HOLDS)
+    assert sum(each.printed_met is True for each in judged) >= 50
+    # And nothing is supported by nothing, except by a configuration.
+    assert all("parameters" in each.claim.says for each in judged if each.verdict is Verdict.SUPPORTED)
 
 
 def test_a_claim_can_be_read_alone():
-    twice = [says for (place, says), n in Counter((claim.place, claim.says) for claim in EVERY).items() if n > 1]
-    assert not twice
+    for said in CLAIMS.values():
+        twice = [each for each, n in Counter((claim.place, claim.says, claim.here) for claim in said).items() if n > 1]
+        assert not twice
     for claim in EVERY:
-        assert claim.checks or claim.why, claim.says
+        assert claim.checks or claim.note, claim.says
+        assert claim.checks or not (claim.untestable or claim.repeats or claim.accelerator), claim.says
+        assert not (claim.untestable and claim.repeats), claim.says
         assert not re.match(r"(it|its|they|the same|both)\b", claim.says), claim.says
-        assert len(claim.says) < 400, claim.says
 
 
-def test_what_is_unfit_says_why_and_the_papers_scale_can_ask_it():
-    assert 20 < sum(bool(claim.unfit) for claim in EVERY) < len(EVERY) / 3
-    assert not any(claim.unfit and claim.repeats for claim in EVERY)
-    assert all(claim.checks for claim in EVERY if claim.unfit or claim.repeats or claim.accelerator)
+def test_claims_on_retrieval_need_models_that_retrieve():
+    for name, count, words in (("patterns", 8, "(more|fewer) keys|retrieves?"), ("synthetic", 14, "^(?!.*perplexity)")):
+        retrieval = [claim for claim in CLAIMS[name] if re.search(words, f"{claim.says} {claim.here}")]
+        assert len(retrieval) == count and all(claim.needs for claim in retrieval)

@@ -1,16 +1,14 @@
 """The experiment of patterns: what it trains, and what it asks."""
 
 import json
-import re
 import runpy
 from pathlib import Path
 
 import pytest
 from flax import nnx
 
-from bam_jax.experiments import claims, experiment, jobs, small
-from bam_jax.experiments.cells import Measured, Printed
-from bam_jax.experiments.claims import Verdict
+from bam_jax.experiments import experiment, jobs, small
+from bam_jax.experiments.cells import Printed, TableName
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
 
@@ -34,7 +32,7 @@ def test_no_paper_has_them():
 
 
 def test_no_paper_prints_a_number_of_them(tmp_path):
-    cell = Printed(tmp_path, "paper", PATH.parent).seed_values("patterns", "Keys found", "RoPE", "1×")
+    cell = Printed(tmp_path, "paper", PATH.parent).seed_values(TableName("patterns", "Keys found"), "RoPE", "1×")
     assert cell.values == {}
 
 
@@ -44,15 +42,6 @@ def test_the_small_scale_has_the_rates_of_its_search(rates):
     trained = {row.label: rates[row.label] for row in made.rows if not row.changes}
     prior = {label for label, chosen in trained.items() if "optimizer.prior_rate" in chosen}
     assert prior == {label for label in rates if "BAM" in label} and len(prior) == 2
-
-
-def test_every_claim_asks_for_cells_that_there_are(tmp_path):
-    said = runpy.run_path(str(PATH.with_name("claims_patterns.py")))["get_claims"]()
-    nothing = Measured(tmp_path, "toy", PATH.parent)
-    judged = [each for some in claims.judge(said, nothing, nothing).values() for each in some]
-    assert {each.verdict for each in judged} == {Verdict.UNMEASURED}
-    keys = [each for each in judged if re.search("(more|fewer) keys|retrieves?", each.claim.says)]
-    assert len(keys) == 8 and all((each.condition is not None) == (each in keys) for each in judged)
 
 
 @pytest.mark.parametrize(("scale", "seeds"), [("toy", 1), ("small", 8)])

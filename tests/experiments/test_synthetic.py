@@ -1,16 +1,13 @@
 """The experiment of synthetic tasks: what it trains, and what it asks."""
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
 
 from bam_jax.config.sections import SYNTHETIC
 from bam_jax.evals.synthetic import Synthetic
-from bam_jax.experiments import claims, experiment, jobs, small
-from bam_jax.experiments.cells import Measured
-from bam_jax.experiments.claims import Verdict
+from bam_jax.experiments import experiment, jobs, small
 from bam_jax.system.errors import UserError
 from bam_jax.training.loop import TASKS
 
@@ -35,15 +32,6 @@ def test_the_small_scale_has_the_rates_of_its_search(tmp_path, monkeypatch):
     for row in made.rows:
         learner = row.label.replace("RoPE Local", "RoPE")
         assert row.overrides["optimizer.rate"] == rates[learner]["optimizer.rate"] and len(row.seeds) == 8
-
-
-def test_every_claim_asks_for_cells_that_there_are(tmp_path):
-    said = runpy.run_path(str(PATH.with_name("claims_synthetic.py")))["get_claims"]()
-    nothing = Measured(tmp_path, "toy", PATH.parent)
-    judged = [each for some in claims.judge(said, nothing, nothing).values() for each in some]
-    assert {each.verdict for each in judged} == {Verdict.UNMEASURED}
-    retrieval = [each for each in judged if "perplexity" not in each.claim.says]
-    assert len(retrieval) == 14 and all(each.condition is not None for each in retrieval)
 
 
 def test_every_method_learns_all_tasks_and_text_and_is_asked_for_them():

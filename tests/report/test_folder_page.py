@@ -171,7 +171,7 @@ def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder)
     assert "RoPE at 4× not measured at most 0.1 –".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 2× NO at least 0.3, at most 0.5 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")
     best = "At 2× Local RoPE finds most keys: 1.00 (1 seed); next is BAM SSMax, 0.75 [0.00, 1.00] n=2"
-    assert f"{best}, and one seed tells no difference." in said
+    assert f"{best}, and one seed shows no difference." in said
     assert "NOT THERE YET: cable-seed0" in said
     ends = "at 2× BAM SSMax 0.75, RoPE 0.00, Local RoPE 1.00, RoPE, encoding_options.base_scale=50 0.50."
     assert f'aria-label="Passkey accuracy against length: means over seeds, {ends}"' in html
