@@ -9,7 +9,7 @@ from bam_jax.config.sections import SYNTHETIC
 from bam_jax.evals.synthetic import Synthetic
 from bam_jax.experiments import experiment, jobs, small
 from bam_jax.system.errors import UserError
-from bam_jax.training.loop import TASKS
+from bam_jax.training.loop import DECODER_TASKS
 
 PATH = Path(__file__).parents[2] / "experiments" / "synthetic.py"
 
@@ -42,7 +42,7 @@ def test_every_method_learns_all_tasks_and_text_and_is_asked_for_them():
     assert len(trained) == 2 * len(methods - {"RoPE Local"})  # a window at evaluation alone makes no run of its own
     for job in trained:
         tasks = {part.task for _, part in job.config.data.parts().values()}
-        assert tasks <= {*TASKS[True]}
+        assert tasks <= {*DECODER_TASKS}
         for evaluation in job.row.evaluations:
             assert isinstance(evaluation, Synthetic) == (tasks == {*SYNTHETIC})
             if isinstance(evaluation, Synthetic):
