@@ -20,8 +20,7 @@ from bam_jax.experiments.cells import Measured, TableName
 from bam_jax.experiments.comparisons import Better, Bound
 from bam_jax.experiments.experiment import Column, Expected, Row, Speed, Table, tabled
 from bam_jax.experiments.sweep import Sweep
-from bam_jax.render import page
-from bam_jax.report import folder_page, paper_page, run_page, tables_page
+from bam_jax.report import folder_page, page, paper_page, run_page, tables_page
 from bam_jax.report.progress import Progress
 from bam_jax.system.errors import UserError
 
@@ -187,7 +186,7 @@ def outcomes(place, chance):
 def undrawn(place):
     """Figures take too long to be drawn each time."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("passkey", "perplexity", "positions", "losses", "grids", "heat_map"):
+        for name in ("passkey", "perplexity", "positions", "losses", "grids"):
             patch.setattr(render, name, lambda *arguments, **options: None)
         yield place
 

@@ -1,6 +1,5 @@
 """The priors that a BAM model has learned, read from its newest checkpoint."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -20,14 +19,6 @@ def learned_priors(run: Path) -> Heads:
         raise UserError(f"{run} has no BAM priors, its encoding is {encoding!r}; give a run of --config.encoding=bam")
     found = head_parameters(checkpoint.restore_model(run)[2])
     return Heads(found["shape"], found["log_scale"], found["loc"])
-
-
-def find_priors(runs: Mapping[str, Path]) -> dict[str, Heads]:
-    """The priors of those runs that have any: others have another encoding, or no checkpoint yet."""
-    begun = {
-        name: run for name, run in runs.items() if (run / run_folder.CONFIG).exists() and run_folder.latest_step(run)
-    }
-    return {name: learned_priors(run) for name, run in begun.items() if run_folder.read_config(run).encoding == "bam"}
 
 
 def prior_weights(heads: Heads, context: int) -> np.ndarray:

@@ -16,8 +16,8 @@ from bam_jax.experiments.cells import Measured, Printed
 from bam_jax.experiments.claims import ClaimsFile, Judgement, Verdict
 from bam_jax.experiments.criteria import Criterion, number
 from bam_jax.experiments.jobs import Job
-from bam_jax.render import page
-from bam_jax.render.page import Estimated, Link, Section, Table, Words
+from bam_jax.report import page
+from bam_jax.report.page import Estimated, Link, Section, Table, Words
 from bam_jax.report.run_priors import find_job_priors
 
 HEAD = ("place", "claim", "verdict", "direction", "paper", "ours [95%]", "n")

@@ -12,7 +12,7 @@ from bam_jax.analysis import figures, heads
 from bam_jax.analysis.priors import prior_weights
 from bam_jax.experiments.results import Run
 from bam_jax.render.learned import Heads
-from bam_jax.render.page import Section, Table
+from bam_jax.report.page import Section, Table
 from bam_jax.system.errors import UserError
 
 NEAR = 8
@@ -20,14 +20,7 @@ NEAR = 8
 
 
 def priors_section(run: Run, learned: Heads, context: int, command: str) -> Section:
-    """Each head's prior, drawn and in numbers.
-
-    Args:
-        run: of a BAM model.
-        learned: its priors.
-        context: keys of the query.
-        command: what makes this page.
-    """
+    """Each head's prior for a query with `context` keys, drawn and in numbers."""
     weights = prior_weights(learned, context)
     columns = learned.shape, learned.log_scale, weights[..., -NEAR:].sum(-1)
     rows = [
@@ -36,10 +29,9 @@ def priors_section(run: Run, learned: Heads, context: int, command: str) -> Sect
     ]
     return Section(
         "Learned priors",
-        f"""{run.label}, seed {run.seed}: each head's prior over the {context} positions that the last query
-        of a training context sees, without SSMax's factor; dotted: the uniform prior. A negative shape
-        suppresses what is near and leaves all that is far alone, at any length: a retrieval head. A positive
-        one looks near: a local head.""",
+        f"""{run.label}, seed {run.seed}: each head's prior over the {context} positions that the last query of a training
+        context sees, without SSMax's factor; dotted: the uniform prior. A head with a negative shape suppresses near
+        positions and weighs all far ones alike, at any length: a retrieval head. A positive shape makes a local head.""",
         figure=render.priors(learned.shape, weights),
         name="priors",
         shows=f"of {run.label}, seed {run.seed}, {_count_negative([learned])} a shape below 0.",
@@ -49,28 +41,21 @@ def priors_section(run: Run, learned: Heads, context: int, command: str) -> Sect
 
 
 def heads_section(run: Run, folder: Path) -> Section:
-    """The reach and the coupling of each head, measured now; a sentence where that cannot be.
-
-    Args:
-        run: of a BAM model.
-        folder: where it stands.
-    """
+    """The reach and the coupling of each head of a BAM model, measured now; a sentence where that cannot be."""
     title, path = "What each head does", folder / run.name
-    if run.heads is not None:
-        return Section(title, f"Not measured: {_weights_missing(run)}")
     try:
-        records = heads.measure(path, progress=False)
+        records = heads.measure(_weights(run, path), progress=False)
     except UserError as error:
         return Section(title, f"Not measured: {error}.")
     counts = Counter(record["class"] for record in records)
     classes = ", ".join(f"{count} {name}" for name, count in counts.items())
     return Section(
         title,
-        f"""{run.label}, seed {run.seed}. The class is the shape's. Then the distances in tokens within which the prior,
-        with SSMax's factor where it has one, holds 50, 90 and 99% of its mass, for a query that sees so many keys: a
-        local head reaches no further in a longer text, a retrieval head always reaches all of it. At last, in nats along
-        {records[0]["tokens"]} tokens of held-out text: −ln Z of theorem 1, how far attention is from what the content
-        alone would do, and how far from the prior.""",
+        f"""{run.label}, seed {run.seed}. The class follows from the shape. The next columns are the distances in tokens
+        within which the prior, with SSMax's factor where it has one, holds 50, 90 and 99% of its mass, for a query with
+        that many keys. A local head reaches no further in a longer text; a retrieval head always reaches all of it. The
+        last columns are in nats along {records[0]["tokens"]} tokens of held-out text: −ln Z of theorem 1, and how far
+        attention is from what content alone would give, and from the prior.""",
         figure=figures.draw_records(records),
         shows=f"along a text, a curve for each head of {run.label}, seed {run.seed}: {classes}.",
         name="coupling",
@@ -80,23 +65,16 @@ def heads_section(run: Run, folder: Path) -> Section:
 
 
 def attention_section(run: Run, folder: Path) -> Section:
-    """Attention in a passkey prompt, drawn now; a sentence where that cannot be.
-
-    Args:
-        run: of a BAM model.
-        folder: where it stands.
-    """
+    """Attention of a BAM model in a passkey prompt, drawn now; a sentence where that cannot be."""
     title, path = "Attention in a passkey prompt", folder / run.name
-    if run.heads is not None:
-        return Section(title, f"Not drawn: {_weights_missing(run)}")
     try:
-        figure = figures.draw_attention(path)
+        figure = figures.draw_attention(_weights(run, path))
     except UserError as error:
         return Section(title, f"Not drawn: {error}.")
     return Section(
         title,
-        f"""{run.label}, seed {run.seed}. The key stands at the start and is asked for by the last token. Of each class of
-        heads the one is shown whose last query sees most of the key.""",
+        f"""{run.label}, seed {run.seed}. The key is at the start, and the last token asks for it. Of each class of heads,
+        the one whose last query attends most to the key.""",
         figure=figure,
         shows="a map of all queries and keys for each head, and below it the last query's weights, the passkey marked.",
         name="attention",
@@ -104,13 +82,15 @@ def attention_section(run: Run, folder: Path) -> Section:
     )
 
 
-def scatter_section(known: Sequence[tuple[Run, Heads]], command: str) -> Section:
-    """Shape and log scale of every head, drawn by label and in numbers by run and layer.
+def _weights(run: Run, path: Path) -> Path:
+    """The folder of a run; UserError where the run is only recorded."""
+    if run.heads is not None:
+        raise UserError(f"{run.name} is recorded, its weights are not here; `{run.commands[0]}` trains it again")
+    return path
 
-    Args:
-        known: runs of BAM models with their priors, at least one.
-        command: what makes the page.
-    """
+
+def scatter_section(known: Sequence[tuple[Run, Heads]], command: str) -> Section:
+    """Shape and log scale of every head, drawn by label and in numbers by run and layer."""
     groups: dict[str, list[Heads]] = defaultdict(list)
     rows = []
     for run, learned in known:
@@ -120,24 +100,18 @@ def scatter_section(known: Sequence[tuple[Run, Heads]], command: str) -> Section
             rows.append([run.label, f"{run.seed}", f"{layer}", *numbers])
     most = max(len(row) for row in rows) - 3
     joined = {label: Heads(*map(np.concatenate, zip(*several, strict=True))) for label, several in groups.items()}
+    counts = "; ".join(f"of {label} {_count_negative(several)} a shape below 0" for label, several in groups.items())
     return Section(
         "Shape and log scale after training",
         "Every head of every BAM model. In the paper, heads below 0 retrieve and heads above 0 stay local.",
         figure=render.scatter(joined, {run.label: run.config.encoding if run.config else "" for run, _ in known}),
         name="scatter",
-        shows="; ".join(f"of {label} {_count_negative(several)} a shape below 0" for label, several in groups.items())
-        + ".",
+        shows=f"{counts}.",
         table=Table(["shape, log scale", "seed", "layer", *(f"head {head}" for head in range(most))], rows),
         commands=[command],
     )
 
 
 def _count_negative(models: Sequence[Heads]) -> str:
-    """The number of heads that look far, and of all, with a verb."""
     shapes = np.concatenate([np.ravel(learned.shape) for learned in models])
     return f"{np.sum(shapes < 0)} of {shapes.size} heads have"
-
-
-def _weights_missing(run: Run) -> str:
-    """The reason why a run that is only recorded has no more sections, with the command that trains it again."""
-    return f"{run.name} is recorded, its weights are not here; `{run.commands[0]}` trains it again."

@@ -16,12 +16,12 @@ from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import results
 from bam_jax.experiments.results import Run
-from bam_jax.render.curves import Curve, Seed
-from bam_jax.render.fractions import Grid
+from bam_jax.render.curves import Curve
 from bam_jax.render.learned import Heads
-from bam_jax.render.page import Link, Section, Table
+from bam_jax.render.maps import Grid
 from bam_jax.report.cell_words import describe_ends
 from bam_jax.report.learned_sections import priors_section
+from bam_jax.report.page import Link, Section, Table
 from bam_jax.report.paper_figures import describe_grids, make_grid, short_task
 from bam_jax.report.progress import describe_training
 from bam_jax.report.run_curves import window_perplexities
@@ -33,7 +33,7 @@ LINES = 12
 KEPT = ("eval", "first", "step", "overrides", "config", "tokenizer", "commit")
 """Fields of a record that are the same for the whole run or evaluation, and are no columns."""
 APART = ("prompt", "seed", "essays", "data", "shots", "longer")
-"""Fields that tell evaluations of one name apart, besides their overrides."""
+"""Fields that distinguish evaluations of one name, besides their overrides."""
 BASE = configs.CONFIGS / "quickstart.py"
 """The configuration file that the command of a run changes."""
 
@@ -44,14 +44,14 @@ def page_sections(
     """The page's sections, in their order.
 
     Args:
-        run: as `bam_jax.experiments.results` reads it.
-        config: its configuration.
-        path: its folder.
+        path: the run's folder.
         learned: its priors; None: it has none.
         uses: the experiments that it belongs to.
         command: what makes this page.
     """
-    sections = [_summary(run, config, path, uses), *_losses(run)]
+    sections = [_summary(run, config, path, uses)]
+    if run.history:
+        sections.append(_losses_section(run))
     if learned is not None:
         sections.append(priors_section(run, learned, config.context, command))
     groups: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
@@ -60,24 +60,23 @@ def page_sections(
         changes = [f"{name}={value}" for name, value in sorted(cell["overrides"].items())]
         groups[cell["eval"], *apart, *changes].append(cell)
     for number, (key, cells) in enumerate(groups.items()):
-        sections.append(_evaluation(key, cells, config, f"eval{number}"))
-    given_up = dict.fromkeys(
-        f"{each['of']} at {_tokens(each['lengths'])} tokens: no prompt was answered at {_tokens(each['after'])}"
+        sections.append(_evaluation_section(key, cells, config, f"eval{number}"))
+    tokens = lambda lengths: ", ".join(f"{length:,}" for length in lengths)
+    given_up = [
+        f"{each['of']} at {tokens(each['lengths'])} tokens: no prompt was answered at {tokens(each['after'])}"
         for each in run.stops
-    )
+    ]
     if given_up:
-        sections.append(Section("Not measured", items=list(given_up)))
+        sections.append(Section("Not measured", items=[*dict.fromkeys(given_up)]))
     sections.append(Section("Commands that repeat it", commands=run.commands))
     values = json.dumps(configs.to_dict(config), indent=1, sort_keys=True)
     place = f"`{path / 'config.json'}`:" if run.heads is None else "As it was recorded:"
-    sections.append(Section("Configuration", place, commands=[values], folded=True))
-    return sections
+    return [*sections, Section("Configuration", place, commands=[values], folded=True)]
 
 
 def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Section:
     """The model, and how far its training is."""
     model = config.model
-    commits = ", ".join(sorted({str(cell["commit"]) for cell in run.cells if "commit" in cell}))
     rows = [
         ["encoding", f"{config.encoding}{'' if config.ssmax == 'off' else f', SSMax {config.ssmax}'}"],
         ["model", f"{model.family}, {model.layers} layers of width {model.width}, {model.heads} heads"],
@@ -89,67 +88,51 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
     if run.metrics:
         unit = f"nats a {'query' if config.data.contrastive else 'token'}"
         at = f", at step {run.metrics['step']:,}" if run.metrics["step"] < config.steps else ""
+        speeds = [each["tokens_per_second"] for each in run.history if "tokens_per_second" in each]
+        speed = f", {np.median(speeds):,.0f} tokens/s" if speeds else ""
         rows.append(["last loss", f"{run.metrics['loss']:.4f} {unit}{at}"])
-        rows.append(["training", _training_time(run)])
+        rows.append(["training", f"{run.metrics['seconds'] / 60:,.1f} minutes{speed}"])
+    commits = ", ".join(sorted({str(cell["commit"]) for cell in run.cells if "commit" in cell}))
     step = f" at step {run.cells[0]['step']:,}, the newest that has any" if run.cells else ""
     rows.append(["measurements", f"{len(run.cells)}{step}{f'; code {commits}' if commits else ''}"])
     text = "It belongs to these experiments:" if uses else "It belongs to no experiment of this site."
     return Section("In short", text, items=uses, table=Table(["", ""], rows))
 
 
-def _training_time(run: Run) -> str:
-    """The minutes that training took, and its median speed."""
-    seconds = run.metrics["seconds"]
-    speeds = [each["tokens_per_second"] for each in run.history if "tokens_per_second" in each]
-    speed = f", {np.median(speeds):,.0f} tokens/s" if speeds else ""
-    return f"{seconds / 60:,.1f} minutes{speed}"
-
-
-def _losses(run: Run) -> list[Section]:
-    if not run.history:
-        return []
-    # Lines with a held-out loss tell more, where some have one.
+def _losses_section(run: Run) -> Section:
     held_out = {each["step"]: each["held_out_loss"] for each in run.history if "held_out_loss" in each}
+    # The table prefers lines with a held-out loss.
     lines = [each for each in run.history if each["step"] in held_out] or run.history
-    places = np.unique(np.linspace(0, len(lines) - 1, LINES).round().astype(int))
-    shown = [lines[place] for place in places]
+    shown = [lines[at] for at in np.unique(np.linspace(0, len(lines) - 1, LINES).round().astype(int))]
     known = ("loss", "held_out_loss", "accuracy", "gradient_norm", "rate", "tokens_per_second")
     names = [name for name in known if all(name in each for each in shown)]
     cell = lambda name, value: f"{value:.3f}" if name.endswith("loss") else _number(value)
     rows = [[f"{each['step']:,}", *(cell(name, each[name]) for name in names)] for each in shown]
     steps, values = ([each[name] for each in run.history] for name in ("step", "loss"))
-    shows = (
-        f"the loss goes from {_number(values[0])} at step {steps[0]:,} to {_number(values[-1])} at step {steps[-1]:,}"
+    end = f"; that of held-out text ends at {_number([*held_out.values()][-1])}" if held_out else ""
+    ends = f"from {_number(values[0])} at step {steps[0]:,} to {_number(values[-1])} at step {steps[-1]:,}"
+    return Section(
+        "Loss in training and on held-out text" if held_out else "Training loss",
+        f"Of all {len(run.history)} steps that were logged; the table has at most {LINES}.",
+        figure=render.losses(steps, values, held_out),
+        name="loss",
+        shows=f"the loss goes {ends}{end}.",
+        table=Table(["step", *(name.replace("_", " ") for name in names)], rows),
     )
-    shows += f"; that of held-out text ends at {_number([*held_out.values()][-1])}" if held_out else ""
-    return [
-        Section(
-            "Training loss" if not held_out else "Loss in training and on held-out text",
-            f"Of every step that was written down, {len(run.history)} of them; the table has at most {LINES}.",
-            figure=render.losses(steps, values, held_out),
-            name="loss",
-            shows=f"{shows}.",
-            table=Table(["step", *(name.replace("_", " ") for name in names)], rows),
-        )
-    ]
 
 
-def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
+def _evaluation_section(key: Sequence[str], cells: Sequence[Cell], config: Config, name: str) -> Section:
     """An evaluation with a figure where it has one of its own, and a table in any case."""
-    said = ", ".join(key)  # names of folders and classes keep their letters
-    title, table = said[:1].upper() + said[1:], _records_table(cells)
-    figure_of = kind_of(key[0]).figure
-    if figure_of == "depth":
-        table = _lengths_table(cells, config.context)
-        grid = _grid([(f"{cell['depth']:.2f}", cell) for cell in cells])
-        figure = render.grids({"": grid}, down="depth of the passkey", across="length in tokens")
-        shows = describe_grids({"": grid}, "depth")
-    elif figure_of == "task":
-        grid = _grid([(short_task(cell["task"]), cell) for cell in cells])
-        figure = render.grids({"": grid}, down="task", across="length in tokens")
-        shows = describe_grids({"": grid}, "task")
-    elif figure_of == "position" and any(len(cell["windows"]) > 1 for cell in cells):
-        curve = Curve([Seed(config.seed, window_perplexities(cells))], {}, config.encoding)
+    heading = ", ".join(key)  # names of folders and classes keep their letters
+    title, table, kind = heading[:1].upper() + heading[1:], _records_table(cells), kind_of(key[0]).figure
+    if kind in ("depth", "task"):
+        row = (lambda cell: f"{cell['depth']:.2f}") if kind == "depth" else (lambda cell: short_task(cell["task"]))
+        panel = {"": _grid([(row(cell), cell) for cell in cells])}
+        down = "depth of the passkey" if kind == "depth" else "task"
+        figure, shows = render.grids(panel, down=down, across="length in tokens"), describe_grids(panel, kind)
+        table = _lengths_table(cells, config.context) if kind == "depth" else table
+    elif kind == "position" and any(len(cell["windows"]) > 1 for cell in cells):
+        curve = Curve({config.seed: window_perplexities(cells)}, {}, config.encoding)
         figure = render.positions({"perplexity": curve}, config.context)
         shows = f"perplexity by position, {describe_ends({'': (f'{curve.lengths[-1]:,}', _number(curve.end))})}."
     else:
@@ -158,11 +141,7 @@ def _evaluation(key: Sequence[str], cells: Sequence[Cell], config: Config, name:
 
 
 def _grid(cells: Sequence[tuple[str, Cell]]) -> Grid:
-    """The mean of each length and row.
-
-    Args:
-        cells: each with the name of its row.
-    """
+    """The mean of each length and row, from cells with the names of their rows."""
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for row, cell in sorted(cells, key=lambda pair: pair[1]["length"]):
         groups[row, f"{cell['length']:,}"].append(cell)
@@ -177,24 +156,21 @@ def _lengths_table(cells: Sequence[Cell], context: int) -> Table:
         groups[cell["length"]].append(cell)
     rows = []
     for length, several in sorted(groups.items()):
-        n = sum(cell["n"] for cell in several)
-        seconds = sum(cell["seconds"] for cell in several if "seconds" in cell)
+        n, seconds = (sum(cell[name] for cell in several if name in cell) for name in ("n", "seconds"))
         place = [f"{length:,}", render.times(length, context)]
         rows.append([*place, f"{results.mean(several):.3f}", f"{n}", f"{seconds:,.1f}"])
     return Table(["tokens", "contexts", "accuracy", "prompts", "seconds"], rows)
 
 
 def _records_table(cells: Sequence[Cell]) -> Table:
-    """Every record with all of it that is a number or a word."""
-    values = {name: None for cell in cells for name, value in cell.items() if isinstance(value, int | float | str)}
+    """Every record with all its fields that are numbers or words."""
+    values = dict.fromkeys(
+        name for cell in cells for name, value in cell.items() if isinstance(value, int | float | str)
+    )
     first = [name for name in FIRST if name in values]
     names = [*first, *(name for name in values if name not in (*first, *KEPT, *APART))]
     rows = [[_number(cell[name]) if name in cell else "" for name in names] for cell in cells]
     return Table([name.replace("_", " ") for name in names], rows)
-
-
-def _tokens(lengths: Sequence[int]) -> str:
-    return ", ".join(f"{length:,}" for length in lengths)
 
 
 def _number(value: Any) -> str:
@@ -204,12 +180,7 @@ def _number(value: Any) -> str:
 
 
 def training_commands(config: Config, path: Path) -> list[str]:
-    """The command that trains a run of the same configuration, as changes to one of the project's.
-
-    Args:
-        config: the run's.
-        path: its folder.
-    """
+    """The command that trains a run of the same configuration into a folder, as changes to one of the project's."""
     base = configs.to_fields(configs.load(BASE))
     changes = {}
     for name, value in configs.to_fields(config).items():

@@ -1,6 +1,6 @@
 """The priors of runs: from their weights, or from a folder of records where those are not here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,36 +13,18 @@ from bam_jax.render.learned import Heads
 from bam_jax.training import run_folder
 
 
-def find_priors(runs: Iterable[Run], folder: Path) -> dict[str, Heads]:
-    """The priors of those runs that have any, by name: others have another encoding, or are not trained yet.
-
-    Args:
-        runs: whose names are paths from the folder.
-        folder: of the runs.
-
-    Raises:
-        UserError: a file that cannot be read.
-    """
-    found: dict[str, Heads] = {}
-    for run in runs:
-        if run.heads is None:
-            found |= priors.find_priors({run.name: folder / run.name})
-        elif (heads := as_heads(run.heads)) is not None:
-            found[run.name] = heads
-    return found
+def find_run_priors(run: Run, folder: Path) -> Heads | None:
+    """The priors of a run below a folder; None where it has another encoding, or no checkpoint yet."""
+    if run.heads is not None:
+        return as_heads(run.heads)
+    path = folder / run.name
+    if run.config is None or run.config.encoding != "bam" or not run_folder.latest_step(path):
+        return None
+    return priors.learned_priors(path)
 
 
 def find_job_priors(job: Job, folder: Path, file: Path | None) -> Heads | None:
-    """The priors that a job has learned; None where it is not trained.
-
-    Args:
-        job: of a BAM model.
-        folder: of the runs.
-        file: of records; None: there is none.
-
-    Raises:
-        UserError: a file that cannot be read, or another encoding.
-    """
+    """The priors that a job of a BAM model has learned, here or in a file of records; None where it is not trained."""
     if run_folder.latest_step(folder / job.name) == job.config.steps:
         return priors.learned_priors(folder / job.name)
     recorded = recorded_runs.find(file, job.digest)
@@ -50,11 +32,7 @@ def find_job_priors(job: Job, folder: Path, file: Path | None) -> Heads | None:
 
 
 def as_heads(recorded: Mapping[str, np.ndarray]) -> Heads | None:
-    """Recorded parameters as BAM's priors; None where they are another encoding's, or of different shapes.
-
-    Args:
-        recorded: [layers, heads] each, by name.
-    """
+    """Recorded parameters [layers, heads] as BAM's priors; None where they are another encoding's, or of different shapes."""
     if not {*Heads._fields} <= recorded.keys():
         return None
     heads = Heads(**{name: recorded[name] for name in Heads._fields})

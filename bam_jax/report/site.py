@@ -4,25 +4,25 @@ import dataclasses
 import os
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bam_jax.config import Config
 from bam_jax.experiments import experiment, recorded_runs, results
+from bam_jax.experiments.claims import TITLE, Judgement, Verdict
 from bam_jax.experiments.experiment import SCALES
 from bam_jax.experiments.experiment_json import read_description
 from bam_jax.experiments.recorded_runs import RecordedRun
 from bam_jax.experiments.results import Run
-from bam_jax.render import page, style
+from bam_jax.render import style
 from bam_jax.render.learned import Heads
-from bam_jax.render.page import Link, Section
-from bam_jax.report import claims_page, folder_page, index_page, paper_page, run_page
-from bam_jax.report.index_page import CLAIMS, INDEX, folder_file, paper_file, run_file
-from bam_jax.report.left_out import LeftOut
-from bam_jax.report.progress import Progress, compare_with_runs, load_with_tables
-from bam_jax.report.run_priors import find_priors
+from bam_jax.report import claims_page, folder_page, page, paper_page, run_page
+from bam_jax.report.page import Link, Section, Table, Words
+from bam_jax.report.progress import Progress, Status, describe_training, read_progress
+from bam_jax.report.run_priors import find_run_priors
+from bam_jax.report.skipped import Skipped
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import keep_other, write_atomically
@@ -32,23 +32,19 @@ EXPERIMENTS = Path("experiments")
 PAPERS = ("bam_*.py", "cable_*.py")
 """The files of the papers' experiments in the clone."""
 PAPERS_CLAIMS = EXPERIMENTS / "claims" / "papers.toml"
-
+INDEX = "index.html"
+CLAIMS = "claims.html"
 TITLE_START = "What was found in"
-"""Its index is known by it."""
+"""By which the command knows its own index."""
+FEW = 12
+"""Runs that the index lists unfolded."""
 
 type Descriptions = Mapping[Path, Mapping[str, Any]]
 """Experiments with a folder of their own: `experiment.json` by the folder."""
 
 
 def find_papers(folder: Path) -> list[Path]:
-    """The papers' experiments that have tables.
-
-    Args:
-        folder: of the runs.
-
-    Raises:
-        UserError: the current directory is not the clone, or a file is no experiment.
-    """
+    """The papers' experiments that have tables; UserError where the current directory is not the clone."""
     files = [path for pattern in PAPERS for path in EXPERIMENTS.glob(pattern)]
     if not files:
         raise UserError(
@@ -61,32 +57,25 @@ def find_papers(folder: Path) -> list[Path]:
 def write(
     folder: Path, files: Sequence[Path], out: Path, *, scale: str | None = None, claims: Path | None = None
 ) -> Path:
-    """Writes the site; its index at last, so that an interrupted one is still the old one.
+    """Writes the site, its index last, so that an interrupted one is still the old one. Returns the path of index.html.
 
     Args:
-        folder: of the runs.
+        folder: of the runs; those that cannot be read are left out.
         files: experiments with tables of a paper.
         out: the site's folder.
         scale: "toy", "small" or "paper"; None: toy.
         claims: the file of the papers' claims; None: they are left out.
-
-    Returns:
-        the path of index.html.
-
-    Raises:
-        UserError: no run in the folder that can be read, an experiment without tables, or another file that cannot be read;
-            runs that cannot are left out.
     """
     style.library()  # nothing is written without it
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
-    left_out = LeftOut()
-    papers = _read_papers(files, folder, scale, left_out)
+    skipped = Skipped()
+    papers = _read_papers(files, folder, scale, skipped)
     recorded = _find_recorded(papers, descriptions, folder)
     commands = _find_commands(papers, descriptions, folder)
-    runs, configs = _read_runs(_find_runs(folder, descriptions, recorded), recorded, commands, left_out)
+    runs, configs = _read_runs(_find_runs(folder, descriptions, recorded), recorded, commands, skipped)
     if not runs:
         none = f"{folder} has no runs; make some with python -m bam_jax.sweep, or add --scale=small for the papers' records"
-        raise UserError(left_out.lines[0] if left_out.lines else none)
+        raise UserError(skipped.lines[0] if skipped.lines else none)
     given = [f"--scale={scale}"] if scale else []
     again = shlex.join(["python", "-m", "bam_jax.report", str(folder), *given])
     priors: dict[str, Heads] = {}
@@ -94,13 +83,13 @@ def write(
     out.mkdir(parents=True, exist_ok=True)
     with console.progress(len(runs) + len(papers) + len(descriptions) + (claims is not None), unit="page") as bar:
 
-        def save(name: str, title: str, sections: Iterable[Section]) -> None:
+        def save(name: str, title: str, sections: Sequence[Section]) -> None:
             keep_other(out / name, page.HEAD)
-            write_atomically(out / name, page.to_html(title, list(sections), [Link("All experiments", INDEX)]))
+            write_atomically(out / name, page.to_html(title, sections, [Link("All experiments", INDEX)]))
             bar.update()
 
         for paper in [*papers]:
-            with left_out.reading(f"the page of {paper.path}"):
+            with skipped.reading(f"the page of {paper.path}"):
                 sections = paper_page.page_sections(paper, runs, run_file, folder, given)
                 save(paper_file(paper.path), paper.made.heading, sections)
                 continue
@@ -108,35 +97,60 @@ def write(
         uses = _find_uses(papers, descriptions, folder)
         for name, run in runs.items():
             # Read once, and page by page, since restoring a model takes longer than all the rest.
-            with left_out.reading(f"the priors of {name}"):
-                priors |= find_priors([run], folder)
-            learned, links = priors.get(name), uses.get(name, [])
-            sections = run_page.page_sections(run, configs[name], folder / name, learned, links, again)
+            with skipped.reading(f"the priors of {name}"):
+                if found := find_run_priors(run, folder):
+                    priors[name] = found
+            links = uses.get(name, [])
+            sections = run_page.page_sections(run, configs[name], folder / name, priors.get(name), links, again)
             save(run_file(name), name, sections)
         for path, description in descriptions.items():
-            save(folder_file(path), description["title"], _folder_page(path, description, runs, priors, folder))
-        judged = None
+            save(folder_file(path), description["title"], _folder_sections(path, description, runs, priors, folder))
+        judged: Mapping[str, Sequence[Judgement]] | None = None
         if claims is not None:
-            with left_out.reading("the page of the papers' claims"):
-                found = claims_page.judge(claims, folder, scale or SCALES[0])
-                judged = found.by_paper
-                pages = {paper.path.stem for paper in papers}
-                save(CLAIMS, found.file.title, claims_page.page_sections(found, scale or SCALES[0], pages))
-    index = index_page.page_sections(papers, descriptions, runs, configs, folder, claims=judged)
+            with skipped.reading("the page of the papers' claims"):
+                verdicts = claims_page.judge(claims, folder, scale or SCALES[0])
+                judged, pages = verdicts.by_paper, {paper.path.stem for paper in papers}
+                save(CLAIMS, verdicts.file.title, claims_page.page_sections(verdicts, scale or SCALES[0], pages))
+    index = [
+        *skipped.sections(),
+        *_runs_sections("Your runs", [run for run in runs.values() if run.heads is None], configs, folder),
+        *([_folders_section(descriptions, runs, folder)] if descriptions else []),
+        *([_claims_section(judged)] if judged is not None else []),
+        *_papers_sections(papers),
+        *_runs_sections("Recorded runs", [run for run in runs.values() if run.heads is not None], configs, folder),
+    ]
     place = folder if _find_runs(folder, descriptions, {}) else "the records of sweeps"
     title = f"{TITLE_START} {place}" + (f", {scale or SCALES[0]} scale" if papers else "")
-    write_atomically(out / INDEX, page.to_html(title, [*left_out.sections(), *index]))
-    left_out.say()
+    write_atomically(out / INDEX, page.to_html(title, index))
+    skipped.log()
     return out / INDEX
 
 
-def _read_papers(files: Sequence[Path], folder: Path, scale: str | None, left_out: LeftOut) -> list[Progress]:
-    """The experiments compared with their runs; a table lacks no run that is there, so that one is left out as a whole."""
+def run_file(name: str) -> str:
+    """The file of a run's page."""
+    return f"run-{name.replace('/', '.')}.html"
+
+
+def paper_file(path: Path) -> str:
+    """The file of the page of an experiment with a paper's tables."""
+    return f"{path.stem}.html"
+
+
+def folder_file(path: Path) -> str:
+    """The file of the page of an experiment with a folder of its own."""
+    return f"folder-{path.name}.html"
+
+
+def _read_papers(files: Sequence[Path], folder: Path, scale: str | None, skipped: Skipped) -> list[Progress]:
+    """The experiments compared with their runs, figure 10 after figure 9; one with a run that cannot be read is left out."""
     papers = []
-    for path in sorted(files, key=_by_number):
-        made = load_with_tables(path, folder, scale)
-        with left_out.reading(f"the page of {path}"):
-            papers.append(compare_with_runs(path, made, folder))
+    by_number = lambda path: [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", path.stem)]
+    for path in sorted(files, key=by_number):
+        made = experiment.load(path, runs=folder, scale=scale)
+        if not made.tables:
+            raise UserError(f"{path} has no tables of a paper; give python -m bam_jax.report the folder of its runs")
+        with skipped.reading(f"the page of {path}"):
+            papers.append(read_progress(path, made, folder))
     return papers
 
 
@@ -166,39 +180,32 @@ def _read_runs(
     paths: Mapping[str, Path],
     recorded: Mapping[str, RecordedRun],
     commands: Mapping[str, Sequence[str]],
-    left_out: LeftOut,
+    skipped: Skipped,
 ) -> tuple[dict[str, Run], dict[str, Config]]:
     """The runs that can be read, and their configurations, by name."""
     runs, configs = {}, {}
     for name, path in paths.items():
-        with left_out.reading(str(path)):
-            config = (
-                run_folder.read_config(path) if os.path.lexists(path / run_folder.CONFIG) else recorded[name].config
-            )
-            made_by = commands[name] if name in commands else run_page.training_commands(config, path)
-            known = recorded[name] if name in recorded else None
-            run = results.read_run(path, seed=config.seed, commands=made_by, recorded=known)
+        with skipped.reading(str(path)):
+            here = os.path.lexists(path / run_folder.CONFIG)
+            config = run_folder.read_config(path) if here else recorded[name].config
+            made_by = commands.get(name) or run_page.training_commands(config, path)
+            run = results.read_run(path, seed=config.seed, commands=made_by, recorded=recorded.get(name))
             run_folder.latest_step(path)  # it is a part of every page
             runs[name], configs[name] = dataclasses.replace(run, name=name, label=name), config
     return runs, configs
 
 
-def _folder_page(
+def _folder_sections(
     path: Path, description: Mapping[str, Any], runs: Mapping[str, Run], priors: Mapping[str, Heads], folder: Path
 ) -> list[Section]:
     """The page of an experiment with a folder of its own, whose runs are called there by their own names."""
     own, learned = [], {}
     for entry in description["runs"]:
         name = str((path / entry["name"]).relative_to(folder))
-        own.append(results.as_row(runs[name] if name in runs else results.no_run(entry["name"]), entry))
+        own.append(results.as_row(runs.get(name) or results.no_run(entry["name"]), entry))
         if name in priors:
             learned[entry["name"]] = priors[name]
     return folder_page.page_sections(description, own, path, learned)
-
-
-def _by_number(path: Path) -> list[tuple[int, str]]:
-    """A key that sorts figure 10 after figure 9."""
-    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", path.stem)]
 
 
 def _find_commands(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, list[str]]:
@@ -219,7 +226,7 @@ def _find_commands(papers: Sequence[Progress], descriptions: Descriptions, folde
 
 
 def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: Path) -> dict[str, list[Link]]:
-    """The experiments that each run belongs to, each once; a run that no experiment names is left out."""
+    """The experiments that each run belongs to, each once."""
     uses: dict[str, dict[Link, None]] = defaultdict(dict)
     for progress in papers:
         for job in progress.planned:
@@ -230,3 +237,61 @@ def _find_uses(papers: Sequence[Progress], descriptions: Descriptions, folder: P
             name = str((path / entry["name"]).relative_to(folder))
             uses[name][Link(description["title"], folder_file(path))] = None
     return {name: list(links) for name, links in uses.items()}
+
+
+def _claims_section(judged: Mapping[str, Sequence[Judgement]]) -> Section:
+    """The number of the papers' claims with each verdict."""
+    counts = {paper: Counter(judgement.verdict for judgement in found) for paper, found in judged.items()}
+    rows: list[list[Words]] = [
+        [verdict.value, *(f"{count[verdict]}" for count in counts.values())]
+        for verdict in Verdict
+        if any(count[verdict] for count in counts.values())
+    ]
+    text, table = "Each with its criterion, interval and number of seeds:", Table(["verdict", *judged], rows)
+    return Section("The papers' claims", text, items=[Link(TITLE, CLAIMS)], table=table)
+
+
+def _papers_sections(papers: Sequence[Progress]) -> list[Section]:
+    """The findings, experiment by experiment; then, folded, the experiments of which nothing is measured."""
+    counts = Counter(progress.status for progress in papers)
+    found: list[list[Words]] = []
+    waiting: list[Words] = []
+    for progress in papers:
+        link = Link(progress.made.title, paper_file(progress.path))
+        if progress.status in (Status.DONE, Status.PART):
+            cells = f"{progress.status.value[0]} {len(progress.settled)} of {len(progress.asked)}"
+            found.append([link, " ".join(paper_page.findings(progress)), cells])
+        else:
+            waiting.append(link)
+    sections = []
+    if found:
+        progressed = ", ".join(f"{counts[status]} {status.value}" for status in Status)
+        caveats = " ".join(dict.fromkeys(filter(None, (paper_page.caveat(progress.made) for progress in papers))))
+        text = f"{progressed}. A finding compares means and is no verdict. {caveats}"
+        table = Table(["experiment", "at the longest length", "cells measured"], found)
+        sections.append(Section("Tables and figures of the papers", text, table=table))
+    if waiting:
+        title = f"Experiments of which nothing is measured here: {len(waiting)}"
+        sections.append(Section(title, items=waiting, folded=bool(found)))
+    return sections
+
+
+def _folders_section(descriptions: Descriptions, runs: Mapping[str, Run], folder: Path) -> Section:
+    rows: list[list[Words]] = []
+    for path, description in descriptions.items():
+        names = [str((path / entry["name"]).relative_to(folder)) for entry in description["runs"]]
+        begun = sum(name in runs and bool(runs[name].cells) for name in names)
+        rows.append([Link(description["title"], folder_file(path)), f"{begun} of {len(names)}"])
+    return Section("Experiments with a folder of their own", table=Table(["experiment", "runs measured"], rows))
+
+
+def _runs_sections(title: str, runs: Sequence[Run], configs: Mapping[str, Config], folder: Path) -> list[Section]:
+    rows: list[list[Words]] = []
+    for run in runs:
+        config = configs[run.name]
+        sizes = f"{config.model.layers}×{config.model.width}"
+        loss = f"{run.metrics['loss']:.3f}" if run.metrics else ""
+        progress = [describe_training(run, folder / run.name), loss]
+        rows.append([Link(run.name, run_file(run.name)), sizes, f"{config.context}", *progress, f"{len(run.cells)}"])
+    head = ["run", "layers×width", "context", "steps", "last loss", "measurements"]
+    return [Section(f"{title}: {len(runs)}", table=Table(head, rows), folded=len(runs) > FEW)] if runs else []

@@ -12,9 +12,10 @@ from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.statistics import Kind
 from bam_jax.experiments.tables import compare
-from bam_jax.render import page, style
-from bam_jax.render.page import Estimated, Section, Words
+from bam_jax.render import style
+from bam_jax.report import page
 from bam_jax.report.cell_words import cell_formatter, cell_value, describe_interval, end_formatter, format_value
+from bam_jax.report.page import Estimated, Section, Words
 from bam_jax.report.paper_figures import draw_curves
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import keep_other, write_atomically
@@ -37,7 +38,7 @@ WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: 
 def write(
     files: Sequence[str], runs: Path, out: Path, scale: str | None, records: str | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """Writes the tables of experiments, each as NAME.md, NAME.html and NAME.csv.
+    """Writes the tables of experiments, each as NAME.md, NAME.html and NAME.csv, and yields NAME's path and its Markdown.
 
     Args:
         files: experiments with tables of a paper.
@@ -45,12 +46,6 @@ def write(
         out: the folder of the files.
         scale: "toy", "small" or "paper"; None: toy.
         records: see `experiment.load`.
-
-    Yields:
-        the path of an experiment's files without their suffix, and its Markdown.
-
-    Raises:
-        UserError: an experiment without tables, no folder of runs, or a file that cannot be read.
     """
     for path, made, entries in _compare_all(files, runs, scale, records):
         sections = tables_sections(made, entries, runs)
@@ -68,14 +63,7 @@ def write(
 
 
 def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, records: str | None = None) -> Iterator[str]:
-    """The tables of experiments as Markdown to paste elsewhere: each a title and a grid.
-
-    Args:
-        files, runs, scale, records: see `write`.
-
-    Raises:
-        UserError: see `write`.
-    """
+    """The tables of experiments as Markdown to paste elsewhere, each a title and a grid; arguments as in `write`."""
     for _, made, compared in _compare_all(files, runs, scale, records):
         for table, entries in zip(made.tables, compared, strict=True):
             grid = _grid(table, entries, comparable=made.comparable)
@@ -83,19 +71,9 @@ def grids_to_markdown(files: Sequence[str], runs: Path, scale: str | None, recor
 
 
 def draw(files: Sequence[str], runs: Path, out: Path, scale: str | None, records: str | None = None) -> Iterator[Path]:
-    """Draws the tables of experiments whose columns are lengths or positions, each as NAME.svg or NAME-2.svg.
-
-    Args:
-        files, runs, out, scale, records: see `write`.
-
-    Yields:
-        the path of each figure.
-
-    Raises:
-        UserError: see `write`.
-    """
+    """Draws the tables over lengths or positions as NAME.svg or NAME-2.svg, and yields their paths; arguments as in `write`."""
     for path, made, compared in _compare_all(files, runs, scale, records):
-        both = [*zip(made.tables, compared, strict=True)]
+        both = zip(made.tables, compared, strict=True)
         drawn = [(each, figure) for each in both if (figure := draw_curves(made, *each)) is not None]
         for number, (each, figure) in enumerate(drawn, start=1):
             if len(drawn) > 1:
@@ -109,17 +87,16 @@ def draw(files: Sequence[str], runs: Path, out: Path, scale: str | None, records
 
 @style.styled
 def _entitle(figure: style.Figure, table: Table, entries: Sequence[Entry]) -> None:
-    """Write a table's title above its curves, with the number of seeds where all cells have the same."""
+    """Writes a table's title above its curves, with the number of seeds where all cells have the same."""
     counts = {len(entry.by_seed) for entry in entries if cell_value(entry) is not None}
     seeds = f", n={max(counts)}" if len(counts) == 1 else ""
-    figure.subplots_adjust(top=0.9)
-    figure.axes[0].set_title(f"{style.plain(table.title, 60)}{seeds}", loc="left")
+    figure.suptitle(f"{style.plain(table.title, 60)}{seeds}", x=0.02, ha="left", fontsize=9)
 
 
 def _compare_all(
     files: Sequence[str], runs: Path, scale: str | None, records: str | None
 ) -> Iterator[tuple[str, Experiment, list[list[Entry]]]]:
-    """Each experiment with its file and the cells of its tables; arguments and errors as in `write`."""
+    """Each experiment with its file and the cells of its tables."""
     loaded = {path: experiment.load(path, runs=runs, scale=scale, records=records) for path in files}
     for path, made in loaded.items():
         if not made.tables:
@@ -132,13 +109,7 @@ def _compare_all(
 
 
 def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: Path) -> list[Section]:
-    """The signs of the tables; for each table a grid, then the same cell by cell; at last the notes.
-
-    Args:
-        made: the experiment.
-        entries: the cells of each of its tables.
-        runs: the folder of the runs.
-    """
+    """The signs of the tables; for each table a grid, then the same cell by cell; at last the notes."""
     sections = reading_sections(made, entries)
     for table, cells in zip(made.tables, entries, strict=True):
         sections += table_sections(table, cells, comparable=made.comparable)
@@ -146,13 +117,7 @@ def tables_sections(made: Experiment, entries: Sequence[Sequence[Entry]], runs: 
 
 
 def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) -> tuple[Section, Section]:
-    """A grid of our values, with the paper's in brackets where they compare, and the same cell by cell.
-
-    Args:
-        table: of an experiment.
-        entries: its cells.
-        comparable: whether a difference from the paper means anything.
-    """
+    """A grid of our values, with the paper's in brackets where they are comparable, and the same cell by cell."""
     asked = [entry for entry in entries if entry.asked or entry.ours]  # parameters are counted unasked
     others = (
         f"; of {len(entries) - len(asked)} others nothing is asked at this scale" if len(asked) < len(entries) else ""
@@ -164,12 +129,7 @@ def table_sections(table: Table, entries: Sequence[Entry], *, comparable: bool) 
 
 
 def reading_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> list[Section]:
-    """A folded section on the signs that the experiment's tables use; none where they need no words.
-
-    Args:
-        made: the experiment.
-        entries: the cells of each of its tables.
-    """
+    """A folded section on the signs that the experiment's tables use; none where they need no words."""
     cells = [entry for table in entries for entry in table]
     heads = [_head(column, comparable=made.comparable) for table in made.tables for column in table.columns]
     used = {
@@ -177,19 +137,14 @@ def reading_sections(made: Experiment, entries: Sequence[Sequence[Entry]]) -> li
         HERE: any(isinstance(head, Estimated) for head in heads),
         MEANS: any(entry.interval for entry in cells),
         LEGEND: any(entry.stopped for entry in cells),
-        style.FAMILIES: bool(cells),
+        style.COLOUR_KEY: bool(cells),
     }
     items = [" ".join(words.split()) for words, is_used in used.items() if is_used]
     return [Section("The signs in the tables", items=items, folded=True)] if items else []
 
 
 def notes_sections(made: Experiment, runs: Path) -> list[Section]:
-    """An experiment's notes, and where its models were trained, as far as there are such.
-
-    Args:
-        made: the experiment.
-        runs: the folder of its runs.
-    """
+    """An experiment's notes, and where its models were trained."""
     said = {
         "What these numbers say, and what they do not": made.notes,
         origins.TITLE: origins.describe(origins.read_sources(made, runs).values()),
@@ -219,11 +174,7 @@ def _head(column: Column, *, comparable: bool) -> Words:
 
 
 def own_tokens(column: Column) -> int | None:
-    """The tokens that a column was measured at, if its name is a length of the paper's; None of others.
-
-    Args:
-        column: of a table.
-    """
+    """The tokens that a column was measured at, if its name is a length of the paper's; None of others."""
     if column.evaluation is None or not re.fullmatch(r"[<>~]?[\d.,]+[KM]?", column.label):
         return None
     return column.position or column.evaluation.lengths[0]
@@ -243,12 +194,7 @@ def _in_grid(entry: Entry, *, comparable: bool, counted: bool) -> Words:
 
 
 def entry_line(entry: Entry, *, comparable: bool) -> list[str]:
-    """An entry as it is printed, a text for each of `HEAD`.
-
-    Args:
-        entry: the cell.
-        comparable: whether the difference means anything.
-    """
+    """A cell as it is printed, a text for each of `HEAD`."""
     row, column, value = entry.row, entry.column.label, cell_value(entry)
     if value is None:
         return [row, column, _remarks(entry, measured=False), "", entry.paper, "", ""]
@@ -305,12 +251,7 @@ def _describe_speed(outcome: Outcome, entry: Entry) -> str:
 
 
 def to_csv(made: Experiment, entries: Sequence[Sequence[Entry]]) -> str:
-    """All tables of an experiment as one CSV file.
-
-    Args:
-        made: the experiment.
-        entries: the cells of each of its tables.
-    """
+    """All tables of an experiment as one CSV file."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_HEAD)

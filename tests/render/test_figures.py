@@ -4,27 +4,29 @@ import itertools
 import re
 import sys
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import to_hex, to_rgba
+from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
-from bam_jax import encodings, render
-from bam_jax.render import maps, page, style
-from bam_jax.render.curves import FEW, Curve, Seed
+from bam_jax import encodings, render, report
+from bam_jax.render import maps, style
+from bam_jax.render.curves import FEW, MANY, Curve
 from bam_jax.render.learned import Heads
 from bam_jax.system.errors import UserError
 
 CURVES = {
     "BAM SSMax": Curve(
-        [Seed(0, {64: 1.0, 4096: 0.9, 32000: 0.8}), Seed(1, {64: 1.0, 4096: 1.0})],
+        {0: {64: 1.0, 4096: 0.9, 32000: 0.8}, 1: {64: 1.0, 4096: 1.0}},
         {64: (0.9, 1.0, 1.0), 4096: (0.8, 0.95, 1.0)},
     ),
-    "RoPE": Curve([Seed(0, {64: 1.0, 4096: 0.0})], {}),
-    "NoPE": Curve([Seed(0, {64: 0.9, 4096: 0.0})], {}),
+    "RoPE": Curve({0: {64: 1.0, 4096: 0.0}}, {}),
+    "NoPE": Curve({0: {64: 0.9, 4096: 0.0}}, {}),
 }
+CSS = Path(report.__file__).parent / "templates" / "page.css"
 HEADS = Heads(np.array([[-2.0, 0.5], [0.0, 1.0]]), np.array([[0.1, 0.2], [0.3, 0.4]]), np.zeros((2, 2)))
 
 
@@ -42,49 +44,45 @@ def test_the_band_is_the_interval_and_has_a_gap_where_one_seed_is_left():
 
 @pytest.mark.parametrize("seeds", [1, 2, FEW, FEW + 1])
 def test_few_seeds_have_a_thin_line_each(seeds):
-    curve = Curve([Seed(n, {64: 0.5, 128: n / 10}) for n in range(seeds)], {64: (0.4, 0.5, 0.6)} if seeds > 1 else {})
-    lines = (
-        render.passkey({"BAM": curve}, 64).axes[0].lines[1:-1]
-    )  # without the mean, and the piece of line beside its name
+    curve = Curve({n: {64: 0.5, 128: n / 10} for n in range(seeds)}, {64: (0.4, 0.5, 0.6)} if seeds > 1 else {})
+    lines = render.passkey({"BAM": curve}, 64).axes[0].lines[1:-1]  # without the mean and the training context
     assert [line.get_ydata()[1] for line in lines] == [n / 10 for n in range(seeds) if 1 < seeds <= FEW]
 
 
-@pytest.mark.parametrize("draw", [render.passkey, render.perplexity])
-def test_names_stand_apart_and_inside_the_figure(draw):
+def named(figure):
+    """The names in a figure's legend, in their order."""
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize(("draw", "ends"), [(render.passkey, [0.8, 0.0, 0.0]), (render.perplexity, [0.8, 0.0, 0.0])])
+def test_curves_are_named_in_the_order_of_their_ends(draw, ends):
     figure = draw(CURVES, 64)
-    drawn = {text.get_text(): text for text in figure.axes[0].texts}
-    assert drawn.keys() == CURVES.keys()
+    assert named(figure) == [label for label, _ in zip(CURVES, ends, strict=True)]
     figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in drawn.values()]
-    for box in boxes:
+    parts = [figure.legends[0], figure.axes[0].yaxis.label, figure.axes[0].xaxis.label]
+    for box in (part.get_window_extent() for part in parts):
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-    for n, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[n + 1 :])
 
 
-def test_names_stand_in_the_order_of_their_ends_and_no_line_leads_to_them():
-    axes = render.passkey(CURVES, 64).axes[0]
-    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
-    assert heights["BAM SSMax"] > max(heights["RoPE"], heights["NoPE"])
-    for line in axes.lines[len(CURVES) + 2 :]:  # after the curves and the two seeds of one
-        across, heights_of_line = line.get_xdata(), line.get_ydata()
-        assert min(across) > 1 and len({*heights_of_line}) == 1, "a name's line leads into the curves"
+def test_the_training_context_and_the_floor_are_marked():
+    context, floor = render.passkey(CURVES, 64, {4096: 0.2, 64: 0.05}).axes[0].lines[-2:]
+    assert [*context.get_xdata()] == [64, 64]
+    assert [*floor.get_xdata()] == [64, 4096] and [*floor.get_ydata()] == [0.05, 0.2]
 
 
 def test_a_method_has_one_colour_whoever_stands_beside_it():
-    alone = render.passkey({"mine": Curve([Seed(0, {64: 1.0, 128: 1.0})], {}, "cable")}, 64).axes[0].lines[0]
-    others = {
-        f"{n}": Curve([Seed(0, {64: 1.0, 128: 1.0})], {}, name) for n, name in enumerate(["bam", "rope", "cable"])
-    }
+    alone = render.passkey({"mine": Curve({0: {64: 1.0, 128: 1.0}}, {}, "cable")}, 64).axes[0].lines[0]
+    others = {f"{n}": Curve({0: {64: 1.0, 128: 1.0}}, {}, name) for n, name in enumerate(["bam", "rope", "cable"])}
     assert render.passkey(others, 64).axes[0].lines[2].get_color() == alone.get_color() == style.METHOD_COLOURS["cable"]
 
 
-def test_every_encoding_has_a_colour_of_its_own():
+def test_every_encoding_has_its_familys_colour_and_curves_of_one_differ():
     assert {*style.METHOD_COLOURS} == {*encodings.ENCODINGS}
-    assert len({*style.METHOD_COLOURS.values()}) == len(encodings.ENCODINGS)
-    looks = style.method_styles({"a": "bam", "b SSMax": "bam", "c": "mine:Mine", "d": "other:Other"})
-    assert looks["b SSMax"]["linestyle"] == "solid" != looks["a"]["linestyle"]
-    assert looks["c"]["color"] != looks["d"]["color"]
+    looks = style.looks({"a": "bam", "b SSMax": "bam", "c": "mine:Mine", "d": "other:Other"})
+    assert looks["a"]["color"] == looks["b SSMax"]["color"] != looks["d"]["color"] != looks["c"]["color"]
+    for names in (encodings.ENCODINGS, [f"{n}" for n in range(40)], ["bam"] * 40):
+        found = style.looks({f"{n}": name for n, name in enumerate(names)}).values()
+        assert len({tuple(look.values()) for look in found}) == len(names)
 
 
 def luminance(colour):
@@ -93,11 +91,10 @@ def luminance(colour):
     return np.dot((0.2126, 0.7152, 0.0722), linear)
 
 
-@pytest.mark.parametrize("paper", re.findall(r"--page: (#[0-9a-f]{6});", page.STYLE))
+@pytest.mark.parametrize("paper", re.findall(r"--page: (#[0-9a-f]{6});", CSS.read_text()))
 def test_all_colours_stand_out_from_a_light_and_from_a_dark_page(paper):
     many = {f"{n}": HEADS for n in range(20)}
     points = [*render.scatter(many, dict.fromkeys(many, "bam")).axes[0].collections]
-    points += render.scatter({"a": HEADS, "b": HEADS, "c": HEADS}, dict.fromkeys("abc", "bam")).axes[0].collections
     drawn = [each.get_edgecolor()[0] for each in points]
     for line in render.coupling([8, 16], {"one": np.ones((4, 2))}, ["a", "b", "c", "d"]).axes[0].lines:
         drawn.append(to_rgba(line.get_color(), line.get_alpha()))
@@ -109,63 +106,38 @@ def test_all_colours_stand_out_from_a_light_and_from_a_dark_page(paper):
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
-def test_points_of_one_method_have_its_colour_and_differ_in_shape_or_fill():
-    names = {"BAM": "bam", "BAM SSMax": "bam", "BAM v2": "bam", "CABLE": "cable"}
-    drawn = render.scatter(dict.fromkeys(names, HEADS), names).axes[0].collections
-    assert [to_hex(points.get_edgecolor()[0]) for points in drawn] == [style.METHOD_COLOURS[n] for n in names.values()]
-    for many in (names, {f"{n}": "bam" for n in range(40)}):
-        looks = [tuple(look.values()) for look in style.method_points(many).values()]
-        assert len({*looks}) == len(many)
+@pytest.mark.parametrize("draw", [render.passkey, render.perplexity])
+def test_more_curves_than_there_is_room_for_are_the_best_and_say_so(draw):
+    curves = {f"a start of many, {n:2d} layers": Curve({0: {64: 1.0, 128: 1 + n}}, {}, "bam") for n in range(20)}
+    figure = draw(curves, 64)
+    best = range(8, 20) if draw is render.passkey else range(MANY)
+    assert [name[-9:] for name in named(figure)] == [f"{n:2d} layers" for n in reversed(best)]
+    assert figure.legends[0].get_title().get_text() == "8 more in the table"
+    lines = figure.axes[0].lines[:MANY]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == MANY
 
 
-def test_keys_beside_the_question_are_a_line_of_reference():
-    lines = render.passkey(CURVES, 64, {4096: 0.2, 64: 0.05}).axes[0].lines
-    assert [[64, 0.05], [4096, 0.2]] in [np.asarray(line.get_xydata(), float).tolist() for line in lines]
-
-
-def test_more_curves_than_there_is_room_for_are_the_best_and_say_so():
-    curves = {f"a start of many, {n} layers": Curve([Seed(0, {64: 1.0, 128: n / 20})], {}, "bam") for n in range(20)}
-    figure = render.passkey(curves, 64)
-    figure.draw_without_rendering()
-    names = [text for text in figure.axes[0].texts if text.get_text()]
-    assert {text.get_text()[-9:] for text in names} == {*(f"{n:2d} layers" for n in range(8, 20)), "the table"}
-    assert names[-1].get_text() == "8 more in the table"
-    boxes = [text.get_window_extent() for text in names]
-    assert max(box.x1 for box in boxes) <= figure.bbox.x1 and not any(
-        a.overlaps(b) for a, b in itertools.pairwise(boxes)
-    )
-    lines = figure.axes[0].lines[: len(names) - 1]
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines)
-    assert figure.axes[0].xaxis.label.get_window_extent().x0 >= figure.bbox.x0
-
-
-def test_the_best_perplexities_are_the_lowest():
-    curves = {f"{n}": Curve([Seed(0, {64: 1.0 + n})], {}, "bam") for n in range(20)}
-    names = [text.get_text() for text in render.perplexity(curves, 64).axes[0].texts]
-    assert {*names} == {*(f"{n}" for n in range(12)), "8 more in the table"}
-
-
-def test_large_perplexities_leave_room_for_the_axis_name():
-    figure = render.positions({"BAM": Curve([Seed(0, {128: 150.0, 256: 1200.0})], {})}, 128)
-    figure.draw_without_rendering()
-    assert figure.axes[0].yaxis.label.get_window_extent().x0 >= figure.bbox.x0
+@pytest.mark.parametrize("values", [(9.9, 13.1), (2.0, 5e4), (3.0, 3.1)])
+def test_every_range_of_perplexities_has_three_ticks(values):
+    axes = render.perplexity({"BAM": Curve({0: dict(zip((64, 128), values, strict=True))}, {})}, 64).axes[0]
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 3
 
 
 def test_many_lengths_have_ticks_that_do_not_meet():
-    figure = render.passkey({"BAM": Curve([Seed(0, {64 * 2**k: 1.0 for k in range(14)} | {32000: 1.0})], {})}, 64)
+    figure = render.passkey({"BAM": Curve({0: {64 * 2**k: 1.0 for k in range(14)} | {32000: 1.0}}, {})}, 64)
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
     assert len(boxes) > 4
     assert not any(left.overlaps(right) for left, right in itertools.pairwise(boxes))
 
 
-def test_the_heat_map_has_its_means_below_and_to_the_right():
-    cells = {(64, 0.0): 1.0, (64, 0.5): 0.0, (64, 1.0): 1.0, (128, 0.0): 0.0, (128, 1.0): 1.0}
-    axes = render.heat_map(cells, 64).axes[0]
-    meshes = [np.asarray(mesh.get_array()).ravel() for mesh in axes.collections if isinstance(mesh, QuadMesh)]
-    expected = [[1, 0, 1], [2 / 3], [0, 1], [0.5], [1, 0, 1], [2 / 3]]
-    assert [mesh.tolist() for mesh in meshes] == expected
-    assert [text.get_text() for text in axes.texts] == ["0.67", "0.50", "0.67"]
+def test_a_grid_shows_its_values_and_leaves_out_what_was_not_measured():
+    values = np.array([[1.0, np.nan], [0.0, 0.5]])
+    axes = render.grids({"a": render.Grid(["x", "y"], ["64", "128"], values)}, down="depth", across="length").axes[0]
+    (mesh,) = (each for each in axes.collections if isinstance(each, QuadMesh))
+    np.testing.assert_array_equal(np.ma.filled(mesh.get_array(), np.nan).reshape(2, 2), values)
+    assert axes.get_ylim() == (1.5, -0.5)  # the first row on top
 
 
 def test_a_panel_for_every_layer_and_a_curve_for_every_head():
@@ -245,15 +217,9 @@ def test_the_scatter_has_every_head():
     np.testing.assert_allclose(points, [np.stack([HEADS.shape.ravel(), HEADS.log_scale.ravel()], -1)] * 2)
 
 
-def test_labels_differ_in_colour_or_dashes():
-    labels = [f"{n}" for n in range(len(style.COLOURS) * len(style.DASHES))]
-    looks = [tuple(style.style(labels, label).items()) for label in labels]
-    assert len(set(looks)) == len(labels)
-
-
 def test_a_label_is_drawn_as_it_stands():
     label = "$\\frac{1$ --> <b> & \x00\x1b" + "x" * 1000
-    curves = {label: Curve([Seed(0, {64: 0.5, 128: 0.5})], {})}
+    curves = {label: Curve({0: {64: 0.5, 128: 0.5}}, {})}
     drawn = [
         render.passkey(curves, 64),
         render.lengths({label: np.array([1, 5])}, 4),
@@ -262,7 +228,7 @@ def test_a_label_is_drawn_as_it_stands():
         render.grids({label: render.Grid([label], [label], np.ones((1, 1)))}, down="depth", across="length"),
     ]
     for figure in drawn:
-        xml.fromstring(style.svg(figure, "one", "a label"))
+        xml.fromstring(style.svg(figure, "one"))
         texts = [text for text in figure.findobj(Text) if "frac" in text.get_text()]
         assert texts and not any(text._preprocess_math(text.get_text())[1] for text in texts)
 
@@ -274,14 +240,14 @@ def test_a_label_has_no_mathematics(label):
 
 def test_svg_is_xml_in_the_pages_colour_with_ids_of_its_own(tmp_path):
     figure = render.scatter({"BAM": HEADS}, {"BAM": "bam"})
-    text = style.svg(figure, "one", "heads < 4")
+    text = style.svg(figure, "one")
     root = xml.fromstring(text)
     ids = {element.attrib["id"] for element in root.iter() if "id" in element.attrib}
     assert ids and all(name.startswith("one-") for name in ids)
     used = {value[1:] for e in root.iter() for key, value in e.attrib.items() if key.endswith("href")}
     assert used and used <= ids
     assert style.INK not in text and "currentColor" in text
-    assert style.svg(figure, "one", "heads < 4") == text
+    assert style.svg(figure, "one") == text
     style.save_both(figure, tmp_path / "scatter")
     assert (tmp_path / "scatter.png").stat().st_size > 1000 and (tmp_path / "scatter.svg").exists()
 

@@ -131,6 +131,10 @@ def write_folder(paper):
     return folder
 
 
+NAMES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+"""Of SVG's elements, never fetched."""
+
+
 class Page(HTMLParser):
     """A page's links, ids, words and those for its figures; complains of tags that do not close."""
 
@@ -146,7 +150,7 @@ class Page(HTMLParser):
         self.heads += tag == "h1"
         self.links += [value for name, value in attributes if name in ("href", "src")]
         self.ids += [named["id"]] if "id" in named else []
-        self.figures += [named["aria-label"]] if tag == "svg" else []
+        self.figures += [named["aria-label"]] if tag == "figure" else []
         assert tag not in ("img", "link", "iframe") and (tag != "script" or not attributes)
         self.code = tag == "script"
         if tag not in ("meta", "br"):
@@ -201,7 +205,7 @@ def test_every_page_is_whole_and_every_link_leads_somewhere(made, found):
         todo = {unquote(link) for name in todo for link in found[name].links if link.endswith("html")} - seen
     assert seen == {*found}  # all can be reached
     everything = "".join(path.read_text(encoding="utf-8") for path in made.glob("*.html"))
-    assert {*re.findall(r"\w+://[^\"' <]+", everything)} <= {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert {*re.findall(r"\w+://[^\"' <]+", everything)} <= NAMES
 
 
 def test_pages_say_what_was_measured_and_what_was_not(found):
@@ -253,7 +257,7 @@ def test_a_held_out_loss_stands_beside_the_loss(tmp_path):
 
 
 def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
-    status = lambda path=paper: read_progress(path, folder, None).status
+    status = lambda path=paper: read_progress(path, experiment.load(path), folder).status
     assert status() == Status.PART
     planned = {(job.row.label, job.seed): job for job in jobs.row_jobs(experiment.load(paper))}
     late = planned["Late", 0]
@@ -282,7 +286,7 @@ def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
 
 
 def test_heat_maps_are_the_records_of_each_row(folder, paper):
-    each = read_progress(paper, folder, None)
+    each = read_progress(paper, experiment.load(paper), folder)
     ((count, grids),) = paper_figures.passkey_grids(each, folder).items()
     assert count == 2
     assert {*grids} == {"RoPE", "Local"}
@@ -302,7 +306,7 @@ def test_heat_maps_are_the_records_of_each_row(folder, paper):
 
 
 def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
-    each = read_progress(paper, folder, None)
+    each = read_progress(paper, experiment.load(paper), folder)
     figures = [paper_figures.draw_curves(each.made, *both) for both in zip(each.made.tables, each.entries, strict=True)]
     assert [figure is None for figure in figures] == [False, False, True]
     rope, first, second, local, *_ = figures[0].axes[0].lines

@@ -1,0 +1,149 @@
+"""Sections of text, figures and tables as a self-contained HTML page (templates/page.html) and as Markdown."""
+
+import dataclasses
+import functools
+import re
+import urllib.parse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bam_jax.render import style
+from bam_jax.render.style import Figure
+from bam_jax.system.extras import import_extra
+
+if TYPE_CHECKING:
+    import jinja2
+
+HEAD = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+)
+"""The first lines of every page, by which a command knows its own."""
+WIDE = 30
+"""Characters of a cell whose column is left-aligned and broken into lines."""
+
+
+class Link(NamedTuple):
+    """Words that lead to another file, by its path from the page."""
+
+    text: str
+    to: str
+
+
+class Estimated(NamedTuple):
+    """A value, and in smaller letters below it how sure it is, such as its interval."""
+
+    text: str
+    below: str
+
+
+type Words = str | Link | Estimated
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Cells as they are printed; the first of a row names it, and where that begins with a space is part of a row above."""
+
+    head: Sequence[Words]
+    rows: Sequence[Sequence[Words]]
+
+    @property
+    def wide(self) -> list[bool]:
+        """True for columns of words. A column has one alignment, so that its short cells stand below its long ones."""
+        columns = zip(*self.rows, strict=True)
+        return [any(len(_text(cell)) > WIDE for cell in column) for column in columns] or [False] * len(self.head)
+
+    @property
+    def parts(self) -> list[bool]:
+        """True for rows that are part of a row above."""
+        return [_text(row[0]).startswith(" ") for row in self.rows]
+
+    @property
+    def sortable(self) -> bool:
+        """Parts belong below their row, and facts without heads have an order."""
+        return len(self.rows) > 2 and any(self.head) and not any(self.parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of a report.
+
+    Args:
+        text: a paragraph; `code` stands in backticks, **what matters** in asterisks, line breaks mean nothing.
+        items: the points of a list after it.
+        figure: drawn beside the table.
+        shows: the figure in words, for screen readers; "": the text is.
+        name: of the figure's file and of its ids in the page.
+        table: the figure's numbers.
+        commands: what made them, as typed.
+        folded: only the title shows until it is opened.
+    """
+
+    title: str
+    text: str = ""
+    items: Sequence[Words] = ()
+    figure: Figure | None = None
+    shows: str = ""
+    name: str = ""
+    table: Table | None = None
+    commands: Sequence[str] = ()
+    folded: bool = False
+
+
+def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ()) -> str:
+    """The page in one file that needs no network; the trail are the pages above it, first the topmost."""
+    sortable = any(section.table and section.table.sortable for section in sections)
+    template = _templates().get_template("page.html")
+    return template.render(head=HEAD, title=title, sections=sections, trail=trail, sortable=sortable)
+
+
+@functools.cache
+def _templates() -> "jinja2.Environment":
+    jinja2 = import_extra("jinja2", "a page", "train")
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("bam_jax.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {
+        "joined": _joined,
+        "marked": _mark_up,
+        "svg": lambda section: style.svg(section.figure, section.name),
+    }
+    return made
+
+
+def _mark_up(escaped: str) -> str:
+    """An escaped text with its `code` and **what matters** in elements."""
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped))
+
+
+def to_markdown(title: str, sections: Sequence[Section]) -> str:
+    """The same as Markdown, whose figures are the files `figures/NAME.png`."""
+    parts = [f"# {title}"]
+    for section in sections:
+        parts += [f"## {section.title}", *([_joined(section.text)] if section.text else [])]
+        parts += ["\n".join(f"- {_marked(item)}" for item in section.items)] if section.items else []
+        parts += [f"![{section.title}](figures/{section.name}.png)"] if section.figure else []
+        parts += [table_to_markdown(section.table)] if section.table else []
+        parts += ["```\n" + "\n".join(section.commands) + "\n```"] if section.commands else []
+    return "\n\n".join(parts) + "\n"
+
+
+def table_to_markdown(table: Table) -> str:
+    """A table alone as Markdown, with numbers at the right."""
+    rule = ["---", *("---" if wide else "---:" for wide in table.wide[1:])]
+    rows = [map(_marked, row) for row in (table.head, *table.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
+
+
+def _marked(words: Words) -> str:
+    if isinstance(words, Estimated):
+        return f"{words.text} {words.below}"
+    return f"[{words.text}]({urllib.parse.quote(words.to)})" if isinstance(words, Link) else words
+
+
+def _text(words: Words) -> str:
+    return words if isinstance(words, str) else words.text
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
