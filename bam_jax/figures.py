@@ -24,14 +24,7 @@ from bam_jax.training import bundled
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: bad arguments, or runs that the figure cannot be drawn of.
-    """
+    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.figures", description=__doc__)
     parser.add_argument("name", help=", ".join(sorted(NAMES)))
     parser.add_argument(

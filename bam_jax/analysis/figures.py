@@ -34,29 +34,13 @@ type Runs = Mapping[str, Path]
 
 
 def draw_priors(run: Path, length: int = 0) -> Figure:
-    """The priors of every head of a BAM model, for the last query of a context. Source: BAM, figure 1.
-
-    Args:
-        run: its folder.
-        length: keys of the query; 0: the training context.
-
-    Raises:
-        UserError: the run has no such priors.
-    """
+    """The priors of every head of a BAM model, for the last query of a text. Source: BAM, figure 1."""
     found = learned_priors(run)
     return curves.priors(found.shape, prior_weights(found, length or run_folder.read_config(run).context))
 
 
 def draw_classes(run: Path, length: int = 0) -> Figure:
-    """The prior of a head of each class, the middle one by shape, beside NoPE's and ALiBi's. Source: BAM, figure 1.
-
-    Args:
-        run: the folder of a BAM model.
-        length: keys of the query; 0: the training context.
-
-    Raises:
-        UserError: the run has no such priors.
-    """
+    """The prior of a head of each class, the middle one by shape, beside NoPE's and ALiBi's. Source: BAM, figure 1."""
     found = learned_priors(run)
     length = length or run_folder.read_config(run).context
     shapes, weights = found.shape.ravel(), prior_weights(found, length).reshape(-1, length)
@@ -75,18 +59,9 @@ def draw_classes(run: Path, length: int = 0) -> Figure:
 
 
 def draw_attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """Attention in a passkey prompt, by the head of each class whose last query sees most of the key.
+    """Attention in a passkey prompt, by the head of each class whose last query sees most of the key. Source: BAM, figure 4.
 
-    Args:
-        run: its folder; of a model without shapes the one such head is drawn.
-        length: tokens of the prompt, whose key stands at its start; 0: 841 for the paper's prompt, four training contexts
-            for the toy prompt.
-        allow: addresses of text that may be fetched, where the run's configuration has them.
-
-    Raises:
-        UserError: the run cannot be read, or its prompt cannot have that length.
-
-    Source: BAM, figure 4.
+    The key is at the start. The paper's prompt has 841 tokens, the toy prompt four training contexts.
     """
     opened = open_run(run, allow=allow)
     opened.require_decoder("which is not asked for a passkey")
@@ -116,27 +91,12 @@ def draw_attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> F
 
 
 def draw_coupling(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """The terms of -ln Z along a held-out text, a curve for each head; see `bam_jax.theory.coupling`.
-
-    Args:
-        run: its folder.
-        length: tokens of the text; 0: four training contexts.
-        allow: see `draw_attention`.
-
-    Raises:
-        UserError: the run cannot be read, or its held-out text is shorter.
-
-    Source: BAM, appendix K.3.
-    """
+    """The terms of -ln Z along a held-out text; see `bam_jax.theory.coupling`. Source: BAM, appendix K.3."""
     return draw_records(heads.measure(run, keys=[1], tokens=length, allow=allow))
 
 
 def draw_records(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """The figure of `draw_coupling` from what was measured before.
-
-    Args:
-        records: of `bam_jax.analysis.heads.measure`, all of one text.
-    """
+    """The figure of `draw_coupling` from the records of one text, of `bam_jax.analysis.heads.measure`."""
     measured = {name: np.array([record[name] for record in records]) for name in theory.Terms._fields}
     total = np.sum(list(measured.values()), axis=0)
     terms = {r"$-\ln Z$": total, "KL ‖ content": measured["kl_content"], "KL ‖ prior": measured["kl_prior"]}
@@ -147,17 +107,7 @@ def draw_records(records: Sequence[Mapping[str, Any]]) -> Figure:
 def draw_biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
     """The bias of every head of the last layer on a held-out text; of several runs, three heads each.
 
-    A method that adds no bias, such as RoPE, is drawn by its scores q.k / sqrt(D).
-
-    Args:
-        runs: one or several.
-        length: tokens of the text; 0: the first run's training context, 128 at most.
-        allow: see `draw_attention`.
-
-    Raises:
-        UserError: a run cannot be read, or its held-out text is shorter.
-
-    Source: CABLE, figures 4 and 8 to 15.
+    A method that adds no bias, such as RoPE, is drawn by its scores q.k / sqrt(D). Source: CABLE, figures 4 and 8 to 15.
     """
     drawn = {}
     for label, run in runs.items():
@@ -175,26 +125,12 @@ def draw_biases(runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Fig
 
 
 def draw_scatter(runs: Runs) -> Figure:
-    """Shape and log scale of every head of BAM models. Source: BAM, figures 17 and 18.
-
-    Args:
-        runs: one or several.
-
-    Raises:
-        UserError: a run has no such priors.
-    """
+    """Shape and log scale of every head of BAM models. Source: BAM, figures 17 and 18."""
     return curves.scatter({label: learned_priors(run) for label, run in runs.items()}, _encodings(runs))
 
 
 def draw_scales(runs: Runs) -> Figure:
-    """The distribution of Scalable Softmax's scale over the heads. Source: BAM, figure 14.
-
-    Args:
-        runs: one or several.
-
-    Raises:
-        UserError: a run has no Scalable Softmax.
-    """
+    """The distribution of Scalable Softmax's scale over the heads. Source: BAM, figure 14."""
     found = {}
     for label, run in runs.items():
         scales = head_parameters(checkpoint.restore_model(run)[2])
@@ -209,28 +145,14 @@ def _encodings(runs: Runs) -> dict[str, str]:
     return {label: run_folder.read_config(run).encoding for label, run in runs.items()}
 
 
-READING = {"attention": draw_attention, "coupling": draw_coupling}
-"""Figures of one run and a text, which has a length."""
-ONE = {"classes": draw_classes, "priors": draw_priors}
-"""Figures of one run, which has a length."""
-SEVERAL = {"scales": draw_scales, "scatter": draw_scatter}
-"""Figures of one run or several."""
+READING = {"attention": draw_attention, "coupling": draw_coupling}  # of one run and a text, which has a length
+ONE = {"classes": draw_classes, "priors": draw_priors}  # of one run, which has a length
+SEVERAL = {"scales": draw_scales, "scatter": draw_scatter}  # of one run or several
 NAMES = (*READING, *ONE, *SEVERAL, "biases")
 
 
 def draw(name: str, runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """A figure by its name.
-
-    Args:
-        name: one of `NAMES`.
-        runs: one, or several where the figure shows several.
-        length: tokens of what is drawn; 0: the figure's own choice.
-        allow: see `draw_attention`.
-
-    Raises:
-        UserError: an unknown name, more runs than the figure shows, a length that it does not have, or runs that it cannot be
-            drawn of.
-    """
+    """A figure by its name, of one run or several; of so many tokens, or of the figure's own choice (0)."""
     if name not in NAMES:
         raise UserError(f"unknown figure {name!r}; {nearest(name, NAMES)}")
     if name in {*READING, *ONE} and len(runs) > 1:

@@ -50,11 +50,7 @@ def count_documents(splits: Mapping[str, Documents]) -> str:
 
 
 def histogram(lengths: np.ndarray) -> str:
-    """A sketch of how many documents have which length, and how many of the tokens stand in them.
-
-    Args:
-        lengths: [documents] integers, tokens; at least one document.
-    """
+    """A sketch of how many documents have which length in tokens, and how many of the tokens are in them."""
     counted = octaves(lengths)
     totals = np.array(list(counted.values()), np.float64)
     shares = totals / np.maximum(totals.sum(0), 1)
@@ -71,12 +67,7 @@ def _bar(share: float, largest: float) -> str:
 
 
 def render_ids(ids: np.ndarray, tokenizer: Tokenizer) -> str:
-    """The text of ids, in which special ones are visible and a line break is ⏎.
-
-    Args:
-        ids: [tokens] integers.
-        tokenizer: decodes them.
-    """
+    """The text of ids, in which special ones are visible and a line break is ⏎."""
     names = {tokenizer.eos: "⟨end⟩", tokenizer.mask: "⟨mask⟩"}
     special = np.isin(ids, tokenizer.special)
     cuts = np.flatnonzero(special[1:] | special[:-1]) + 1  # a special id stands by itself
@@ -91,13 +82,7 @@ def render_ids(ids: np.ndarray, tokenizer: Tokenizer) -> str:
 
 
 def show_row(batch: Batch, row: int, tokenizer: Tokenizer) -> str:
-    """A row of a batch as text: a paragraph for each document in it, or for each text of a triplet.
-
-    Args:
-        batch: what the loader gives.
-        row: which of its rows.
-        tokenizer: decodes it.
-    """
+    """A row of a batch as text: a paragraph for each document in it, or for each text of a triplet."""
     parts: dict[str, np.ndarray] = {}
     if "tokens" in batch:
         tokens = batch["tokens"][row]
@@ -119,17 +104,7 @@ def show_row(batch: Batch, row: int, tokenizer: Tokenizer) -> str:
 
 
 def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None) -> Iterator[str]:
-    """Yields the overview piece by piece, and writes the plot.
-
-    Args:
-        config: its data, context, batch and seed matter.
-        tokenizer: the one that `config.data.tokenizer` names.
-        rows: of the first batch, to show as text.
-        path: of the plot, a .png; None: no plot.
-
-    Raises:
-        UserError: see `loader.batches`.
-    """
+    """Yields the overview piece by piece, with some rows of the first batch, and writes the plot if it has a path."""
     yield f"tokenizer {tokenizer.spec}: {tokenizer.size:,} ids, hash {tokenizer.hash}"
     drawn = {}
     for label, (weight, part) in config.data.parts().items():
@@ -157,12 +132,7 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
 
 
 def compare_packings(lengths: np.ndarray, context: int) -> str:
-    """A table of what each packing makes of documents.
-
-    Args:
-        lengths: [documents] integers, tokens.
-        context: tokens of a row.
-    """
+    """A table of what each packing makes of documents, given their lengths and the tokens of a row."""
     rows = [
         [name, f"{made.rows:,}", f"{made.filled:.1%}", f"{made.predicted:.1%}", f"{made.whole:.1%}"]
         for name, made in packing_statistics(lengths, context).items()
