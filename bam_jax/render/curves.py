@@ -149,9 +149,10 @@ def losses(steps: Sequence[int], values: Sequence[float], held_out: Mapping[int,
     """The loss of training in nats a token, and of held-out text by step where that was measured."""
     figure = sheet(2.6)
     axes = figure.add_subplot()
-    axes.plot(steps, values, linewidth=1.2, marker="o" if len(steps) < 20 else "", label="training, one batch")
+    marker = "o" if len(steps) < 20 else ""
+    axes.plot(steps, values, color=BLUE, linewidth=1.2, marker=marker, label="training, one batch")
     if held_out:
-        axes.plot([*held_out], [*held_out.values()], linewidth=1.2, marker="s", markersize=4, label="held-out text")
+        axes.plot([*held_out], [*held_out.values()], color=ORANGE, linewidth=1.2, marker="s", label="held-out text")
         axes.legend()
     axes.set(xlim=(0, None), xlabel="step", ylabel="loss, nats a token")
     return figure

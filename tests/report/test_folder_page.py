@@ -1,7 +1,6 @@
 """The report's numbers and files, from invented results."""
 
 import json
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -132,36 +131,11 @@ def test_weights_are_the_prior_of_definition_2():
     np.testing.assert_allclose(laplace, expected / expected.sum(), rtol=1e-5)
 
 
-class Text(HTMLParser):
-    """Collects what a page loads and what it says; complains of tags that do not close."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.loads, self.said = [], [], []
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in ("meta", "path", "use", "rect", "br"):
-            self.open.append(tag)
-        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
-
-    def handle_startendtag(self, tag, attributes):
-        self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
-
-    def handle_endtag(self, tag):
-        if tag in self.open:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.said.append(data)
-
-
-def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder):
+def test_the_report_is_one_page_that_says_every_seed_and_what_is_missing(folder, read_pages):
     html = report.write(folder).read_text()
-    parser = Text()
-    parser.feed(html)
-    assert parser.open == []
-    assert parser.loads and all(value.startswith(("#", "data:")) for value in parser.loads)  # nothing from a network
-    said = " ".join(" ".join(parser.said).split())
+    (shown,) = read_pages(folder).values()
+    assert shown.links and all(link.startswith(("#", "data:")) for link in shown.links)  # nothing from a network
+    said = shown.text
     assert "An <invented> experiment" in said
     assert "BAM SSMax at 2× NO at least 0.9 0.75 [0.00, 1.00] n=2 1.00 0.50".replace(" ", "") in said.replace(" ", "")
     assert "RoPE at 2× yes at most 0.1 0.00 1 seed 0.00".replace(" ", "") in said.replace(" ", "")

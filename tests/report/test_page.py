@@ -1,6 +1,7 @@
 """A page for those who listen, who have no mouse, and who see no colours: its tables, its figures, what scrolls."""
 
 import html
+import re
 import xml.etree.ElementTree as xml
 
 import pytest
@@ -92,6 +93,19 @@ def test_a_figure_says_what_it_shows_and_where_its_numbers_stand(parts):
 def test_only_heads_that_sort_are_buttons_and_only_by_a_script():
     assert "<button" not in page.to_html("t", sections())
     assert "<script" not in page.to_html("t", sections()[2:])  # parts stay below what they are of, facts have no heads
+
+
+def test_a_strangers_text_adds_no_element():
+    bad = """"'><script>x</script>`<b>` **<i>** {{ 1 }} {% raw %}"""
+    link, value = Link(bad, bad), Estimated(bad, bad)
+    figure = render.passkey({bad: render.Curve({0: {64: 1.0}}, {})}, 64)
+    sections = [
+        Section(bad, bad, [bad, link], figure, bad, "one", Table([bad, value], [[bad, link], [link, value]]), [bad]),
+        Section(bad, folded=True),
+    ]
+    text = page.to_html(bad, sections, [link])
+    assert not re.search("<(script|b|i)>", text) and "{{ 1 }}" in text and "<code>&lt;b&gt;</code>" in text
+    assert not re.search("""(aria-label|href)="[^"]*[<>]""", text)
 
 
 @pytest.mark.full

@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -131,42 +130,6 @@ def write_folder(paper):
     return folder
 
 
-NAMES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
-"""Of SVG's elements, never fetched."""
-
-
-class Page(HTMLParser):
-    """A page's links, ids, words and those for its figures; complains of tags that do not close."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.links, self.ids, self.figures, self.said, self.heads, self.code = [], [], [], [], [], 0, False
-        self.feed(text)
-        assert self.open == []
-        self.text = " ".join(" ".join(self.said).split())
-
-    def handle_starttag(self, tag, attributes):
-        named = dict(attributes)
-        self.heads += tag == "h1"
-        self.links += [value for name, value in attributes if name in ("href", "src")]
-        self.ids += [named["id"]] if "id" in named else []
-        self.figures += [named["aria-label"]] if tag == "figure" else []
-        assert tag not in ("img", "link", "iframe") and (tag != "script" or not attributes)
-        self.code = tag == "script"
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.said += [] if self.code else [data]
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """The site of these, with a page of claims."""
@@ -183,13 +146,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(made):
+def found(made, read_pages):
     """Its pages, read, by name."""
     return read_pages(made)
-
-
-def read_pages(folder):
-    return {path.name: Page(path.read_text(encoding="utf-8")) for path in folder.glob("*.html")}
 
 
 def test_every_page_is_whole_and_every_link_leads_somewhere(made, found):
@@ -205,7 +164,8 @@ def test_every_page_is_whole_and_every_link_leads_somewhere(made, found):
         todo = {unquote(link) for name in todo for link in found[name].links if link.endswith("html")} - seen
     assert seen == {*found}  # all can be reached
     everything = "".join(path.read_text(encoding="utf-8") for path in made.glob("*.html"))
-    assert {*re.findall(r"\w+://[^\"' <]+", everything)} <= NAMES
+    names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # never fetched
+    assert {*re.findall(r"\w+://[^\"' <]+", everything)} <= names
 
 
 def test_pages_say_what_was_measured_and_what_was_not(found):
@@ -334,7 +294,7 @@ def test_the_command_of_a_run_repeats_its_configuration(name, tmp_path):
         ("metrics", '{"step": 10}', "has no 'loss'"),
     ],
 )
-def test_a_broken_record_is_named_and_its_run_left_out(folder, paper, capsys, file, line, says):
+def test_a_broken_record_is_named_and_its_run_left_out(folder, paper, capsys, read_pages, file, line, says):
     (path,) = folder.glob(f"rope*seed0*/{file}.jsonl")
     path.write_text(path.read_text() + line + "\n")
     number = len(path.read_text().splitlines())
@@ -351,7 +311,7 @@ def test_a_broken_record_is_named_and_its_run_left_out(folder, paper, capsys, fi
         assert {unquote(link) for link in each.links if link.endswith(".html")} <= {*written}
 
 
-def test_a_page_that_cannot_be_made_is_left_out_and_no_page_leads_there(folder, paper, monkeypatch):
+def test_a_page_that_cannot_be_made_is_left_out_and_no_page_leads_there(folder, paper, monkeypatch, read_pages):
     def refuse(*_):
         raise UserError("a checkpoint cannot be read")
 
@@ -416,13 +376,13 @@ def test_no_page_is_wider_than_its_screen(made, title_of, width):
     assert all(each > width - 20 for each in widths)  # they were laid out
 
 
-def test_papers_are_not_looked_at_unless_they_are_asked_for(folder, tmp_path, monkeypatch, capsys):
+def test_papers_are_not_looked_at_unless_they_are_asked_for(folder, tmp_path, monkeypatch, capsys, read_pages):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(site.experiment, "load", None)
     main([str(folder), f"--out={tmp_path / 'site'}"])
     said = capsys.readouterr()
     assert said.out == f"wrote {tmp_path / 'site' / 'index.html'}\n" and "paper" not in said.err
-    pages = {path.name: Page(path.read_text(encoding="utf-8")) for path in (tmp_path / "site").glob("*.html")}
+    pages = read_pages(tmp_path / "site")
     assert {"index.html", "folder-own.html", "run-mine #1.html"} <= {*pages} and "claims.html" not in pages
     assert "python -m bam_jax.train --config=" in pages["run-mine #1.html"].text
     assert "toy scale" not in pages["index.html"].text
