@@ -95,7 +95,7 @@ def allow_option(parser: argparse.ArgumentParser) -> None:
 
 
 def allowed(names: Sequence[str]) -> list[str]:
-    """The addresses that a command may fetch; modules that it may use are imported, for what a run names to be found there."""
+    """The addresses among the names given to --allow; the others are modules, and imported."""
     addresses = [name for name in names if "://" in name or name.startswith("tfds:")]
     for name in names:
         if name not in addresses:
@@ -119,7 +119,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
 
 
 def _of_today(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The top of a tree, or fields, with the names of today: `logger` was `tensorboard`, true or false."""
+    """A tree, or fields, with today's names: in committed records `logger` is `tensorboard`, true or false."""
     if not isinstance(tree, Mapping) or not isinstance(tree.get("tensorboard"), bool):
         return tree
     rest = {name: value for name, value in tree.items() if name != "tensorboard"}
@@ -157,11 +157,11 @@ def from_json(text: str) -> Config:
 def digest(config: Config) -> str:
     """Twelve hex digits that name what is trained: the start of the SHA-256 of the sorted JSON.
 
-    The mesh and the logger do not count, and a `younger` field where it is not at its default.
+    The mesh, the logger, and `younger` fields at their defaults do not count.
     """
     tree = _without_younger(config)
     del tree["mesh"], tree["logger"]
-    tree["tensorboard"] = False  # `logger` was a field that counted: the digests of then stay
+    tree["tensorboard"] = False  # before `logger` this field counted: digests of committed records stay
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -44,16 +44,16 @@ def kind_of(cls: type["ConfigSection"], name: str) -> Any:
     if not isinstance(name, str):
         raise _no_text(cls.path.removesuffix("."), name)
     if name not in fields:
-        said = f"unknown config key {joined(cls.path, name)}; "
+        message = f"unknown config key {joined(cls.path, name)}; "
         groups = {group: kinds(kind) for group, kind in fields.items() if is_section(kind)}
         inside = [f"{cls.path}{group}.{name}" for group, keys in groups.items() if name in keys]
-        said += f"did you mean {' or '.join(inside)}? " if inside else ""
+        message += f"did you mean {' or '.join(inside)}? " if inside else ""
         near = difflib.get_close_matches(name, fields, n=1) or [group for group in groups if group.startswith(name)]
-        said += nearest(name, fields, "python -m bam_jax.config")
+        message += nearest(name, fields, "python -m bam_jax.config")
         for group in near:
             if group in groups:
-                said += f"; keys of {group}: {', '.join(groups[group])}"
-        raise UserError(said)
+                message += f"; keys of {group}: {', '.join(groups[group])}"
+        raise UserError(message)
     return fields[name]
 
 

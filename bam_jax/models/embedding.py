@@ -13,7 +13,6 @@ def embed_texts(model: Decoder, tokens: Int[Array, "B T"], length: Int[Array, " 
 
     Args:
         model: an encoder, or a decoder whose rows see what came before.
-        tokens: ids.
         length: the number of tokens of each row, from its beginning.
     """
     filled = jnp.arange(tokens.shape[1]) < length[:, None]

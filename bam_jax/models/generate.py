@@ -37,7 +37,6 @@ def read_in_chunks(
     batch, `chunk`, `read` and `slots` are the same.
 
     Args:
-        tokens: a text in each row.
         lengths: tokens of each row's text, which are its last, those before being no text; None: all of them.
         chunk: tokens read at once.
         read: number of last rows R of each chunk whose logits are wanted; a chunk is at least as long.
@@ -101,11 +100,8 @@ def generate(
     """Tokens after a prompt, one after another, each drawn as soon as it is asked for.
 
     Args:
-        model: the decoder.
         tokens: a prompt in each row, one token at least.
         steps: tokens that are written, at most: caches have room for so many.
-        sampling: the distribution of each.
-        seed: of the draws.
         vocab: ids below it are written; None: all of the model's, among them those that only pad its vocabulary.
         lengths, chunk: see `read_in_chunks`.
         progress: called with the number of tokens, padding included, of each chunk of the prompt that has been read.
@@ -162,7 +158,6 @@ class TextReader:
     prompts whose needle stands deeper and deeper in one haystack, the deepest is best read first.
 
     Args:
-        model: the decoder.
         length: tokens that texts are padded to, on the left, besides what whole chunks need.
         chunk: tokens read at once, at most; those of a length are as equal as blocks of 256 allow.
         read: number of last rows R whose logits are wanted; a chunk is at least as long.

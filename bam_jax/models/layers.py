@@ -15,11 +15,7 @@ from bam_jax.system.platform import platform
 
 
 def product_dtype(name: str) -> jnp.dtype:
-    """The dtype of matrix products.
-
-    Args:
-        name: `config.model.dtype`.
-    """
+    """The dtype of matrix products."""
     if name == "auto":
         name = "float32" if platform() == "cpu" else "bfloat16"
     return jnp.dtype(name)
@@ -30,10 +26,6 @@ def rngs_of(rngs: nnx.Rngs, name: str) -> nnx.Rngs:
 
     Models of one seed share the initial values of every part that they have in common, whatever else they draw: what
     differs between two encodings is then the encoding.
-
-    Args:
-        rngs: of the whole; nothing is drawn from them.
-        name: of the part within the whole.
 
     >>> first, second = (rngs_of(nnx.Rngs(0), name).params() for name in ("query", "query"))
     >>> bool(first == second)
@@ -104,11 +96,7 @@ class Linear(nnx.Linear):
 
 
 def wide(x: Float[Array, "..."]) -> jnp.dtype:
-    """The dtype of sums of such numbers: no narrower than float32.
-
-    Args:
-        x: of floating-point numbers.
-    """
+    """The dtype of sums of such numbers: no narrower than float32."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
@@ -117,10 +105,6 @@ def look_up(table: Float[Array, "V E"], index: Int[Array, "*B"]) -> Float[Array,
 
     JAX sums it in the table's dtype. In bfloat16 a sum of equal summands stops at 256 of them, and a batch has thousands of
     spaces.
-
-    Args:
-        table: of any dtype.
-        index: of rows; NaN stands for those beyond the table, as in `jnp.take`.
     """
     return jnp.take(table, index, axis=0) if table.dtype == wide(table) else _narrow_rows(table, index)
 
@@ -197,11 +181,7 @@ class MaskedHead(nnx.Module):
 def head_logits(
     rows: Float[Array, "*B E"], kernel: Float[Array, "E V"], bias: Float[Array, " V"] | None
 ) -> Float[Array, "*B V"]:
-    """Logits of rows, no narrower than float32.
-
-    Args:
-        rows, kernel, bias: as `Decoder.unembedding` gives them, the kernel in the dtype of the rows.
-    """
+    """Logits of rows, no narrower than float32."""
     logits = jnp.matmul(rows, kernel, preferred_element_type=jnp.promote_types(rows.dtype, jnp.float32))
     return logits if bias is None else logits + bias
 

@@ -43,14 +43,14 @@ def describe(config: Config) -> str:
     >>> describe(Config(encoding="rope:window=8/nope"))
     'rope (base=10000.0, base_scale=1.0, window=8), SSMax off / nope, SSMax off'
     """
-    said = []
+    lines = []
     for place, chosen in zip(config.layer_pattern(), specs(config), strict=True):
         options = ", ".join(f"{name}={value}" for name, value in chosen.all_options().items())
         text = f"{place['name']}{f' ({options})' if options else ''}, SSMax {place['ssmax']}"
         if chosen.log_temperature:
             text += f", log-length temperature {chosen.log_temperature:g}"
-        said.append(text + (", one for all layers" if chosen.shared else ""))
-    runs = [(text, len([*equal])) for text, equal in itertools.groupby(said)]
+        lines.append(text + (", one for all layers" if chosen.shared else ""))
+    runs = [(text, len([*equal])) for text, equal in itertools.groupby(lines)]
     return " / ".join(text if count == 1 else f"{count} x {text}" for text, count in runs)
 
 

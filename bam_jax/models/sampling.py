@@ -11,14 +11,10 @@ from jaxtyping import Array, Float, Int
 from bam_jax.system.errors import UserError, shown
 
 
-def whole_number(name: str, value: int, most: int = 2**31 - 1) -> None:
-    """Refuse what is no whole number from 0 to `most`.
-
-    Raises:
-        UserError: with the number.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= most:
-        raise UserError(f"{name}={shown(value)} must be a whole number from 0 to {most}")
+def whole_number(name: str, value: int, largest: int = 2**31 - 1) -> None:
+    """Raise a UserError unless the value is a whole number from 0 to `largest`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= largest:
+        raise UserError(f"{name}={shown(value)} must be a whole number from 0 to {largest}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,22 +54,13 @@ class Sampling:
             raise UserError(f"top_p={self.top_p} must be a share above 0 and at most 1, for all tokens")
 
     def __call__(self, logits: Float[Array, "B V"], key: Array) -> Int[Array, " B"]:
-        """A token of each row.
-
-        Args:
-            logits: of the vocabulary.
-            key: of `jax.random`.
-        """
+        """A token of each row."""
         if self.temperature == 0:
             return jnp.argmax(logits, axis=-1).astype(jnp.int32)
         return jax.random.categorical(key, self.restrict(logits), axis=-1).astype(jnp.int32)
 
     def restrict(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
-        """Logits whose softmax is the distribution, for a temperature above 0; -inf for tokens that are left out.
-
-        Args:
-            logits: of the vocabulary.
-        """
+        """Logits whose softmax is the distribution, for a temperature above 0; -inf for tokens that are left out."""
         logits = logits.astype(jnp.float32)
         # Their maximum is 0 first: a temperature close to 0 makes no inf - inf.
         logits = (logits - logits.max(-1, keepdims=True)) / max(self.temperature, float(jnp.finfo(jnp.float32).tiny))

@@ -25,12 +25,7 @@ type Caches = tuple[Cache, ...]
 
 
 def build(config: Config, *, vocab: int, rngs: nnx.Rngs) -> "Decoder":
-    """The decoder that a config describes.
-
-    Args:
-        config: its model, its encoding with what belongs to it, and its context are read.
-        vocab: size of the vocabulary, unless config.model.vocab states one.
-    """
+    """The decoder that a config describes; `vocab` is the size of its vocabulary unless config.model.vocab states one."""
     return Decoder(config.model, specs(config), vocab=config.model.vocab or vocab, context=config.context, rngs=rngs)
 
 
@@ -44,9 +39,7 @@ class Decoder(nnx.Module):
     periods; the scan is one over periods, and within those one over each run.
 
     Args:
-        config: sizes.
         encoding: the positional encoding of every layer, or the pattern of encodings that they repeat.
-        vocab: token ids.
         context: training context in tokens, which some encodings need to know.
     """
 
@@ -117,11 +110,7 @@ class Decoder(nnx.Module):
     def unembedding(
         self, hidden: Float[Array, "*B E"]
     ) -> tuple[Float[Array, "*B E"], Float[Array, "E V"], Float[Array, " V"] | None]:
-        """The last linear map, as (rows, kernel, bias or None): logits = rows . kernel + bias.
-
-        Args:
-            hidden: rows that `hidden` gives; a head that transforms them gives others.
-        """
+        """The last linear map, as (rows, kernel, bias or None): logits = rows . kernel + bias."""
         match self.head:
             case None:
                 return hidden, self.embed.embedding[...].T, None
@@ -247,12 +236,7 @@ class Decoder(nnx.Module):
     def scorings(
         self, tokens: Int[Array, "B T"], *, segment: Int[Array, "#B T"] | None = None
     ) -> list[tuple[Float[Array, "B T H D"], Float[Array, "B T K D"], Scoring]]:
-        """Queries, keys and scoring of every layer: with `bam_jax.theory`, its attention weights and their factors.
-
-        Args:
-            tokens: ids.
-            segment: document numbers of packed rows; see `__call__`.
-        """
+        """Queries, keys and scoring of every layer: with `bam_jax.theory`, its attention weights and their factors."""
         x, infos = self._embed(tokens, segment, None)
         layers = []
         for block, (place, _) in zip(self.blocks(), self.order(), strict=True):
@@ -326,9 +310,6 @@ def split(decoder: nnx.Module) -> tuple[nnx.GraphDef, dict[str, dict[str, Any]]]
     """A model as its structure and nested dictionaries of arrays: {'params': trained, 'frozen': the rest}.
 
     `nnx.merge(graph, tree['params'], tree['frozen'])` is the inverse.
-
-    Args:
-        decoder: any NNX module; what is trained is `nnx.Param`.
     """
     graph, *states = nnx.split(decoder, nnx.Param, ...)
     params, frozen = map(nnx.to_pure_dict, states)

@@ -2,8 +2,8 @@
 
 global_state.client                     the coordinator's key-value store and barriers, by which one process tells all
                                         others how it ends; `jax.distributed` offers neither
-global_state.preemption_sync_manager    set last in `jax.distributed.initialize`: the public `is_initialized` says yes
-                                        before the other processes have come
+global_state.preemption_sync_manager    set last in `jax.distributed.initialize`: the public `is_initialized` is true
+                                        before the other processes have joined
 global_state.process_id                 this process's number; `jax.process_index` may start backends, which a handler
                                         of SIGABRT must not
 ClusterEnv                              the schedulers that JAX knows; `jax.distributed.initialize` would ask them, but

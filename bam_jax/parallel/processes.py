@@ -1,6 +1,6 @@
-"""Training in several processes, on one host or many: they find one another, stop at one step, and end together.
+"""Training in several processes, on one host or many: they join, stop at the same step, and end together.
 
-A single process needs `stopping` alone of this, by which SIGTERM and Ctrl-C leave a checkpoint.
+A single process uses only `stopping`, with which SIGTERM and Ctrl-C leave a checkpoint.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from bam_jax.system.errors import UserError
 JOIN = 300
 """Seconds that a process waits for the others to start."""
 HEARTBEAT = 40
-"""Seconds after which a process that says nothing counts as lost.
+"""Seconds without a sign of life after which a process counts as lost.
 
-Where a host loses its power no connection is closed, and silence is all that the others notice. JAX's own 100 s would have an
-accelerator wait for longer than its restart takes; much less, and a busy host's pause would end a run."""
+A host that loses its power closes no connection. With JAX's default of 100 s accelerators would wait for longer than a restart
+takes; with much less, a busy host's pause would end a run."""
 LOST = re.compile("gloo|nccl|unavailable|heartbeat|deadline", re.IGNORECASE)
-"""In what the runtime says when the other end of a connection is gone."""
+"""In the runtime's errors when the other end of a connection is gone."""
 RESTART = "start all processes again: the run goes on from its last checkpoint"
 NOT_TOGETHER = (
     "the processes of this job did not find one another; see that each is started, with no error of its own, and that "
@@ -39,9 +39,9 @@ NOT_TOGETHER = (
 )
 
 URGENT = 1.0
-"""Seconds after which one more signal ends the process: a terminal and a launcher may both send it the same one."""
+"""Seconds after which a second signal ends the process: a terminal and a launcher may both send the same one."""
 SIGNALS = {signal.SIGTERM: ("SIGTERM", errors.AGAIN), signal.SIGINT: ("Ctrl-C", errors.INTERRUPTED)}
-"""The signals that tell a training to stop: name and exit code of each."""
+"""The signals that stop a training, with their names and exit codes."""
 
 End = Callable[[int, str], None]
 """Ends the process, and all others of its job, at once; it takes an exit code and a line."""
@@ -54,17 +54,16 @@ _FAREWELL = 5  # seconds for all others to hear why a process ends
 
 @contextlib.contextmanager
 def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> Iterator[End]:
-    """Make this process one of the job's, if there are several, and have all of them end when one does.
+    """Join the processes of a job, if there are several, so that all of them end when one does.
 
-    They find one another by the arguments, or by what SLURM, Open MPI, TPU pods, GKE and Kubernetes tell their processes.
-    An error in the block, in any process, is one line in all of them, with its exit code. A process that vanishes is
-    noticed after `HEARTBEAT` seconds at the latest, and the others exit with `errors.AGAIN`. The block gets a function that
-    ends all of them at once.
+    They find one another by the arguments, or by the variables of SLURM, Open MPI, TPU pods, GKE and Kubernetes. An error in the
+    block, in any process, ends all of them with one line and its exit code. A process that vanishes is noticed after at most
+    `HEARTBEAT` seconds, and the others exit with `errors.AGAIN`. Yields a function that ends all processes at once.
 
     Args:
-        coordinator: host:port of process 0, where the port is free; "": as the scheduler says, if there is one.
-        count: processes of the job; 1 alone: this one, whatever a scheduler says.
-        index: which of them this is, from 0.
+        coordinator: host:port of process 0, the port being free; "": ask the scheduler, if there is one.
+        count: processes of the job; 1 without the others: this process alone, in any job.
+        index: the number of this process, from 0.
     """
     if not _initialise(coordinator, count, index):
         yield _end_alone
@@ -74,18 +73,17 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
 
 
 def is_first() -> bool:
-    """True in the process that writes what is written once."""
+    """True in process 0, which writes the files."""
     return jax.process_index() == 0
 
 
 @contextlib.contextmanager
 def stopping(end: End) -> Iterator[Callable[[int], bool]]:
-    """Give a function that says after a step whether to stop there, since SIGTERM or Ctrl-C has come to any of the processes.
+    """Yield a function that is called after every step and returns true if a SIGTERM or Ctrl-C asks to stop there.
 
-    It is asked after every step that is whole, and says yes to the same one in all processes. A signal is answered with a
-    line at once. It ends the process at once as long as nothing is trained, that is, before the first question; so does one
-    more signal, `URGENT` seconds or more after the first one. The block's `errors.Stopped` becomes `errors.Interrupted` if Ctrl-C
-    was the reason.
+    It returns true at the same step in all processes, whichever of them got the signal. A line answers a signal at once. Before
+    the first call, when nothing is trained yet, a signal ends the process at once. So does a second signal, `URGENT` seconds or
+    more after the first. The block's `errors.Stopped` becomes `errors.Interrupted` if Ctrl-C was the reason.
     """
     stop = _Stop(end)
     with contextlib.ExitStack() as stack:
@@ -101,11 +99,10 @@ def stopping(end: End) -> Iterator[Callable[[int], bool]]:
 
 
 class _Stop:
-    """The wish to stop, the signal that said so, and a thread that answers it.
+    """Whether to stop, the signal that asked for it, and a thread that answers signals.
 
-    Python runs a signal's handler in the main thread, between two of its instructions: while XLA compiles, that may be
-    minutes later. What C does at once, whatever the main thread does, is to write the signal's number to the descriptor of
-    `signal.set_wakeup_fd`. A thread reads that one.
+    Python runs a signal's handler in the main thread, between two of its instructions: while XLA compiles, that may be minutes
+    later. But C writes the signal's number to the descriptor of `signal.set_wakeup_fd` at once, and a thread reads it there.
     """
 
     def __init__(self, end: End) -> None:
@@ -122,9 +119,9 @@ class _Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Answer signals in the block, and put back what answered them before."""
+        """Answer signals in the block, and restore the handlers after it."""
         reader, writer = os.pipe()
-        os.set_blocking(writer, False)  # set_wakeup_fd takes no other: a full pipe must not hold up the handler in C
+        os.set_blocking(writer, False)  # as set_wakeup_fd requires: a full pipe must not block the handler in C
         thread = threading.Thread(target=self._listen, args=(reader,), daemon=True)
         before = {number: signal.signal(number, self._note) for number in SIGNALS}
         pipe = signal.set_wakeup_fd(writer)
@@ -142,10 +139,10 @@ class _Stop:
 
     @contextlib.contextmanager
     def runtime(self) -> Iterator[None]:
-        """Pass SIGTERM on to jax, whose own handler is not Python's, and by which it agrees on a step with the others.
+        """Forward SIGTERM to jax's own handler.
 
-        That handler hears of a SIGTERM to this process alone. It tells the coordinator, and `reached_preemption_sync_point`
-        then says yes to the same step everywhere. Python does not know it: it is fetched through the C library.
+        It informs the coordinator, and `reached_preemption_sync_point` then returns true at the same step in all processes.
+        Python does not know this handler: it is fetched through the C library.
         """
         set_handler = ctypes.CDLL(None).signal
         set_handler.argtypes, set_handler.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -186,14 +183,13 @@ class _Stop:
 
 
 def _end_alone(status: int, line: str) -> None:
-    """End this process at once; an orderly exit would wait for what is being compiled."""
     console.say(line)
     sys.stdout.flush()
-    os._exit(status)
+    os._exit(status)  # an orderly exit would wait for what is being compiled
 
 
 def _initialise(coordinator: str, count: int, index: int | None) -> bool:
-    """Join the other processes, if there are any; whether there are."""
+    """Join the other processes; False if there are none."""
     if (coordinator, count, index) == ("", 1, None):
         return False
     _check_arguments(coordinator, count, index)
@@ -229,9 +225,9 @@ def _check_arguments(coordinator: str, count: int, index: int | None) -> None:
 
 
 class _Together:
-    """Ends all processes of the job with what one of them ends with; a context manager.
+    """Ends all processes of the job when one of them ends; a context manager.
 
-    A thread watches whether another process ends: the main thread may be waiting for that one in compiled code, for ever.
+    A thread watches the others: the main thread may be waiting for one of them in compiled code, for ever.
     """
 
     def __init__(self) -> None:
@@ -254,7 +250,7 @@ class _Together:
         self._thread.join()
 
     def end(self, status: int, line: str) -> None:
-        """End this process and all others with a line and an exit code; does not return."""
+        """End this process and all others; does not return."""
         with self._leaving:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was faster, or process 0 is gone
                 self._client.key_value_set(_END, f"{status} {line}")
@@ -263,14 +259,14 @@ class _Together:
     def _watch(self) -> None:
         while not self._over.wait(_POLL):
             try:
-                said = self._client.key_value_dir_get(_FOLDER)  # a folder: to get a missing key would wait for it
+                ends = self._client.key_value_dir_get(_FOLDER)  # a folder: to get a missing key would wait for it
             except jax.errors.JaxRuntimeError as error:
                 with self._leaving:
                     self._leave(
                         errors.AGAIN, f"error: process 0 cannot be reached any more; {RESTART} ({_shorten(error)})"
                     )
-            if said:
-                status, _, line = said[0][1].partition(" ")
+            if ends:
+                status, _, line = ends[0][1].partition(" ")
                 with self._leaving:
                     self._leave(int(status), line)
 
@@ -317,8 +313,8 @@ _ON_ABORT = ctypes.CFUNCTYPE(None, ctypes.c_int)(_say_why_aborted)  # kept: C ho
 
 
 def _report_aborts() -> None:
-    """Have the last line be for the user when jax's runtime ends this process, as it does when another one is lost.
+    """Print a line for the user when jax's runtime aborts this process, as it does when another one is lost.
 
-    It does so with a long report from a thread of its own and SIGABRT, which Python's own handlers would never see.
+    It aborts with a long report from a thread of its own and SIGABRT, which Python's own handlers would never see.
     """
     ctypes.CDLL(None).signal(signal.SIGABRT, _ON_ABORT)

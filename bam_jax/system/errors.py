@@ -1,4 +1,4 @@
-"""Mistakes of the user, said in one line."""
+"""Errors that the user can fix, printed as one line, and how commands end."""
 
 import argparse
 import difflib
@@ -16,7 +16,7 @@ if sys.platform != "win32":
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend: one line with the value and the remedy."""
+    """A mistake that the user can fix: one line with the value and the remedy."""
 
 
 class Unwritten(UserError):
@@ -43,11 +43,11 @@ AGAIN = 75
 
 
 class Stopped(RuntimeError):
-    """A command was told to stop and did so where it can go on; its message is one line."""
+    """A command was asked to stop and did so where it can go on; its message is one line."""
 
 
 class Interrupted(Stopped):
-    """Ctrl-C told it to."""
+    """Ctrl-C asked for it."""
 
 
 INTERRUPTED = 130
@@ -61,7 +61,7 @@ LESS = (
 """The options that take less memory."""
 
 LEAST = 3 * 2**30
-"""Bytes of address space below which libraries fail in no orderly way: OpenBLAS tries for ever, and XLA's compiler aborts."""
+"""Bytes of address space below which libraries do not fail cleanly: OpenBLAS retries for ever, and XLA's compiler aborts."""
 
 LONGEST = 1500
 """Characters of a message, at most: a name that is given may be as long as a command line."""
@@ -121,10 +121,9 @@ def one_line(text: str) -> str:
 
 
 def ending(error: BaseException) -> tuple[int, str] | None:
-    """The exit code and the one line for an error that the user can mend, Ctrl-C or `Stopped`; None for any other.
+    """The exit code and the line for an error that the user can fix, Ctrl-C or `Stopped`; None for any other.
 
-    A path that the system refuses, such as one in a read-only folder, a full disk or a lack of memory is the user's to mend
-    as well.
+    A path that the system refuses, a full disk and a lack of memory are the user's to fix as well.
 
     >>> ending(UserError("config.steps=0 must be 1 or more"))
     (2, 'config.steps=0 must be 1 or more')
@@ -159,33 +158,28 @@ def is_lack_of_memory(error: BaseException) -> bool:
 
 
 def before_imports() -> None:
-    """Called by a command before its imports, which take seconds: Ctrl-C then ends it at once, and too little memory is named.
+    """Called by a command before its imports, which take seconds: lets Ctrl-C end it at once, and checks the memory limit.
 
-    An import that is interrupted prints a traceback or swallows the signal; `run` restores Python's handler. A process that
-    ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it. Below `LEAST` bytes of address space some imports
-    never end.
+    `run` restores Python's handler. A process that ignores Ctrl-C, as a shell's background jobs do, goes on ignoring it.
     """
+    # An import that is interrupted prints a traceback or swallows the signal.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # below LEAST some imports never end
     if limit != resource.RLIM_INFINITY and limit < LEAST:
         print(f"error: the limit of {limit >> 20} MiB (ulimit -v) is below {LEAST >> 20}; raise it", file=sys.stderr)
         sys.exit(2)
 
 
 def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command's `main(argv)` and exits: 2 after a `UserError` (one line on stderr), 75 when stopped, 130 after Ctrl-C.
-
-    A pipe whose reader ended, as in `... | head`, ends the command without a word. After `Unwritten` the process ends at once:
-    orbax's threads would keep it for ten minutes.
-    """
+    """Runs a command's `main(argv)` and exits: 2 after a `UserError` (one line on stderr), 75 when stopped, 130 after Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `before_imports`
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of a pipe has what it wants, such as `head`. Python would write the rest at its end, and complain.
+        # The reader of a pipe, such as `head`, has what it wants. Python would write the rest at its end, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
     except (UserError, OSError, MemoryError, ImportError, RuntimeError, KeyboardInterrupt) as error:
@@ -194,7 +188,7 @@ def run(main: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None 
             raise
         status, line = end[0], one_line(end[1])
         print(f"error: {line}" if status == 2 else line, file=sys.stderr)
-        if isinstance(error, Unwritten):
+        if isinstance(error, Unwritten):  # orbax's threads would keep the process for ten minutes
             for child in multiprocessing.active_children():  # Python ends them at its own end
                 child.terminate()
             sys.stdout.flush()

@@ -55,21 +55,21 @@ class File:
             raise FileNotFoundError(errno.ENOENT, what, self.path)
         return open(self.path, "rb")
 
-    def read_lines(self, most: int) -> Iterator[tuple[bytes | bytearray, int]]:
+    def read_lines(self, max_bytes: int) -> Iterator[tuple[bytes | bytearray, int]]:
         """Yields (line of its uncompressed text with its end, stored bytes read so far)."""
         with self._reading() as (raw, stream):
             for number in itertools.count(1):
                 start = stream.readline(_PIECE)
                 if not start:
                     return
-                whole = len(start) < min(_PIECE, most)
-                line = start if whole else _gathered(_line(start, stream), most, f"{self.path} line {number}")
+                whole = len(start) < min(_PIECE, max_bytes)
+                line = start if whole else _gathered(_line(start, stream), max_bytes, f"{self.path} line {number}")
                 yield line, raw.tell()
 
-    def read_whole(self, most: int) -> bytearray:
+    def read_whole(self, max_bytes: int) -> bytearray:
         """Reads all its bytes, uncompressed."""
         with self._reading() as (_, stream):
-            return _gathered(iter(lambda: stream.read(_PIECE), b""), most, self.path)
+            return _gathered(iter(lambda: stream.read(_PIECE), b""), max_bytes, self.path)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[tuple[BinaryIO, BinaryIO]]:
@@ -144,9 +144,11 @@ def list_files(source: str, patterns: tuple[str, ...]) -> list[File]:
     return []
 
 
-def too_large(where: str, most: int) -> UserError:
-    """The error for a record of more than `most` bytes."""
-    return UserError(f"{where} has more than {most:,} bytes; divide it, or give prepare a larger --max-record-bytes")
+def too_large(where: str, max_bytes: int) -> UserError:
+    """The error for a record of more than `max_bytes` bytes."""
+    return UserError(
+        f"{where} has more than {max_bytes:,} bytes; divide it, or give prepare a larger --max-record-bytes"
+    )
 
 
 def read_small(path: str | os.PathLike) -> bytes:
@@ -202,14 +204,14 @@ def keep_other(path: str | os.PathLike, mark: str) -> None:
         )
 
 
-def shortened(names: Iterable[object], most: int = 20) -> str:
+def shortened(names: Iterable[object], limit: int = 20) -> str:
     """Names that a file gives, in a message of one line: the first of them, each in one piece and not too long.
 
     >>> shortened(["text", "two\\nlines"]), shortened([])
     ('text, two\\\\nlines', 'none')
     """
-    found = [repr(str(name)[:60])[1:-1] for name in itertools.islice(names, most + 1)]
-    return ", ".join(found[:most] + ["..."] * (len(found) > most)) or "none"
+    found = [repr(str(name)[:60])[1:-1] for name in itertools.islice(names, limit + 1)]
+    return ", ".join(found[:limit] + ["..."] * (len(found) > limit)) or "none"
 
 
 def _local(source: str) -> list[File]:
@@ -262,11 +264,11 @@ def _line(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
         start = b"" if start.endswith(b"\n") else stream.readline(_PIECE)
 
 
-def _gathered(pieces: Iterable[bytes], most: int, where: str) -> bytearray:
+def _gathered(pieces: Iterable[bytes], max_bytes: int, where: str) -> bytearray:
     """The pieces as one; a growing array takes an eighth more than it holds, and a list of pieces twice as much."""
     whole = bytearray()
     for piece in pieces:
         whole += piece
-        if len(whole) > most:
-            raise too_large(where, most)
+        if len(whole) > max_bytes:
+            raise too_large(where, max_bytes)
     return whole
