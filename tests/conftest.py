@@ -82,6 +82,22 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@pytest.fixture(scope="session")
+def write_tiny():
+    """Writes tiny.py, the configuration of a small model, and text.txt, random words that it trains on, into a folder."""
+
+    def write(folder, **changes):
+        words = np.random.default_rng(0).integers(100, 999, 3000)
+        (folder / "text.txt").write_text(" ".join(np.base_repr(word, 30).lower() for word in words))
+        sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}
+        tree = {"encoding": "bam", "model": sizes, "data": {"source": str(folder / "text.txt")}, **changes}
+        code = f"import ml_collections\n\ndef get_config():\n    return ml_collections.ConfigDict({tree!r})\n"
+        (folder / "tiny.py").write_text(code)
+        return folder
+
+    return write
+
+
 @pytest.fixture
 def x64():
     with jax.enable_x64(True):

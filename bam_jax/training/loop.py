@@ -182,7 +182,7 @@ def fit(
         if done:
             state = checkpoints.load(with_shardings(shapes, shardings), data)
         else:
-            state = initial_state(config, initialise, shardings)
+            state = initial_state(initialise, config.start, shardings)
             if first:
                 (run / METRICS).unlink(missing_ok=True)  # of a training that was killed before its first checkpoint
         meter = stack.enter_context(metering(config, run, done=done, progress=progress))

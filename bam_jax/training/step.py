@@ -38,11 +38,11 @@ def define_training(
     return graph, initialise, tx
 
 
-def initial_state(config: Config, initialise: Callable[[], State], shardings: Shardings | None = None) -> State:
-    """The state before the first step; with `config.start` its model is that run's, its optimiser new."""
+def initial_state(initialise: Callable[[], State], start: str = "", shardings: Shardings | None = None) -> State:
+    """The state before the first step; with `start`, a run, its model is that run's and its optimiser new."""
     state = jit_once(initialise, shardings)()
-    if config.start:
-        state["model"] = checkpoint.restore_parameters(bundled.find(config.start), state["model"])
+    if start:
+        state["model"] = checkpoint.restore_parameters(bundled.find(start), state["model"])
     return state
 
 

@@ -190,15 +190,6 @@ def test_the_cache_continues_where_the_row_stopped(pattern, tokens, by_pieces):
     np.testing.assert_allclose(model(tokens, read=3)[0], whole[:, -3:], atol=2e-4 * np.abs(whole).max())
 
 
-@pytest.mark.parametrize("pattern", [TURNING, FORMULAS])
-def test_future_tokens_change_nothing(pattern, tokens):
-    model = build(pattern, **ALL)
-    later = tokens.at[:, 7:].set((tokens[:, 7:] + 5) % VOCAB)
-    logits, other = model(tokens)[0], model(later)[0]
-    np.testing.assert_array_equal(other[:, :7], logits[:, :7])
-    assert (other[:, 7:] != logits[:, 7:]).any((0, 2)).all()
-
-
 @pytest.mark.full
 def test_windows_are_those_of_their_layers(tokens):
     """Layers with windows of 2 and 3 hand a token on by 1 and 2; the layers in between see all."""

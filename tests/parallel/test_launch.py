@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
-import numpy as np
 import pytest
 
 from bam_jax import config as configs
@@ -22,15 +21,6 @@ from bam_jax.training import loop, run_folder
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "docs" / "launch"
-CONFIG = """
-import ml_collections
-
-def get_config():
-    return ml_collections.ConfigDict(dict(
-        encoding="bam", steps=400, checkpoint_every=200, log_every=1, batch=8, context=32, mesh=dict(data=2),
-        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}),
-    ))
-"""
 TASKS = """
 def run(command, environments):
     "All at once; what is told to this process, they are told. Returns the largest exit code, as srun does."
@@ -87,10 +77,9 @@ else:
 
 
 @pytest.fixture
-def path(tmp_path):
-    words = np.random.default_rng(0).integers(100, 999, 3000)
-    (tmp_path / "text.txt").write_text(" ".join(np.base_repr(w, 30).lower() for w in words))
-    (tmp_path / "tiny.py").write_text(CONFIG.format(source=str(tmp_path / "text.txt")))
+def path(tmp_path, write_tiny):
+    often = {"steps": 400, "checkpoint_every": 200, "log_every": 1}
+    write_tiny(tmp_path, batch=8, context=32, mesh={"data": 2}, **often)
     (tmp_path / "bin").mkdir()
     for name, script in {"srun": SRUN, "scontrol": SCONTROL, "squeue": SQUEUE, "gcloud": GCLOUD}.items():
         (tmp_path / "bin" / name).write_text(script)

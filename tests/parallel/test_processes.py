@@ -23,25 +23,14 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder
 
 ROOT = Path(__file__).parents[2]
-CONFIG = """
-import ml_collections
-
-def get_config():
-    return ml_collections.ConfigDict(dict(
-        encoding="bam", ssmax="on", steps=30, checkpoint_every=10, log_every=1, batch=8, context=32,
-        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}),
-        optimizer=dict(warmup=5),
-    ))
-"""
 LONG = ("--config.steps=400", "--config.checkpoint_every=20")
 TWO = "--config.mesh.data=2"
 
 
 @pytest.fixture
-def path(tmp_path):
-    words = np.random.default_rng(0).integers(100, 999, 3000)
-    (tmp_path / "text.txt").write_text(" ".join(np.base_repr(w, 30).lower() for w in words))
-    (tmp_path / "tiny.py").write_text(CONFIG.format(source=str(tmp_path / "text.txt")))
+def path(tmp_path, write_tiny):
+    often = {"steps": 30, "checkpoint_every": 10, "log_every": 1, "optimizer": {"warmup": 5}}
+    write_tiny(tmp_path, ssmax="on", batch=8, context=32, **often)
     return tmp_path
 
 

@@ -234,7 +234,7 @@ def stepped(config, steps, arrays, vocab=32, dtype=np.float32, first=None):
         graph, init, tx = define_training(config, vocab)
         wide = lambda: jax.tree.map(lambda x: x.astype(dtype) if x.dtype == np.float32 else x, init())
         cut = state_shardings(jax.eval_shape(wide), tx, mesh)
-        state = initial_state(config, wide, cut) if first is None else jax.device_put(first, cut)
+        state = initial_state(wide, shardings=cut) if first is None else jax.device_put(first, cut)
         update = make_step(config, graph, tx, cut)
         metrics, states = [], [whole(state)]
         for _ in range(steps):

@@ -63,7 +63,7 @@ def test_the_bytes_are_those_of_the_arrays_that_training_makes():
     step = step_of(config, chips.find("cpu:4"))
     shardings = jax.tree.map(lambda x: x.sharding, step.state)
     with jax.set_mesh(step.mesh):
-        state = initial_state(config, define_training(config, VOCAB)[1], shardings)
+        state = initial_state(define_training(config, VOCAB)[1], shardings=shardings)
     here = lambda tree: sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(tree))
     assert (step.bytes()["parameters"], step.bytes()["optimizer"]) == (here(state["model"]), here(state["optimizer"]))
 

@@ -7,11 +7,6 @@ from tqdm import std
 from bam_jax.system import console
 
 
-def test_a_line_is_said_at_once(capsys):
-    console.say("here")
-    assert capsys.readouterr().err == "here\n"
-
-
 def test_progress_is_a_bar_if_wanted_and_a_line_each_minute_without_a_terminal(capsys, monkeypatch):
     def shown(show):
         with console.progress(3, done=1, label="here", show=show) as bar:

@@ -121,17 +121,12 @@ def test_a_lack_of_memory_is_not_blamed_on_the_checkpoint(run, monkeypatch):
 
 def test_a_finished_run_is_verified_where_there_is_nothing_to_do(trained, run):
     loop.fit(trained[0], run, progress=False)
-    for part in ("model", "optimizer", "data"):
-        path = max(
-            (run / "checkpoints" / "4" / part).rglob("*"), key=lambda path: path.is_file() and path.stat().st_size
-        )
-        contents = path.read_bytes()
-        path.write_bytes(contents[:-1] + bytes([contents[-1] ^ 255]))
-        with pytest.raises(
-            UserError, match=f"checkpoints/4 cannot be read: {part}/.*; remove that folder and train on"
-        ):
-            loop.fit(trained[0], run, progress=False)
-        path.write_bytes(contents)
+    arrays = (run / "checkpoints" / "4" / "optimizer").rglob("*")
+    path = max(arrays, key=lambda path: path.is_file() and path.stat().st_size)
+    contents = path.read_bytes()
+    path.write_bytes(contents[:-1] + bytes([contents[-1] ^ 255]))
+    with pytest.raises(UserError, match="checkpoints/4 cannot be read: optimizer/.*; remove that folder and train on"):
+        loop.fit(trained[0], run, progress=False)
 
 
 class Data:

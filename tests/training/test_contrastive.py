@@ -115,7 +115,7 @@ def stepped(config, batch, first=None):
     with jax.set_mesh(mesh):
         graph, init, tx = define_training(config, VOCAB)
         cut = state_shardings(jax.eval_shape(init), tx, mesh)
-        state = initial_state(config, init, cut) if first is None else jax.device_put(first, cut)
+        state = initial_state(init, shardings=cut) if first is None else jax.device_put(first, cut)
         before = jax.tree.map(np.array, state)
         state, metrics = make_step(config, graph, tx, cut)(state, sharding.shard_batch(batch, mesh))
     gradient = jax.tree.map(lambda x: np.asarray(x) / (1 - config.optimizer.b1), state["optimizer"][1].mu)

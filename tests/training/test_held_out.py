@@ -39,7 +39,7 @@ def measured(config, tokenizer):
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
         graph, initialise, _ = define_training(config, tokenizer.size)
-        state = initial_state(config, initialise)
+        state = initial_state(initialise)
         return HeldOutLoss(config, tokenizer, graph, mesh, 0, 1)(state), graph, state
 
 

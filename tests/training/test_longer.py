@@ -20,22 +20,11 @@ from bam_jax.training.checkpoint import Checkpoints
 from bam_jax.training.metrics import read_metrics
 from bam_jax.training.step import define_training, initial_state, make_step
 
-CONFIG = """
-import ml_collections
-
-def get_config():
-    return ml_collections.ConfigDict(dict(
-        encoding="bam", steps=4, log_every=1, batch=4, context=16,
-        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}), optimizer=dict(warmup=2),
-    ))
-"""
-
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, write_tiny):
     folder = tmp_path_factory.mktemp("longer")
-    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 100)
-    (folder / "tiny.py").write_text(CONFIG.format(source=str(folder / "text.txt")))
+    write_tiny(folder, steps=4, log_every=1, batch=4, context=16, optimizer={"warmup": 2})
     loop.fit(configs.load(folder / "tiny.py"), folder / "run", progress=False)
     return folder
 
@@ -54,7 +43,7 @@ def by_hand(config, run):
     """The model after the steps that a run's newest checkpoint lacks, at the rates of the whole schedule."""
     tokenizer = tokenizers.tokenizer("char")
     graph, initialise, tx = define_training(config, tokenizer.size)
-    state = initial_state(config, initialise)
+    state = initial_state(initialise)
     batches = loader.batches(config, tokenizer)
     with Checkpoints(run) as checkpoints:
         state = checkpoints.load(state, batches)

@@ -17,23 +17,11 @@ from bam_jax.system.errors import UserError
 from bam_jax.training import checkpoint, loop, run_folder
 from bam_jax.training.step import define_training, initial_state, jit_once
 
-CONFIG = """
-import ml_collections
-
-def get_config():
-    return ml_collections.ConfigDict(dict(
-        encoding="bam", ssmax="on", steps=90, checkpoint_every=5, log_every=7, batch=4, context=16,
-        model=dict(layers=1, width=16, heads=2, hidden=16), data=dict(source={source!r}),
-        optimizer=dict(warmup=5),
-    ))
-"""
-
 
 @pytest.fixture
-def path(tmp_path):
-    words = np.random.default_rng(0).integers(100, 999, 3000)
-    (tmp_path / "text.txt").write_text(" ".join(np.base_repr(w, 30).lower() for w in words))
-    (tmp_path / "tiny.py").write_text(CONFIG.format(source=str(tmp_path / "text.txt")))
+def path(tmp_path, write_tiny):
+    often = {"steps": 90, "checkpoint_every": 5, "log_every": 7, "optimizer": {"warmup": 5}}
+    write_tiny(tmp_path, ssmax="on", batch=4, context=16, **often)
     return tmp_path
 
 
@@ -264,11 +252,11 @@ def test_a_run_may_start_from_anothers_parameters(path):
     longer = tiny(path, f"--config.start={path / 'short'}", "--config.context=48")
     size = tokenizer(longer.data.tokenizer).size
     _, init, tx = define_training(longer, size)
-    first = initial_state(longer, init)
+    first = initial_state(init, longer.start)
     same(first["model"], final(path / "short"))
     same(first["optimizer"], tx.init(first["model"]["params"]))
     with pytest.raises(UserError, match="not a run"):
-        initial_state(tiny(path, f"--config.start={path / 'nowhere'}"), init)
+        initial_state(init, str(path / "nowhere"))
     with pytest.raises(UserError, match="does not fit"):
         wide = tiny(path, f"--config.start={path / 'short'}", "--config.model.width=32")
-        initial_state(wide, define_training(wide, size)[1])
+        initial_state(define_training(wide, size)[1], wide.start)

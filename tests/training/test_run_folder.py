@@ -2,8 +2,6 @@ import dataclasses
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -102,26 +100,6 @@ def test_claim_refuses_what_is_not_a_run(tmp_path):
     with pytest.raises(UserError, match="thesis.tex/run cannot be made: .*thesis.tex is a file"):
         claim(tmp_path / "thesis.tex" / "run", Config())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_a_run_is_claimed_by_one_process_until_that_is_killed(tmp_path):
-    run = tmp_path / "run"
-    code = """if True:
-        import sys, time
-        from bam_jax import config
-        from bam_jax.data.tokenizers import tokenizer
-        from bam_jax.training import run_folder
-        with run_folder.claim(sys.argv[1], config.Config(), tokenizer("char")):
-            print("claimed", flush=True)
-            time.sleep(600)
-    """
-    with subprocess.Popen([sys.executable, "-c", code, run], stdout=subprocess.PIPE) as other:
-        assert other.stdout.readline() == b"claimed\n"
-        with pytest.raises(UserError, match="run is in use by another training"):
-            claim(run, Config(seed=3))
-        assert run_folder.read_config(run) == Config()
-        other.kill()  # SIGKILL
-    claim(run, Config())
 
 
 def test_a_run_does_not_lie_among_its_data(tmp_path, monkeypatch):
