@@ -25,6 +25,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     rows: Labels
 
+    def __post_init__(self) -> None:
+        bounds = [getattr(self, name) for name in ("least", "above", "most", "below") if hasattr(self, name)]
+        if bounds and all(bound is None for bound in bounds):
+            raise ValueError("it has no bound; give least or most")
+
     def criteria(self, measured: Measured) -> list[Criterion]:
         """The criteria, measured."""
         raise NotImplementedError
@@ -77,12 +82,9 @@ class Better(InTable, frozen=True, kw_only=True, tag="better"):
     each: bool = False
 
     def criteria(self, measured: Measured) -> list[Criterion]:
-        made = []
+        made, table, columns = [], self.than_table or self.table, self.than_columns or self.columns
         for row in self.rows:
-            others = [
-                Place(self.than_table or self.table, self.than_columns or self.columns, each) for each in self.than
-            ]
-            mine, *theirs = read(measured, self.place(row), *others)
+            mine, *theirs = read(measured, self.place(row), *(Place(table, columns, other) for other in self.than))
             for other in theirs:
                 for name, one, another in self._pairs(mine, other):
                     unmet = f"{row} worse than {other.place.row}"
@@ -92,9 +94,9 @@ class Better(InTable, frozen=True, kw_only=True, tag="better"):
         return made
 
     def _pairs(self, mine: PairedRow, other: PairedRow) -> Iterator[tuple[str, Series, Series]]:
-        if self.than_table:
-            same = other.place._replace(table=self.table) == mine.place
-            under = self.than_table.title if same else f"{other.place} ({self.than_table.title})"
+        if self.than_table or self.than_columns:
+            title = other.place.table.title
+            under = title if str(other.place) == str(mine.place) else f"{other.place} ({title})"
             yield f"{mine.place} ({self.table.title}) minus {under}", mine.mean(), other.mean()
         elif self.each:
             for column, one, another in zip(self.columns, mine.columns(), other.columns(), strict=True):

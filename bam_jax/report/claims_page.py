@@ -83,7 +83,7 @@ def to_markdown(judged: Judged, scale: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def page_sections(judged: Judged, scale: str, pages: Collection[str] = ()) -> list[Section]:
+def judged_sections(judged: Judged, scale: str, pages: Collection[str] = ()) -> list[Section]:
     """The page of a report.
 
     Args:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bam_jax.experiments import claims
 from bam_jax.experiments.cells import Measured, SeedValues, TableName
@@ -77,6 +78,16 @@ def test_all_criteria_must_be_met_and_one_that_is_not_contradicts():
     assert verdict(SURE, slightly) is Verdict.CONTRADICTED
     assert verdict(SURE, slightly, *[HIGH] * 19) is Verdict.INCONCLUSIVE
     assert judge(claim(HIGH, bound("b", least=0.6))).decisive == 1
+
+
+@pytest.mark.parametrize(("one_sided", "verdict"), [(0.02, Verdict.SUPPORTED), (0.03, Verdict.INCONCLUSIVE)])
+def test_both_directions_count(one_sided, verdict):
+    """Alone on its page a claim is decided at a two-sided p of 0.05."""
+    losses = 2.0 + NOISE
+    bound = Bound(**X, rows=["a"], least=losses.mean() - stats.t.isf(one_sided, 7) * stats.sem(losses))
+    found = judge(claim(bound), Given(kind=Kind.LOSS, a=losses))
+    test = stats.ttest_1samp(losses, bound.least, alternative="greater")
+    assert found.p == pytest.approx(2 * test.pvalue) == pytest.approx(2 * one_sided) and found.verdict is verdict
 
 
 def test_fewer_than_eight_seeds_have_no_verdict():
@@ -236,6 +247,7 @@ def test_names_stand_for_tables_rows_and_reasons(tmp_path):
         (MINE + "checks = [{is = 'best'}]", "claim 1 .*Invalid value 'best' - at `\\$.checks\\[0\\].is`"),
         (MINE + f"checks = [{{{CHECK.replace('table1', 'table2')}}}]", "table 'table2' is not in .tables.; .*table1"),
         (MINE + f"checks = [{{{CHECK}, margin = nan}}]", "claim 1 .*margin"),
+        (MINE + "checks = [{is = 'bound', table = 'table1', columns = '16', rows = 'A'}]", "claim 1 .*it has no bound"),
         (MINE + "checks = [{is = 'some', least = 2, checks = []}]", "least=2 of 0 checks"),
         ("[", "mine.toml: .*; mend that file"),
         ("include = ['other.toml']", "other.toml"),

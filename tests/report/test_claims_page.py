@@ -91,7 +91,7 @@ def test_a_claim_unfolds_to_its_criterion(judged):
 
 
 def test_every_criterion_is_in_the_report_and_the_csv(judged):
-    text = page.to_html("Claims", claims_page.page_sections(judged, "small"))
+    text = page.to_html("Claims", claims_page.judged_sections(judged, "small"))
     assert (
         "at 1K; a | b &lt; 3" in text and "frozen in commit <code>abc1234</code>" in text and "all &lt;keys&gt;" in text
     )
