@@ -19,28 +19,18 @@ from collections.abc import Sequence
 from bam_jax import config as configs
 from bam_jax.data.sources.corpus import check_outside
 from bam_jax.evals.plan import check_memory, rows_within
-from bam_jax.retrieval import ranked_folder, results
+from bam_jax.retrieval import results
 from bam_jax.retrieval.embedding import Reader
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
-from bam_jax.retrieval.ranked_folder import EMBEDDINGS, Origin
 from bam_jax.retrieval.ranking import SCORERS, rank
-from bam_jax.retrieval.results import Setting
+from bam_jax.retrieval.results import EMBEDDINGS, Origin, Setting
 from bam_jax.system import console, files, git, lock, resources
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.training import checkpoint, run_folder
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: bad arguments, no run, one of a decoder, files that are no retrieval problem, or a length that the model
-            cannot have.
-    """
     given, overrides = configs.parse(argv, _parser())
     lengths, scorers = sorted(set(configs.lengths_of(given.lengths))), given.scorers.split(",")
     _check(given, lengths, scorers)
@@ -77,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     rows = functools.partial(rows_within, given.memory * 2**30, config=config.model)
     reader = Reader(model, tokenizer, rows, configs.to_json(config))
     with lock.hold_folder(out, f"another process retrieves into {out}; wait for it, or give another --out"):
-        found = ranked_folder.read_results(out, origin)
+        found = results.read_results(out, origin)
         for scorer in scorers:
             total = len(problem.ids) * len(lengths)
             with console.progress(total, unit="document", label=scorer, show=given.progress) as bar:
@@ -85,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
             for length in lengths:
                 summary = results.summarise(results.measure_rankings(problem, best[length]))
                 found[Setting(scorer, length)] = {"commit": git.describe(), **summary}
-            ranked_folder.write_results(out, origin, found)  # first: by it the folder is known as ours
+            results.write_results(out, origin, found)  # first: by it the folder is known as ours
             for length in lengths:
                 results.write_run(out / f"{scorer}-{length}.run", problem, best[length], f"bam_jax-{scorer}-{length}")
     print("\n".join(results.table(found)))

@@ -82,7 +82,7 @@ class LanguageModel:
         Args:
             text: see `ids`.
         """
-        unknown = self.tokenizer.unknown(text) if isinstance(text, str) else ""
+        unknown = self.tokenizer.out_of_vocabulary(text) if isinstance(text, str) else ""
         what = f"the tokenizer {self.tokenizer.name!r} lacks {shown(unknown[:20])}"
         return f"{what}: they are read as one unknown character" if unknown else ""
 

@@ -19,7 +19,7 @@ SCHEDULES = ("cosine", "linear")
 LOGGERS = ("", "tensorboard", "wandb")
 SSMAX = ("off", "on", "inside", "outside", "effective")
 SYNTHETIC = ("copy", "recall", "recall_last")
-"""Tasks whose rows are made without any text (`bam_jax.data.tasks.registry`)."""
+"""Tasks whose rows are made without any text (`bam_jax.data.tasks.synthetic`)."""
 PACKED = ("packed", "masked")
 """Tasks whose rows are packed from documents."""
 NEXT_TOKEN = ("packed", "passkey", *SYNTHETIC)

@@ -36,7 +36,6 @@ def _check_plot() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.data.inspect", description=__doc__)
     parser.add_argument("source", nargs="?", help="a prepared folder, or any data source; default: the configuration's")
     parser.add_argument(

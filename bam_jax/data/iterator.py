@@ -1,6 +1,7 @@
 """An iterator over batches whose state is the number of the next, and the worker processes that make batches ahead."""
 
 import asyncio
+import dataclasses
 import json
 import signal
 import sys
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bam_jax.data.packing.base import Batch, RowSource
+from bam_jax.data.packing.rows import Batch, RowSource
 from bam_jax.system import regular, strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
@@ -25,17 +26,9 @@ STATE = "process_0-of-1.json"
 class Batches(Iterator[Batch]):
     """Batch after batch of some rows; its state is the number of the next one, beside a checksum of what they are made of.
 
-    So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are
-    started by the first batch and stopped by `close`, or when the state is set.
-
-    Args:
-        rows: what batches are made of.
-        size: rows of a batch of all hosts together.
-        data: checksum of the documents that rows are made of.
-        host: which of the hosts this is.
-        hosts: how many there are.
-        workers: processes that make batches ahead; 0: made when asked for.
-        saves: whether this one, of those that are saved together, writes the state.
+    So it can be resumed exactly, on any number of hosts, with any number of worker processes. Worker processes are started by the
+    first batch and stopped by `close`, or when the state is set. `size` counts the rows of all hosts together; only the host that
+    `saves` writes the state.
     """
 
     def __init__(
@@ -43,7 +36,7 @@ class Batches(Iterator[Batch]):
     ) -> None:
         share = size // hosts
         self.data = data
-        self._make = _MakeBatch(rows, size, np.arange(host * share, (host + 1) * share))
+        self._source = _Batches(rows, size, np.arange(host * share, (host + 1) * share))
         self._saves = saves
         self._workers = workers
         self._number = 0
@@ -54,13 +47,12 @@ class Batches(Iterator[Batch]):
         if self._done:
             raise ValueError("these batches are closed; open them again")
         if self._workers and self._ahead is None:
-            self._ahead = _make_ahead(_BatchesFrom(self._make, self._number), self._workers)
-        batch = self._make(self._number) if self._ahead is None else next(self._ahead)
+            self._ahead = _make_ahead(dataclasses.replace(self._source, first=self._number), self._workers)
+        batch = self._source[self._number] if self._ahead is None else next(self._ahead)
         self._number += 1
         return batch
 
     def get_state(self) -> dict[str, Any]:
-        """The number of the next batch, and the checksum of the data."""
         return {"next_index": self._number, "data": self.data}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -107,31 +99,23 @@ class Batches(Iterator[Batch]):
             self._ahead = None
 
 
-class _MakeBatch:
-    """A function of a batch's number that gives the host's rows of it; it travels to worker processes."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Batches:
+    """The host's batches from a number on, by index, as grain wants a source; it travels to worker processes."""
 
-    def __init__(self, rows: RowSource, size: int, mine: np.ndarray) -> None:
-        self._rows, self._size, self._mine = rows, size, mine
-
-    def __call__(self, number: int) -> Batch:
-        return self._rows.take(number * self._size + self._mine)
-
-
-class _BatchesFrom:
-    """The batches from a number on, as grain wants a source: by index."""
-
-    def __init__(self, make: _MakeBatch, first: int) -> None:
-        self._make, self._first = make, first
+    rows: RowSource
+    size: int  # rows of a batch of all hosts together
+    mine: np.ndarray  # those of this host
+    first: int = 0
 
     def __len__(self) -> int:
         return sys.maxsize
 
     def __getitem__(self, index: int) -> Batch:
-        return self._make(self._first + index)
+        return self.rows.take((self.first + index) * self.size + self.mine)
 
 
-def _make_ahead(source: _BatchesFrom, workers: int) -> "grain.DatasetIterator[Batch]":
-    """The batches, made ahead by worker processes."""
+def _make_ahead(source: _Batches, workers: int) -> "grain.DatasetIterator[Batch]":
     grain = import_extra("grain", "config.data.workers", "train")
     from absl import flags
 

@@ -12,14 +12,12 @@ import numpy as np
 from bam_jax.config import Config, DataConfig
 from bam_jax.config.sections import SYNTHETIC, TRIPLET
 from bam_jax.data.iterator import Batches
-from bam_jax.data.packing.base import Batch, RowSource
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.masked import Masked
 from bam_jax.data.packing.mixture import Mixture
-from bam_jax.data.packing.planted import Planted
-from bam_jax.data.packing.shuffle import Shuffle
-from bam_jax.data.packing.synthetic import Synthetic
+from bam_jax.data.packing.rows import Batch, RowSource, Shuffle
+from bam_jax.data.packing.task_rows import Planted, Synthetic
 from bam_jax.data.packing.triplets import Triplets
 from bam_jax.data.prepared.documents import Begun, Documents, InMemory, open_documents, source_of
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
@@ -36,7 +34,7 @@ def batches(
     host: int = 0,
     hosts: int = 1,
     saves: bool = True,
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Batches:
     """The endless batches of a run; equal configurations give equal batches, and hosts take disjoint rows of them.
 
@@ -54,11 +52,11 @@ def batches(
     documents = _open_parts(config, tokenizer, split)
     for name, (_, part) in config.data.parts().items():
         opened = documents[name]
-        # Of a prepared folder it was said as it was prepared.
+        # For a prepared folder `prepare` has reported it.
         if split == "train" and isinstance(opened, InMemory):
-            line = opened.unknown.line(part.source, tokenizer, "--config.data.tokenizer")
+            line = opened.out_of_vocabulary.line(part.source, tokenizer, "--config.data.tokenizer")
             if line:
-                tell(line)
+                log(line)
     return Batches(
         _make_rows(config, tokenizer, split, documents),
         config.batch,
@@ -185,12 +183,9 @@ def held_out_hash(config: Config) -> str:
 
 
 def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Tokenizer) -> Batch:
-    """Texts as rows of the task masked: tokens, targets and weights, [texts, T] each.
+    """Texts [texts, T] as rows of the task masked: tokens, targets and weights, [texts, T] each.
 
     Which tokens are hidden depends on a text's number and on nothing else, so that all runs are asked the same.
-
-    Args:
-        texts: [texts, T] ids.
     """
 
     class Texts:

@@ -18,14 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bam_jax.config.sections import TRIPLET
-from bam_jax.data.prepared.preparing import prepare
-from bam_jax.data.prepared.request import PreparationRequest
-from bam_jax.data.sources.corpus import check_outside
+from bam_jax.data.prepared.preparing import PreparationRequest, prepare
+from bam_jax.data.sources.corpus import check_outside, read_texts
 from bam_jax.data.sources.source import Source
-from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tasks.inverse_cloze import Sizes, make
 from bam_jax.data.tokenizers import BPETokenizer
-from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system import files, lock
 from bam_jax.system.errors import UserError
 
@@ -37,7 +35,6 @@ TRIPLETS = ("triplets", "held_out_triplets", "test_triplets")
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring."""
     given = _parser().parse_args(argv)
     out = given.out
     if (out / LAST).exists():
@@ -95,19 +92,7 @@ def _prepare(out: Path, name: str) -> None:
     """Prepare triplets with the tokenizer of the texts to train on, as `bam_jax.data.prepare` does."""
     folder = out / name
     source = Source(str(out / f"{name}.jsonl"), fields=TRIPLET)
-    request = PreparationRequest(
-        source,
-        preset=None,
-        tokenizer=BPETokenizer(str(out / TOKENIZER)),
-        seed=0,
-        holdout_tokens=0,
-        holdout_records=0,
-        max_tokens=None,
-        max_records=None,
-        sample_records=None,
-        shard_tokens=SHARD_TOKENS,
-        workers=0,
-    )
+    request = PreparationRequest(source, BPETokenizer(str(out / TOKENIZER)), SHARD_TOKENS, workers=0)
     folder.mkdir(exist_ok=True)
     prepare(folder, request, source.fragments())
 

@@ -10,7 +10,7 @@ import numpy as np
 from bam_jax.config import Config
 from bam_jax.config.sections import PACKED, SYNTHETIC, TRIPLET
 from bam_jax.data import loader
-from bam_jax.data.packing.base import Batch
+from bam_jax.data.packing.rows import Batch
 from bam_jax.data.packing.statistics import octaves, packing_statistics
 from bam_jax.data.prepared.documents import Documents, open_documents
 from bam_jax.data.prepared.manifest import SPLITS

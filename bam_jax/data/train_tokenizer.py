@@ -16,12 +16,10 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from bam_jax.data.sources.corpus import check_outside
+from bam_jax.data.sources.corpus import check_outside, read_texts
 from bam_jax.data.sources.source import SUFFIXES
-from bam_jax.data.sources.texts import read_texts
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.bpe_training import head, train_bpe
-from bam_jax.data.tokenizers.wordpiece_training import train_wordpiece
+from bam_jax.data.tokenizers.training import head, train_bpe, train_wordpiece
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 
@@ -31,23 +29,17 @@ TRAINERS = {"bpe": train_bpe, "bert": train_wordpiece}
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The first documents of a source, read anew whenever they are gone through.
-
-    Args:
-        source, text_field: as `read_texts` takes them.
-        characters: about how many.
-    """
+    """The first documents of a source, read anew whenever they are gone through."""
 
     source: str
     text_field: str
-    characters: float
+    characters: float  # about how many
 
     def __iter__(self) -> Iterator[str]:
         return head(read_texts(self.source, self.text_field), self.characters)
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m bam_jax.data.train_tokenizer", description=__doc__)
     parser.add_argument("--kind", default="bpe", help=f"{' or '.join(TRAINERS)} (bpe)")
     parser.add_argument("--source", required=True, help="text, as in config.data.source")

@@ -14,8 +14,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.config import Config
-from bam_jax.data.tasks.registry import SYNTHETIC
-from bam_jax.data.tasks.synthetic import ASKED, SyntheticTask
+from bam_jax.data.tasks.synthetic import ASKED, SYNTHETIC, SyntheticTask
 from bam_jax.evals import schema
 from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
 from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
@@ -41,7 +40,7 @@ class Synthetic(TaskEvaluation):
     Rows have as many items as those of the training context. A task need not be the one that the model was trained on.
 
     Args:
-        tasks: names in `bam_jax.data.tasks.registry.SYNTHETIC`.
+        tasks: names in `bam_jax.data.tasks.synthetic.SYNTHETIC`.
         samples: rows of each task and length.
         seed: of the rows, which are never those of a training; None: the run's training seed.
     """

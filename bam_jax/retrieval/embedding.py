@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from bam_jax.data.tokenizers import Tokenizer
-from bam_jax.data.tokenizers.base import cut
+from bam_jax.data.tokenizers.interface import cut
 from bam_jax.models.embedding import embed_texts, mean_rows
 from bam_jax.models.transformer import Decoder
 from bam_jax.retrieval.problem import Piece
@@ -55,28 +55,16 @@ def padded_length(tokens: int, longest: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """A trained model and how it reads texts.
+    """A trained model and how it reads texts."""
 
-    Args:
-        model: an encoder, or a decoder whose rows see what came before.
-        tokenizer: the one that it was trained with.
-        rows: gives the most rows of a length that fit into memory.
-        identity: all besides the parameters that embeddings depend on, such as the configuration.
-    """
-
-    model: Decoder
+    model: Decoder  # an encoder, or a decoder whose rows see what came before
     tokenizer: Tokenizer
-    rows: Callable[[int], int]
-    identity: str
+    rows: Callable[[int], int]  # gives the most rows of a length that fit into memory
+    identity: str  # all besides the parameters that embeddings depend on, such as the configuration
 
 
 class Embedder:
-    """A model as a function from texts to vectors.
-
-    Args:
-        reader: the model.
-        pool: a name in `POOLS`.
-    """
+    """A model as a function from texts to vectors."""
 
     def __init__(self, reader: Reader, pool: str = "encoder") -> None:
         self._graph, self._state = nnx.split(reader.model)
@@ -105,11 +93,7 @@ class Embedder:
         return vectors
 
     def embed_further(self, ids: Sequence[np.ndarray], vectors: np.ndarray, before: int, length: int) -> np.ndarray:
-        """The embeddings of texts cut at a length, from those cut at a shorter one: a text that was whole keeps its own.
-
-        Args:
-            vectors: [texts, E] their embeddings, cut at `before` tokens.
-        """
+        """The embeddings of texts cut at a length, from those [texts, E] cut at `before`: a text that was whole keeps its own."""
         longer = [number for number, text in enumerate(ids) if len(text) > before]
         vectors = vectors.copy()
         vectors[longer] = self.embed([cut(ids[number], length, self.tokenizer.eos) for number in longer], length)
@@ -186,7 +170,6 @@ def _write(path: Path, vectors: np.ndarray) -> None:
 
 
 def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-    """The embeddings in a file; None where there is none."""
     if not path.exists():
         return None
     written = regular.read(path, 4 * math.prod(shape) + 2**12)

@@ -55,7 +55,6 @@ TITLES = {"ndcg_10": "nDCG@10", "recall_100": "recall@100", "mrr_10": "MRR@10"}
 
 
 def measure(ranked: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]) -> Measures:
-    """The measures of rankings."""
     rows = []
     for names, known in zip(ranked, grades, strict=True):
         gains, judged = [known[name] if name in known else 0 for name in names], list(known.values())
@@ -64,14 +63,9 @@ def measure(ranked: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
-    """The percentile bootstrap's 95% interval of a mean over queries; both ends are the value where there is only one.
+    """The percentile bootstrap's 95% interval of the mean of values [queries] (Efron 1979); the value itself where there is one.
 
-    It says what other queries would have given, and nothing of other training seeds.
-
-    Args:
-        values: [queries].
-
-    Source: Efron 1979.
+    It shows the spread over queries, not over training seeds.
     """
     from scipy import stats  # takes two seconds to import, which every evaluation would pay for
 

@@ -13,15 +13,10 @@ PIECE = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Documents that follow one another in a corpus.
-
-    Args:
-        first: number of the first.
-        documents: one at least.
-    """
+    """Documents that follow one another in a corpus."""
 
     first: int
-    documents: Sequence[Document]
+    documents: Sequence[Document]  # one at least
 
     @property
     def hash(self) -> str:
@@ -31,25 +26,14 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Queries and the corpus that answers them; the documents' texts stay on disk.
-
-    Args:
-        corpus: where the documents are.
-        ids: of the documents, in their order.
-        queries: those that some document answers.
-        unanswered: number of queries without a positive, which are left out.
-        absent: number of positives that the corpus lacks. They count as documents that no ranking finds.
-        repeated: the `text_hash` of each text that several documents have.
-        documents_hash: sixteen hex digits of the documents.
-        hash: sixteen hex digits of all of it.
-    """
+    """Queries and the corpus that answers them; the documents' texts stay on disk."""
 
     corpus: str
     ids: tuple[str, ...]
-    queries: tuple[Query, ...]
-    unanswered: int
-    absent: int
-    repeated: frozenset[bytes]
+    queries: tuple[Query, ...]  # those that some document answers
+    unanswered: int  # number of queries without a positive, which are left out
+    absent: int  # number of positives that the corpus lacks. They count as documents that no ranking finds
+    repeated: frozenset[bytes]  # the `text_hash` of each text that several documents have
     documents_hash: str
     hash: str
 
@@ -116,7 +100,6 @@ def load(corpus: str, queries: str, qrels: str = "") -> Problem:
 
 
 def text_hash(text: str) -> bytes:
-    """Sixteen bytes by which a text is known."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 

@@ -54,7 +54,6 @@ def read_documents(path: str) -> Iterator[Document]:
 
 
 def read_queries(path: str, qrels: str = "") -> Iterator[Query]:
-    """Reads queries one by one, with their judgements."""
     judged = read_judgements(qrels) if qrels else None
     for row, where in _read_rows(path):
         name = _identifier(row, QUERY, where)
@@ -66,7 +65,6 @@ def read_queries(path: str, qrels: str = "") -> Iterator[Query]:
 
 
 def read_judgements(path: str) -> dict[str, dict[str, int]]:
-    """Reads the grades of documents by query."""
     judged: dict[str, dict[str, int]] = {}
     for row, where in _read_rows(path):
         query, document = _identifier(row, JUDGED_QUERY, where), _identifier(row, JUDGED_DOCUMENT, where)
@@ -104,7 +102,6 @@ def _column(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
 
 
 def _text(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
-    """A text; null is an empty one."""
     value = _column(row, names, where)
     if value is not None and not isinstance(value, str):
         raise UserError(f"{where} has {' or '.join(names)}={shown(value)}, which must be text; mend it")

@@ -1,13 +1,16 @@
-"""A ranking as a TREC run file, and its measures as a table."""
+"""The folder of rankings: TREC run files and their measures; more of the same ranking may join it."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from bam_jax.retrieval.metrics import TITLES, Measures, bootstrap_interval, measure
 from bam_jax.retrieval.problem import Problem
-from bam_jax.retrieval.search import Best
-from bam_jax.system import files
+from bam_jax.retrieval.ranking import Best
+from bam_jax.system import files, jsonl, regular, strict_json
+from bam_jax.system.errors import UserError
+from bam_jax.system.fields import Count, Finite, Line, Natural
 
 
 class Setting(NamedTuple):
@@ -18,7 +21,6 @@ class Setting(NamedTuple):
 
 
 def measure_rankings(problem: Problem, best: Best) -> Measures:
-    """The measures of each query of a problem."""
     ranked = [best.names(number) for number in range(len(problem.queries))]
     return measure(ranked, [query.grades for query in problem.queries])
 
@@ -46,7 +48,6 @@ def summarise(measures: Measures) -> dict[str, dict[str, float]]:
 
 
 def table(found: Mapping[Setting, Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of a table in Markdown: a row for each length and scorer."""
     yield f"| tokens | ranked by | {' | '.join(TITLES.values())} |"
     yield f"|{' --- |' * (2 + len(TITLES))}"
     for setting, summary in sorted(found.items(), key=lambda item: (item[0].length, item[0].scorer)):
@@ -54,3 +55,105 @@ def table(found: Mapping[Setting, Mapping[str, Any]]) -> Iterator[str]:
             f"{cell['mean']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" for cell in map(summary.__getitem__, TITLES)
         ]
         yield f"| {setting.length} | {setting.scorer} | {' | '.join(cells)} |"
+
+
+METRICS = "metrics.json"
+EMBEDDINGS = "embeddings"
+
+_REMEDY = "move it, or give another --out"
+_EMBEDDINGS_OF_LENGTH = re.compile(r"[0-9a-f]+-\d+")
+
+
+class Interval(TypedDict):
+    """The mean of a measure over the queries, and the ends of its interval."""
+
+    mean: Finite
+    low: Finite
+    high: Finite
+
+
+class Result(TypedDict):
+    """The measures of one ranking, as `results.summarise` gives them, and the commit of the code that made it."""
+
+    scorer: Line
+    length: Count
+    commit: NotRequired[Line | None]
+    ndcg_10: Interval
+    recall_100: Interval
+    mrr_10: Interval
+
+
+class Origin(TypedDict):
+    """The things that all rankings of a folder have in common: a step of a run, and a problem."""
+
+    run: str
+    config: str
+    step: Natural
+    overrides: dict
+    tokenizer: str
+    data_hash: str
+    queries: Count
+    documents: Count
+    corpus: str
+
+
+class Ranked(Origin):
+    """The contents of `METRICS`; older ones say the commit once."""
+
+    results: list[Result]
+    commit: NotRequired[Line | None]
+
+
+def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
+    """The results that stand in a folder, which more of the same origin may join."""
+    path = out / METRICS
+    regular.list_tree(out / EMBEDDINGS)
+    if not path.exists():
+        others = sorted(each.name for each in out.iterdir() if each.name[0] != "." and not _holds_embeddings(each))
+        if others:
+            raise UserError(f"--out={out} holds something else than rankings: {files.shortened(others, 3)}; {_REMEDY}")
+        return {}
+    found: Ranked = strict_json.check(jsonl.parse(regular.read(path), str(path), _REMEDY), Ranked, str(path), _REMEDY)
+    differences = ", and of ".join(_differences(found, origin))
+    if differences:
+        raise UserError(f"{path} is of another ranking: of {differences}; give another --out")
+    older = {"commit": found["commit"]} if "commit" in found else {}
+    return {Setting(each["scorer"], each["length"]): {**older, **each} for each in found["results"]}
+
+
+def write_results(out: Path, origin: Origin, results: Mapping[Setting, Mapping[str, Any]]) -> None:
+    listed = [{**setting._asdict(), **result} for setting, result in results.items()]
+    files.write_atomically(out / METRICS, jsonl.document({**origin, "results": listed}, 1))
+
+
+def _holds_embeddings(path: Path) -> bool:
+    """True of a folder with embeddings, which a command that was killed leaves, and nothing besides."""
+    return (
+        path.name == EMBEDDINGS
+        and path.is_dir()
+        and all(_EMBEDDINGS_OF_LENGTH.fullmatch(each.name) for each in path.iterdir())
+    )
+
+
+def _differences(found: Origin, ours: Origin) -> Iterator[str]:
+    """The ways in which what was ranked is not what is to be, in the words of the command's arguments."""
+    if (found["config"], found["tokenizer"]) != (ours["config"], ours["tokenizer"]):
+        if found["run"] == ours["run"]:
+            yield f"run {found['run']} when it had another configuration or tokenizer"
+        else:
+            yield f"run {found['run']}, not {ours['run']}"
+    if found["step"] != ours["step"]:
+        yield f"step {found['step']}, not {ours['step']}"
+    if found["overrides"] != ours["overrides"]:
+        yield f"{_changes(found)}, not {_changes(ours)}"
+    if found["data_hash"] != ours["data_hash"]:
+        if found["corpus"] == ours["corpus"]:
+            yield f"other documents, queries or judgements than now, of corpus {found['corpus']}"
+        else:
+            yield f"corpus {found['corpus']}, not {ours['corpus']}"
+
+
+def _changes(origin: Origin) -> str:
+    """The changes of a run's configuration, as they are typed."""
+    typed = [f"--config.{name}={value}" for name, value in origin["overrides"].items()]
+    return " ".join(typed) or "the run's own configuration"

@@ -149,7 +149,7 @@ def fit(
 
         # The data.
         log("reading the data")
-        batches = loader.batches(config, tokenizer, host=host, hosts=hosts, saves=first, tell=log)
+        batches = loader.batches(config, tokenizer, host=host, hosts=hosts, saves=first, log=log)
         data = stack.enter_context(contextlib.closing(batches))
         agreement.check_same(
             str(data.data), "the processes read different documents; give all of them the same copy of config.data"

@@ -6,7 +6,7 @@ import pytest
 from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data import prepare
 from bam_jax.data.prepared import shards
-from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system.errors import UserError
 from benchmarks.loader_speed import NEED, main, make_up, measure
 from benchmarks.workloads import Contender

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from bam_jax.data import inspect, prepare
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, read_manifest
-from bam_jax.data.sources.texts import read_texts
+from bam_jax.data.sources.corpus import read_texts
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system.errors import UserError
 
 TEXTS = [f"Document {number} has a few words, é and 漢字.\n" * (1 + number % 5) for number in range(40)]

@@ -16,7 +16,7 @@ from bam_jax.data.overview import render_ids
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import Manifest, read_manifest
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 

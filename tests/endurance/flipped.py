@@ -26,13 +26,13 @@ from bam_jax import train
 from bam_jax.data import prepare
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import SPLITS, read_manifest
-from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.experiments import experiment, recorded_runs
 from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import transformer
-from bam_jax.retrieval import embedding, ranked_folder
+from bam_jax.retrieval import embedding, results
 from bam_jax.retrieval.results import Setting
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
@@ -156,7 +156,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
         lambda folder: repr(recorded_runs.read_source(folder)),
     )
     folder.joinpath("ranked").mkdir()
-    origin = ranked_folder.Origin(
+    origin = results.Origin(
         run="run",
         config="abc",
         step=3,
@@ -169,11 +169,11 @@ def kinds(folder: Path) -> dict[str, Kind]:
     )
     mean = {"mean": 0.5, "low": 0.25, "high": 0.75}
     result = {"commit": "abc1234", "ndcg_10": mean, "recall_100": mean, "mrr_10": mean}
-    ranked_folder.write_results(folder / "ranked", origin, {Setting("late", 16): result})
+    results.write_results(folder / "ranked", origin, {Setting("late", 16): result})
     found["metrics.json of rankings"] = Kind(
         made.contents(folder / "ranked"),
-        only(ranked_folder.METRICS),
-        lambda folder: repr(ranked_folder.read_results(folder, origin)),
+        only(results.METRICS),
+        lambda folder: repr(results.read_results(folder, origin)),
     )
     vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
     embedding._write(folder / "embeddings" / "x.npy", vectors)

@@ -31,7 +31,7 @@ from endurance.figures import Figure, Outcome
 from jax.experimental.compilation_cache import compilation_cache
 
 from bam_jax import evaluate, train
-from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.data.tokenizers.training import train_bpe
 
 SPARSE = 12 * 2**30
 LINE = 100 * 2**20

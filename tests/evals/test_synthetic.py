@@ -10,7 +10,7 @@ from flax import nnx
 
 from bam_jax import evaluate, train
 from bam_jax.config import Config, ModelConfig
-from bam_jax.data.tasks.registry import SYNTHETIC
+from bam_jax.data.tasks.synthetic import SYNTHETIC
 from bam_jax.data.tokenizers import CharTokenizer
 from bam_jax.evals import records, synthetic
 from bam_jax.evals.plan import SampleRange

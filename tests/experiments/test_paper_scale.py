@@ -20,7 +20,7 @@ import pytest
 from bam_jax import sweep
 from bam_jax.data import prepare
 from bam_jax.data.tasks import benchmarks
-from bam_jax.data.tokenizers.wordpiece_training import train_wordpiece
+from bam_jax.data.tokenizers.training import train_wordpiece
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.retrieval import Retrieval

@@ -7,7 +7,7 @@ from flax import nnx
 
 from bam_jax.config import ModelConfig
 from bam_jax.data.tokenizers import ByteTokenizer
-from bam_jax.data.tokenizers.base import cut
+from bam_jax.data.tokenizers.interface import cut
 from bam_jax.retrieval import embedding
 from bam_jax.retrieval.embedding import Embedder, Reader, embed_corpus, padded_length, tokenise
 from bam_jax.retrieval.problem import Piece

@@ -5,10 +5,12 @@ import unicodedata
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bam_jax.data.tokenizers import ByteTokenizer
 from bam_jax.retrieval.problem import load
-from bam_jax.retrieval.ranking import rank_by_embeddings, rank_by_words
+from bam_jax.retrieval.ranking import Best, normalised, rank_by_embeddings, rank_by_words
 from bam_jax.system import console
 
 
@@ -89,3 +91,22 @@ def test_queries_are_the_words_of_the_tokenizer_within_the_length(problem, bar):
     found = rank_by_words(made, Plain(), [6, 12], bar, k=3)
     assert [found[12].ranking(0)[n][0] for n in range(2)] == ["d01", "d00"] and found[12].ranking(0)[1][1] > 0
     assert all(score == 0 for _, score in found[6].ranking(0)), "d00 is cut before the word, the query before zebra"
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 12), st.integers(1, 9))
+def test_the_best_are_those_of_a_sort_of_all(seed, documents, k, size):
+    rng = np.random.default_rng(seed)
+    names = [f"{rng.integers(100)}-{n}" for n in range(documents)]
+    scores = rng.integers(0, 4, (3, documents)).astype(np.float32) / 3
+    best = Best(3, names, k)
+    for first in range(0, documents, size):
+        best.add(first, scores[:, first : first + size])
+    for query in range(3):
+        order = sorted(zip(scores[query].tolist(), names, strict=True), reverse=True)[:k]
+        assert best.ranking(query) == [(name, score) for score, name in order]
+
+
+def test_vectors_have_length_one_or_none():
+    vectors = normalised(np.array([[3e30, 4e30], [0, 0], [1e-30, 0]], np.float32))
+    np.testing.assert_allclose(vectors, [[0.6, 0.8], [0, 0], [1, 0]], rtol=1e-6)

@@ -7,8 +7,6 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from bam_jax.data.corpora.base import Corpus
-
 _UNREAD = {
     "__pycache__",
     "dist-packages",
@@ -64,12 +62,3 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.excepthandler):
             yield from _docstrings(child)
-
-
-STDLIB = Corpus(
-    paper="none: it is there without a download, for tests and toy models",
-    licence="PSF License Version 2",
-    splits={"train": ()},
-    make=passages,
-    tokenizer="char",
-)

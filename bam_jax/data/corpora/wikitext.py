@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 
-from bam_jax.data.corpora.base import Corpus, Format
+from bam_jax.data.corpora.corpus import Format
 
 _TITLE = re.compile(r"= [^=](.*[^=])? =")
 
@@ -34,24 +34,3 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
 
 
 ARTICLES = Format("wikitext", articles)
-
-
-def _version(number: str) -> Corpus:
-    """WikiText-2 or WikiText-103: the parquet files of the hub, or the original files of either form."""
-    folder = f"wikitext-{number}-raw-v1"
-    return Corpus(
-        paper="CABLE, section 4.1; Merity et al. 2016",
-        licence="CC BY-SA 3.0 and GFDL",
-        repository="Salesforce/wikitext",
-        include=f"{folder}/*",
-        splits={
-            split: (f"{folder}/{split}-*.parquet", f"{split}-*.parquet", f"*wiki.{short}.raw", f"*wiki.{short}.tokens")
-            for split, short in (("train", "train"), ("validation", "valid"), ("test", "test"))
-        },
-        format=ARTICLES,
-        tokenizer="gpt2",
-    )
-
-
-WIKITEXT_2 = _version("2")
-WIKITEXT_103 = _version("103")

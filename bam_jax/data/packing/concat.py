@@ -7,19 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bam_jax.data.packing.base import Batch, Memo, PackedRows, consecutive_runs, restarted_positions
+from bam_jax.data.packing.rows import Batch, Memo, PackedRows, consecutive_runs, restarted_positions
 from bam_jax.data.prepared.documents import Documents, Reader
 from bam_jax.system.errors import UserError
 
 
 class Stream:
-    """Documents end to end, group after group; only groups that are read are ever looked at one by one.
-
-    Args:
-        read: gives the documents of some numbers.
-        tokens: [G] int64, tokens of each group, in the stream's order.
-        order: gives the numbers and the lengths of a group's documents, in the stream's order.
-    """
+    """Documents end to end, group after group; only groups that are read are ever looked at one by one."""
 
     def __init__(
         self,
@@ -72,7 +66,6 @@ def _range(documents: Documents, ranges: list[tuple[int, int]], group: int) -> t
 
 
 def too_short(tokens: int, context: int) -> UserError:
-    """The complaint about a text that does not fill a row."""
     return UserError(
         f"the text has {tokens} tokens, fewer than config.context={context} and one more; "
         "give a shorter context or more text"
@@ -85,12 +78,10 @@ class Concatenated(PackedRows):
 
     A document that a row's end cuts goes on in the next row. With `shift` 1 the last target of a row is the first
     token of the next: an epoch has each token as a target once (but the first, and the last that fill no row).
-
-    Args:
-        across: predict a document's first token from the last one of the document before it, whatever the mask.
     """
 
     _: dataclasses.KW_ONLY
+    # predict a document's first token from the last one of the document before it, whatever the mask
     across: bool = False
 
     def __post_init__(self) -> None:
@@ -104,7 +95,6 @@ class Concatenated(PackedRows):
         self._stream = Memo(self._epoch, size=2)  # a batch may begin in one epoch and end in the next
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `RowSource`: tokens, targets, weights, and segment and position if they are wanted."""
         epochs, rows = numbers // self._rows, numbers % self._rows
         wide = self.context + self.shift
         tokens = np.empty((len(numbers), wide), np.int32)

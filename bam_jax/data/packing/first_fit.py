@@ -4,26 +4,19 @@ import dataclasses
 
 import numpy as np
 
-from bam_jax.data.packing.base import Batch, Memo, PackedRows, restarted_positions
+from bam_jax.data.packing.rows import Batch, Memo, PackedRows, restarted_positions
 from bam_jax.data.prepared.documents import Reader
 from bam_jax.system.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Bins:
-    """The bins that first-fit decreasing fills, told in runs of neighbouring bins that take equally many pieces.
-
-    Args:
-        count: number of bins.
-        first: [runs] the first bin of each run, in the order in which pieces are given out, longest first.
-        bins: [runs] how many bins a run has.
-        pieces: [runs] how many pieces each of them takes.
-    """
+    """The bins that first-fit decreasing fills, told in runs of neighbouring bins that take equally many pieces."""
 
     count: int
-    first: np.ndarray
-    bins: np.ndarray
-    pieces: np.ndarray
+    first: np.ndarray  # [runs] the first bin of each run, in the order in which pieces are given out, longest first
+    bins: np.ndarray  # [runs] how many bins a run has
+    pieces: np.ndarray  # [runs] how many pieces each of them takes
 
     def of_pieces(self) -> np.ndarray:
         """The bin of each piece, longest piece first: [pieces] int64."""
@@ -32,11 +25,7 @@ class Bins:
 
 
 class _OpenRuns:
-    """The runs of neighbouring bins with equal room, in the order of their bins; full bins are forgotten.
-
-    Args:
-        size: the room of an empty bin.
-    """
+    """The runs of neighbouring bins with equal room, in the order of their bins; full bins are forgotten."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -46,8 +35,7 @@ class _OpenRuns:
     def take(self, length: int, count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Gives pieces of one length to the first bins with room for them, and to new ones.
 
-        Returns:
-            Runs that take some: the first bin, the number of bins, the pieces of each, [runs] all.
+        Returns runs that take some: the first bin, the number of bins, the pieces of each, all [runs].
         """
         most = self._room // length  # that each bin of a run can take
         given = np.cumsum(most * self._bins)
@@ -89,11 +77,8 @@ class _OpenRuns:
 def first_fit_decreasing(counts: np.ndarray) -> Bins:
     """Puts pieces into bins: the longest first, each into the first bin that has room for it, or else a new one.
 
-    Pieces of one length fill bins with equal room equally, so that bins are handled in runs and the time depends
-    on the size of a bin, not on the number of pieces.
-
-    Args:
-        counts: [T + 1] how many pieces have each length, 0 ... T; T is the size of a bin.
+    `counts` [T + 1] says how many pieces have each length; T is the size of a bin. Pieces of one length fill bins with equal room
+    equally, so bins are handled in runs and the time depends on the size of a bin, not on the number of pieces.
 
     >>> first_fit_decreasing(np.array([0, 2, 0, 1, 0, 1])).of_pieces()  # lengths 5, 3, 1, 1
     array([0, 1, 1, 1])
@@ -140,7 +125,10 @@ class FirstFit(PackedRows):
         self._pieces = Memo(self._arrange, size=2)
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `RowSource`: tokens, targets, weights, segment, and position if it is wanted."""
+        """Gives pieces of one length to the first bins with room for them, and to new ones.
+
+        Returns runs that take some: the first bin, the number of bins, the pieces of each, all [runs].
+        """
         tokens, targets, segment = np.zeros((3, len(numbers), self.context), np.int32)
         for epoch, group, chosen, rows in self.shuffle.locate(numbers, self._rows):
             self._fill(self._pieces(epoch, group), rows, chosen, tokens, targets, segment)

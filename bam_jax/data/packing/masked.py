@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bam_jax.data.packing.base import Batch, RowSource
+from bam_jax.data.packing.rows import Batch, RowSource
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
 
@@ -14,12 +14,6 @@ class Masked:
     """Rows in which a fraction of the tokens is to be predicted: 80% masked, 10% replaced by a random token, 10% kept.
 
     Special tokens and pads are neither chosen nor put in. What happens to a row depends on the seed and its number.
-
-    Args:
-        rows: gives tokens and, where there are pads, segment; its targets are the tokens themselves.
-        tokenizer: knows the mask and the special tokens.
-        fraction: probability that a token is to be predicted.
-        seed: decides which.
     """
 
     def __init__(self, rows: RowSource, tokenizer: Tokenizer, *, fraction: float, seed: int) -> None:
@@ -34,7 +28,6 @@ class Masked:
         self._fraction, self._seed = fraction, seed
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `RowSource`: tokens with masks, targets as they were, weights 1 where they are to be predicted."""
         batch = self._rows.take(numbers)
         targets = batch["targets"]
         ordinary = np.flatnonzero(self._text).astype(np.int32)

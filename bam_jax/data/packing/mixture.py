@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from bam_jax.data.packing.base import Batch, RowSource
+from bam_jax.data.packing.rows import Batch, RowSource
 from bam_jax.system.errors import UserError
 
 
@@ -45,9 +45,6 @@ class Mixture:
     """Rows of several kinds in one order (`deal`); each kind goes through its own epochs.
 
     Every row has what any kind has: one without segments is a single document, one without positions counts from 0.
-
-    Args:
-        parts: name of each kind to its weight and its rows.
     """
 
     def __init__(self, parts: Mapping[str, tuple[float, RowSource]]) -> None:
@@ -61,7 +58,6 @@ class Mixture:
                 raise UserError(f"config.data.mixture.{name} gives no {min(lacking)}, and another of the mixture does")
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `RowSource`: all that any kind has."""
         part, own = deal(numbers, self._weights)
         batch = {key: np.empty((len(numbers), *like.shape[1:]), like.dtype) for key, like in self._empty.items()}
         for index in np.unique(part).tolist():

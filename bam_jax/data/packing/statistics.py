@@ -9,29 +9,19 @@ from bam_jax.data.packing.first_fit import first_fit_decreasing
 
 @dataclasses.dataclass(frozen=True)
 class PackingStatistics:
-    """The rows that a packing makes of a corpus in an epoch.
-
-    Args:
-        rows: number of them.
-        filled: fraction of their places that hold a token.
-        predicted: fraction of their places whose target counts, if no document predicts the next.
-        whole: fraction of the documents that stand in one row.
-    """
+    """The rows that a packing makes of a corpus in an epoch."""
 
     rows: int
-    filled: float
-    predicted: float
-    whole: float
+    filled: float  # fraction of their places that hold a token
+    predicted: float  # fraction of their places whose target counts, if no document predicts the next
+    whole: float  # fraction of the documents that stand in one row
 
 
 def packing_statistics(lengths: np.ndarray, context: int) -> dict[str, PackingStatistics]:
-    """The statistics of both packings, from lengths alone; what stands in a row and what is predicted is as the loader has it.
+    """The statistics of both packings, from the lengths of documents alone, end tokens included.
 
-    Concatenated documents are cut wherever a row ends: a document of n tokens by chance (n - 1) / context. First-fit
-    is that of all documents together; the loader's, group by group of a large corpus, has a row or two more a group.
-
-    Args:
-        lengths: [documents] integers, tokens of each, end tokens included.
+    Concatenated documents are cut wherever a row ends: a document of n tokens by chance (n - 1) / context. First-fit is that of
+    all documents together; the loader's, group by group of a large corpus, has a row or two more a group.
 
     >>> packing_statistics(np.array([5, 3, 3]), 4)["first_fit"]
     PackingStatistics(rows=2, filled=1.0, predicted=1.0, whole=1.0)
@@ -52,10 +42,7 @@ def packing_statistics(lengths: np.ndarray, context: int) -> dict[str, PackingSt
 
 
 def octaves(lengths: np.ndarray) -> dict[range, tuple[int, int]]:
-    """Documents and tokens by length, in ranges from a power of two to the next; none between is left out.
-
-    Args:
-        lengths: [documents] integers, tokens; 0 counts to the first range.
+    """Documents and tokens by length, in ranges from a power of two to the next; length 0 counts to the first range.
 
     >>> octaves(np.array([1, 2, 3, 9]))
     {range(1, 2): (1, 1), range(2, 4): (2, 5), range(4, 8): (0, 0), range(8, 16): (1, 9)}

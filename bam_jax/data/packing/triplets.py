@@ -3,20 +3,15 @@
 import numpy as np
 
 from bam_jax.config.sections import TRIPLET
-from bam_jax.data.packing.base import Batch, Memo
-from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.rows import Batch, Memo, Shuffle
 from bam_jax.data.prepared.documents import Documents
-from bam_jax.data.tokenizers.base import cut
+from bam_jax.data.tokenizers.interface import cut
 
 
 class Triplets:
     """Rows of three texts, padded with 0; a longer one is cut, and keeps its end token.
 
-    Args:
-        documents: 3n, 3n + 1 and 3n + 2 are the texts of a triplet, and no shard cuts one.
-        shuffle: their order; a triplet's place is that of its query.
-        context: tokens of a text.
-        eos: the id that ends a document, if there is one.
+    Documents 3n, 3n + 1 and 3n + 2 are the texts of a triplet, and no shard cuts one.
     """
 
     def __init__(self, documents: Documents, shuffle: Shuffle, context: int, *, eos: int | None) -> None:
@@ -27,7 +22,6 @@ class Triplets:
         self._queries = Memo(self._order, size=2)
 
     def __len__(self) -> int:
-        """Number of triplets, those of an epoch."""
         return int(self._counts.sum())
 
     def take(self, numbers: np.ndarray) -> Batch:

@@ -9,10 +9,9 @@ import numpy as np
 
 from bam_jax.config import DataConfig
 from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
+from bam_jax.data.prepared.out_of_vocabulary import count_in_texts
 from bam_jax.data.prepared.shards import open_split
-from bam_jax.data.prepared.unknown import count_in_texts
-from bam_jax.data.sources.corpus import STDLIB, names_corpus
-from bam_jax.data.sources.texts import divide, read_texts
+from bam_jax.data.sources.corpus import STDLIB, divide, names_corpus, read_texts
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError, nearest
 
@@ -32,29 +31,14 @@ class Documents(Protocol):
     """The CRC-32 of all ids, or of the shards' own checksums: other documents have another."""
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The documents of these numbers.
-
-        Args:
-            numbers: [documents] int64, in any order.
-
-        Returns:
-            The ids of each, [tokens] int32.
-        """
+        """The ids of the documents of these numbers, [tokens] int32 each; numbers [documents] int64, in any order."""
 
 
 class InMemory:
-    """Documents made from texts, in one shard; each with its end token if the tokenizer has one.
-
-    Args:
-        texts: the documents.
-        tokenizer: makes them ids.
-
-    Attributes:
-        unknown: the characters that it lacks.
-    """
+    """Documents made from texts, in one shard; each with its end token if the tokenizer has one."""
 
     def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
-        self.unknown = count_in_texts(texts, tokenizer)
+        self.out_of_vocabulary = count_in_texts(texts, tokenizer)
         ending = np.array([] if tokenizer.eos is None else [tokenizer.eos], np.int32)
         encoded = [np.concatenate([tokenizer.encode(text), ending]) for text in texts]
         self.lengths = np.array([len(ids) for ids in encoded], np.int32)
@@ -64,7 +48,6 @@ class InMemory:
         self.checksum = zlib.crc32(self._stream, zlib.crc32(self.lengths))
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
         stops = self._stops[numbers]
         starts = stops - self.lengths[numbers]
         return [self._stream[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
@@ -74,10 +57,6 @@ class Begun:
     """Documents that each begin with one more token.
 
     It travels to other processes as the documents and the token, and counts there again.
-
-    Args:
-        documents: without it.
-        bos: its id.
     """
 
     def __init__(self, documents: Documents, bos: int) -> None:
@@ -87,7 +66,6 @@ class Begun:
         self.shards, self.checksum = documents.shards, documents.checksum
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
         return [np.concatenate([self._bos, ids]) for ids in self._documents.read(numbers)]
 
     def __reduce__(self) -> tuple:
@@ -95,7 +73,6 @@ class Begun:
 
 
 def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train") -> Documents:
-    """The documents of one split of a source."""
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; {nearest(split, SPLITS)}")
     source = source_of(data, split)
@@ -113,7 +90,6 @@ def open_documents(data: DataConfig, tokenizer: Tokenizer, split: str = "train")
 
 
 def source_of(data: DataConfig, split: str) -> str:
-    """The source that a split is read from."""
     return data.held_out_source if data.held_out_source and split == "held_out" else data.source
 
 
@@ -148,18 +124,13 @@ def _divide_stdlib(holdout: float) -> tuple[list[str], list[str]]:
 
 
 class Reader:
-    """A reader of documents that remembers the last: one that goes on in the next rows is not read again.
-
-    Args:
-        documents: what to read.
-    """
+    """A reader of documents that remembers the last: one that goes on in the next rows is not read again."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
         self._last: dict[int, np.ndarray] = {}
 
     def __call__(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """The documents of these numbers, [documents]: the ids of each, [tokens] int32."""
         wanted = numbers.tolist()
         new = np.array([number for number in dict.fromkeys(wanted) if number not in self._last], np.int64)
         documents = self._last | dict(zip(new.tolist(), self._documents.read(new), strict=True))

@@ -25,16 +25,7 @@ _REMEDY = "prepare the folder with python -m bam_jax.data.prepare"
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One finished shard.
-
-    Args:
-        name: of its file.
-        documents: number of records.
-        tokens: number of ids, end tokens included.
-        bytes: size of the file.
-        sha256: of the file, hexadecimal.
-        lengths_sha256: of its part of the split's lengths, hexadecimal.
-    """
+    """One finished shard."""
 
     name: str
     documents: int
@@ -46,33 +37,20 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The contents of a prepared folder.
+    """The contents of a prepared folder."""
 
-    Args:
-        recipe: what the shards were made from, nothing of which may change while they are made: source, preset, fields,
-            hold-out and the like.
-        fields: what consecutive documents are, again and again: ("text",), or ("query", "positive", "negative").
-        tokenizer: spec, name, hash, size (number of ids) and eos (the id that ends a document, or None).
-        dtype: of the ids in the shards, "<u2" or "<u4".
-        shards: of each split, in order.
-        counts: what was read and left out, in documents.
-        next: where in the source the next shard begins: [fragment, record of it]; None: the folder is complete.
-    """
-
-    recipe: dict[str, Any]
-    fields: tuple[str, ...]
-    tokenizer: dict[str, Any]
-    dtype: str
+    recipe: dict[str, Any]  # source, preset, hold-out and the like; nothing of it may change while shards are made
+    fields: tuple[str, ...]  # consecutive documents are ("text",), or ("query", "positive", "negative"), repeatedly
+    tokenizer: dict[str, Any]  # spec, name, hash, size (number of ids) and eos (the id that ends a document, or None)
+    dtype: str  # of the ids in the shards, "<u2" or "<u4"
     shards: dict[str, tuple[Shard, ...]]
-    counts: dict[str, int]
-    next: tuple[int, int] | None
+    counts: dict[str, int]  # what was read and left out, in documents
+    next: tuple[int, int] | None  # (fragment, record of it) where the next shard begins; None: the folder is complete
 
     def documents(self, split: str) -> int:
-        """Number of documents of a split."""
         return sum(shard.documents for shard in self.shards[split])
 
     def tokens(self, split: str) -> int:
-        """Number of tokens of a split, end tokens included."""
         return sum(shard.tokens for shard in self.shards[split])
 
     def write(self, folder: Path) -> None:
@@ -132,7 +110,6 @@ def is_prepared(path: str | os.PathLike) -> bool:
 
 
 def read_manifest(folder: str | os.PathLike) -> Manifest:
-    """Reads the manifest of a prepared folder."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise UserError(f"{folder} holds no {MANIFEST}; {_REMEDY}, or name another")

@@ -1,18 +1,18 @@
 """A corpus into a prepared folder; killed at any moment, the same request goes on to the same bytes."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
-from bam_jax.data.prepared.estimate import SourceSize, estimate
 from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, read_manifest
-from bam_jax.data.prepared.request import PreparationRequest
-from bam_jax.data.prepared.thresholds import draw, reserve
+from bam_jax.data.prepared.out_of_vocabulary import count_in_source
+from bam_jax.data.prepared.sampling import SourceSize, draw, estimate, reserve
 from bam_jax.data.prepared.tokenising import ALL_HASHES, Encoder
-from bam_jax.data.prepared.unknown import count_in_source
 from bam_jax.data.prepared.writing import write_shards
 from bam_jax.data.sources.fragment import Fragment
-from bam_jax.data.sources.source import hash_fragments
+from bam_jax.data.sources.source import Source, hash_fragments
+from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
@@ -24,6 +24,23 @@ DOCUMENT_BYTES = 66
 _THRESHOLDS = ("threshold", "sample_threshold")  # the entries of a recipe that reading the source decides
 _NOTHING_READ = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
 _FREE = ("source", "preset", "parts")  # entries that may change: where the source lies, and how it is named
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparationRequest:
+    """A corpus to prepare, and the way to do it."""
+
+    source: Source
+    tokenizer: Tokenizer
+    shard_tokens: int  # after which a shard is finished
+    workers: int  # processes that tokenise
+    preset: str | None = None  # the name of the corpus, if it has one
+    seed: int = 0  # of the choice which records are held out, and which are drawn
+    holdout_tokens: int = 0  # of whole documents
+    holdout_records: int = 0  # drawn from the whole source
+    max_tokens: int | None = None  # to train on
+    max_records: int | None = None  # to read
+    sample_records: int | None = None  # to train on, drawn from the whole source
 
 
 def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]) -> str:
@@ -57,12 +74,10 @@ def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
 
 
 def _bytes(n: float) -> str:
-    """A number of bytes in the unit that suits it."""
     return f"{n / 1e9:,.3f} GB" if n >= 1e9 else f"{n / 1e6:,.3f} MB"
 
 
 def _share(whole: SourceSize, request: PreparationRequest) -> float:
-    """The part of the source that the request takes, estimated."""
     records = whole.documents / len(request.source.documents)
     shares = [
         (request.max_tokens or whole.tokens) / whole.tokens + request.holdout_tokens / whole.tokens,

@@ -33,11 +33,6 @@ class Split:
     """The documents of one split, in any order (the `Documents` of the loader).
 
     It travels to other processes as its path; each opens the files for itself when it reads.
-
-    Args:
-        folder: a prepared folder.
-        manifest: its manifest.
-        name: "train" or "held_out".
     """
 
     lengths: np.ndarray
@@ -83,14 +78,7 @@ class Split:
         return open_split, (self._folder, self._name)
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """Documents by their numbers.
-
-        Args:
-            numbers: [documents] integers in [0, N), in any order, repeated or not.
-
-        Returns:
-            The ids of each, [tokens] int32.
-        """
+        """The ids of documents by their numbers, [tokens] int32 each; numbers in [0, N), in any order, repeated or not."""
         numbers = np.asarray(numbers, np.int64)
         owners = np.searchsorted(self.shards, numbers, side="right") - 1
         documents: list[np.ndarray] = [np.empty(0, np.int32)] * len(numbers)
@@ -144,15 +132,7 @@ def verify(folder: str | os.PathLike, *, show: bool | None = None) -> None:
 
 
 class ShardWriter:
-    """Writes one shard; it appears under its name when it is closed, whole.
-
-    Args:
-        folder: where; it exists.
-        split: "train" or "held_out".
-        before: the split's finished shards.
-        number: the shard's, in its name.
-        dtype: of the ids, "<u2" or "<u4".
-    """
+    """Writes one shard; it appears under its name when it is closed, whole."""
 
     def __init__(self, folder: Path, split: str, before: tuple[Shard, ...], number: int, dtype: str) -> None:
         self.tokens = 0
@@ -170,15 +150,9 @@ class ShardWriter:
 
     @property
     def documents(self) -> int:
-        """Number of documents so far."""
         return len(self._lengths)
 
     def append(self, ids: np.ndarray) -> None:
-        """Append a document.
-
-        Args:
-            ids: [tokens] integers of the vocabulary, the end token included.
-        """
         try:
             self._writer.write(ids.astype(self._dtype).tobytes())
         except RuntimeError as error:
@@ -221,7 +195,6 @@ class ShardWriter:
 
 
 def lengths_path(folder: Path, split: str) -> Path:
-    """The file of a split's lengths."""
     return folder / f"{split}.lengths"
 
 

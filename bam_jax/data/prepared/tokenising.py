@@ -28,42 +28,26 @@ _AHEAD = 4  # batches for each worker that wait for one or to be taken
 
 @dataclasses.dataclass(frozen=True)
 class RecordBatch:
-    """Consecutive records of a source.
-
-    Args:
-        records: their texts.
-        ends: of each record, the place in the source after it: [fragment, record of it].
-        read: bytes of the source, as stored, up to its end.
-    """
+    """Consecutive records of a source."""
 
     records: tuple[Record, ...]
-    ends: tuple[tuple[int, int], ...]
-    read: int
+    ends: tuple[tuple[int, int], ...]  # of each record, the place in the source after it: [fragment, record of it]
+    read: int  # bytes of the source, as stored, up to its end
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedBatch:
-    """The ids of a batch of records.
+    """The ids of a batch of records."""
 
-    Args:
-        ids: of all texts end to end, [tokens], each text with its end token if there is one.
-        lengths: [records, texts] int64; zeros: the record has a text without tokens or is not drawn, and is left out.
-        hashes: [records] uint64, of the texts and the seed alone: equal texts have equal ones.
-        bytes: [records] int64, of the texts in UTF-8.
-    """
-
-    ids: np.ndarray
+    ids: np.ndarray  # of all texts end to end, [tokens], each text with its end token if there is one
+    # [records, texts] int64; zeros: the record has a text without tokens or is not drawn, and is left out
     lengths: np.ndarray
-    hashes: np.ndarray
-    bytes: np.ndarray
+    hashes: np.ndarray  # [records] uint64, of the texts and the seed alone: equal texts have equal ones
+    bytes: np.ndarray  # [records] int64, of the texts in UTF-8
 
 
 def batch_records(fragments: list[Fragment], start: tuple[int, int]) -> Iterator[RecordBatch]:
-    """The records of a source in batches, from a place on.
-
-    Args:
-        start: [fragment, record of it].
-    """
+    """The records of a source in batches, from a place on: [fragment, record of it]."""
     records: list[Record] = []
     ends: list[tuple[int, int]] = []
     size, before = 0, sum(fragment.size for fragment in fragments[: start[0]])
@@ -85,13 +69,7 @@ def batch_records(fragments: list[Fragment], start: tuple[int, int]) -> Iterator
 
 
 class Encoder:
-    """Tokenises batches; it can be pickled.
-
-    Args:
-        tokenizer: turns texts into ids.
-        seed: of the records' hashes.
-        below: records of other hashes are not tokenised.
-    """
+    """Tokenises batches, but not records whose hash is not below `below`; it can be pickled."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int, below: int = ALL_HASHES) -> None:
         self.dtype = "<u2" if tokenizer.size <= 2**16 else "<u4"
@@ -101,7 +79,6 @@ class Encoder:
         self._key = seed.to_bytes(8, "little", signed=True)
 
     def __call__(self, records: tuple[Record, ...]) -> EncodedBatch:
-        """The ids of the records."""
         raw = [_to_bytes(record) for record in records]
         hashes = [self._hash(texts) for texts in raw]
         texts: list[str] = []

@@ -64,26 +64,19 @@ class _Section:
         self._writers: dict[str, ShardWriter] = {}
 
     def tokens(self, split: str) -> int:
-        """The tokens of a split, in the finished shards and the one that is being written."""
         return self._manifest.tokens(split) + (self._writers[split].tokens if split in self._writers else 0)
 
     @property
     def full(self) -> bool:
-        """True once its shards have their size."""
         return sum(writer.tokens for writer in self._writers.values()) >= self._recipe["shard_tokens"]
 
     @property
     def enough(self) -> bool:
-        """True once a limit of the whole is reached."""
         tokens, records = self._recipe["max_tokens"], self._recipe["max_records"]
         return (tokens is not None and self.tokens("train") >= tokens) or self.counts["records"] == records
 
     def add(self, texts: list[np.ndarray], digest: int, size: int) -> None:
-        """Adds a record to its split, or leaves it out.
-
-        Args:
-            texts: the ids of its texts, [tokens] each.
-        """
+        """Adds a record, the ids of each of its texts, to its split, or leaves it out."""
         self.counts["records"] += 1
         self.counts["bytes"] += size
         if digest >= self._recipe["sample_threshold"]:
@@ -113,7 +106,6 @@ class _Section:
         return self._manifest.documents(split) + (self._writers[split].documents if split in self._writers else 0)
 
     def close(self, end: tuple[int, int] | None) -> Manifest:
-        """Finishes the shards and writes the manifest."""
         shards = {split: (*finished, *self._close_writer(split)) for split, finished in self._manifest.shards.items()}
         # After the shards, never before: what the manifest names is whole, and what it does not name is written again.
         self._manifest = dataclasses.replace(self._manifest, shards=shards, counts=dict(self.counts), next=end)
@@ -122,7 +114,6 @@ class _Section:
         return self._manifest
 
     def finish(self) -> Manifest:
-        """Finishes the folder."""
         if not self.tokens("train"):
             raise UserError(f"the source {self._recipe['source']} holds no text to train on; name another")
         for split in SPLITS:

@@ -15,21 +15,14 @@ Reading = Iterator[tuple[Record, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Fragment:
-    """A piece of a source that can be read by itself: a file, a row group of it, or some files end to end.
+    """A piece of a source that can be read by itself: a file, a row group of it, or some files end to end."""
 
-    Args:
-        name: below the source.
-        size: bytes, as stored.
-        read: opens it and yields its records.
-    """
-
-    name: str
-    size: int
+    name: str  # below the source
+    size: int  # bytes, as stored
     read: Callable[[], Reading]
 
 
 def pick_texts(record: Any, fields: tuple[str, ...], where: str) -> Record:
-    """Picks the texts of some fields out of a record."""
     values = record if isinstance(record, dict) else {}
     for field in fields:
         if field not in values or not isinstance(values[field], str):
@@ -41,7 +34,6 @@ def pick_texts(record: Any, fields: tuple[str, ...], where: str) -> Record:
 
 
 def decode(text: bytes | bytearray, errors: str, where: str, start: int = 0) -> str:
-    """Decodes a text."""
     try:
         return text.decode("utf-8", errors)
     except UnicodeDecodeError as error:

@@ -15,13 +15,7 @@ _BYTES = 2**26  # of the texts that are decoded at a time, unless a single row h
 
 
 class Columns:
-    """The text columns of one parquet file.
-
-    Args:
-        file: where it is.
-        fields: the columns' names.
-        largest: bytes of a text, at most.
-    """
+    """The text columns of one parquet file."""
 
     def __init__(self, file: File, fields: tuple[str, ...], largest: int) -> None:
         self._file, self._fields, self._largest = file, fields, largest
@@ -68,15 +62,15 @@ class Columns:
 
     def _refuse_large_pages(self, group: int) -> None:
         """Refuse a page that would take more memory than the largest text, or `_PAGE`, before it is inflated."""
-        most = max(self._largest, _PAGE)
+        max_bytes = max(self._largest, _PAGE)
         for chunk in self._chunks(group):
-            if is_remote(self._file.path) and chunk.total_uncompressed_size <= most:
+            if is_remote(self._file.path) and chunk.total_uncompressed_size <= max_bytes:
                 continue  # a look at each page fetches most of them; a file of an address that lies of its sizes is trusted
             start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
             with self._file.named_in_errors(ValueError), self._file.open_raw() as raw:
                 for size in parquet_pages.inflated_sizes(raw, start, start + chunk.total_compressed_size):
-                    if size > most + 2**20:  # lengths and levels stand beside the texts
-                        raise too_large(f"a page of group {group} of {self._file.path}", most)
+                    if size > max_bytes + 2**20:  # lengths and levels stand beside the texts
+                        raise too_large(f"a page of group {group} of {self._file.path}", max_bytes)
 
     def _rows_at_a_time(self, group: int) -> int:
         """The rows of a group that are decoded together, few enough that their texts have bounded bytes.
@@ -100,7 +94,6 @@ class Columns:
         return max(1, min(_ROWS, _BYTES // max(longest, 1)))
 
     def _chunks(self, group: int) -> list[Any]:
-        """The metadata of the text columns in a group."""
         assert self._metadata is not None
         row_group = self._metadata.row_group(group)
         columns = [row_group.column(column) for column in range(row_group.num_columns)]

@@ -33,28 +33,19 @@ LARGEST = 2**28
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A source of text, and the way to read it.
+    """A source of text, and the way to read it."""
 
-    Args:
-        path: a file, a folder, an address such as gs://bucket/folder, or tfds:NAME[:SPLIT]; the name of a corpus that `make`
-            makes.
-        fields: names of the fields or columns that hold a record's texts; a .txt has none.
-        patterns: of the files' names below the path; those of the first that matches any.
-        format: "auto", by the files' suffixes, or the name of a format, whatever the suffix: "wikitext".
-        errors: what bytes that are not UTF-8 are: "strict", an error, or "replace", the replacement character each.
-        largest: bytes of a record at most: of a .txt, a line, an article, a text in a column.
-        compose: makes one text of a record from the texts of its fields; None: each is a document.
-        make: makes the documents, where no files hold them.
-    """
-
-    path: str
-    fields: tuple[str, ...] = ("text",)
-    patterns: tuple[str, ...] = ALL_FILES
-    format: str = BY_SUFFIX
-    errors: str = "strict"
-    largest: int = LARGEST
+    path: (
+        str  # file, folder, address such as gs://bucket/folder, tfds:NAME[:SPLIT], or the name of a corpus with `make`
+    )
+    fields: tuple[str, ...] = ("text",)  # names of the fields or columns that hold a record's texts; a .txt has none
+    patterns: tuple[str, ...] = ALL_FILES  # of the files' names below the path; those of the first that matches any
+    format: str = BY_SUFFIX  # "auto", by the files' suffixes, or the name of a format, whatever the suffix: "wikitext"
+    errors: str = "strict"  # of bytes that are not UTF-8; or "replace", the replacement character for each
+    largest: int = LARGEST  # bytes of a record at most: of a .txt, a line, an article, a text in a column
+    # makes one text of a record from the texts of its fields; None: each is a document
     compose: Callable[..., str] | None = None
-    make: Callable[[], Iterator[str]] | None = None
+    make: Callable[[], Iterator[str]] | None = None  # makes the documents, where no files hold them
 
     def __post_init__(self) -> None:
         for name, value, known in (("format", self.format, (BY_SUFFIX, *formats())), ("errors", self.errors, ERRORS)):
@@ -71,7 +62,6 @@ class Source:
         return self.fields if self.compose is None else ("+".join(self.fields),)
 
     def fragments(self) -> list[Fragment]:
-        """Its fragments, always in the same order."""
         if self.make is not None:
             return [_made(self.path, self.make)]
         if self.path.startswith(TFDS):

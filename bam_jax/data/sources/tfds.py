@@ -17,9 +17,8 @@ _READ = 64  # at a time
 def fragments(path: str, fields: tuple[str, ...], errors: str, largest: int) -> list[Fragment]:
     """The fragments of a prepared dataset: ranges of its records.
 
-    Args:
-        path: tfds:NAME[:SPLIT], of the split "train" if none is given; NAME as tensorflow_datasets has it
-            (wiki40b/en, wiki40b/en:1.3.0), or huggingface:NAME. It is looked for where `tfds.load` would.
+    The path is tfds:NAME[:SPLIT], of the split "train" if none is given; NAME as tensorflow_datasets has it (wiki40b/en,
+    wiki40b/en:1.3.0), or huggingface:NAME. It is looked for where `tfds.load` would.
     """
     parsed = _PATH.fullmatch(path)
     if parsed is None:

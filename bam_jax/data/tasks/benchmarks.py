@@ -166,7 +166,6 @@ def _find_files(folder: Path, subset: str, split: str, dataset: str) -> tuple[Pa
 
 
 def download(dataset: str, folder: str | Path) -> str:
-    """The command that fetches a data set from the Hugging Face hub into a folder."""
     return f"hf download {dataset} --repo-type dataset --local-dir {folder}"
 
 

@@ -10,8 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bam_jax.data.sources.corpus import STDLIB
-from bam_jax.data.sources.texts import read_texts
+from bam_jax.data.sources.corpus import STDLIB, read_texts
 
 RECORDS = 64
 """Records in every split of every subset."""
@@ -83,7 +82,6 @@ def endings(rng: random.Random) -> list[Record]:
 
 
 def pages(rng: random.Random) -> list[Record]:
-    """Passages, as the pages of WikiText."""
     return [{"page": _passage(rng, 200)} for _ in range(PAGES)]
 
 

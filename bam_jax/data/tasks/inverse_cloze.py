@@ -35,19 +35,13 @@ _END = re.compile(r"(?<=[.!?:])\s+|\n\s*\n")
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of the problem.
+    """The sizes of the problem."""
 
-    Args:
-        passage: characters of a text in a triplet, or more, where there are as many.
-        document: characters of a document to be found, at least, the sentences that are taken out of it included.
-        questions: sentences taken out of each such document, beside its title.
-        test: share of the characters that is tested with, above 0 and below 1.
-    """
-
-    passage: int = 200
+    passage: int = 200  # characters of a text in a triplet, or more, where there are as many
+    # characters of a document to be found, at least, the sentences that are taken out of it included
     document: int = 10_000
-    questions: int = 12
-    test: float = 0.5
+    questions: int = 12  # sentences taken out of each such document, beside its title
+    test: float = 0.5  # share of the characters that is tested with, above 0 and below 1
 
     def __post_init__(self) -> None:
         for name in ("passage", "document", "questions"):
@@ -59,23 +53,16 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class InverseCloze:
-    """The problem as records.
+    """The problem as records."""
 
-    Args:
-        texts: {"text"} of the documents to train on, for a tokenizer and for masked language modelling.
-        triplets: {"query", "positive", "negative"} of most of the same documents.
-        held_out_triplets: of the rest of them, by which choices are made.
-        test_triplets: of the documents to test with.
-        corpus: {"docid", "text"} of the others, as MLDR has it.
-        queries: {"query_id", "query", "positive_passages": [{"docid", "text"}]} as MLDR has it, with "kind" (title or
-            sentence) and "character", the place in the document where the sentence stood.
-    """
-
+    # {"text"} of the documents to train on, for a tokenizer and for masked language modelling
     texts: list[dict[str, Any]]
-    triplets: list[dict[str, Any]]
-    held_out_triplets: list[dict[str, Any]]
-    test_triplets: list[dict[str, Any]]
-    corpus: list[dict[str, Any]]
+    triplets: list[dict[str, Any]]  # {"query", "positive", "negative"} of most of the same documents
+    held_out_triplets: list[dict[str, Any]]  # of the rest of them, by which choices are made
+    test_triplets: list[dict[str, Any]]  # of the documents to test with
+    corpus: list[dict[str, Any]]  # {"docid", "text"} of the others, as MLDR has it
+    # {"query_id", "query", "positive_passages": [{"docid", "text"}]} as MLDR has it, with "kind" (title or sentence)
+    # and "character", the place in the document where the sentence stood
     queries: list[dict[str, Any]]
 
     def files(self) -> Iterator[tuple[str, str]]:

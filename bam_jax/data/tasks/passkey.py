@@ -47,14 +47,10 @@ def plant(
     fraction: float = 0.8,
     answer_weight: float = 1.5,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Plants a key, the same at 2 or 3 random places, in some of the windows.
+    """Plants a key, the same at 2 or 3 random places, in some of the windows, [B, N] ids.
 
-    Args:
-        windows: [B, N] token ids of text; left as they are.
-
-    Returns:
-        tokens [B, N] int32, and weights [B, N] float32 of each token as a target: 0 for the digits where a
-        key first stands (nothing predicts them), `answer_weight` where it stands again, else 1.
+    Returns tokens [B, N] int32, and weights [B, N] float32 of each token as a target: 0 for the digits where a key first stands
+    (nothing predicts them), `answer_weight` where it stands again, else 1.
     """
     rows, length = windows.shape
     if length < MOST * KEY_LENGTH:
@@ -79,13 +75,9 @@ def plant(
 def prompt(
     text: np.ndarray, length: int, depth: float, digits: Sequence[int], tokenizer: CharTokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The toy prompt: text with one key written over it, and KEY as its last token.
+    """The toy prompt: text, repeated where it is short, with one key written over it, and KEY as its last token.
 
-    Args:
-        text: [any] token ids, repeated where they are fewer than `length`.
-
-    Returns:
-        tokens [length] int32, and the answer [5] int32 that should follow.
+    Returns tokens [length] int32, and the answer [5] int32 that should follow.
     """
     room = length - KEY_LENGTH - 1
     if room < 0:
@@ -106,9 +98,7 @@ def paper_prompt(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The paper's prompt: description, fillers, key line, fillers, question; as many fillers as fit.
 
-    Returns:
-        tokens [at most length] int32, which end right before the answer's first digit; the answer [5] int32.
-
+    Returns tokens [at most length] int32, which end right before the answer's first digit, and the answer [5] int32.
     Source: BAM, passkey retrieval (the prompt's text from the authors' code, pieces tokenised one by one).
     """
     _check(depth, digits[-DIGITS:])

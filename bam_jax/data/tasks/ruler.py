@@ -25,8 +25,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bam_jax.data.sources.corpus import STDLIB
-from bam_jax.data.sources.texts import read_texts
+from bam_jax.data.sources.corpus import STDLIB, read_texts
 from bam_jax.data.tasks.passkey import FILLER
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
@@ -56,21 +55,13 @@ _SENTENCE = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]])) (?![a-z])""")
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One of RULER's tasks.
+    """One of RULER's tasks."""
 
-    Args:
-        haystack: "noise" (a few short sentences, again and again), "essay" or "needle" (other keys and values).
-        key, value: "words" (adjective-noun), "numbers" (7 digits) or "uuids".
-        keys: hidden in the text.
-        values: of each key.
-        queries: keys that are asked for.
-    """
-
-    haystack: str
-    key: str = "words"
+    haystack: str  # "noise" (a few short sentences, again and again), "essay" or "needle" (other keys and values)
+    key: str = "words"  # "words" (adjective-noun), "numbers" (7 digits) or "uuids"
     value: str = "numbers"
     keys: int = 1
-    values: int = 1
+    values: int = 1  # of each key
     queries: int = 1
 
 
@@ -88,12 +79,7 @@ TASKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Essays:
-    """The text of the haystacks that are essays.
-
-    Args:
-        source: where it comes from.
-        words: in their order.
-    """
+    """The text of the haystacks that are essays."""
 
     source: str
     words: tuple[str, ...]
@@ -114,17 +100,11 @@ class Essays:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A prompt, what should follow, and the prompt as a model reads it.
+    """A prompt, what should follow, and the prompt as a model reads it."""
 
-    Args:
-        prompt: ends where the answer should begin.
-        answers: all of them should stand in what follows, in any order.
-        tokens: [at most length - 128] int32.
-    """
-
-    prompt: str
-    answers: tuple[str, ...]
-    tokens: np.ndarray
+    prompt: str  # ends where the answer should begin
+    answers: tuple[str, ...]  # all of them should stand in what follows, in any order
+    tokens: np.ndarray  # [at most length - 128] int32
 
 
 def essays(source: str = STDLIB) -> Essays:
@@ -137,11 +117,6 @@ class Sampler:
     """The samples of a tokenizer, of essays and of a seed: a pure function of task, length and number.
 
     A haystack has as many words or sentences as fit into the length, which counts the 128 tokens that are written as well.
-
-    Args:
-        tokenizer: one that keeps a text as it is.
-        text: the essays.
-        seed: of all samples.
     """
 
     def __init__(self, tokenizer: Tokenizer, text: Essays, seed: int):
@@ -155,7 +130,6 @@ class Sampler:
         self._sizes: dict[tuple[str, int], int] = {}
 
     def __call__(self, task: str, length: int, number: int) -> Sample:
-        """One sample."""
         if (task, length) not in self._sizes:
             self._sizes[task, length] = self._largest(task, length)
         for size in range(self._sizes[task, length], 0, -1):

@@ -1,8 +1,8 @@
 """Synthetic tasks: rows of symbols that end with questions, whose answers stand further up among fillers.
 
-A row holds as many items (pairs of key and value, or symbols to copy) at any length: what grows with the length is the distance
-to the answers alone. Fillers tell nothing about the answers, but each is the successor of the one before the last: from them a
-model learns to look at the token before, without which none can tell what stands behind a key.
+A row holds as many items (pairs of key and value, or symbols to copy) at any length: only the distance to the answers grows.
+Fillers are independent of the answers, but each is the successor of the one before the last. From them a model learns to look
+at the token before, without which it cannot tell what follows a key.
 """
 
 import abc
@@ -49,20 +49,12 @@ class Alphabet:
 class SyntheticTask(abc.ABC):
     """A task whose rows are made, each a pure function of seed, stream, length and number.
 
-    A task is a subclass in a file of its own, a line in `bam_jax.data.tasks.registry`, and its name in `SYNTHETIC` of
-    `bam_jax.config.sections`.
-
-    Class attributes:
-        name: of the task.
-        cost: tokens that an item takes, its question and answer included.
-
-    Args:
-        vocabulary: number of token ids.
-        context: tokens that a model reads in training: a part of such a row is items (`SHARE`).
+    A task is a subclass, a member of `KINDS`, and a name in `SYNTHETIC` of `bam_jax.config.sections`. A part of each row of
+    `context` tokens is items (`SHARE`), the same number of them at any length.
     """
 
     name: ClassVar[str]
-    cost: ClassVar[int]
+    cost: ClassVar[int]  # tokens that an item takes, its question and answer included
 
     def __init__(self, vocabulary: int, context: int) -> None:
         self.alphabet = Alphabet.of(vocabulary)
@@ -94,21 +86,10 @@ class SyntheticTask(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
-        """A row.
-
-        Returns:
-            [length] int32.
-        """
+        """A row, [length] int32."""
 
     def weights(self, row: np.ndarray) -> np.ndarray:
-        """The loss weights of tokens as targets: 1 of answers, little of fillers that can be foretold, 0 of what cannot.
-
-        Args:
-            row: [tokens] ids.
-
-        Returns:
-            [tokens] float32.
-        """
+        """The loss weights of tokens as targets: 1 of answers, little of fillers that can be foretold, 0 of what cannot."""
         filler = (row >= self.alphabet.fillers.start) & (row < self.alphabet.fillers.stop)
         weights = np.zeros(len(row), np.float32)
         weights[2:] = FILLER_WEIGHT * (filler[2:] & filler[:-2])
@@ -142,14 +123,7 @@ def draw_different(rng: np.random.Generator, symbols: range, count: int) -> np.n
 
 
 def scatter(rng: np.random.Generator, pieces: np.ndarray, alphabet: Alphabet, length: int) -> np.ndarray:
-    """Two interleaved counters of fillers, with pieces written over them at random places, in their order.
-
-    Args:
-        pieces: [pieces, width] ids.
-
-    Returns:
-        [length] int32.
-    """
+    """Two interleaved counters of fillers [length] int32, with pieces [pieces, width] written over them in their order."""
     count, width = pieces.shape
     place = np.arange(length)
     count_from = rng.integers(0, FILLERS, 2)
@@ -158,3 +132,80 @@ def scatter(rng: np.random.Generator, pieces: np.ndarray, alphabet: Alphabet, le
     starts = np.sort(rng.integers(0, length - count * width + 1, count)) + width * np.arange(count)
     row[starts[:, None] + np.arange(width)] = pieces
     return row
+
+
+class Copy(SyntheticTask):
+    """A marker and a string among fillers, then the marker again and the string once more, all of whose symbols are answers.
+
+    Its symbols are all different, so that each determines the next. Source: the task of Jelassi et al. 2024 (Repeat after me,
+    arXiv 2402.01032); there the string fills the row.
+    """
+
+    name = "copy"
+    cost = 2
+
+    def symbols(self) -> range:
+        return range(self.alphabet.values.stop)
+
+    @property
+    def chance(self) -> float:
+        return 1 / len(self.symbols())
+
+    @property
+    def answers(self) -> np.ndarray:
+        return np.arange(-self.items, 0)
+
+    def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
+        string = draw_different(rng, self.symbols(), self.items)
+        marked = np.concatenate([[self.alphabet.marker], string])
+        before = scatter(rng, marked[None], self.alphabet, length - len(marked))
+        return np.concatenate([before, marked], dtype=np.int32)
+
+
+class Recall(SyntheticTask):
+    """Pairs of key and value at random places, and every key again at the end, in another order, each before its value.
+
+    Source: Arora et al. 2023 (Zoology, arXiv 2312.04927). There the queries are strewn over the row; here they stand at its end,
+    so that the length of a row is the distance to the pairs.
+    """
+
+    writes: ClassVar[int] = 1  # times that each key is written, each time with a value of its own; the last one counts
+    name = "recall"
+    cost = 4
+
+    def symbols(self) -> range:
+        return self.alphabet.keys
+
+    @property
+    def chance(self) -> float:
+        return 1 / len(self.alphabet.values)
+
+    @property
+    def answers(self) -> np.ndarray:
+        return np.arange(-2 * self.items, 0)[1::2]
+
+    def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
+        keys = draw_different(rng, self.alphabet.keys, self.items)
+        writes = rng.permutation(np.repeat(np.arange(self.items), self.writes))
+        values = draw_any(rng, self.alphabet.values, len(writes))
+        last = np.empty_like(keys)
+        last[writes] = values  # of equal indices the last one is kept
+        pairs = np.stack([keys[writes], values], axis=1)
+        order = rng.permutation(self.items)
+        queries = np.stack([keys, last], axis=1)[order].ravel()
+        return np.concatenate([scatter(rng, pairs, self.alphabet, length - len(queries)), queries], dtype=np.int32)
+
+
+class RecallLast(Recall):
+    """Recall in which every key is written three times, in any order: a model that finds any of its pairs is right once in three.
+
+    The task is ours, after those on which gates that forget are shown: Lin et al. 2025 (FoX), CABLE section 3.
+    """
+
+    writes = 3
+    name = "recall_last"
+    cost = 8
+
+
+KINDS: tuple[type[SyntheticTask], ...] = (Copy, Recall, RecallLast)
+SYNTHETIC: dict[str, type[SyntheticTask]] = {kind.name: kind for kind in KINDS}

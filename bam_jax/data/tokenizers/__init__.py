@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from bam_jax.data.tokenizers.base import Tokenizer
 from bam_jax.data.tokenizers.gpt2 import GPT2Tokenizer
+from bam_jax.data.tokenizers.interface import Tokenizer
 from bam_jax.data.tokenizers.mistral import MistralTokenizer
 from bam_jax.data.tokenizers.subwords import BertTokenizer, BPETokenizer
 from bam_jax.data.tokenizers.symbols import ByteTokenizer, CharTokenizer

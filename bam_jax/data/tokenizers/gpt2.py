@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable
+from bam_jax.data.tokenizers.interface import Tokenizer, digest, encodable
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
@@ -25,9 +25,8 @@ MULTIPLE = 128
 class GPT2Tokenizer(Tokenizer):
     """GPT-2's byte-level BPE of 50,257 ids, which CABLE's models use padded to 50,304.
 
-    Args:
-        path: the folder with vocab.bpe and encoder.json; "": where tiktoken keeps what it has downloaded
-            (TIKTOKEN_CACHE_DIR). Nothing is ever downloaded.
+    The path is the folder with vocab.bpe and encoder.json; "": where tiktoken keeps what it has downloaded
+    (TIKTOKEN_CACHE_DIR). Nothing is ever downloaded.
     """
 
     name = "gpt2"
@@ -57,7 +56,6 @@ class GPT2Tokenizer(Tokenizer):
         return self._encoding.encode_to_numpy(encodable(text), disallowed_special=()).astype(np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: np.ndarray) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable
+from bam_jax.data.tokenizers.interface import Tokenizer, digest, encodable
 from bam_jax.system.extras import import_extra
 
 _SPACE = re.compile("(?<=[^ \u2581]) (?=[^ \u2581])")  # a single one within a text; \u2581 stands for a space in pieces
@@ -46,7 +46,6 @@ class MistralTokenizer(Tokenizer):
         return ids[0] if len(ids) == 1 else np.concatenate(ids)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids."""
         return self._pieces.decode(np.asarray(ids).tolist())
 
 

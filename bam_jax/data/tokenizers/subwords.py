@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bam_jax.data.tokenizers.base import Tokenizer, digest, encodable
+from bam_jax.data.tokenizers.interface import Tokenizer, digest, encodable
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.files import read_small
@@ -20,11 +20,7 @@ MASKS = ("<mask>", "[MASK]")
 
 
 class _Subwords(Tokenizer):
-    """The base of both kinds.
-
-    Args:
-        path: a file, or a folder with the file under its usual name.
-    """
+    """The base of both kinds."""
 
     model: ClassVar[str]
     """Its type in a tokenizer.json."""
@@ -69,12 +65,12 @@ class _Subwords(Tokenizer):
         name = self._library.model.unk_token
         if name is not None and name not in vocabulary:
             raise UserError(f"tokenizer '{self.spec}' lacks its own token {name!r}; give another vocabulary")
-        self._unknown = vocabulary[name] if name is not None else None  # no special one: text has it
-        self.special = tuple(sorted(self._special(vocabulary) - {self._unknown}))
+        self._unk = vocabulary[name] if name is not None else None  # no special one: text has it
+        self.special = tuple(sorted(self._special(vocabulary) - {self._unk}))
         self.hash = digest(contents)
 
     def _check_model(self, model: Any) -> None:
-        """Raises: ValueError, KeyError, TypeError: not a model of this kind."""
+        """Raises ValueError, KeyError or TypeError if it is not a model of this kind."""
         if model["type"] != self.model:
             raise ValueError(f"its model is {model['type']}, not {self.model}")
 
@@ -99,13 +95,13 @@ class _Subwords(Tokenizer):
         encodings = self._library.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    def unknown(self, text: str) -> str:
+    def out_of_vocabulary(self, text: str) -> str:
         """See `Tokenizer`: those that are no word by themselves; a word with one of them is one unknown token."""
-        if self._unknown is None:
+        if self._unk is None:
             return ""
         letters = list(dict.fromkeys(text))
         found = zip(letters, self.encode_batch(letters), strict=True)
-        return "".join(letter for letter, ids in found if self._unknown in ids)
+        return "".join(letter for letter, ids in found if self._unk in ids)
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids; special ones are nothing."""
@@ -116,10 +112,8 @@ class _Subwords(Tokenizer):
 class BertTokenizer(_Subwords):
     """BERT's WordPiece: lower case without accents, unless the vocabulary has capital letters.
 
-    A document ends with [SEP] and can begin with [CLS]. What is decoded is lower case and spaced anew.
-
-    Args:
-        path: the model's vocab.txt or tokenizer.json, or a folder with one.
+    A document ends with [SEP] and can begin with [CLS]. What is decoded is lower case and spaced anew. The path is the model's
+    vocab.txt or tokenizer.json, or a folder with one.
     """
 
     name = "bert"
@@ -142,11 +136,7 @@ class BertTokenizer(_Subwords):
 
 
 def wordpiece(pieces: Sequence[str], *, lowercase: bool) -> Any:
-    """A WordPiece of the library `tokenizers` that normalises and parts text as BERT's does.
-
-    Args:
-        pieces: the vocabulary, [UNK] among it.
-    """
+    """A WordPiece of the library `tokenizers` that normalises and parts text as BERT's does."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     made = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -157,11 +147,7 @@ def wordpiece(pieces: Sequence[str], *, lowercase: bool) -> Any:
 
 
 class BPETokenizer(_Subwords):
-    """Byte-level BPE from a tokenizer.json, such as `python -m bam_jax.data.train_tokenizer` makes of one's own text.
-
-    Args:
-        path: the file, or a folder with a tokenizer.json.
-    """
+    """Byte-level BPE from a tokenizer.json, such as `python -m bam_jax.data.train_tokenizer` makes of one's own text."""
 
     name = "bpe"
     model = "BPE"

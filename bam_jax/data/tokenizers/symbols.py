@@ -5,7 +5,7 @@ import string
 
 import numpy as np
 
-from bam_jax.data.tokenizers.base import Tokenizer, digest
+from bam_jax.data.tokenizers.interface import Tokenizer, digest
 
 
 class CharTokenizer(Tokenizer):
@@ -52,7 +52,7 @@ class CharTokenizer(Tokenizer):
         ids = [[named[piece]] if piece in named else self.encode(piece) for piece in pieces if piece]
         return np.concatenate(ids).astype(np.int32) if ids else np.zeros(0, np.int32)
 
-    def unknown(self, text: str) -> str:
+    def out_of_vocabulary(self, text: str) -> str:
         """See `Tokenizer`: all but ASCII's lower-case letters, digits, punctuation, space and newline."""
         found = [letter for letter in dict.fromkeys(text.lower()) if letter not in string.digits]
         return "".join(letter for letter in found if self.encode(letter)[0] == self._other)

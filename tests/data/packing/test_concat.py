@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax.data.packing.concat import Concatenated, in_order
-from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.rows import Shuffle
 from bam_jax.system.errors import UserError
 
 SHARDS = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=5).filter(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax.data.packing.first_fit import FirstFit, first_fit_decreasing
-from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.rows import Shuffle
 from bam_jax.system.errors import UserError
 
 SHARDS = st.lists(st.lists(st.integers(0, 30), max_size=6), min_size=1, max_size=5).filter(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
-from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.rows import Shuffle
 from bam_jax.data.packing.statistics import octaves, packing_statistics
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=2, max_size=30)

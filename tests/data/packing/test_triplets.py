@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bam_jax.config.sections import TRIPLET
-from bam_jax.data.packing.shuffle import Shuffle
+from bam_jax.data.packing.rows import Shuffle
 from bam_jax.data.packing.triplets import Triplets
 
 SHARDS = st.lists(

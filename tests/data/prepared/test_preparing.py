@@ -23,15 +23,14 @@ from hypothesis import strategies as st
 
 from bam_jax.data import prepare
 from bam_jax.data.prepared import shards, tokenising, writing
-from bam_jax.data.prepared.estimate import estimate
 from bam_jax.data.prepared.manifest import SPLITS, Manifest, read_manifest
-from bam_jax.data.prepared.thresholds import draw
+from bam_jax.data.prepared.sampling import draw, estimate
 from bam_jax.data.prepared.tokenising import Encoder, batch_records, tokenise
 from bam_jax.data.sources.fragment import Fragment
 from bam_jax.data.sources.source import Source
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system import lock
 from bam_jax.system.errors import UserError
 

@@ -9,7 +9,7 @@ import pytest
 from bam_jax.data import prepare
 from bam_jax.data.corpora import CORPORA, Corpus, Format
 from bam_jax.data.prepared import shards
-from bam_jax.data.sources.texts import read_texts
+from bam_jax.data.sources.corpus import read_texts
 from bam_jax.system.errors import UserError
 
 

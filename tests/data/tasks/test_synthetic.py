@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bam_jax.config.sections import SYNTHETIC as NAMES
-from bam_jax.data.tasks.registry import SYNTHETIC
-from bam_jax.data.tasks.synthetic import ASKED, HELD_OUT, SHARE, TRAINING, Alphabet
+from bam_jax.data.tasks.synthetic import ASKED, HELD_OUT, SHARE, SYNTHETIC, TRAINING, Alphabet
 from bam_jax.system.errors import UserError
 
 CONTEXT, VOCABULARY = 64, 73

@@ -9,7 +9,7 @@ import pytest
 
 from bam_jax.data import train_tokenizer as command
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system.errors import UserError
 
 TALE = "it was the best of times, it was the worst of times, in 1984 and 1985, it was <eos> the age of wisdom. "

@@ -10,8 +10,8 @@ import pytest
 from bam_jax import config as configs
 from bam_jax.data import prepare
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.bpe_training import train_bpe
 from bam_jax.data.tokenizers.copies import load_tokenizer, save_tokenizer
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.evals import measuring
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.models import counts

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bam_jax.data.tasks.passkey import paper_prompt
 from bam_jax.data.tokenizers import TOKENIZERS, ByteTokenizer, CharTokenizer, gpt2, tokenizer
-from bam_jax.data.tokenizers.bpe_training import train_bpe
+from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system.errors import UserError
 
 TALE = "The cat sat on the mat; the cats' mats aren't the rats', it's 1984 again and again, naïve and naïver. " * 3
@@ -375,7 +375,7 @@ def made_mistral():
 @given(st.text(st.sampled_from(" \u2581ab\n1\t.é<s>")) | st.text())
 def test_mistral_by_words_is_mistral(made_mistral, text):
     """Against sentencepiece on the whole text, spaces in every place, also those that a text brings as sentencepiece's own."""
-    from bam_jax.data.tokenizers.base import encodable
+    from bam_jax.data.tokenizers.interface import encodable
 
     whole = made_mistral._pieces.encode(encodable(text))
     assert made_mistral.encode(text).tolist() == whole

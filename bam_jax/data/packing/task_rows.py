@@ -1,31 +1,21 @@
-"""Rows of random text with passkeys planted in some."""
+"""Rows of the tasks: text with passkeys planted in it, and synthetic tasks."""
 
 import numpy as np
 
-from bam_jax.data.packing.base import Batch, Memo
 from bam_jax.data.packing.concat import in_order, too_short
+from bam_jax.data.packing.rows import Batch, Memo
 from bam_jax.data.prepared.documents import Documents
+from bam_jax.data.prepared.manifest import SPLITS
 from bam_jax.data.tasks.passkey import plant
+from bam_jax.data.tasks.synthetic import HELD_OUT, SYNTHETIC, TRAINING
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
-from bam_jax.system.errors import UserError
+from bam_jax.system.errors import UserError, nearest
 
-STREAMS = {"train": (), "held_out": (1,)}
-"""The spawn key of each split's random numbers."""
+_SPAWN_KEYS = {"train": (), "held_out": (1,)}  # of each split's random numbers
 
 
 class Planted:
-    """Random windows of the text, with keys planted in some (`passkey.plant`).
-
-    Args:
-        documents: the text, end to end.
-        tokenizer: knows KEY, END and the digits.
-        context: tokens of a row.
-        block: rows that are made together, from one stream of random numbers.
-        fraction: probability that a row gets a key.
-        answer_weight: loss weight of the digits where a key stands again.
-        seed: decides on windows and keys.
-        split: "train" or "held_out"; each has keys of its own.
-    """
+    """Random windows of the text, with keys planted in some (`passkey.plant`); a block of rows shares a random stream."""
 
     def __init__(
         self,
@@ -45,12 +35,11 @@ class Planted:
         if len(self._stream) <= context:
             raise too_short(len(self._stream), context)
         self._tokenizer = tokenizer
-        self._context, self._size, self._seed, self._key = context, block, seed, STREAMS[split]
+        self._context, self._size, self._seed, self._key = context, block, seed, _SPAWN_KEYS[split]
         self._fraction, self._answer_weight = fraction, answer_weight
         self._block = Memo(self._make, size=2)  # a batch of a mixture may begin in one and end in the next
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """See `RowSource`: tokens, targets, weights."""
         tokens = np.empty((len(numbers), self._context + 1), np.int32)
         weights = np.empty(tokens.shape, np.float32)
         blocks = numbers // self._size
@@ -71,3 +60,24 @@ class Planted:
             fraction=self._fraction,
             answer_weight=self._answer_weight,
         )
+
+
+STREAMS = dict(zip(SPLITS, (TRAINING, HELD_OUT), strict=True))
+
+
+class Synthetic:
+    """Rows that are made, not read; the loss is mainly that of the answers (`SyntheticTask.weights`)."""
+
+    def __init__(self, task: str, tokenizer: Tokenizer, context: int, *, seed: int, split: str) -> None:
+        if split not in STREAMS:
+            raise UserError(f"unknown split {split!r}; {nearest(split, STREAMS)}")
+        self._task = SYNTHETIC[task](tokenizer.size, context)
+        self._context, self._seed, self._stream = context, seed, STREAMS[split]
+
+    def take(self, numbers: np.ndarray) -> Batch:
+        tokens = np.empty((len(numbers), self._context + 1), np.int32)
+        weights = np.empty(tokens.shape, np.float32)
+        for place, number in enumerate(numbers.tolist()):
+            tokens[place] = self._task.row(self._seed, self._stream, self._context, number)
+            weights[place] = self._task.weights(tokens[place])
+        return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights[:, 1:]}

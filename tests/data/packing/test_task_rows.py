@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from bam_jax.data.packing.synthetic import Synthetic
-from bam_jax.data.tasks.registry import SYNTHETIC
-from bam_jax.data.tasks.synthetic import HELD_OUT, TRAINING
+from bam_jax.data.packing.task_rows import Synthetic
+from bam_jax.data.tasks.synthetic import HELD_OUT, SYNTHETIC, TRAINING
 from bam_jax.data.tokenizers import CharTokenizer
 from bam_jax.system.errors import UserError
 

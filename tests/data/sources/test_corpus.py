@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax.data.sources.texts import divide, read_texts
+from bam_jax.data.sources.corpus import divide, read_texts
 from bam_jax.system.errors import UserError
 
 

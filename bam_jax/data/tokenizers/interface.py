@@ -60,19 +60,19 @@ class Tokenizer(abc.ABC):
         """The ids of what a person types: `encode`'s, and of symbols that no text has, those that `decode` writes so."""
         return self.encode(text)
 
-    def unknown(self, text: str) -> str:
+    def out_of_vocabulary(self, text: str) -> str:
         """The characters of a prompt that it cannot tell from others, each once."""
         return ""
 
-    def unknown_share(self, text: str) -> float:
+    def out_of_vocabulary_share(self, text: str) -> float:
         """The share of a text's characters that it cannot tell from others.
 
         >>> from bam_jax.data.tokenizers import tokenizer
-        >>> tokenizer("char").unknown_share("a é"), tokenizer("byte").unknown_share("a é")
+        >>> tokenizer("char").out_of_vocabulary_share("a é"), tokenizer("byte").out_of_vocabulary_share("a é")
         (0.3333333333333333, 0.0)
         """
         counts = Counter(text)
-        return sum(count for letter, count in counts.items() if self.unknown(letter)) / max(1, len(text))
+        return sum(count for letter, count in counts.items() if self.out_of_vocabulary(letter)) / max(1, len(text))
 
     @abc.abstractmethod
     def decode(self, ids: np.ndarray) -> str:
@@ -108,9 +108,6 @@ def digest(*parts: bytes) -> str:
 
 def cut(ids: np.ndarray, length: int, eos: int | None) -> np.ndarray:
     """The first tokens of a document, of which the last ends it as before.
-
-    Args:
-        ids: [tokens], with the end.
 
     >>> cut(np.array([5, 6, 7, 9]), 3, 9)
     array([5, 6, 9], dtype=int32)
