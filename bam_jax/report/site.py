@@ -110,7 +110,7 @@ def write(
             with skipped.reading("the page of the papers' claims"):
                 verdicts = claims_page.judge(claims, folder, scale or SCALES[0])
                 judged, pages = verdicts.by_paper, {paper.path.stem for paper in papers}
-                save(CLAIMS, verdicts.file.title, claims_page.page_sections(verdicts, scale or SCALES[0], pages))
+                save(CLAIMS, verdicts.file.title, claims_page.judged_sections(verdicts, scale or SCALES[0], pages))
     index = [
         *skipped.sections(),
         *_runs_sections("Your runs", [run for run in runs.values() if run.heads is None], configs, folder),

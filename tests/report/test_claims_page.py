@@ -13,9 +13,8 @@ from bam_jax.experiments import jobs
 from bam_jax.experiments.cells import Measured
 from bam_jax.experiments.claims import Claim, ClaimsFile, Judgement, Verdict
 from bam_jax.experiments.criteria import voted
-from bam_jax.render import page
 from bam_jax.render.learned import Heads
-from bam_jax.report import claims_page
+from bam_jax.report import claims_page, page
 from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
