@@ -180,14 +180,6 @@ def test_few_verdicts_of_a_page_are_false(differing):
     assert np.mean(told) > 3 or not differing
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("differing", [0.0, 0.3, 0.6, 0.9])
-def test_the_share_of_false_verdicts_in_numbers(differing):
-    rng = np.random.default_rng(1)
-    shares = [false_share(*page_of(rng, count=60, differing=differing))[0] for _ in range(300)]
-    assert np.mean(shares) <= claims.FALSE_DISCOVERIES
-
-
 def test_claims_share_the_false_discoveries_of_their_page():
     """A p-value that decides alone may not do so among many that show nothing."""
     alone = claim(bound("a", least=0.88))
