@@ -77,7 +77,7 @@ def _read(path: Path) -> Iterator[tuple[str, Config, Sequence[Mapping[str, Any]]
 
 
 def _run_columns(path: Path, name: str, config: Config) -> dict[str, Any]:
-    columns = {"path": str(path), "run": configs.digest(config), "name": name}
+    columns: dict[str, Any] = {"path": str(path), "run": configs.digest(config), "name": name}
     columns |= {"encoding": config.encoding, "seed": config.seed}
     columns |= dict.fromkeys((*_CELL, "overrides"))  # their place is before the configuration
     for field, value in configs.to_fields(config).items():

@@ -231,8 +231,9 @@ def append(path: Path, run: Path, name: str, config: Config) -> None:
     """
     heads = head_parameters(checkpoint.restore_model(run, step=config.steps)[2])
     measured = [cell for lines in records.read_results(run) for cell in lines if cell["step"] == config.steps]
+    digest = configs.digest(config)
     row = {
-        "run": configs.digest(config),
+        "run": digest,
         "name": name,
         "config": configs.to_fields(config),
         "source": read_source(run),
@@ -242,7 +243,7 @@ def append(path: Path, run: Path, name: str, config: Config) -> None:
     path.mkdir(parents=True, exist_ok=True)
     with lock.hold(path.with_name(f".{path.name}.lock")):
         files.sweep(path)
-        recorded = find(path, row["run"])
+        recorded = find(path, digest)
         there = {_text(cell) for cell in (*recorded.cells, *recorded.stops)} if recorded else set()
         new = [cell for cell in measured if _text(cell) not in there]
         if new or not recorded:

@@ -79,8 +79,8 @@ def classes(curves: Mapping[str, np.ndarray], ahead: int, encodings: Mapping[str
     for label, p in curves.items():
         axes.plot(np.arange(1 - len(p), 1), p, label=label, **styles[label])
     axes.axvspan(0.5, ahead, color=GRID, linewidth=0)
-    middle = {"rotation": 90, "ha": "center", "va": "center"}
-    axes.text(0.5 + ahead / 2, 0.5, "masked", transform=axes.get_xaxis_transform(), **middle)
+    across = axes.get_xaxis_transform()
+    axes.text(0.5 + ahead / 2, 0.5, "masked", transform=across, rotation=90, ha="center", va="center")
     axes.set(xlim=(-len(p), ahead), ylim=(1e-4, 1.5), yscale="log")
     axes.set(xlabel="position $j - i$ in tokens", ylabel=r"$p(g_\mathrm{pos}(i, j))$")
     figure.legend(loc="outside upper center", ncols=2, handlelength=1.6)
