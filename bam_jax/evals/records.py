@@ -14,6 +14,7 @@ from bam_jax.evals import schema
 from bam_jax.evals.registry import EVALUATIONS, kind_of
 from bam_jax.system import jsonl, strict_json
 from bam_jax.system.errors import UserError
+from bam_jax.system.fields import Line
 
 RESULTS = "results.jsonl"
 STOPPED = "stopped"
@@ -54,6 +55,9 @@ def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
         return strict_json.check(record, schema.StoppedRecord, where, remedy)
     kind = kind_of(record["eval"])
     strict_json.check(record, kind.record, where, remedy)
+    for name, value in record.get("overrides", {}).items():
+        if isinstance(value, str):
+            strict_json.check(value, Line, where, remedy, f"overrides.{name}")
     if wrong := kind.mismatch(record):
         raise UserError(f"{where} has {wrong}; {remedy}")
     return record

@@ -4,7 +4,8 @@ from typing import Literal, NotRequired, TypedDict
 
 from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds, Share
 
-Setting = Line | float | bool | list | dict | None
+# Not `Line`: msgspec 0.22 crashes as Python exits if a pattern stands in a union with a list or an object.
+Setting = str | float | bool | list | dict | None
 """A value that a field of the configuration had at evaluation; older records have its text."""
 
 
