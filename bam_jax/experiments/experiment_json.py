@@ -17,24 +17,13 @@ from bam_jax.system.fields import Count, Finite, Line, Name, Natural
 
 DESCRIPTION = "experiment.json"
 
-Overrides = dict[str, Setting] | list[Line]
-"""Values by dotted names; older files have arguments, "--config.a.b=value"."""
-
-
-FLAT = frozenset(
-    """
-    name lengths depths trials seed patience tokens tasks samples essays measure questions shots data longer overrides label
-    """.split()
-)
-"""The fields that every evaluation had in a description when they all were of one class; it used few of them."""
-
 
 class DescribedEvaluation(TypedDict):
     """An evaluation of a run: its name, what all have, and its own options, which the evaluation checks."""
 
     name: Line
     lengths: list[Count]
-    overrides: Overrides
+    overrides: dict[str, Setting]
     label: Line
 
 
@@ -45,7 +34,7 @@ class DescribedRun(TypedDict):
     config: NotRequired[Line]
     label: Line
     seed: Natural
-    labels: list[tuple[Overrides, Line]]
+    labels: list[tuple[dict[str, Setting], Line]]
     commands: Annotated[list[str], Meta(min_length=1)]
     evaluations: NotRequired[list[DescribedEvaluation]]
 
@@ -75,14 +64,7 @@ REMEDY = "run the sweep again"
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """The `experiment.json` that `bam_jax.sweep` left in a folder, with its evaluations as objects.
-
-    Args:
-        folder: the sweep's --runs.
-
-    Raises:
-        UserError: it is not there, or cannot be read.
-    """
+    """The `experiment.json` that `bam_jax.sweep` left in a folder, with its evaluations as objects."""
     path = folder / DESCRIPTION
     try:
         text = regular.read(path)
@@ -98,31 +80,21 @@ def read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def _read_overrides(read: dict[str, Any] | list[str], path: Path) -> dict[str, Any]:
+def _read_overrides(read: dict[str, Any], path: Path) -> dict[str, Any]:
     try:
-        return config.typed(config.from_arguments(read) if isinstance(read, list) else read)
+        return config.typed(read)
     except UserError as error:
         raise UserError(f"{path}: {error}; {REMEDY}") from error
 
 
 def _read_evaluation(entry: Mapping[str, Any], path: Path) -> Evaluation:
-    """An evaluation as `Evaluation.to_dict` wrote it, or as it was when all had the fields `FLAT`.
-
-    Args:
-        entry: an `DescribedEvaluation`.
-        path: of the description.
-
-    Raises:
-        UserError: there is no such evaluation, or its options are others.
-    """
+    """An evaluation as `Evaluation.to_dict` wrote it."""
     try:
         if entry["name"] not in EVALUATIONS:
             raise UserError(f"unknown evaluation {entry['name']!r}; {nearest(entry['name'], EVALUATIONS)}")
         kind = EVALUATIONS[entry["name"]]
         own = {field.name for field in dataclasses.fields(kind)}
         given = entry.keys() - {"name"}
-        if entry.keys() == FLAT:
-            own = given = own & given
         for option in sorted(own ^ given):
             raise UserError(f"{option!r} is {'unknown' if option in given else 'missing'}")
         options: dict[str, Any] = {

@@ -8,14 +8,8 @@ from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments.experiment_json import FLAT, read_description
+from bam_jax.experiments.experiment_json import read_description
 from bam_jax.system.errors import UserError
-
-OLD = {
-    "name": "passkey", "lengths": [64, 128], "depths": 5, "trials": 2, "seed": 1, "patience": 2, "tokens": 32768,
-    "tasks": ["niah_single_1"], "samples": 50, "essays": "stdlib", "measure": "", "questions": 100000, "shots": 0,
-    "data": "invented", "longer": "cut", "overrides": [], "label": "mine",
-}  # fmt: skip
 
 
 def written(folder, *evaluations):
@@ -38,17 +32,6 @@ def written(folder, *evaluations):
 )
 def test_an_evaluation_is_read_as_it_was_written(tmp_path, evaluation):
     assert written(tmp_path, json.loads(json.dumps(evaluation.to_dict()))) == [evaluation]
-
-
-def test_descriptions_from_when_all_evaluations_had_all_options_are_read(tmp_path):
-    assert FLAT == OLD.keys()
-    harness = OLD | {"name": "harness", "tasks": ["arc_easy"], "shots": 3}
-    assert written(tmp_path, OLD, OLD | {"name": "perplexity"}, OLD | {"name": "ruler"}, harness) == [
-        Passkey((64, 128), depths=5, trials=2, seed=1, patience=2, label="mine"),
-        Perplexity((64, 128), label="mine"),
-        Ruler((64, 128), tasks=("niah_single_1",), seed=1, label="mine"),
-        Harness((64, 128), tasks=("arc_easy",), shots=3, data="invented", label="mine"),
-    ]
 
 
 @pytest.mark.parametrize(
