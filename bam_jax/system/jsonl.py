@@ -1,4 +1,4 @@
-"""JSON-lines files: one record a line, each with a checksum, that survive a process killed while it writes."""
+"""JSON-lines files that survive a process killed while it writes, and JSON documents with a checksum."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ from bam_jax.system import files, lock, regular, strict_json
 from bam_jax.system.errors import UserError
 
 CRC = "crc32"
-"""The name in a record's line under which its checksum stands."""
+"""The name of a document's checksum."""
 
 _REMEDY = "put it back from a copy or remove that line"
 
@@ -25,11 +25,10 @@ class Writer:
 
     Args:
         path: the file; it is made if it is missing and its folder must exist.
-        compact: whether lines have no spaces that JSON can do without.
     """
 
-    def __init__(self, path: str | os.PathLike, *, compact: bool = False):
-        self._file, self._compact = open(path, "a", encoding="utf-8", opener=regular.opener), compact
+    def __init__(self, path: str | os.PathLike):
+        self._file = open(path, "a", encoding="utf-8", opener=regular.opener)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record.
@@ -38,14 +37,10 @@ class Writer:
             record: names to JSON values; units belong into the names or beside them.
         """
         try:
-            self._file.write(line(record, compact=self._compact) + "\n")
+            self._file.write(line(record) + "\n")
             self._file.flush()  # the record outlives this process, and others read it at once
         except OSError as error:
             raise files.named(error, self._file.name) from None
-
-    def sync(self) -> None:
-        """Wait until the records outlive this machine as well."""
-        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
@@ -63,21 +58,13 @@ class Writer:
         self.close()
 
 
-def line(record: Mapping[str, Any], *, compact: bool = False) -> str:
-    """A record as JSON with the CRC-32 of what is in it, by which `parse` notices a change.
-
-    >>> line({"step": 1, "loss": 2.5})
-    '{"step": 1, "loss": 2.5, "crc32": 763729624}'
-
-    Args:
-        record: names to JSON values.
-        compact: whether it has no spaces that JSON can do without; the checksum is the same.
-    """
-    return json.dumps({**record, CRC: _checksum(record)}, separators=(",", ":") if compact else None)
+def line(record: Mapping[str, Any]) -> str:
+    """A record as JSON."""
+    return json.dumps(record)
 
 
 def parse(text: bytes, where: str, remedy: str = _REMEDY, *, edited: str | None = None) -> dict[str, Any]:
-    """The record that `line` was given; or one in any JSON, which has no CRC-32 to go by.
+    """The object in a JSON text, a line or a document, whose CRC-32 is checked if it has one.
 
     Args:
         text: JSON of an object, in UTF-8.
@@ -94,7 +81,7 @@ def parse(text: bytes, where: str, remedy: str = _REMEDY, *, edited: str | None 
 
 
 def document(record: Mapping[str, Any], indent: int, *, sort: bool = False) -> str:
-    """A whole file of one record, indented for people, with the CRC-32 of what is in it, as `line` has it.
+    """A whole file of one record, indented for people, with the CRC-32 of what is in it.
 
     Args:
         record: names to JSON values.
@@ -159,9 +146,6 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         raise UserError(f"{where} has {regular.DOCUMENT:,} bytes or more; {_REMEDY}")
     if _object(last) is not None:  # a part of an object is none
         yield last, parse(last, where)
-    # It has all of a record and more: its newline was changed.
-    elif last[-2:-1] == b"}" and CRC in (_object(last[:-1]) or ()):
-        raise UserError(f"{where} ends with {last[-1:]!r}, not a newline; {_REMEDY}")
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
@@ -182,7 +166,6 @@ def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> N
     """
     path = Path(path)
     if path.exists():
-        # The lines stay as they stand: records of a stranger may lack a checksum, and get none.
         files.write_atomically(path, "".join(text.decode() + "\n" for text, record in _lines(path) if wanted(record)))
 
 
@@ -223,12 +206,11 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def appending(path: Path, *, compact: bool = False) -> Iterator[Writer]:
+def appending(path: Path) -> Iterator[Writer]:
     """A writer of a JSON-lines file that several processes may add to; no other adds to it, or waits, until the block ends.
 
     Args:
         path: the file; a last line that a killed process left torn is cut off.
-        compact: see `Writer`.
 
     Raises:
         UserError: the file cannot be locked.
@@ -236,5 +218,5 @@ def appending(path: Path, *, compact: bool = False) -> Iterator[Writer]:
     # The lock is a file of its own: `mend` puts another file in the place of the one that would be locked.
     with lock.hold(path.with_name(f".{path.name}.lock")):
         mend(path)
-        with Writer(path, compact=compact) as writer:
+        with Writer(path) as writer:
             yield writer

@@ -34,8 +34,12 @@ def parse(text: str | bytes, where: str, remedy: str = "mend or remove it", *, s
         raise UserError(f"{where} is nested too deep; {remedy}") from error
     except UnicodeError as error:
         raise UserError(f"{where} is not UTF-8; {remedy}") from error
-    except (msgspec.DecodeError, ValueError) as error:  # also numbers out of range
-        raise UserError(f"{where} is not JSON ({str(error).partition(';')[0]}); {remedy}") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where} is not JSON ({error.msg}); {remedy}") from error
+    except msgspec.DecodeError as error:
+        raise UserError(f"{where} is not JSON ({error}); {remedy}") from error
+    except ValueError as error:  # of a number with too many digits
+        raise UserError(f"{where} cannot be read ({str(error).partition(';')[0]}); {remedy}") from error
     return value
 
 

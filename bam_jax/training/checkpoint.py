@@ -243,7 +243,7 @@ def _remove_drafts(folder: Path) -> None:
 
 def _publish(path: Path) -> None:
     """Make a checkpoint of its draft."""
-    files.write_atomically(_draft(path) / CHECKSUMS, jsonl.line(checksums(_draft(path))) + "\n")
+    files.write_atomically(_draft(path) / CHECKSUMS, jsonl.document(checksums(_draft(path)), 1))
     _draft(path).rename(path)  # last: from now on it counts
 
 

@@ -118,8 +118,6 @@ def kinds(folder: Path) -> dict[str, Kind]:
             of_run, lambda name: name in (f"{last}/metrics.jsonl", f"{last}/sums.json"), going_on
         ),
         "config.json of a run": Kind(of_run, only("config.json"), run_folder.read_config),
-        "metrics.jsonl": Kind(of_run, only("metrics.jsonl"), lambda run: list(jsonl.read(run / "metrics.jsonl"))),
-        "results.jsonl": Kind(of_run, only("results.jsonl"), lambda run: list(jsonl.read(run / "results.jsonl"))),
         "model.safetensors": Kind(of_weights, only("model.safetensors"), model),
     }
     texts = [f"{n} words and more of them, of day {n % 7}" for n in range(40)]

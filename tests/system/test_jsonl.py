@@ -64,19 +64,10 @@ WHOLE, FLOATS = st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False,
 PLAIN = st.none() | st.booleans() | WHOLE | FLOATS | st.text(max_size=8)
 
 
-@given(st.dictionaries(st.text(max_size=4), PLAIN | st.lists(PLAIN, max_size=2), max_size=4), st.data())
-def test_a_line_is_json_and_a_change_of_it_is_noticed(record, data):
+@given(st.dictionaries(st.text(max_size=4), PLAIN | st.lists(PLAIN, max_size=2), max_size=4))
+def test_a_line_is_plain_json(record):
     line = jsonl.line(record)
-    assert "\n" not in line and jsonl.parse(line.encode(), "x") == record
-    assert {name: value for name, value in json.loads(line).items() if name != jsonl.CRC} == record
-    assert jsonl.parse(json.dumps(record, indent=1).encode(), "x") == record  # of those who do not write the sum
-    changed = bytearray(line.encode())
-    end = line.rindex(jsonl.CRC) - 1
-    changed[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
-    try:
-        assert jsonl.parse(bytes(changed), "x") == record  # one space for another, say
-    except ValueError:
-        pass
+    assert "\n" not in line and json.loads(line) == record == jsonl.parse(line.encode(), "x")
 
 
 def test_a_file_that_is_taken_away_while_it_is_read_has_no_records(tmp_path, monkeypatch):
@@ -106,20 +97,6 @@ def test_appending_to_a_whole_file_does_not_read_it(tmp_path, monkeypatch):
         patched.setattr(type(path), "read_bytes", None)
         jsonl.append(path, {"step": 2})
     assert [record["step"] for record in jsonl.read(path)] == [1, 2]
-
-
-def test_no_changed_byte_changes_a_record(tmp_path):
-    """The name of the checksum and the last newline are no exception."""
-    path = tmp_path / "x.jsonl"
-    records = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.5}]
-    whole = "".join(jsonl.line(record) + "\n" for record in records).encode()
-    for place in range(len(whole)):
-        for change in (1, 2, 16, 32, 255):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
-            try:
-                assert list(jsonl.read(path)) == records, (place, change)
-            except UserError as error:
-                assert f"{path}, line " in str(error)
 
 
 def test_no_changed_byte_changes_a_document(tmp_path):

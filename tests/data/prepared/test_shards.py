@@ -177,7 +177,7 @@ def test_an_unfinished_folder_is_not_read_but_can_be_verified(tmp_path):
             "has version='1', which must be `int`",
         ),
         ('{"format": "bam_jax.data.shards", "x": ' + "[" * 10**5, True, "is nested too deep"),
-        ('{"format": "bam_jax.data.shards", "x": ' + "1" * 5000 + "}", True, "is not JSON (Exceeds"),
+        ('{"format": "bam_jax.data.shards", "x": ' + "1" * 5000 + "}", True, "cannot be read (Exceeds"),
         ('{"format": "bam_jax.data.shards", "x": "\xff"}', True, "is not UTF-8"),
         ('{"format": "bam_jax.data.shards", "ver', True, "is not JSON"),
     ],
