@@ -1,6 +1,5 @@
 """Batches: a pure function of the configuration and a number, so that any of them can be made again."""
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -128,7 +127,7 @@ def _make_rows(config: Config, tokenizer: Tokenizer, split: str, documents: dict
         if opened is None:
             rows[name] = weight, Synthetic(part.task, tokenizer, config.context, seed=config.seed, split=split)
         else:
-            rows[name] = weight, _TASKS[part.task](opened, part, config, tokenizer, split)
+            rows[name] = weight, _task_rows(opened, part, config, tokenizer, split)
     return Mixture(rows) if config.data.mixture else rows[""][1]
 
 
@@ -171,8 +170,8 @@ def held_out_triplets(config: Config, tokenizer: Tokenizer, length: int) -> Trip
             f"config.data.task={config.data.task!r} of one source has no triplets to hold out; name some with "
             "--config.data.task=triplets --config.data.source=FOLDER, and of a mixture --config.data.mixture={}"
         )
-    documents, asked = _open(config.data, tokenizer, "held_out"), dataclasses.replace(config, context=length, seed=0)
-    return _triplets(documents, config.data, asked, tokenizer, "held_out")
+    documents = _open(config.data, tokenizer, "held_out")
+    return Triplets(documents, Shuffle(documents, 0, config.data.shuffle), length, eos=tokenizer.eos)
 
 
 def held_out_hash(config: Config) -> str:
@@ -196,9 +195,30 @@ def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Token
     return Masked(Texts(), tokenizer, fraction=data.mask_fraction, seed=0).take(numbers)
 
 
-def _packed(
-    documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str, shift: int = 1
-) -> RowSource:
+def _task_rows(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
+    match data.task:
+        case "passkey":
+            return Planted(
+                documents,
+                tokenizer,
+                config.context,
+                block=config.batch,
+                fraction=data.passkey_fraction,
+                answer_weight=data.answer_weight,
+                seed=config.seed,
+                split=split,
+            )
+        case "triplets":
+            shuffle = Shuffle(documents, config.seed, data.shuffle)
+            return Triplets(documents, shuffle, config.context, eos=tokenizer.eos)
+        case "masked":
+            rows = _packed(documents, data, config, tokenizer, shift=0)
+            return Masked(rows, tokenizer, fraction=data.mask_fraction, seed=config.seed)
+        case _:
+            return _packed(documents, data, config, tokenizer, shift=1)
+
+
+def _packed(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, shift: int) -> RowSource:
     if data.packing == "framed":
         documents = Begun(documents, _begin_token(tokenizer))
     return _PACKINGS[data.packing](
@@ -220,38 +240,10 @@ def _begin_token(tokenizer: Tokenizer) -> int:
     return tokenizer.bos
 
 
-def _masked(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
-    rows = _packed(documents, data, config, tokenizer, split, shift=0)
-    return Masked(rows, tokenizer, fraction=data.mask_fraction, seed=config.seed)
-
-
-def _planted(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
-    return Planted(
-        documents,
-        tokenizer,
-        config.context,
-        block=config.batch,
-        fraction=data.passkey_fraction,
-        answer_weight=data.answer_weight,
-        seed=config.seed,
-        split=split,
-    )
-
-
-def _triplets(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> Triplets:
-    return Triplets(documents, Shuffle(documents, config.seed, data.shuffle), config.context, eos=tokenizer.eos)
-
-
 _PACKINGS: dict[str, Callable[..., RowSource]] = {
     "concat": Concatenated,
     "first_fit": FirstFit,
     "framed": functools.partial(Concatenated, across=True),
-}
-_TASKS: dict[str, Callable[[Documents, DataConfig, Config, Tokenizer, str], RowSource]] = {
-    "packed": _packed,
-    "masked": _masked,
-    "passkey": _planted,
-    "triplets": _triplets,
 }
 
 

@@ -30,7 +30,7 @@ def write_shards(
     section = _Section(folder, manifest)
     batches = tokenise(batch_records(fragments, manifest.next), encoder, workers)
     with contextlib.closing(batches), _progress(manifest, fragments) as bar:
-        counter = _Counter(section)
+        start, bytes_before = time.perf_counter(), section.counts["bytes"]
         for batch, encoded in batches:
             for end, (texts, digest, size) in zip(batch.ends, _divide(encoded), strict=True):
                 section.add(texts, digest, size)
@@ -39,7 +39,13 @@ def write_shards(
                     return section.finish()
                 if section.full:
                     section.close(end)
-            counter.show(bar, batch.read)
+            counts, tokens = section.counts, sum(map(section.tokens, SPLITS))
+            rate = (counts["bytes"] - bytes_before) / (time.perf_counter() - start)
+            bar.set_postfix_str(
+                f"{counts['records']:,} documents, {tokens / 1e6:,.1f}M tokens, {rate / 1e6:.1f} MB/s of text",
+                refresh=False,
+            )
+            bar.update(batch.read - bar.n)
     return section.finish()
 
 
@@ -125,23 +131,6 @@ class _Section:
 
     def _close_writer(self, split: str) -> list[Shard]:
         return [self._writers[split].close()] if split in self._writers else []
-
-
-class _Counter:
-    """The line that the progress bar shows beside the bytes of the source."""
-
-    def __init__(self, section: _Section) -> None:
-        self._section, self._start, self._bytes = section, time.perf_counter(), section.counts["bytes"]
-
-    def show(self, bar: console.Bar, read: int) -> None:
-        """Shows the state after `read` bytes of the source as stored."""
-        counts, tokens = self._section.counts, self._section.tokens("train") + self._section.tokens("held_out")
-        rate = (counts["bytes"] - self._bytes) / (time.perf_counter() - self._start)
-        bar.set_postfix_str(
-            f"{counts['records']:,} documents, {tokens / 1e6:,.1f}M tokens, {rate / 1e6:.1f} MB/s of text",
-            refresh=False,
-        )
-        bar.update(read - bar.n)
 
 
 def _progress(manifest: Manifest, fragments: list[Fragment]) -> console.Bar:
