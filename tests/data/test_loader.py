@@ -203,16 +203,6 @@ def test_workers_change_nothing(make):
 
 
 @pytest.mark.full
-def test_workers_go_where_the_state_says(make):
-    config = make()
-    whole = take(open_(config), 9)
-    with contextlib.closing(with_workers(config, 3)) as iterator:
-        assert_same(take(iterator, 7), whole[:7])
-        iterator.set_state({"next_index": 1})
-        assert_same(take(iterator, 4), whole[1:5])
-
-
-@pytest.mark.full
 def test_what_goes_wrong_in_a_worker_is_said_here(make, tmp_path, prepared):
     folder = tmp_path / "prepared"
     folder.mkdir()
@@ -262,11 +252,6 @@ def test_methods_of_a_seed_see_the_same_batches_and_other_seeds_others(option):
     assert any(not np.array_equal(one[name], two[name]) for one, two in zip(first, other, strict=True) for name in one)
 
 
-@pytest.mark.parametrize("task", ["packed", "passkey"])
-def test_batches_differ(make, task):
-    assert len({batch["tokens"].tobytes() for batch in take(open_(make(task=task, batch=1, context=20)), 12)}) == 12
-
-
 def test_framed_documents_begin_and_end_with_tokens_and_no_target_is_left_out(make):
     made = tokenizer("mistral")
     total = sum(len(made.encode(text)) + 2 for text in TEXTS)
@@ -285,58 +270,11 @@ def test_framed_documents_begin_and_end_with_tokens_and_no_target_is_left_out(ma
             open_(make(packing="framed", tokenizer=name))
 
 
-def test_text_that_rows_divide_leaves_the_last_target_inside(make):
-    total = sum(map(len, TEXTS))
-    assert total % 17 == 0
-    assert len(take(open_(make(context=17, batch=total // 17)), 3)) == 3
-
-
-@pytest.mark.parametrize("name", ["byte", "char"])
-def test_packed_rows_follow_the_documents(make, name):
-    """Segments cut an epoch's stream into the documents themselves, each once, in a new order every epoch."""
-    config = make(batch=1, context=8, tokenizer=name)
-    made = tokenizer(name)
-    ending = [] if made.eos is None else [made.eos]
-    documents = {(*made.encode(text), *ending) for text in TEXTS}
-    total = sum(map(len, documents))
-    rows = (total - 1) // 8
-    orders = []
-    iterator = open_(config)
-    for _ in range(2):
-        epoch = take(iterator, rows)
-        stream = np.concatenate([row["tokens"][0] for row in epoch])
-        # A target in another document weighs 0: there a new document starts.
-        starts = np.flatnonzero(np.concatenate([[0], *(row["weights"][0] == 0 for row in epoch)])[:-1])
-        parts = [tuple(part) for part in np.split(stream, starts)]
-        assert set(parts[:-1]) <= documents and len(set(parts)) == len(parts)
-        assert total - len(stream) <= 8 + 1
-        orders.append(parts)
-        for row in epoch:
-            segment, weights = row["segment"][0], row["weights"][0]
-            assert segment[0] == 1
-            np.testing.assert_array_equal(np.diff(segment), weights[:-1] == 0)
-    assert orders[0] != orders[1]
-
-
 def test_packed_batches_do_not_depend_on_how_rows_are_grouped(make):
     """A batch may begin in one epoch and end in the next."""
     wide = np.concatenate([batch["tokens"] for batch in take(open_(make(batch=12)), 5)])
     narrow = np.concatenate([batch["tokens"] for batch in take(open_(make(batch=1)), 60)])
     np.testing.assert_array_equal(wide, narrow)
-
-
-def test_without_the_document_mask_rows_are_whole(make):
-    batch = next(open_(make(document_mask=False)))
-    assert "segment" not in batch
-    assert (batch["weights"] == 1).all()
-
-
-def test_passkey_batches_carry_keys_and_weights(make):
-    made = tokenizer("char")
-    batch = next(open_(make(task="passkey", batch=64, passkey_fraction=1.0, answer_weight=4.0)))
-    digits = np.isin(batch["targets"], made.digits)
-    assert ((batch["tokens"] == made.key).sum(1) >= 1).all()
-    assert set(np.unique(batch["weights"][digits])) == {0, 4} and (batch["weights"][~digits] == 1).all()
 
 
 def test_keys_to_measure_with_are_not_those_of_training(make):
@@ -406,17 +344,14 @@ def test_a_source_of_its_own_to_evaluate_on(make, tmp_path):
     assert_same(take(open_(config), 2), take(open_(whole), 2))
 
 
-def test_hosts_that_do_not_divide_the_batch(make):
-    with pytest.raises(UserError, match="config.batch=4 must be a multiple of the 3 hosts"):
-        on_hosts(make(), 3)
-
-
-def test_nothing_held_out(make):
-    with pytest.raises(UserError, match="config.data.holdout=0.0 holds no text out"):
-        held_out(make(), tokenizer("char"))
-
-
-def test_passkeys_want_the_tokenizer_that_has_them(make):
-    config = make(task="passkey")
-    with pytest.raises(UserError, match="needs the tokenizer 'char', not 'byte'"):
-        batches(dataclasses.replace(config), tokenizer("byte"))
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        (lambda make: on_hosts(make(), 3), "config.batch=4 must be a multiple of the 3 hosts"),
+        (lambda make: held_out(make(), tokenizer("char")), "config.data.holdout=0.0 holds no text out"),
+        (lambda make: batches(make(task="passkey"), tokenizer("byte")), "needs the tokenizer 'char', not 'byte'"),
+    ],
+)
+def test_what_does_not_go_together(make, use, says):
+    with pytest.raises(UserError, match=says):
+        use(make)

@@ -1,7 +1,5 @@
 """Concat-then-split: every token is a target once an epoch, documents stay whole, rows do not depend on one another."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -57,17 +55,6 @@ def test_an_epoch_is_the_documents_end_to_end(listed, shards, context, size, see
     assert len(streams[0]) == len(streams[1])
 
 
-@given(SHARDS, st.integers(1, 7), st.lists(st.integers(0, 40), min_size=1, max_size=8), st.booleans())
-def test_a_row_depends_on_its_number_alone(listed, shards, context, numbers, mask):
-    documents = listed(shards)
-    together = rows_of(documents, context, document_mask=mask, restart=True).take(np.array(numbers))
-    for place, number in enumerate(numbers):
-        alone = rows_of(documents, context, document_mask=mask, restart=True).take(np.array([number]))
-        assert alone.keys() == together.keys()
-        for name, values in alone.items():
-            np.testing.assert_array_equal(values[0], together[name][place])
-
-
 def test_without_the_document_mask_rows_are_one_document(listed):
     batch = rows_of(listed([[3, 4, 5, 6]]), 6, document_mask=False).take(np.arange(2))
     assert batch.keys() == {"tokens", "targets", "weights"} and (batch["weights"] == 1).all()
@@ -100,17 +87,3 @@ def test_the_stream_in_order(listed, shards, data):
     np.testing.assert_array_equal(np.concatenate(parts), whole[first:last])
     for part in parts:
         assert len(set(documents.owner[part])) <= 1
-
-
-@pytest.mark.parametrize(
-    "documents", [3 * 10**6, pytest.param(10**8, marks=pytest.mark.full)], ids=lambda count: f"{count:.0e}"
-)
-def test_memory_is_that_of_a_group(endless, documents):
-    source = endless(documents, shards=documents // 10**5)
-    tracemalloc.start()
-    rows = Concatenated(source, Shuffle(source, 0, 2 * 10**5), 512)
-    for number in (0, 10**6, 10**10):
-        rows.take(number + np.arange(8))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 30e6  # a list of all documents: 24 MB for every million

@@ -1,7 +1,6 @@
 """First-fit: documents whole where they can be, no row overfull, all of it known from lengths alone."""
 
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -80,16 +79,6 @@ def test_an_epoch_has_every_document_once(listed, shards, context, size, seed, s
             np.testing.assert_array_equal(batch["position"][row, here], np.arange(len(tokens)))
 
 
-@given(SHARDS, st.integers(1, 12), st.lists(st.integers(0, 40), min_size=1, max_size=8), st.booleans())
-def test_a_row_depends_on_its_number_alone(listed, shards, context, numbers, mask):
-    documents = listed(shards)
-    together = rows_of(documents, context, document_mask=mask).take(np.array(numbers))
-    for place, number in enumerate(numbers):
-        alone = rows_of(documents, context, document_mask=mask).take(np.array([number]))
-        for name, values in alone.items():
-            np.testing.assert_array_equal(values[0], together[name][place])
-
-
 def test_no_more_rows_than_first_fit_needs(listed, rng):
     lengths = rng.integers(1, 90, 300).tolist()
     rows = rows_of(listed([lengths]), 32, size=1000)
@@ -130,17 +119,3 @@ def test_without_the_document_mask_only_pads_are_apart(listed):
 def test_nothing_to_predict(listed):
     with pytest.raises(UserError, match="no document has a token to predict"):
         rows_of(listed([[1, 1, 0]]), 8)
-
-
-@pytest.mark.parametrize(
-    ("documents", "size"), [(10**6, 5 * 10**4), pytest.param(10**8, 10**6, marks=pytest.mark.full)]
-)
-def test_memory_is_that_of_a_group(endless, documents, size):
-    source = endless(documents, shards=documents // 10**5)
-    tracemalloc.start()
-    rows = FirstFit(source, Shuffle(source, 0, size), 512)
-    for number in (0, 10**6, 10**10):
-        rows.take(number + np.arange(8))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 350 * size + 2e7

@@ -2,11 +2,15 @@
 
 import itertools
 import pickle
+import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bam_jax.data.packing.concat import Concatenated
+from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.rows import Memo, Shuffle, consecutive_runs, restarted_positions
 
 
@@ -118,3 +122,41 @@ def test_locate_goes_through_the_groups_of_an_epoch_in_its_order(listed, counts,
     epochs = range(60 // counts.sum() + 1)
     slow = [(e, int(g), row) for e in epochs for g in shuffle.groups(e) for row in range(counts[g])]
     assert found == {place: slow[number] for place, number in enumerate(numbers)}
+
+
+PACKED = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=5).filter(
+    lambda shards: sum(map(sum, shards)) > 7 and max(map(max, filter(None, shards))) > 1
+)
+
+
+@pytest.mark.parametrize("packing", [Concatenated, FirstFit])
+@given(shards=PACKED, context=st.integers(1, 7), numbers=st.lists(st.integers(0, 40), min_size=1), mask=st.booleans())
+def test_a_row_depends_on_its_number_alone(listed, packing, shards, context, numbers, mask):
+    documents = listed(shards)
+    made = lambda: packing(documents, Shuffle(documents, 0, 4), context, document_mask=mask, restart=True)
+    together = made().take(np.array(numbers))
+    for place, number in enumerate(numbers):
+        alone = made().take(np.array([number]))
+        assert alone.keys() == together.keys()
+        for name, values in alone.items():
+            np.testing.assert_array_equal(values[0], together[name][place])
+
+
+@pytest.mark.parametrize(
+    ("packing", "documents", "size", "max_bytes"),
+    [
+        (Concatenated, 3 * 10**6, 2 * 10**5, 30e6),  # a list of all documents: 24 MB for every million
+        (FirstFit, 10**6, 5 * 10**4, 37.5e6),
+        pytest.param(Concatenated, 10**8, 2 * 10**5, 30e6, marks=pytest.mark.full),
+        pytest.param(FirstFit, 10**8, 10**6, 370e6, marks=pytest.mark.full),
+    ],
+)
+def test_memory_is_that_of_a_group(endless, packing, documents, size, max_bytes):
+    source = endless(documents, shards=documents // 10**5)
+    tracemalloc.start()
+    rows = packing(source, Shuffle(source, 0, size), 512)
+    for number in (0, 10**6, 10**10):
+        rows.take(number + np.arange(8))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < max_bytes

@@ -22,17 +22,6 @@ def folder(tmp_path, prepared):
     return prepared(tmp_path / "prepared", [TEXTS[:2], TEXTS[2:]], ["held", "out"])
 
 
-@pytest.mark.parametrize("name", ["byte", "char"])
-def test_in_memory(name):
-    made = tokenizer(name)
-    documents = InMemory(TEXTS, made)
-    numbers = np.array([3, 0, 3])
-    ending = [] if made.eos is None else [made.eos]
-    assert documents.shards.tolist() == [0, 5] and documents.lengths.dtype == np.int32
-    for number, ids in zip(numbers, documents.read(numbers), strict=True):
-        assert ids.tolist() == [*made.encode(TEXTS[number]), *ending] and len(ids) == documents.lengths[number]
-
-
 def test_documents_that_begin_with_a_token_are_whole_in_other_processes_as_well():
     plain, numbers = InMemory(TEXTS, BYTE), np.array([3, 0])
     for begun in (made := Begun(plain, 7), pickle.loads(pickle.dumps(made))):
@@ -100,11 +89,6 @@ def test_another_tokenizer(folder):
     with pytest.raises(UserError) as error:
         open_documents(DataConfig(source=folder, tokenizer="char"), tokenizer("char"))
     assert all(text in str(error.value) for text in (folder, BYTE.hash, tokenizer("char").hash, "'char'", "byte"))
-
-
-def test_unknown_split(folder):
-    with pytest.raises(UserError, match="unknown split 'test'"):
-        open_documents(DataConfig(source=folder, tokenizer="byte"), BYTE, "test")
 
 
 def test_the_reader_keeps_the_last_document(listed):

@@ -210,14 +210,18 @@ def test_interrupted_and_terminated(tmp_path):
     assert prepared(tmp_path / "out") == [text for text in words(3000) if text.strip()]
 
 
-def test_a_complete_folder_is_left_alone(tmp_path, capsys):
+def test_a_complete_folder_is_left_alone_wherever_its_source_lies_and_another_source_is_refused(tmp_path, capsys):
     source = corpus(tmp_path / "in", words(20))
     run(source, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     capsys.readouterr()
-    run(source, tmp_path / "out")
+    source.rename(tmp_path / "moved")
+    run(tmp_path / "moved", tmp_path / "out")
     assert "is complete already: train" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    (tmp_path / "moved" / "new.txt").write_text("more")
+    with pytest.raises(UserError, match="another value of the files of the source"):
+        run(tmp_path / "moved", tmp_path / "out")
 
 
 def test_the_folder_keeps_its_tokenizer(tmp_path):
@@ -231,13 +235,6 @@ def test_the_folder_keeps_its_tokenizer(tmp_path):
     documents = shards.open_split(tmp_path / "out", "train")
     texts = [own.decode(ids[:-1]) for ids in documents.read(np.arange(len(documents)))]
     assert texts == [text for text in words(20) if text.strip()] and own.hash == documents.manifest.tokenizer["hash"]
-
-
-def test_moved_sources_go_on(tmp_path, capsys):
-    run(corpus(tmp_path / "in", words(20)), tmp_path / "out")
-    (tmp_path / "in").rename(tmp_path / "moved")
-    run(tmp_path / "moved", tmp_path / "out")
-    assert "complete already" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -273,14 +270,6 @@ def test_before_the_first_shard_a_mistake_costs_nothing(tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 
-def test_another_source_is_refused(tmp_path):
-    source = corpus(tmp_path / "in", words(20))
-    run(source, tmp_path / "out")
-    (source / "new.txt").write_text("more")
-    with pytest.raises(UserError, match="another value of the files of the source"):
-        run(source, tmp_path / "out")
-
-
 def test_folders_of_other_things_are_refused(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("precious")
@@ -295,12 +284,6 @@ def test_a_folder_in_its_own_source_is_refused(tmp_path):
     with pytest.raises(UserError, match="--out=.*in/out lies in the data source .*in, where it would be read as data"):
         run(source, source / "out")
     assert not (source / "out").exists()
-
-
-def test_a_split_is_a_presets(tmp_path):
-    for name in ("train", "test"):
-        with pytest.raises(UserError, match=f"--split={name} chooses among the files of a --preset; give one, or"):
-            run(corpus(tmp_path / "in", words(3)), tmp_path / "out", f"--split={name}")
 
 
 def test_two_processes_do_not_write_into_one_folder(tmp_path):
@@ -611,6 +594,7 @@ def test_verify_names_the_shard_with_the_flipped_byte(tmp_path, capsys):
     [
         (["--out=x"], "--source is not given"),
         (["--source=x", "--out=x"], "--tokenizer is not given"),
+        (["--source=x", "--split=train"], "--split=train chooses among the files of a --preset; give one, or"),
         (["--source=nowhere", "--tokenizer=byte", "--out=x"], "data source nowhere does not exist"),
         (["--source=x", "--tokenizer=bite", "--out=x"], "did you mean 'byte'"),
         (["--source=x", "--tokenizer=byte", "--workers=-1"], "'-1' is not a whole number of at least 0"),

@@ -76,16 +76,6 @@ def test_a_name_without_a_path_is_the_tokenizer_of_the_prepared_folder(trained, 
     assert record["tokenizer"] == tokenizer(f"bpe:{trained[0] / 'bpe.json'}").hash
 
 
-def test_a_folder_prepared_with_a_tokenizer_of_another_kind_names_both(trained, tmp_path):
-    out = str(tmp_path / "prepared")
-    prepare.main([f"--source={trained[0] / 'text.txt'}", "--tokenizer=byte", f"--out={out}", "--workers=0"])
-    config = configs.override(trained[1], {"data.source": out, "data.tokenizer": "gpt2"})
-    with pytest.raises(
-        UserError, match="made with the tokenizer byte, .* names gpt2; give --config.data.tokenizer=byte"
-    ):
-        loop.fit(config, tmp_path / "run")
-
-
 def test_a_run_is_not_resumed_with_another_tokenizer(trained, run):
     (run.parents[1] / "bpe.json").write_text(train_bpe([TALE * 2], 270))
     hashes = tokenizer(f"bpe:{trained[0] / 'bpe.json'}").hash, tokenizer("bpe:bpe.json").hash

@@ -1,4 +1,4 @@
-"""A vocabulary of one's own text: deterministic, lossless, its digits apart."""
+"""Vocabularies of one's own text: deterministic, BPE lossless with its digits apart, WordPiece as BERT's in form."""
 
 import json
 import random
@@ -9,7 +9,7 @@ import pytest
 
 from bam_jax.data import train_tokenizer as command
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.training import train_bpe
+from bam_jax.data.tokenizers.training import SPECIAL, train_bpe, train_wordpiece
 from bam_jax.system.errors import UserError
 
 TALE = "it was the best of times, it was the worst of times, in 1984 and 1985, it was <eos> the age of wisdom. "
@@ -20,20 +20,29 @@ def words(seed):
     return [" ".join("".join(rng.choices("abcdeé1", k=rng.randint(1, 6))) for _ in range(300)) for _ in range(10)]
 
 
-def test_the_same_text_gives_the_same_file(tmp_path):
-    """In another process too, whose hashes of strings differ, and however its documents are parted into words' order."""
-    texts = words(0)
+@pytest.mark.parametrize(
+    ("kind", "train", "name"), [("bpe", train_bpe, "bpe.json"), ("bert", train_wordpiece, "vocab.txt")]
+)
+def test_the_same_text_gives_the_same_file(tmp_path, kind, train, name):
+    """In another process too, whose hashes of strings differ, and in whatever order its documents come."""
+    texts, out = words(0), tmp_path / name
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    made = train_bpe(texts, 400)
-    arguments = ["--vocab=400", f"--out={tmp_path / 'bpe.json'}", "--text-field=body"]
-    command = [sys.executable, "-m", "bam_jax.data.train_tokenizer", f"--source={tmp_path / 'text.jsonl'}", *arguments]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert (tmp_path / "bpe.json").read_text() == made == train_bpe(texts[::-1], 400)
-    assert "bpe.json: 400 ids, hash " + tokenizer(f"bpe:{tmp_path / 'bpe.json'}").hash in said
-    assert made != train_bpe(words(1), 400)
+    made = train(texts, 400)
+    arguments = [
+        f"--source={tmp_path / 'text.jsonl'}",
+        f"--kind={kind}",
+        "--vocab=400",
+        "--text-field=body",
+        f"--out={out}",
+    ]
+    script = [sys.executable, "-m", "bam_jax.data.train_tokenizer", *arguments]
+    said = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+    assert out.read_text() == made == train(texts[::-1], 400)
+    assert f"{name}: 400 ids, hash {tokenizer(f'{kind}:{out}').hash}; use it as --tokenizer={kind}:{out}" in said
+    assert made != train(words(1), 400)
 
 
-def test_it_joins_what_stands_together_most_often(tmp_path):
+def test_bpe_joins_what_stands_together_most_often(tmp_path):
     (tmp_path / "tokenizer.json").write_text(train_bpe([TALE], 270))
     made = tokenizer(f"bpe:{tmp_path}")
     assert made.size == 270 and (made.eos, made.mask) == (0, 1)
@@ -42,6 +51,19 @@ def test_it_joins_what_stands_together_most_often(tmp_path):
     assert ids[-4:].tolist() == [made.digits[digit] for digit in (1, 9, 8, 4)]
     merges = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["merges"]
     assert not any(set("0123456789") & set("".join(merge)) for merge in merges)
+
+
+def test_wordpiece_is_a_vocabulary_of_bert(tmp_path):
+    tale = "It was the best of times, it was the worst of times, in 1984 and 1985: it wasn't the age of wisdom. "
+    (tmp_path / "vocab.txt").write_text(train_wordpiece([tale, "Caf\u00e9 \u6771"], 120))
+    pieces = (tmp_path / "vocab.txt").read_text().splitlines()
+    assert tuple(pieces[:5]) == SPECIAL and len(set(pieces)) == len(pieces)
+    made = tokenizer(f"bert:{tmp_path}")
+    assert made.special == (0, 2, 3, 4) and (made.bos, made.eos, made.mask) == (2, 3, 4)
+    assert made.decode(made.encode("Was the CAFE \u6771 wise?")).startswith("was the cafe \u6771 wi")
+    assert "was" in pieces and len(made.encode("was was")) == 2  # what is frequent is one piece
+    assert not {"##,", "##'", "##\u6771"} & set(pieces)  # these never go on a word
+    assert {"##a", "##9", "0"} <= set(pieces)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +77,8 @@ def test_it_joins_what_stands_together_most_often(tmp_path):
             ["--vocab=400", "--source=.", "--out=vocab.txt"],
             "vocab.txt lies in the data source ., where it would be read",
         ),
+        (["--kind=bert", "--vocab=20"], "a vocabulary of 20 pieces has no room for the text's characters; give [0-9]+"),
+        (["--kind=brt", "--vocab=400"], "--kind=brt is unknown; did you mean 'bert'"),
     ],
 )
 def test_what_is_refused(tmp_path, monkeypatch, arguments, says):
