@@ -47,7 +47,7 @@ def entry(name, label, seed, labels=()):
 @pytest.fixture
 def folder(tmp_path):
     """Two seeds of BAM SSMax, RoPE with a window at evaluation, and a row that has not begun."""
-    window = [["--config.encoding_options.window=64"], "Local RoPE"]
+    window = [{"encoding_options.window": 64}, "Local RoPE"]
     description = {
         "title": "An <invented> experiment",
         "command": "python -m bam_jax.sweep invented.py",
