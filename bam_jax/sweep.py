@@ -14,14 +14,15 @@ if __name__ == "__main__":
     errors.before_imports()
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from bam_jax.experiments import queue
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.models import counts
 from bam_jax.system import files
 from bam_jax.system.errors import UserError
+from bam_jax.system.parent import end_with_parent
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,7 +70,11 @@ def main(argv: Sequence[str]) -> int:
     )
     if given.only is not None:
         job = sweep.job(given.only)
-        queue.work_alone(job, sweep.folder, sweep.recorder, core=given.core, parent=given.parent)
+        if given.core is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {given.core})
+        if given.parent is not None:
+            end_with_parent(given.parent)
+        sweep.recorder.work(job, sweep.folder)
         return 0
     if given.jobs is not None and given.jobs < 1:
         raise UserError(f"--jobs={given.jobs} must be 1 or more")

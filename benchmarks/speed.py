@@ -40,7 +40,7 @@ import numpy as np
 from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.encodings import ENCODINGS
-from bam_jax.experiments import speed_records
+from bam_jax.experiments.benchmark import read_speeds
 from bam_jax.system import files, git, jsonl
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.machine import machine
@@ -178,7 +178,7 @@ def compare(
     for which, length in cells:
         by_config = {
             record["config"]: record
-            for record in speed_records.read_speeds(path)
+            for record in read_speeds(path)
             if (record["measure"], record["length"], record["machine"]) == (which, length, about["machine"])
         }
         # Contenders of a cell are measured together or not at all: times of different hours do not compare.

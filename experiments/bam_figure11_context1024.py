@@ -1,15 +1,13 @@
 """BAM's Figure 11: how far passkeys are found, 120M models trained at 1024 tokens.
 
-Command:  python -m bam_jax.sweep experiments/bam_figure11_context1024.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_figure11_context1024.py --scale=toy
-Paper:    appendix H.3: BAM SSMax has accuracy 1 to 32 times its context, and above 80% to 300,000 tokens.
+Paper: appendix H.3: BAM SSMax has accuracy 1 to 32 times its context, and above 80% to 300,000 tokens.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import far_passkeys, head, passkey
-from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, bam, paper
+from paper_columns import far_passkeys, passkeys
+from paper_rows import BAM_METHODS, bam, paper
 
-LENGTHS = tuple(128 * 2**k for k in range(9))
+from bam_jax.experiments.experiment import Experiment, Table
+
 BOUND = ("51K", "102K", "153K", "204K", "256K")
 """Where the text says above 80%: until 300,000 tokens."""
 UNASKED = ("Sinusoidal", "NoPE", "ALiBi", "RoPE", "RoPE SSMax x1")
@@ -18,9 +16,9 @@ UNASKED = ("Sinusoidal", "NoPE", "ALiBi", "RoPE", "RoPE SSMax x1")
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each method, to 32K tokens; BAM SSMax alone goes to 512K."""
-    near = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
+    near = passkeys(128, scale)
     methods = [method for method in BAM_METHODS if scale != "small" or method not in UNASKED]
-    values = {method: ("1.00",) * len(LENGTHS) if method == "BAM SSMax" else () for method in methods}
+    values = {method: ("1.00",) * len(near) if method == "BAM SSMax" else () for method in methods}
     far = far_passkeys(scale, (*BOUND, "512K"))
     bounds = tuple(">0.80" if column.label in BOUND else "" for column in far)
     rows = [bam(method, scale, context=1024) for method in methods]
@@ -28,4 +26,4 @@ def get_experiment(scale: str) -> Experiment:
         Table("Figure 11: passkey accuracy", near, values),
         Table("Figure 11, text: passkey accuracy beyond", far, {"BAM SSMax": bounds}),
     ]
-    return paper("BAM, Figure 11: passkeys after context 1024", scale, rows, tables, corpora=(FINEWEB,))
+    return paper("BAM, Figure 11: passkeys after context 1024", scale, rows, tables)

@@ -1,15 +1,14 @@
 """BAM's Figure 16: passkeys of the 1.1B models to 1000 times their context, by length and depth.
 
-Command:  python -m bam_jax.sweep experiments/bam_figure16_1b.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_figure16_1b.py --scale=toy
-Paper:    appendix H.6; its numbers are in the image alone.
+Paper: appendix H.6; its numbers are in the image alone.
 """
 
 import dataclasses
 
+from paper_columns import far_passkeys
+from paper_rows import extended_rows, paper
+
 from bam_jax.experiments.experiment import Experiment, Table
-from bam_jax.experiments.paper_columns import far_passkeys
-from bam_jax.experiments.papers import FINEWEB, extended_rows, paper
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PARTS = {
@@ -32,4 +31,4 @@ def get_experiment(scale: str) -> Experiment:
         for depth in DEPTHS:
             columns = tuple(dataclasses.replace(column, depth=depth) for column in whole)
             tables.append(Table(f"{part}: passkey accuracy at depth {depth:g}", columns, dict.fromkeys(methods, ())))
-    return paper("BAM, Figure 16: 1.1B", scale, extended_rows(scale), tables, corpora=(FINEWEB,), notes=NOTES)
+    return paper("BAM, Figure 16: 1.1B", scale, extended_rows(scale), tables, notes=NOTES)

@@ -1,13 +1,12 @@
 """BAM's Figure 2: how far passkeys are found, 120M models trained at 512 tokens.
 
-Command:  python -m bam_jax.sweep experiments/bam_figure2_passkey.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_figure2_passkey.py --scale=toy
-Paper:    section 3.1; its text and caption give BAM SSMax 1 at every length, and no other number.
+Paper: section 3.1; its text and caption give BAM SSMax 1 at every length, and no other number.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import far_passkeys, head, passkey
-from bam_jax.experiments.papers import FINEWEB, bam, paper
+from paper_columns import far_passkeys, passkeys
+from paper_rows import bam, paper
+
+from bam_jax.experiments.experiment import Experiment, Table
 
 METHODS = (
     "Sinusoidal SSMax",
@@ -20,9 +19,6 @@ METHODS = (
     "BAM",
     "BAM SSMax",
 )
-LENGTHS = tuple(128 * 2**k for k in range(9))
-VALUES = {method: ("1.00",) * len(LENGTHS) if method == "BAM SSMax" else () for method in METHODS}
-
 FAR = ("51K", "102K", "256K")
 """Section 5: only BAM recovers information at 250,000 tokens."""
 UNASKED = ("BAM",)
@@ -33,13 +29,14 @@ NEAR_ONLY = ("RoPE SSMax x1",)
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each method; a table to 64 times the context, and one beyond."""
-    columns = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
+    near = passkeys(128, scale)
+    values = {method: ("1.00",) * len(near) if method == "BAM SSMax" else () for method in METHODS}
     rows = [bam(method, scale) for method in METHODS]
     far = tuple(column for column in far_passkeys(scale, FAR) if column.label in FAR)
     left_out = NEAR_ONLY + (UNASKED if scale == "small" else ())
     beyond = [method for method in METHODS if method not in left_out]
     tables = [
-        Table("Figure 2: passkey accuracy", columns, VALUES),
+        Table("Figure 2: passkey accuracy", near, values),
         Table("Section 5: passkey accuracy beyond", far, dict.fromkeys(beyond, ())),
     ]
-    return paper("BAM, Figure 2: passkeys", scale, rows, tables, corpora=(FINEWEB,))
+    return paper("BAM, Figure 2: passkeys", scale, rows, tables)

@@ -1,15 +1,14 @@
 """BAM's Figure 3: passkeys of the 120M model to 1000 times its context, by length and depth.
 
-Command:  python -m bam_jax.sweep experiments/bam_figure3_depths.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_figure3_depths.py --scale=toy
-Paper:    section 3.1: above 80% at 500 times the training length (512 tokens), 0% in 3 of 55 cells; the rest is in the image.
+Paper: section 3.1: above 80% at 500 times the training length (512 tokens), 0% in 3 of 55 cells; the rest is in the image.
 """
 
 import dataclasses
 
+from paper_columns import far_passkeys
+from paper_rows import bam, paper
+
 from bam_jax.experiments.experiment import Experiment, Table
-from bam_jax.experiments.paper_columns import far_passkeys
-from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 ASKED = ("<1K", "51K", "102K", "153K", "204K", "256K", "512K")
@@ -28,6 +27,4 @@ def get_experiment(scale: str) -> Experiment:
     for depth in DEPTHS:
         columns = tuple(dataclasses.replace(column, depth=depth) for column in whole)
         tables.append(Table(f"Figure 3: passkey accuracy at depth {depth:.2f}", columns, {"BAM SSMax": ()}))
-    return paper(
-        "BAM, Figure 3: passkeys by depth", scale, [bam("BAM SSMax", scale)], tables, corpora=(FINEWEB,), notes=NOTES
-    )
+    return paper("BAM, Figure 3: passkeys by depth", scale, [bam("BAM SSMax", scale)], tables, notes=NOTES)

@@ -1,22 +1,17 @@
 """BAM's Figure 7: perplexity by position to 64 times the context, Wikipedia, 120M models trained at 512 tokens.
 
-Command:  python -m bam_jax.sweep experiments/bam_figure7_wikipedia.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_figure7_wikipedia.py --scale=toy
-Paper:    appendix D.2; its numbers are in the image alone. It takes articles as long as the sequences; ours follow one another.
+Paper: appendix D.2; its numbers are in the image alone. It takes articles as long as the sequences; ours follow one another.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import BAM_SHRINK, head, perplexity, tokens
-from bam_jax.experiments.papers import BAM_METHODS, FINEWEB, WIKIPEDIA, bam, paper
+from paper_columns import windows
+from paper_rows import BAM_METHODS, WIKIPEDIA, bam, paper
 
-LONGEST = 32_768
-POSITIONS = tuple(512 * 2**k for k in range(7))
+from bam_jax.experiments.experiment import Experiment, Table
 
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each method, a column for each window of 512 positions, named by its end."""
-    measured = perplexity(LONGEST, scale, shrink=BAM_SHRINK, held_out=WIKIPEDIA)
-    columns = tuple(Column(head(end), measured, position=tokens(end, scale)) for end in POSITIONS)
+    columns = windows(512, scale, held_out=WIKIPEDIA)
     rows = [bam(method, scale, text=True) for method in BAM_METHODS]
     table = Table("Figure 7: perplexity by position", columns, dict.fromkeys(BAM_METHODS, ()))
-    return paper("BAM, Figure 7: perplexity by position", scale, rows, [table], corpora=(FINEWEB, WIKIPEDIA))
+    return paper("BAM, Figure 7: perplexity by position", scale, rows, [table])

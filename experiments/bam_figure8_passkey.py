@@ -1,16 +1,14 @@
 """BAM's Figure 8: how far passkeys are found after different initialisations of the prior.
 
-Command:  python -m bam_jax.sweep experiments/bam_figure8_passkey.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_figure8_passkey.py --scale=toy
-Paper:    appendix H.1; its numbers are in the image alone.
-          experiments/prior_study.py has starts of our own.
+Paper: appendix H.1; its numbers are in the image alone.
+       experiments/prior_study.py has starts of our own.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import head, passkey
-from bam_jax.experiments.papers import FINEWEB, bam, paper
+from paper_columns import passkeys
+from paper_rows import bam, paper
 
-LENGTHS = tuple(512 * 2**k for k in range(7))
+from bam_jax.experiments.experiment import Experiment, Table
+
 INITS = {"uniform": "uniform", "ALiBi": "alibi", "sampled": "sampled"}
 LEARNERS = {
     f"BAM SSMax from {label}": {"encoding_options.init": init} for label, init in INITS.items() if label != "uniform"
@@ -24,11 +22,15 @@ NOTES = (
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each initialisation."""
-    columns = tuple(Column(head(length), passkey(length, scale)) for length in LENGTHS)
-    rows = []
-    for label, init in INITS.items():
-        named = f"BAM SSMax from {label}"
-        learner = named if named in LEARNERS else ""
-        rows.append(bam("BAM SSMax", scale, label=label, overrides={"encoding_options.init": init}, learner=learner))
-    table = Table("Figure 8: passkey accuracy", columns, dict.fromkeys(INITS, ()))
-    return paper("BAM, Figure 8: initialisation", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)
+    rows = [
+        bam(
+            "BAM SSMax",
+            scale,
+            label=label,
+            overrides={"encoding_options.init": init},
+            learner="" if init == "uniform" else f"BAM SSMax from {label}",
+        )
+        for label, init in INITS.items()
+    ]
+    table = Table("Figure 8: passkey accuracy", passkeys(512, scale), dict.fromkeys(INITS, ()))
+    return paper("BAM, Figure 8: initialisation", scale, rows, [table], notes=NOTES)

@@ -1,15 +1,13 @@
 """BAM's Figure 9: which parameters of the prior are trained, and how far passkeys are found.
 
-Command:  python -m bam_jax.sweep experiments/bam_figure9_passkey.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_figure9_passkey.py --scale=toy
-Paper:    appendix H.2: the parameters are in the text, the accuracies in the image.
+Paper: appendix H.2: the parameters are in the text, the accuracies in the image.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import head, passkey
-from bam_jax.experiments.papers import FINEWEB, bam, paper
+from paper_columns import passkeys
+from paper_rows import bam, paper
 
-LENGTHS = tuple(512 * 2**k for k in range(7))
+from bam_jax.experiments.experiment import Column, Experiment, Table
+
 PARAMETERS = {"shape": "192", "shape and scale": "384", "shape, scale and location": "576"}
 OVERRIDES = {
     "shape": {"encoding_options.train_scale": False},
@@ -23,11 +21,9 @@ NOTES = ("The paper says how many parameters are trained, and that shape and sca
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each set of trained parameters."""
-    columns = (
-        Column("trained parameters", quantity="trained_prior_parameters"),
-        *(Column(head(length), passkey(length, scale)) for length in LENGTHS),
-    )
-    values = {label: (count, *("" for _ in LENGTHS)) for label, count in PARAMETERS.items()}
+    keys = passkeys(512, scale)
+    columns = (Column("trained parameters", quantity="trained_prior_parameters"), *keys)
+    values = {label: (count, *("" for _ in keys)) for label, count in PARAMETERS.items()}
     rows = [
         bam(
             "BAM SSMax", scale, label=label, overrides=changes, learner=f"BAM SSMax training {label}" if changes else ""
@@ -35,4 +31,4 @@ def get_experiment(scale: str) -> Experiment:
         for label, changes in OVERRIDES.items()
     ]
     table = Table("Figure 9: passkey accuracy", columns, values)
-    return paper("BAM, Figure 9: trained parameters", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)
+    return paper("BAM, Figure 9: trained parameters", scale, rows, [table], notes=NOTES)

@@ -1,12 +1,11 @@
 """BAM's Table 1: the sizes of its models. Nothing is trained.
 
-Command:  python -m bam_jax.sweep experiments/bam_table1_sizes.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table1_sizes.py --scale=toy
-Paper:    appendix C. It counts BAM's location as a parameter, although it is not trained.
+Paper: appendix C. It counts BAM's location as a parameter, although it is not trained.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table, printed
-from bam_jax.experiments.papers import BAM_SIZES, bam, paper
+from paper_rows import BAM_SIZES, bam, paper, printed
+
+from bam_jax.experiments.experiment import Column, Experiment, Table
 
 VALUES = """
 | Attribute              |      120M |      432M |      1.1B |

@@ -1,13 +1,12 @@
 """BAM's Table 2: perplexity within the training context, 120M models trained at 512 tokens.
 
-Command:  python -m bam_jax.sweep experiments/bam_table2_perplexity.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table2_perplexity.py --scale=toy
-Paper:    appendix D.1.
+Paper: appendix D.1.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table, printed
-from bam_jax.experiments.paper_columns import BAM_SHRINK, perplexity
-from bam_jax.experiments.papers import FINEWEB, WIKIPEDIA, bam, both_bases, paper
+from paper_columns import perplexity
+from paper_rows import WIKIPEDIA, bam, both_bases, paper, printed
+
+from bam_jax.experiments.experiment import Column, Experiment, Table
 
 VALUES = """
 |                  | Wikipedia | Fineweb |
@@ -34,9 +33,9 @@ def get_experiment(scale: str) -> Experiment:
     heads, values = printed(VALUES)
     values = both_bases(values)
     columns = tuple(
-        Column(label, perplexity(512, scale, shrink=BAM_SHRINK, held_out=corpus))
+        Column(label, perplexity(512, scale, held_out=corpus))
         for label, corpus in zip(heads, (WIKIPEDIA, ""), strict=True)
     )
     rows = [bam(method, scale, text=True) for method in values]
     table = Table("Table 2: perplexity", columns, values)
-    return paper("BAM, Table 2: perplexity", scale, rows, [table], corpora=(FINEWEB, WIKIPEDIA), notes=NOTES)
+    return paper("BAM, Table 2: perplexity", scale, rows, [table], notes=NOTES)

@@ -1,14 +1,13 @@
 """BAM's Table 3: accuracy of the 1.1B models on MMLU and ARC.
 
-Command:  python -m bam_jax.sweep experiments/bam_table3_questions.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table3_questions.py --scale=toy
-Paper:    appendix E.
+Paper: appendix E.
 """
 
+from paper_columns import BENCHMARKS, benchmark_files, questions, ruler_overrides
+from paper_rows import both_bases, extended_rows, paper, printed
+
 from bam_jax.evals.harness import Harness
-from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import BENCHMARKS, benchmark_files, questions, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
+from bam_jax.experiments.experiment import Experiment, Table
 
 VALUES = """
 |            |   MMLU | ARC-Easy | ARC-Challenge |
@@ -32,5 +31,4 @@ def get_experiment(scale: str) -> Experiment:
     rows = extended_rows(scale, overrides=ruler_overrides(scale))
     table = Table("Table 3: accuracy", columns, both_bases(values))
     fetches = benchmark_files("cais/mmlu"), benchmark_files("allenai/ai2_arc")
-    corpora = (FINEWEB,)
-    return paper("BAM, Table 3: MMLU and ARC", scale, rows, [table], corpora=corpora, fetches=fetches, notes=NOTES)
+    return paper("BAM, Table 3: MMLU and ARC", scale, rows, [table], fetches=fetches, notes=NOTES)

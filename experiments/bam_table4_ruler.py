@@ -1,13 +1,12 @@
 """BAM's Table 4: RULER's needles in haystacks, 120M models trained at 512 tokens.
 
-Command:  python -m bam_jax.sweep experiments/bam_table4_ruler.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table4_ruler.py --scale=toy
-Paper:    appendix F.1; 50 samples a cell.
+Paper: appendix F.1; 50 samples a cell.
 """
 
-from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import ESSAY_FILES, ESSAYS, ruler, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, bam, both_bases, paper
+from paper_columns import ESSAY_FILES, ESSAYS, ruler_overrides
+from paper_rows import bam, paper, ruler_tables
+
+from bam_jax.experiments.experiment import Experiment
 
 VALUES = {
     "Single 1": """
@@ -38,21 +37,13 @@ VALUES = {
 | BAM SSMax        | 0.84 | 0.68 | 0.42 | 0.08 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 |
 """,
 }
-TASKS = {"Single 1": "niah_single_1", "Single 2": "niah_single_2", "Single 3": "niah_single_3"}
 NOTES = (
     f"At the paper's scale the haystacks of Single 2 and 3 are yours, in {ESSAYS}; the paper does not name its own.",
 )
-LENGTHS = (1024, 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288)
 
 
 def get_experiment(scale: str) -> Experiment:
     """A table for each task, with a row for each method."""
-    tables = []
-    for title, text in VALUES.items():
-        heads, values = printed(text)
-        columns = tuple(ruler(*each, TASKS[title], scale) for each in zip(heads, LENGTHS, strict=True))
-        tables.append(Table(f"Table 4, {title}: accuracy", columns, both_bases(values)))
+    tables = ruler_tables("Table 4", VALUES, scale)
     rows = [bam(method, scale, overrides=ruler_overrides(scale)) for method in tables[0].values]
-    return paper(
-        "BAM, Table 4: RULER at 120M", scale, rows, tables, corpora=(FINEWEB,), fetches=(ESSAY_FILES,), notes=NOTES
-    )
+    return paper("BAM, Table 4: RULER at 120M", scale, rows, tables, fetches=(ESSAY_FILES,), notes=NOTES)

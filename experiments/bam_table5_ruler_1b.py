@@ -1,13 +1,12 @@
 """BAM's Table 5: RULER's needles in haystacks, 1.1B models.
 
-Command:  python -m bam_jax.sweep experiments/bam_table5_ruler_1b.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table5_ruler_1b.py --scale=toy
-Paper:    appendix F.2; 50 samples a cell.
+Paper: appendix F.2; 50 samples a cell.
 """
 
-from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import ESSAY_FILES, ESSAYS, ruler, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
+from paper_columns import ESSAY_FILES, ESSAYS, ruler_overrides
+from paper_rows import extended_rows, paper, ruler_tables
+
+from bam_jax.experiments.experiment import Experiment
 
 VALUES = {
     "Single 1": """
@@ -51,16 +50,6 @@ VALUES = {
 | RoPE SSMax | 0.96 | 1.00 | 1.00 | 0.78 | 0.70 | 0.42 | 0.32 |  0.10 |  0.04 |  0.08 |  0.00 |
 """,
 }
-TASKS = {
-    "Single 1": "niah_single_1",
-    "Single 2": "niah_single_2",
-    "Single 3": "niah_single_3",
-    "MultiKey 1": "niah_multikey_1",
-    "MultiKey 2": "niah_multikey_2",
-    "MultiKey 3": "niah_multikey_3",
-    "MultiQuery": "niah_multiquery",
-    "MultiValue": "niah_multivalue",
-}
 NOTES = (
     "The models are those extended to 1024 tokens, which appendix C says the evaluations used.",
     f"At the paper's scale the haystacks that are essays are texts of yours in {ESSAYS}; the paper does not name its own.",
@@ -69,12 +58,6 @@ NOTES = (
 
 def get_experiment(scale: str) -> Experiment:
     """A table for each task, with a row for each model."""
-    tables = []
-    for title, text in VALUES.items():
-        heads, values = printed(text)
-        columns = tuple(ruler(head, int(head), TASKS[title], scale) for head in heads)
-        tables.append(Table(f"Table 5, {title}: accuracy", columns, both_bases(values)))
+    tables = ruler_tables("Table 5", VALUES, scale)
     rows = extended_rows(scale, overrides=ruler_overrides(scale))
-    return paper(
-        "BAM, Table 5: RULER at 1.1B", scale, rows, tables, corpora=(FINEWEB,), fetches=(ESSAY_FILES,), notes=NOTES
-    )
+    return paper("BAM, Table 5: RULER at 1.1B", scale, rows, tables, fetches=(ESSAY_FILES,), notes=NOTES)

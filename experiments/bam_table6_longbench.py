@@ -1,15 +1,14 @@
 """BAM's Table 6: LongBench v2, 1.1B models.
 
-Command:  python -m bam_jax.sweep experiments/bam_table6_longbench.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table6_longbench.py --scale=toy
-Paper:    appendix G; texts of at most 131k tokens.
+Paper: appendix G; texts of at most 131k tokens.
 """
+
+from paper_columns import BENCHMARKS, benchmark_files, questions, ruler_overrides
+from paper_rows import both_bases, extended_rows, paper, printed
 
 from bam_jax.data.tasks.benchmarks import LONGBENCH
 from bam_jax.evals.harness import Harness
-from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import BENCHMARKS, benchmark_files, questions, ruler_overrides
-from bam_jax.experiments.papers import FINEWEB, both_bases, extended_rows, paper
+from bam_jax.experiments.experiment import Experiment, Table
 
 VALUES = """
 |                                     | BAM SSMax | RoPE SSMax |
@@ -44,5 +43,4 @@ def get_experiment(scale: str) -> Experiment:
     rows = extended_rows(scale, overrides=ruler_overrides(scale))
     table = Table("Table 6: accuracy in percent", columns, both_bases(values))
     fetches = (benchmark_files(LONGBENCH),)
-    corpora = (FINEWEB,)
-    return paper("BAM, Table 6: LongBench v2", scale, rows, [table], corpora=corpora, fetches=fetches, notes=NOTES)
+    return paper("BAM, Table 6: LongBench v2", scale, rows, [table], fetches=fetches, notes=NOTES)

@@ -1,13 +1,12 @@
 """BAM's Table 7: how far passkeys are found before and after 256 steps at context 1024.
 
-Command:  python -m bam_jax.sweep experiments/bam_table7_extension.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table7_extension.py --scale=toy
-Paper:    appendix H.5.
+Paper: appendix H.5.
 """
 
-from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import far_passkeys
-from bam_jax.experiments.papers import FINEWEB, bam, bam_extended, paper
+from paper_columns import far_passkeys
+from paper_rows import bam, bam_extended, paper, printed
+
+from bam_jax.experiments.experiment import Experiment, Table
 
 VALUES = """
 | Model     | <1K | 51K | 102K | 153K | 204K | 256K | 307K | 358K | 409K | 460K | 512K |
@@ -37,4 +36,4 @@ def get_experiment(scale: str) -> Experiment:
         rows.append(bam("BAM SSMax", scale, label=label, size=size))
         rows.append(bam_extended("BAM SSMax", scale, label, label=f"{label} Ext.", size=size))
     table = Table("Table 7: passkey accuracy", columns, values)
-    return paper("BAM, Table 7: context extension", scale, rows, [table], corpora=(FINEWEB,), notes=NOTES)
+    return paper("BAM, Table 7: context extension", scale, rows, [table], notes=NOTES)

@@ -1,13 +1,12 @@
 """BAM's Table 8: time and memory of inference, three sizes, with random parameters as in the paper.
 
-Command:  python -m bam_jax.sweep experiments/bam_table8_inference.py --scale=toy
-Then:     python -m bam_jax.tables experiments/bam_table8_inference.py --scale=toy
-Paper:    appendix H.7: 100 samples, batch 1, 512 tokens; its caption says "during the backward pass", its text says inference.
+Paper: appendix H.7: 100 samples, batch 1, 512 tokens; its caption says "during the backward pass", its text says inference.
 """
 
-from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_columns import BAM_SHRINK, speed
-from bam_jax.experiments.papers import bam, paper
+from paper_columns import BAM_SHRINK, speed
+from paper_rows import bam, paper, printed
+
+from bam_jax.experiments.experiment import Experiment, Table
 
 VALUES = {
     "120M": """

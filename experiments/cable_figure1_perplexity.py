@@ -1,22 +1,18 @@
 """CABLE's Figure 1: perplexity against length, GPT-2 Medium on FineWeb-Edu; the upper half of its Table 1.
 
-Command:  python -m bam_jax.sweep experiments/cable_figure1_perplexity.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_figure1_perplexity.py --scale=toy
-Paper:    section 1. Its values are in the image; Table 1 has the numbers of the same models on the same text.
+Paper: section 1. Its values are in the image; Table 1 has the numbers of the same models on the same text.
 """
 
 import dataclasses
-import runpy
-from pathlib import Path
+
+import cable_table1_perplexity
 
 from bam_jax.experiments.experiment import Experiment
-
-TABLE = runpy.run_path(str(Path(__file__).with_name("cable_table1_perplexity.py")))
 
 
 def get_experiment(scale: str) -> Experiment:
     """The rows and the part of Table 1 that the figure draws."""
-    made = TABLE["get_experiment"](scale)
+    made = cable_table1_perplexity.get_experiment(scale)
     table = made.tables[0]
     rows = tuple(row for row in made.rows if row.label in {table.row(label) for label in table.values})
     title, part = (each.title.replace("Table 1", "Figure 1") for each in (made, table))

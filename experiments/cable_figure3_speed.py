@@ -1,16 +1,15 @@
 """CABLE's Figure 3: speed and memory of training and inference, GPT-2 Medium.
 
-Command:  python -m bam_jax.sweep experiments/cable_figure3_speed.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_figure3_speed.py --scale=toy
-Paper:    section 5.2; its numbers are in the image alone. The text says that CABLE trains as fast as ALiBi and Kerple,
-          and that only Sinusoidal and Learnable infer faster.
+Paper: section 5.2; its numbers are in the image alone. The text says that CABLE trains as fast as ALiBi and Kerple,
+       and that only Sinusoidal and Learnable infer faster.
 """
 
 import functools
 
+from paper_columns import CABLE_SHRINK, speed
+from paper_rows import FINEWEB_EDU, cable, paper
+
 from bam_jax.experiments.experiment import Experiment, Table
-from bam_jax.experiments.paper_columns import CABLE_SHRINK, speed
-from bam_jax.experiments.papers import FINEWEB_EDU, cable, paper
 from benchmarks.speed import DECODED
 
 METHODS = ("Sinusoidal", "RoPE", "Kerple", "Fire", "T5-bias", "ALiBi", "CABLE", "Learnable")

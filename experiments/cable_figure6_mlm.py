@@ -1,22 +1,11 @@
 """CABLE's Figure 6: the loss of masked language modelling, BERT base on FineWeb-Edu with five encodings.
 
-Command:  python -m bam_jax.sweep experiments/cable_figure6_mlm.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_figure6_mlm.py --scale=toy
-Paper:    appendix A.1; the values are in the image.
+Paper: appendix A.1; the values are in the image.
 """
 
-import dataclasses
+from paper_encoders import CONTEXT, ENCODER_METHODS, early_row, encoder_paper, masked_perplexity, masked_row
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_encoders import (
-    CONTEXT,
-    ENCODER_METHODS,
-    early_row,
-    encoder_preparations,
-    masked_perplexity,
-    masked_row,
-)
-from bam_jax.experiments.papers import paper
 
 NOTES = (
     "The figure draws the loss in training; the column is its exponential at the end, on text that is held out. The runs' own "
@@ -33,6 +22,5 @@ def get_experiment(scale: str) -> Experiment:
         Table(f"{title}: perplexity of masked tokens", (column,), dict.fromkeys(ENCODER_METHODS, ()), group=group)
         for title, group in (("Figure 6", "masked"), ("Figure 6, after a quarter of the steps", "early"))
     ]
-    rows = [make(method, scale) for method in ENCODER_METHODS for make in (masked_row, early_row)]
-    made = paper("CABLE, Figure 6: masked language modelling", scale, rows, tables, notes=NOTES)
-    return dataclasses.replace(made, preparations=encoder_preparations(scale))
+    rows = (masked_row, early_row)
+    return encoder_paper("CABLE, Figure 6: masked language modelling", scale, rows, tables, notes=NOTES)

@@ -1,23 +1,12 @@
 """CABLE's Figure 7: the contrastive loss of encoders that learn from MS MARCO's triplets, by encoding.
 
-Command:  python -m bam_jax.sweep experiments/cable_figure7_contrastive.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_figure7_contrastive.py --scale=toy
-Paper:    appendix A.1; its numbers are in the image alone. The text says that CABLE has the lowest loss of all methods, and
-          that Learnable and Sinusoidal lag behind.
+Paper: appendix A.1; its numbers are in the image alone. The text says that CABLE has the lowest loss of all methods, and
+       that Learnable and Sinusoidal lag behind.
 """
 
-import dataclasses
+from paper_encoders import CONTEXT, ENCODER_METHODS, contrastive_loss, contrastive_row, encoder_paper, masked_row
 
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_encoders import (
-    CONTEXT,
-    ENCODER_METHODS,
-    contrastive_loss,
-    contrastive_row,
-    encoder_preparations,
-    masked_row,
-)
-from bam_jax.experiments.papers import paper
 
 NOTES = (
     """The figure draws the loss in training; the column is the loss at the end, of triplets that are held out, in nats a query.
@@ -32,6 +21,5 @@ def get_experiment(scale: str) -> Experiment:
     """Two rows for each method, before and after the triplets; the table has the second, at the length of training."""
     column = Column(str(CONTEXT), contrastive_loss(CONTEXT, scale))
     table = Table("Figure 7: contrastive loss", (column,), dict.fromkeys(ENCODER_METHODS, ()))
-    rows = [make(method, scale) for method in ENCODER_METHODS for make in (masked_row, contrastive_row)]
-    made = paper("CABLE, Figure 7: contrastive training", scale, rows, [table], notes=NOTES)
-    return dataclasses.replace(made, preparations=encoder_preparations(scale))
+    rows = (masked_row, contrastive_row)
+    return encoder_paper("CABLE, Figure 7: contrastive training", scale, rows, [table], notes=NOTES)

@@ -1,12 +1,11 @@
 """CABLE's Table 1: perplexity to 15 times the context of 1024 tokens.
 
-Command:  python -m bam_jax.sweep experiments/cable_table1_perplexity.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_table1_perplexity.py --scale=toy
-Paper:    section 5.1.
+Paper: section 5.1.
 """
 
+from paper_rows import FINEWEB_EDU, WIKITEXT, cable_tables
+
 from bam_jax.experiments.experiment import Experiment
-from bam_jax.experiments.papers import FINEWEB_EDU, WIKITEXT, WIKITEXT_TEST, cable_perplexities
 
 FINEWEB_VALUES = """
 | Sequence Length | CABLE | CABLE_NW | ALiBi |   Fire | T5-bias | Kerple |   RoPE | Learnable | Sinusoidal |
@@ -34,4 +33,4 @@ PARTS = (
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each method, a column for each length; the paper's table is transposed."""
-    return cable_perplexities("Table 1", PARTS, scale, corpora=(FINEWEB_EDU, WIKITEXT, WIKITEXT_TEST))
+    return cable_tables("Table 1", PARTS, scale)

@@ -1,13 +1,12 @@
 """CABLE's Table 2: perplexity with and without DAPE V2, GPT-2 Small trained at 512 tokens on FineWeb-Edu.
 
-Command:  python -m bam_jax.sweep experiments/cable_table2_dape.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_table2_dape.py --scale=toy
-Paper:    section 5.3; its text gives the training speed, on eight H100 GPUs.
+Paper: section 5.3; its text gives the training speed, on eight H100 GPUs.
 """
 
-from bam_jax.experiments.experiment import Column, Experiment, Table, printed
-from bam_jax.experiments.paper_columns import CABLE_SHRINK, perplexity, speed
-from bam_jax.experiments.papers import FINEWEB_EDU, cable, paper
+from paper_columns import CABLE_SHRINK, cable_perplexities, speed
+from paper_rows import FINEWEB_EDU, cable, paper, printed
+
+from bam_jax.experiments.experiment import Experiment, Table
 
 VALUES = """
 | Seq. Len. | CABLE | Kerple | DAPEv2+Cable | DAPEv2+Kerple |
@@ -29,13 +28,13 @@ NOTES = (
 def get_experiment(scale: str) -> Experiment:
     """A row for each method, a column for each length and one for the speed; the paper's table is transposed."""
     lengths, values = printed(VALUES, transpose=True)
-    columns = tuple(
-        Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000)) for length in lengths
-    )
     timed = (
         speed("training, tokens/s", "training", 512, scale, shrink=CABLE_SHRINK),
         speed("inference, time (ms)", "latency", 512, scale, shrink=CABLE_SHRINK, unit=1e-3),
     )
-    tables = [Table("Table 2: perplexity", columns, values), Table("Section 5.3: speed", timed, SPEED)]
+    tables = [
+        Table("Table 2: perplexity", cable_perplexities(lengths, scale), values),
+        Table("Section 5.3: speed", timed, SPEED),
+    ]
     rows = [cable(method, scale, label=method, size="small", corpus=FINEWEB_EDU, context=512) for method in values]
-    return paper("CABLE, Table 2: DAPE", scale, rows, tables, corpora=(FINEWEB_EDU,), notes=NOTES)
+    return paper("CABLE, Table 2: DAPE", scale, rows, tables, notes=NOTES)

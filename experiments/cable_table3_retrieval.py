@@ -1,21 +1,12 @@
 """CABLE's Table 3: retrieval of long documents by BERT with five encodings, to 32 times the training length of 512 tokens.
 
-Command:  python -m bam_jax.sweep experiments/cable_table3_retrieval.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_table3_retrieval.py --scale=toy
-Paper:    section 5.5.
+Paper: section 5.5.
 """
 
-import dataclasses
+from paper_encoders import MLDR_FILES, contrastive_row, encoder_paper, masked_row, retrieval_columns
+from paper_rows import printed
 
-from bam_jax.experiments.experiment import Experiment, Table, printed
-from bam_jax.experiments.paper_encoders import (
-    MLDR_FILES,
-    contrastive_row,
-    encoder_preparations,
-    masked_row,
-    retrieval_columns,
-)
-from bam_jax.experiments.papers import paper
+from bam_jax.experiments.experiment import Experiment, Table
 
 VALUES = """
 | Seq. Len. | CABLE | ALiBi |  RoPE | Learnable | Sinusoidal |
@@ -45,12 +36,12 @@ NOTES = (
 def get_experiment(scale: str) -> Experiment:
     """A row for each method, a column for each length; the paper's table is transposed. Baselines have tables."""
     lengths, values = printed(VALUES, transpose=True)
-    rows = [make(method, scale) for method in values for make in (masked_row, contrastive_row)]
     tables = [
         Table(TITLE, retrieval_columns(lengths, scale), values),
         Table(AVERAGES, retrieval_columns(lengths, scale, "tokens"), dict.fromkeys(values, ())),
         Table(WORDS, retrieval_columns(lengths, scale, "bm25"), {"CABLE": ()}),
     ]
-    made = paper("CABLE, Table 3: retrieval of long documents", scale, rows, tables, notes=NOTES)
-    fetched = (MLDR_FILES,) if scale == "paper" else ()
-    return dataclasses.replace(made, preparations=(*fetched, *encoder_preparations(scale)))
+    rows = (masked_row, contrastive_row)
+    return encoder_paper(
+        "CABLE, Table 3: retrieval of long documents", scale, rows, tables, fetches=[MLDR_FILES], notes=NOTES
+    )

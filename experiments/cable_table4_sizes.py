@@ -1,12 +1,11 @@
 """CABLE's Table 4: perplexity to 15 times the context of 1024 tokens, two smaller models, FineWeb-Edu.
 
-Command:  python -m bam_jax.sweep experiments/cable_table4_sizes.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_table4_sizes.py --scale=toy
-Paper:    appendix A.2.
+Paper: appendix A.2.
 """
 
+from paper_rows import FINEWEB_EDU, cable_tables
+
 from bam_jax.experiments.experiment import Experiment
-from bam_jax.experiments.papers import FINEWEB_EDU, cable_perplexities
 
 SMALL_VALUES = """
 | Sequence Length | CABLE | CABLE_NW | ALiBi |   Fire | T5-bias | Kerple |   RoPE | Learnable | Sinusoidal |
@@ -38,4 +37,4 @@ NOTES = (
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each method, a column for each length; the paper's table is transposed."""
-    return cable_perplexities("Table 4", PARTS, scale, corpora=(FINEWEB_EDU,), notes=NOTES, repeats=REPEATS)
+    return cable_tables("Table 4", PARTS, scale, notes=NOTES, repeats=REPEATS)

@@ -1,12 +1,11 @@
 """CABLE's Table 5: perplexity to 15 times the context of 1024 tokens, two larger models, WikiText-103.
 
-Command:  python -m bam_jax.sweep experiments/cable_table5_wikitext.py --scale=toy
-Then:     python -m bam_jax.tables experiments/cable_table5_wikitext.py --scale=toy
-Paper:    appendix A.2.
+Paper: appendix A.2.
 """
 
+from paper_rows import WIKITEXT, cable_tables
+
 from bam_jax.experiments.experiment import Experiment
-from bam_jax.experiments.papers import WIKITEXT, WIKITEXT_TEST, cable_perplexities
 
 MEDIUM_VALUES = """
 | Sequence Length | CABLE | CABLE_NW | ALiBi |   Fire | T5-bias | Kerple |  RoPE | Learnable | Sinusoidal |
@@ -36,4 +35,4 @@ REPEATS = "the small scale has Table 1 alone: it has one English text, and this 
 
 def get_experiment(scale: str) -> Experiment:
     """A row for each method, a column for each length; the paper's table is transposed."""
-    return cable_perplexities("Table 5", PARTS, scale, corpora=(WIKITEXT, WIKITEXT_TEST), repeats=REPEATS)
+    return cable_tables("Table 5", PARTS, scale, repeats=REPEATS)

@@ -8,9 +8,10 @@ Hardware: a CPU; the models are those of bam_figure2_passkey.py, and a sweep of 
 
 import dataclasses
 
+from paper_columns import passkey
+from paper_rows import bam, paper
+
 from bam_jax.experiments.experiment import Column, Experiment, Table
-from bam_jax.experiments.paper_columns import passkey
-from bam_jax.experiments.papers import FINEWEB, bam, paper
 
 METHODS = {
     "BAM SSMax": "BAM SSMax",
@@ -21,7 +22,7 @@ METHODS = {
     "Local RoPE": "RoPE Local",
     "Sinusoidal SSMax": "Sinusoidal SSMax",
 }
-"""Names in `bam_jax.experiments.papers.BAM_METHODS` by label."""
+"""Names in `paper_rows.BAM_METHODS` by label."""
 CONTEXT = 512
 """Tokens of training, the paper's; an eighth of them at the small scale."""
 NEAR, FAR = (1, 4, 16, 64), (100, 500)
@@ -34,4 +35,4 @@ def get_experiment(scale: str) -> Experiment:
     far = [Column(f"{times}×", dataclasses.replace(passkey(times * CONTEXT, scale), trials=1)) for times in FAR]
     rows = [bam(method, scale, label=label) for label, method in METHODS.items()]
     table = Table("Keys found", (*near, *far), dict.fromkeys(METHODS, ()))
-    return paper("Keys beyond the training context", scale, rows, [table], corpora=(FINEWEB,))
+    return paper("Keys beyond the training context", scale, rows, [table])

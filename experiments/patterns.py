@@ -9,9 +9,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import small_scale
+
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments import small
 from bam_jax.experiments.experiment import UNPRINTED, Column, Experiment, Row, Table, tabled
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
@@ -62,13 +63,9 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A row for each method.
-
-    Args:
-        scale: "toy", of one seed, or "small", of eight.
-    """
+    """A row for each method; the toy scale has one seed, the small one eight."""
     seeds = (0,) if scale == "toy" else SEEDS
-    rates = lambda method: small.chosen_rates(method, small.PATTERN_RATES) if scale == "small" else {}
+    rates = lambda method: small_scale.chosen_rates(method, small_scale.PATTERN_RATES) if scale == "small" else {}
     rows = [make_row(method, seeds, rates(method)) for method in METHODS]
     rows += [
         dataclasses.replace(make_row(method, seeds, rates(method)), label=label, changes=GROWING)
@@ -83,11 +80,5 @@ def get_experiment(scale: str) -> Experiment:
 
 
 def make_row(method: str, seeds: Sequence[int], rates: Mapping[str, float]) -> Row:
-    """A model of a method.
-
-    Args:
-        method: of `METHODS`.
-        seeds: of the training.
-        rates: overrides.
-    """
+    """A model of one of `METHODS`."""
     return Row(method, CONFIG, {**METHODS[method], "model.layers": 4, **rates}, tuple(seeds))

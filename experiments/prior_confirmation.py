@@ -54,11 +54,7 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """Two tables for each depth.
-
-    Args:
-        scale: "toy", of one seed, or "small", of ten.
-    """
+    """Two tables for each depth; the toy scale has one seed, the small one ten."""
     rows, tables, seeds = [], [], SEEDS["toy" if scale == "toy" else "small"]
     for layers in DEPTHS:
         group = f"{layers} layers"

@@ -7,13 +7,13 @@ Expected: a line for each model of 2 layers with a ladder over positions, by the
 """
 
 import math
-import runpy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from prior_confirmation import CONTEXT
 
 from bam_jax import biases
 from bam_jax.evals.passkey import Passkey
@@ -31,7 +31,6 @@ FILES = (
     "prior_patterns",
     *(f"small/prior_confirmation{mark}" for mark in ("_2", "_3", "")),
 )
-CONTEXT: int = runpy.run_path(str(Path(__file__).with_name("prior_confirmation.py")))["CONTEXT"]
 LAYERS, ASKED = 2, (Perplexity.name, Passkey.name)
 
 
@@ -49,11 +48,7 @@ class Model(NamedTuple):
 
 
 def reach(run: RecordedRun) -> int:
-    """The distance within which the widest near prior of the last layer holds nine tenths of its mass.
-
-    Args:
-        run: of a ladder, whose first head looks far.
-    """
+    """The distance within which the widest near prior of a ladder's last layer holds nine tenths of its mass."""
     shape, log_scale, loc = (jnp.asarray(run.heads[name][-1, 1:]) for name in ("shape", "log_scale", "loc"))
     back = jnp.arange(CONTEXT, dtype=jnp.float32)
     table = biases.table(biases.GeneralisedGaussian(shape, log_scale, loc), jnp.zeros((1, 1, 1)), -back[None, None])
@@ -87,11 +82,7 @@ def models() -> Iterator[Model]:
 
 @style.styled
 def draw(found: Sequence[Model]) -> style.Figure:
-    """A point for each model: the keys that it finds above its reach, and below them its perplexity.
-
-    Args:
-        found: of `models`.
-    """
+    """A point for each model: the keys that it finds above its reach, and below them its perplexity."""
     figure = style.sheet(3.6)
     panels = figure.subplots(2, 1, sharex=True)
     for lost, label, colour in ((False, "9 of 10 keys or more", "#3d7fc4"), (True, "fewer", "#d0505a")):
@@ -111,14 +102,7 @@ def draw(found: Sequence[Model]) -> style.Figure:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the table, or draw it as well.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: a file that was not drawn here would be overwritten.
-    """
+    """Print the table, and draw the figure where it is asked for."""
     parser = errors.Parser(prog="python experiments/prior_reach.py", description=__doc__)
     parser.add_argument("--out", type=files.local_path, help="file of the figure, .svg or .png")
     given = parser.parse_args(argv)

@@ -57,5 +57,4 @@ def get_experiment() -> Experiment:
             changes = {**STARTS[label], "model.layers": layers, "optimizer.rate": RATES[layers]}
             rows.append(Row(f"{label}, {layers} layers", CONFIG, changes, SEEDS, asked))
     expected = tuple(Expected(row.label, 64 * CONTEXT, least=0.97) for row in rows if "9 nats" in row.label)
-    notes = tuple(" ".join(note.split()) for note in NOTES)
-    return Experiment("The ladder's gentlest slope: a screening", tuple(rows), expected=expected, notes=notes)
+    return Experiment("The ladder's gentlest slope: a screening", tuple(rows), expected=expected, notes=NOTES)

@@ -71,7 +71,5 @@ def get_experiment() -> Experiment:
         for label, changes in METHODS.items()
     ]
     expected = tuple(Expected(f"ladder, effective, {layers} layers", 64 * CONTEXT, least=0.97) for layers in LAYERS)
-    notes = tuple(" ".join(note.split()) for note in NOTES)
-    return Experiment(
-        "A start of the prior that needs no luck: a screening", tuple(rows), expected=expected, notes=notes
-    )
+    title = "A start of the prior that needs no luck: a screening"
+    return Experiment(title, tuple(rows), expected=expected, notes=NOTES)

@@ -8,10 +8,11 @@ Target:   BAM ladder with effective SSMax 0.9 or more on average at 64x and at 5
 import dataclasses
 from pathlib import Path
 
+from small_scale import chosen_rates
+
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments.experiment import Expected, Experiment, Row
-from bam_jax.experiments.small import chosen_rates
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
 RATES = Path(__file__).with_name("quickstart_rates.json")
@@ -83,5 +84,5 @@ def get_experiment() -> Experiment:
             Expected(MAIN, FAR, least=0.9),
             Expected("RoPE", 16 * CONTEXT, most=0.1),
         ),
-        notes=tuple(" ".join(note.split()) for note in NOTES),
+        notes=NOTES,
     )

@@ -15,25 +15,25 @@ The first arithmetic has eight sets and shows what seeds do; each other has two 
 import dataclasses
 import json
 import os
-import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import quickstart
 
 from bam_jax import config
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import jobs, results, tables
 from bam_jax.experiments.experiment import Experiment
-from bam_jax.experiments.slots import find_slots
+from bam_jax.experiments.runner import find_slots
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
 from bam_jax.system.machine import machine
 
-QUICKSTART: Experiment = runpy.run_path(str(Path(__file__).with_name("quickstart.py")))["get_experiment"]()
+QUICKSTART = quickstart.get_experiment()
 MARGINS = Path(__file__).with_name("quickstart_margins.json")
 RECORDS = Path(__file__).with_name("records") / "quickstart_margins"
 SETS, OTHER_SETS = 8, 2
@@ -62,7 +62,6 @@ vectors of 256 bits."""
 
 
 def sets_of(arithmetic: Arithmetic) -> int:
-    """The number of sets under an arithmetic."""
     return SETS if arithmetic == ARITHMETICS[0] else OTHER_SETS
 
 
@@ -97,11 +96,7 @@ def describe() -> dict[str, Any]:
 
 
 def read_margins(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's margins; empty ones where there is no file, or where it is about other rows or claims.
-
-    Args:
-        described: see `describe`.
-    """
+    """The file's margins; empty ones if there is no file, or if it is about other rows or claims than `describe` gives."""
     if MARGINS.is_file():
         kept = json.loads(MARGINS.read_text())
         if {name: kept[name] for name in described} == described:
@@ -111,11 +106,7 @@ def read_margins(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_margins(margins: Mapping[str, Any]) -> None:
-    """Writes the file, a line for each entry of a list.
-
-    Args:
-        margins: see `read_margins`.
-    """
+    """Write the file, a line for each entry of a list."""
     fields = []
     for name, value in margins.items():
         lines = ",\n  ".join(json.dumps(each) for each in value) if isinstance(value, list) else ""
@@ -124,14 +115,9 @@ def write_margins(margins: Mapping[str, Any]) -> None:
 
 
 def make_sweep(arithmetic: Arithmetic, folder: Path) -> Sweep:
-    """The sweep of the sets under an arithmetic, with records of its own.
-
-    Args:
-        arithmetic: in whose environment the sweep is to run.
-        folder: of all runs.
-    """
+    """The sweep of the sets under an arithmetic, in whose environment it is to run, with records of its own."""
     name = f"{arithmetic.isa}-{arithmetic.threads}"
-    # Records keep the command, which shall name the files as a user in the clone would.
+    # Records keep the command, with the files as a user in the clone would name them.
     records = os.path.relpath(RECORDS / name)
     whole = Sweep.load([os.path.relpath(__file__)], runs=folder / name, records=records)
     (made,) = whole.experiments
@@ -143,15 +129,7 @@ def make_sweep(arithmetic: Arithmetic, folder: Path) -> Sweep:
 
 
 def judge_sets(sweep: Sweep, arithmetic: Arithmetic) -> tuple[list[dict[str, Any]], list[str]]:
-    """Each set under an arithmetic: the accuracy of every seed where the quickstart claims one, and whether the claim is met.
-
-    Args:
-        sweep: of `make_sweep`, done.
-        arithmetic: named in each line.
-
-    Returns:
-        A line for each set, and the commits that measured them.
-    """
+    """For each set of a finished sweep the accuracy of every seed and whether the claims are met; and the measuring commits."""
     (made,) = sweep.experiments
     read = tables.results_reader(sweep.folder, made.records)
     measured = {(job.row.label, job.seed): read(job).cells for job in jobs.row_jobs(made)}
@@ -171,12 +149,8 @@ def judge_sets(sweep: Sweep, arithmetic: Arithmetic) -> tuple[list[dict[str, Any
 
 
 def to_markdown(margins: Mapping[str, Any]) -> str:
-    """A row for each claim and arithmetic: in how many sets it is met, and the least and greatest means of a set and seeds.
-
-    Args:
-        margins: see `read_margins`.
-    """
-    rows = ["| claim | arithmetic | met by | means of sets | seeds |", "|---|---|---|---|---|"]
+    """A row for each claim and arithmetic: in how many sets it is met, and the least and greatest means of a set and seeds."""
+    rows = ["| claim | arithmetic | met in | means of sets | seeds |", "|---|---|---|---|---|"]
     for at, claim in enumerate(margins["claims"]):
         bound = f"at least {claim['least']:g}" if claim["least"] else f"at most {claim['most']:g}"
         for made in margins["arithmetics"]:
@@ -197,17 +171,12 @@ def to_markdown(margins: Mapping[str, Any]) -> str:
 
 
 def _ends(values: Sequence[float]) -> str:
-    """The least and the greatest value, or the one that all have."""
     least, most = f"{min(values):.2f}", f"{max(values):.2f}"
     return least if least == most else f"{least} to {most}"
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures what the file lacks, an arithmetic after another, and writes it after each.
-
-    Raises:
-        UserError: bad arguments, or a run that failed.
-    """
+    """Measure what the file lacks, one arithmetic after another, and write it after each."""
     parser = errors.Parser(prog="python experiments/quickstart_margins.py", description=__doc__)
     parser.add_argument(
         "--runs", type=files.local_path, default=Path("runs/quickstart_margins"), help="folder of the runs"

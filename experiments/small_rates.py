@@ -4,64 +4,59 @@ Command:  python experiments/small_rates.py
 Hardware: a CPU or one GPU; 150 models.
 Corpus:   corpora/english, as for the small scale itself.
 Expected: experiments/small_rates.json, which the scale reads. experiments/records/small_rates has what was measured: a
-          search that was stopped goes on from there, on any machine.
+          search that was stopped resumes from it, on any machine.
 """
 
 import dataclasses
-import functools
-import runpy
-from collections.abc import Sequence
-from pathlib import Path
 
-from bam_jax.evals.base import Evaluation
+import bam_figure8_passkey
+import bam_figure9_passkey
+import rate_search
+import small_scale
+from paper_rows import BAM_METHODS, CABLE_METHODS, SAME_TRAINING, WIKITEXT, bam, cable
+from rate_search import Rates
+from small_scale import GPT2, KEYS, TEXT, learner
+
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments import rate_search, small
 from bam_jax.experiments.experiment import Experiment, Row
-from bam_jax.experiments.papers import BAM_METHODS, CABLE_METHODS, SAME_TRAINING, WIKITEXT, bam, cable
-from bam_jax.experiments.rate_search import Rates, label_of
-from bam_jax.system import errors
 
 SEEDS = (100, 101)
 """The seeds of training; the small scale has 0 to 7. One seed may miss a fragile rate, since keys are found or not by seed."""
 CONTEXT = 64
-TEXT: tuple[Evaluation, ...] = (Perplexity((CONTEXT,), tokens=2**17),)
-KEYS: tuple[Evaluation, ...] = (Passkey((CONTEXT,), trials=5, seed=SEEDS[0]), *TEXT)
+PERPLEXITY = Perplexity((CONTEXT,), tokens=2**17)
 
 METHODS = tuple(method for method in BAM_METHODS if method not in SAME_TRAINING)
-ABLATIONS = {
-    **runpy.run_path(str(Path(__file__).with_name("bam_figure8_passkey.py")))["LEARNERS"],
-    **runpy.run_path(str(Path(__file__).with_name("bam_figure9_passkey.py")))["LEARNERS"],
-}
+ABLATIONS = {**bam_figure8_passkey.LEARNERS, **bam_figure9_passkey.LEARNERS}
 """The changes of BAM's ablations, by learner: each has rates of its own, as the methods have."""
-
-TRIES: dict[str, Sequence[Rates]] = {
-    **{small.learner(method, kind): small.tries(method) for method in METHODS for kind in (small.KEYS, small.TEXT)},
-    **{small.learner(name, small.KEYS): small.tries("BAM SSMax") for name in ABLATIONS},
-    **{small.learner(method, small.GPT2): small.tries(method) for method in CABLE_METHODS},
+TRIES = {
+    **{learner(method, kind): small_scale.tries(method) for method in METHODS for kind in (KEYS, TEXT)},
+    **{learner(name, KEYS): small_scale.tries("BAM SSMax") for name in ABLATIONS},
+    **{learner(method, GPT2): small_scale.tries(method) for method in CABLE_METHODS},
 }
 """The tries of each learner."""
 
 
 def get_experiment() -> Experiment:
     """A row for each learner with each of its tries, evaluated at the training context only."""
-    rows = [_row(learner, number) for learner, tried in TRIES.items() for number in range(len(tried))]
-    return Experiment(title="Learning rates of the small scale", rows=tuple(rows), platform="")
+    return Experiment("Learning rates of the small scale", tuple(rate_search.try_rows(TRIES, _row)), platform="")
 
 
-def _row(learner: str, number: int) -> Row:
+def _row(learner: str, rates: Rates) -> Row:
     name, _, kind = learner.rpartition(", ")
-    label, rates = label_of(learner, number), TRIES[learner][number]
-    if kind == small.GPT2:
-        made = cable(name, "small", label=label, size="tiny", corpus=WIKITEXT, overrides=rates)
+    if kind == GPT2:
+        made = cable(name, "small", label=name, size="tiny", corpus=WIKITEXT, overrides=rates)
     elif name in ABLATIONS:
-        made = bam("BAM SSMax", "small", label=label, overrides={**ABLATIONS[name], **rates})
+        made = bam("BAM SSMax", "small", overrides={**ABLATIONS[name], **rates})
     else:
-        made = bam(name, "small", label=label, overrides=rates, text=kind == small.TEXT)
-    evaluations, seeds = (KEYS, SEEDS) if kind == small.KEYS else (TEXT, SEEDS[:1])
+        made = bam(name, "small", overrides=rates, text=kind == TEXT)
     # Within the training context a model is read as it was trained: the base of RoPE is not multiplied.
-    return dataclasses.replace(made, evaluations=evaluations, seeds=seeds, changes={})
+    made = dataclasses.replace(made, evaluations=(PERPLEXITY,), seeds=SEEDS[:1], changes={})
+    if kind != KEYS:
+        return made
+    keys = Passkey((CONTEXT,), trials=5, seed=SEEDS[0])
+    return dataclasses.replace(made, evaluations=(keys, PERPLEXITY), seeds=SEEDS)
 
 
 if __name__ == "__main__":
-    errors.run(functools.partial(rate_search.command, Path(__file__), TRIES, small.RATES))
+    rate_search.main(__file__, small_scale.RATES, TRIES)

@@ -9,10 +9,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import small_scale
+
 from bam_jax.config.sections import SYNTHETIC
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.synthetic import Synthetic
-from bam_jax.experiments import small
 from bam_jax.experiments.experiment import UNPRINTED, Column, Experiment, Row, Table, tabled
 
 CONFIG = str(Path(__file__).parent.parent / "configs" / "quickstart.py")
@@ -57,16 +58,12 @@ NOTES = (
 
 
 def get_experiment(scale: str) -> Experiment:
-    """A row for each method and model; the columns of text are windows of positions.
-
-    Args:
-        scale: "toy", of one seed, or "small", of eight.
-    """
+    """A row for each method and model; the toy scale has one seed, the small one eight."""
     seeds = (0,) if scale == "toy" else SEEDS
     rows = []
     for method, kind in itertools.product(METHODS, TRAINED):
-        learner = small.learner("RoPE" if method == "RoPE Local" else method, kind)
-        rates = small.chosen_rates(learner, small.SYNTHETIC_RATES) if scale == "small" else {}
+        learner = small_scale.learner("RoPE" if method == "RoPE Local" else method, kind)
+        rates = small_scale.chosen_rates(learner, small_scale.SYNTHETIC_RATES) if scale == "small" else {}
         rows.append(make_row(method, kind, seeds, rates))
     tables = [
         Table(f"{task}: accuracy", tuple(_asked(task)), dict.fromkeys(METHODS, ()), group="symbols")
@@ -80,14 +77,7 @@ def get_experiment(scale: str) -> Experiment:
 
 
 def make_row(method: str, kind: str, seeds: Sequence[int], rates: Mapping[str, float]) -> Row:
-    """A model of a method.
-
-    Args:
-        method: of `METHODS`.
-        kind: of `TRAINED`: what it learns.
-        seeds: of the training.
-        rates: overrides.
-    """
+    """A model of one of `METHODS` that learns one of `TRAINED`."""
     changes = LOCAL if method == "RoPE Local" else {}
     return Row(
         f"{method}, {kind}", CONFIG, {**METHODS[method], **TRAINED[kind], **rates}, tuple(seeds), changes=changes

@@ -41,12 +41,7 @@ NOTES = (
 
 
 def get_experiment(source: str, runs: Path) -> Experiment:
-    """A row for each of four encodings with each of two tokenizers; the text is prepared first.
-
-    Args:
-        source: the folder with WikiText-2.
-        runs: the folder of the runs; the prepared text lies in its `data`.
-    """
+    """A row for each of four encodings with each of two tokenizers; the text is prepared first."""
     valid, test = (_find(Path(source), name) for name in NAMES)
     data = runs / "data"
     bpe = data / "bpe.json"

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import strategies as st
 
 from bam_jax import config, render
+from bam_jax.config import CONFIGS
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import jobs, papers, results, speed_jobs, tables
+from bam_jax.experiments import jobs, results, tables
+from bam_jax.experiments.benchmark import Benchmark
 from bam_jax.experiments.cells import Measured, TableName
 from bam_jax.experiments.comparisons import Better, Bound
 from bam_jax.experiments.experiment import Column, Expected, Row, Speed, Table, tabled
@@ -24,7 +26,7 @@ from bam_jax.report import folder_page, page, paper_page, run_page, tables_page
 from bam_jax.report.progress import Progress
 from bam_jax.system.errors import UserError
 
-CONFIG = str(papers.CONFIGS / "quickstart.py")
+CONFIG = str(CONFIGS / "quickstart.py")
 SMALL = {"encoding": "rope", "steps": 10}
 KEYS = Passkey((64,), depths=2, patience=1)
 TEXT = Perplexity((128,))
@@ -74,9 +76,9 @@ def place(tmp_path_factory):
     """Runs of a paper's table, which are those of an experiment with a folder of its own as well, and what reads them."""
     path = tmp_path_factory.mktemp("runs")
     row = Row("RoPE", CONFIG, SMALL)
-    made = tabled("A paper", [row], [Table("Table 1", COLUMNS, {"RoPE": ()})])
+    benchmark = Benchmark("speed", "benchmarks.speed", (), (("inference", 64),), 1.0)
+    made = tabled("A paper", [row], [Table("Table 1", COLUMNS, {"RoPE": ()})], benchmarks=(benchmark,))
     (job,) = jobs.row_jobs(made)
-    (comparison,) = speed_jobs.comparisons(made)
     own = dataclasses.replace(made, shared=False, expected=(Expected("RoPE", 64, 0.5),), notes=("A note.",))
     described = Sweep((own,), ("x.py",), path).describe()
     described["runs"][0]["name"] = job.name
@@ -84,14 +86,14 @@ def place(tmp_path_factory):
     files = {
         path / job.name / "results.jsonl": lines(RESULTS),
         path / job.name / "metrics.jsonl": lines(METRICS),
-        path / comparison.name / "results.jsonl": lines([SPEED | {"config": config.digest(job.config)}] * 2),
+        path / benchmark.name / "results.jsonl": lines([SPEED | {"config": config.digest(job.config)}] * 2),
         path / "experiment.json": json.dumps(described, indent=2) + "\n",
     }
     for file, text in files.items():
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
     (path / job.name / "config.json").write_text(config.to_json(job.config))
-    return SimpleNamespace(path=path, made=made, job=job, comparison=comparison, files=files)
+    return SimpleNamespace(path=path, made=made, job=job, benchmark=benchmark, files=files)
 
 
 def everything(place):
@@ -121,7 +123,7 @@ def everything(place):
         cells = {"table": TableName("x", "Table 1"), "columns": ["keys", "text"], "rows": ["RoPE"]}
         return [check.criteria(measured) for check in (Bound(**cells, least=0.5), Better(**cells, than=["RoPE"]))]
 
-    progress = [lambda each=each: (each.status(path), each.spent(path)) for each in (place.job, place.comparison)]
+    progress = [lambda each=each: (each.status(path), each.spent(path)) for each in (place.job, place.benchmark)]
     return [paper, one, several, said, *progress]
 
 

@@ -2,22 +2,20 @@
 
 import dataclasses
 import inspect
-import runpy
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bam_jax.evals.base import Evaluation
+from bam_jax.experiments.benchmark import Benchmark
 from bam_jax.system.errors import UserError, nearest
-from bam_jax.system.plugins import named_where_it_fails
+from bam_jax.system.plugins import run_file
 
 SCALES = ("toy", "small", "paper")
+"""The first is the default; verdicts come from the others."""
 UNPRINTED = SCALES[:2]
 """The scales of an experiment that is no paper's."""
-"""The first is the default; verdicts come from the others."""
-RECORDS = "records"
-"""The folder beside experiments that holds folders of records, by scale."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +28,9 @@ class Row:
         overrides: changes of that configuration, values by dotted names, as in {"encoding": "alibi", "model.layers": 2}.
         seeds: of training.
         evaluations: done after training, in this order.
-        changes: further ones at evaluation only, in every column of the tables.
-        start: label of the row whose trained parameters are this one's first ones; "": drawn from the seed.
-        train: False: only its configuration is looked at.
+        changes: further overrides at evaluation only, in every column of the tables.
+        start: label of the row whose trained parameters initialise this one; "": the seed does.
+        train: False: only its configuration is read.
     """
 
     label: str
@@ -46,12 +44,7 @@ class Row:
 
 
 class Speed(NamedTuple):
-    """The speed or memory of a model with random parameters: no evaluation of a run (`benchmarks.speed`).
-
-    Args:
-        measure: a name in `benchmarks.speed.MEASURES`, such as "inference".
-        length: tokens.
-    """
+    """The speed or memory of an untrained model, measured by a `Benchmark`: a measure's name, and tokens."""
 
     measure: str
     length: int
@@ -64,12 +57,12 @@ class Column:
     Args:
         label: its head in the paper, such as "12K".
         evaluation: of a single length.
-        depth: of a passkey; None: the mean over all depths.
+        depth: of a passkey; None: the mean of all depths.
         position: the window of positions that ends there, in tokens; 0: all positions of a sequence.
         quantity: instead of an evaluation, a name in `bam_jax.experiments.tables.QUANTITIES`.
-        speed: instead of an evaluation, a speed or the memory of a model that need not be trained.
-        unit: what the paper counts in, in ours: 1e-3 where it has ms and we have seconds, 0.01 for percent.
-        missing: instead of all of them, why it cannot be measured yet.
+        speed: instead of an evaluation, a result of one of the experiment's benchmarks.
+        unit: the paper's unit in ours: 1e-3 for ms where we have seconds, 0.01 for percent.
+        missing: instead of all of them, why it cannot be measured.
     """
 
     label: str
@@ -88,7 +81,7 @@ DASH = "—"
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of a paper, a part of one, or the numbers that its text says of a figure.
+    """A table of a paper, a part of one, or the numbers that the text states of a figure.
 
     Args:
         title: such as "Table 4, Single 1: accuracy".
@@ -104,14 +97,11 @@ class Table:
     group: str = ""
 
     def row(self, label: str) -> str:
-        """The label in the experiment of a row of the paper."""
+        """The experiment's label of a row of the paper."""
         return f"{label}, {self.group}" if self.group else label
 
     def cells(self, label: str) -> list[tuple[Column, str]]:
-        """The columns of a row, each with what the paper has there.
-
-        Args:
-            label: of the row in the paper.
+        """The columns of a row of the paper, each with its printed value.
 
         Raises:
             UserError: the row has another number of values than the table has columns.
@@ -134,12 +124,12 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """A command before the rows, such as one that prepares their data; done again, it does what is missing.
+    """A command before the rows, such as one that prepares their data.
 
     Args:
-        module: what stands behind `python -m`.
+        module: run as `python -m MODULE`.
         arguments: its arguments.
-        makes: a file; the command is left out once it is there. "": the command itself sees what is missing.
+        makes: a file; once it exists the command is skipped. "": the command itself does only what is missing.
     """
 
     module: str
@@ -147,7 +137,7 @@ class Preparation:
     makes: str = ""
 
     def command(self) -> str:
-        """The command that a person would type."""
+        """The command as a user would type it."""
         return shlex.join(["python", "-m", self.module, *self.arguments])
 
 
@@ -156,7 +146,7 @@ class Fetch:
     """Files that only the user can provide, such as a benchmark: nothing here is downloaded.
 
     Args:
-        makes: the file or folder that is there once they are fetched.
+        makes: the file or folder that exists once they are fetched.
         how: the command that fetches them, or what to put there.
     """
 
@@ -164,7 +154,7 @@ class Fetch:
     how: str
 
     def command(self) -> str:
-        """The command that a person would type."""
+        """The command as a user would type it."""
         return self.how
 
 
@@ -174,17 +164,18 @@ class Experiment:
 
     Args:
         title: what it measures.
-        preparations: done in their order before the rows; files that the user fetches are looked for before all else.
         rows: the first is the main one: its heat map and its priors are drawn.
-        expected: reported beside what was measured.
-        notes: paragraphs about what the numbers do and do not say.
+        expected: reported beside the measurements.
+        notes: paragraphs about what the numbers do and do not say; `load` joins their lines.
         platform: JAX_PLATFORMS of the rows, unless the environment sets it; "": JAX's own choice.
+        preparations: run in order before the rows; files that the user fetches are checked first.
         tables: of the paper.
         shared: runs are named by their configurations, so that experiments with one folder of runs share them.
         comparable: whether the rows are trained as the paper's were, so that a difference from its values means something.
         records: a folder of records (`recorded_runs`), which count as measured without the runs' folders; None: none is kept.
         scale: one of `SCALES` where the rows are smaller than the paper's; "": they are as the title says.
-        scales: at which it can be done; what no paper has is not done at "paper".
+        scales: those that it has.
+        benchmarks: measure the tables' columns of speed.
     """
 
     title: str
@@ -199,37 +190,12 @@ class Experiment:
     records: Path | None = None
     scale: str = ""
     scales: tuple[str, ...] = SCALES
+    benchmarks: tuple[Benchmark, ...] = ()
 
     @property
     def heading(self) -> str:
-        """Heads the report: the title, with the scale."""
+        """Title of the report, with the scale."""
         return f"{self.title} ({self.scale} scale)" if self.scale else self.title
-
-
-def printed(text: str, *, transpose: bool = False) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """A table as it stands in a paper, cells between bars: the heads of its columns, and its rows by their labels.
-
-    >>> printed("| length | CABLE | RoPE |\\n| 512 | 17.00 | 17.39 |", transpose=True)
-    (('512',), {'CABLE': ('17.00',), 'RoPE': ('17.39',)})
-
-    Args:
-        text: a line for each row, first that of the heads.
-        transpose: whether the paper's columns are wanted as rows.
-
-    Raises:
-        UserError: a row with more or fewer cells than the heads have, or two of one label.
-    """
-    lines = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.strip().splitlines()]
-    for line in lines:
-        if len(line) != len(lines[0]):
-            raise UserError(f"row {line[0]!r} has {len(line)} cells and the heads {len(lines[0])}")
-    if transpose:
-        lines = [list(column) for column in zip(*lines, strict=True)]
-    labels = [line[0] for line in lines[1:]]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UserError(f"two rows are called {label!r}")
-    return tuple(lines[0][1:]), {line[0]: tuple(line[1:]) for line in lines[1:]}
 
 
 def tabled(
@@ -245,7 +211,7 @@ def tabled(
         others: further fields of the experiment.
 
     Raises:
-        UserError: a table names a row that there is not.
+        UserError: a table names a row that is missing.
     """
     labels = [row.label for row in rows]
     evaluations: dict[str, list[Evaluation]] = {label: [] for label in labels}
@@ -261,19 +227,16 @@ def tabled(
                 evaluations[row].append(column.evaluation)
                 trained.add(row)
     trained |= {row.start for row in rows if row.label in trained}
-    made = tuple(
-        dataclasses.replace(row, train=row.label in trained, evaluations=_changed(evaluations[row.label], row.changes))
-        for row in rows
-    )
-    return Experiment(title, made, tables=tuple(tables), shared=shared, **others)
+    made = []
+    for row in rows:
+        asked = join_evaluations(evaluations[row.label])
+        asked = tuple(dataclasses.replace(each, overrides={**each.overrides, **row.changes}) for each in asked)
+        made.append(dataclasses.replace(row, train=row.label in trained, evaluations=asked))
+    return Experiment(title, tuple(made), tables=tuple(tables), shared=shared, **others)
 
 
 def join_evaluations(asked: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
-    """As few evaluations as do the same: those that differ in their lengths are one, then those that differ in their tasks.
-
-    Args:
-        asked: of one run.
-    """
+    """As few evaluations of one run as do the same: join those that differ in their lengths, then in their tasks."""
     lengths: dict[Evaluation, set[int]] = {}
     for evaluation in asked:
         lengths.setdefault(dataclasses.replace(evaluation, lengths=()), set()).update(evaluation.lengths)
@@ -284,12 +247,6 @@ def join_evaluations(asked: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
     return tuple(first.joined(others) for first, *others in groups.values())
 
 
-def _changed(asked: Iterable[Evaluation], changes: Mapping[str, Any]) -> tuple[Evaluation, ...]:
-    """The evaluations of a row, with its changes."""
-    joined = join_evaluations(asked)
-    return tuple(dataclasses.replace(each, overrides={**each.overrides, **changes}) for each in joined)
-
-
 def load(
     path: str | Path,
     *,
@@ -298,16 +255,17 @@ def load(
     scale: str | None = None,
     records: str | None = None,
 ) -> Experiment:
-    """The experiment in a Python file with `get_experiment()`, which is given what its arguments name.
+    """The experiment of a Python file, whose `get_experiment()` is given what its arguments name.
 
-    `get_experiment(source, runs)` is about a corpus, `get_experiment(scale)` can be done at several scales.
+    `get_experiment(source, runs)` is about a corpus, `get_experiment(scale)` has several scales. The file can import
+    modules of its folder.
 
     Args:
         path: the file.
         source: where the user has the corpus.
-        runs: folder of the runs, below which preparations may put what they make of it.
-        scale: "toy", "small" or "paper"; None: toy.
-        records: the folder of records; "": none; None: the one that belongs to the experiment, see `find_records`.
+        runs: folder of the runs, below which preparations may write.
+        scale: one of `SCALES`; None: the first.
+        records: the folder of records; "": none; None: the experiment's own, see `find_records`.
 
     Raises:
         UserError: no such file, or no `get_experiment` in it, or a corpus or scale missing or not wanted.
@@ -316,41 +274,34 @@ def load(
         raise UserError(f"no experiment file {path}; give the path of one (the repository has some in experiments)")
     if scale is not None and scale not in SCALES:
         raise UserError(f"--scale={scale} is unknown; {nearest(scale, SCALES)}")
-    with named_where_it_fails(path, "experiment file"):
-        names = runpy.run_path(str(path))
-    if "get_experiment" not in names:
-        raise UserError(
-            f"{path} defines no get_experiment(); it must return a bam_jax.experiments.experiment.Experiment"
-        )
-    wanted = inspect.signature(names["get_experiment"]).parameters
-    if "source" in wanted and source is None:
-        raise UserError(f"{path} needs --source=PATH, where the corpus is that its docstring names")
-    if source is not None and "source" not in wanted:
-        raise UserError(f"--source={source}: {path} takes no corpus; leave the option out")
-    if scale is not None and "scale" not in wanted:
-        raise UserError(f"--scale={scale}: {path} has one scale only; leave the option out")
-    known = {"source": source, "runs": runs, "scale": scale or SCALES[0]}
-    with named_where_it_fails(path, "experiment file"):
+    with run_file(path, "experiment file") as names:
+        if "get_experiment" not in names:
+            raise UserError(
+                f"{path} defines no get_experiment(); it must return a bam_jax.experiments.experiment.Experiment"
+            )
+        wanted = inspect.signature(names["get_experiment"]).parameters
+        if "source" in wanted and source is None:
+            raise UserError(f"{path} needs --source=PATH, where the corpus is that its docstring names")
+        if source is not None and "source" not in wanted:
+            raise UserError(f"--source={source}: {path} takes no corpus; leave the option out")
+        if scale is not None and "scale" not in wanted:
+            raise UserError(f"--scale={scale}: {path} has one scale only; leave the option out")
+        known = {"source": source, "runs": runs, "scale": scale or SCALES[0]}
         made = names["get_experiment"](**{name: known[name] for name in wanted})
     if not isinstance(made, Experiment):
         raise UserError(f"get_experiment() of {path} returned {type(made).__name__}, not an Experiment; mend that file")
     if known["scale"] not in made.scales:
         given = " or ".join(f"--scale={name}" for name in made.scales)
         raise UserError(f"--scale={scale}: what {path} compares is no paper's; give {given}")
-    kept = (
-        find_records(Path(path), scale, shared=made.shared) if records is None else Path(records) if records else None
-    )
-    return dataclasses.replace(made, records=kept)
+    if records is None:
+        kept = find_records(Path(path), scale, shared=made.shared)
+    else:
+        kept = Path(records) if records else None
+    return dataclasses.replace(made, records=kept, notes=tuple(" ".join(note.split()) for note in made.notes))
 
 
 def find_records(path: Path, scale: str | None, *, shared: bool) -> Path | None:
-    """The folder of records that belongs to an experiment, below its folder: records/SCALE/NAME.
-
-    Args:
-        path: the experiment's file.
-        scale: as `load` takes it; what is done in minutes, the toy scale, keeps no records.
-        shared: whether it shares its runs with others of its folder, and so their folder, shared.
-    """
-    if scale in (None, SCALES[0]):
+    """The folder of records of an experiment's file, beside it: records/SCALE/NAME, or records/SCALE/shared of shared runs."""
+    if scale is None or scale == SCALES[0]:  # the toy scale takes minutes and keeps none
         return None
-    return path.parent / RECORDS / scale / ("shared" if shared else path.stem)
+    return path.parent / "records" / scale / ("shared" if shared else path.stem)

@@ -1,7 +1,8 @@
-"""The jobs that an experiment makes: what one process trains and evaluates, and how far it is."""
+"""The jobs of an experiment: what one process trains and evaluates, and its progress."""
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from bam_jax import config
@@ -18,14 +19,12 @@ from bam_jax.training.metrics import read_metrics
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A row with one of its seeds: what one process does.
+    """A row with one of its seeds: the work of one process.
 
     Args:
-        row: the row.
-        seed: of training.
         config: the row's configuration with that seed; its `start` is the name of another job.
         name: of its folder.
-        then: jobs that start from what this one has trained; done after it, in the same process.
+        then: jobs that start from this one's parameters; done after it, in the same process.
     """
 
     row: Row
@@ -36,32 +35,16 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """The name of what is trained, by which a folder of records knows it; see `config.digest`."""
+        """Identifies the run in a folder of records."""
         return config.digest(self.config)
 
     def train(self, folder: Path) -> None:
-        """Trains the run, as far as it is not done, in this process, which imports and compiles everything once.
-
-        Args:
-            folder: of the runs.
-
-        Raises:
-            UserError: see `loop.fit`.
-            errors.Stopped: training was told to stop; the same job goes on from there.
-        """
+        """Train the run in the folder of runs, as far as it is not done."""
         start = str(folder / self.config.start) if self.row.start else self.config.start
         loop.train(dataclasses.replace(self.config, start=start), folder / self.name)
 
     def evaluate(self, folder: Path, evaluation: Evaluation) -> None:
-        """Measures what is missing of an evaluation of the trained run, and prints what was found.
-
-        Args:
-            folder: of the runs.
-            evaluation: of the row.
-
-        Raises:
-            UserError: see `measuring.evaluate`.
-        """
+        """Measure what is missing of an evaluation of the trained run, and print the results."""
         run = folder / self.name
         found = measuring.evaluate(run, evaluation, allow=_addresses(self.config))
         for line in summary.lines(run, evaluation, found):
@@ -79,20 +62,20 @@ class Job:
         return [["bam_jax.train", *train], *evaluations, *after]
 
     def cost(self) -> float:
-        """About how many seconds all of it takes on one core."""
+        """About how many seconds it takes on one core."""
         asked = [(each, length) for each in self.row.evaluations for length in each.lengths]
         samples = sum(each.texts(length) * each.seconds(length) for each, length in asked)
         return self._training(self.config.steps) + samples + sum(job.cost() for job in self.then)
 
     def spent(self, folder: Path) -> float:
-        """The seconds of `cost` that its files show as done."""
+        """The part of `cost` that is done, by its files."""
         steps = [record["step"] for record in read_metrics(folder / self.name)]
         cells = records.without_repeats(records.read_results(folder / self.name)[0])
         samples = sum(cell["n"] * kind_of(cell["eval"]).seconds(cell["length"]) for cell in cells)
         return self._training(max(steps, default=0)) + samples + sum(job.spent(folder) for job in self.then)
 
     def status(self, folder: Path) -> str:
-        """The last thing that its files show, in one line."""
+        """The latest progress in its files, in one line."""
         for job in reversed(self.then):
             if (folder / job.name).exists():
                 return job.status(folder)
@@ -107,22 +90,19 @@ class Job:
 
 
 def _addresses(config: Config) -> list[str]:
-    """The addresses of text that an evaluation may fetch since the experiment's file names them."""
+    """Addresses of text that an evaluation may fetch, because the experiment's file names them."""
     texts = [part.held_out_source or part.source for _, part in config.data.parts().values()]
     return list(dict.fromkeys(filter(is_fetched, texts)))
 
 
 def row_jobs(experiment: Experiment) -> list[Job]:
-    """Every row with every seed as a job of its own, in the order of the rows; those with equal names are the same run.
+    """A job for every row and seed, in the order of the rows; jobs of equal names are the same run.
 
-    In a `shared` experiment a run's name tells its method, layers x width, context, seed and configuration, for example
-    bam-ssmax-12x768-512-seed0-0123456789ab. In others it tells the row's label and the seed.
-
-    Args:
-        experiment: whose rows.
+    In a `shared` experiment a run is named by its method, layers x width, context, seed and configuration, for example
+    bam-ssmax-12x768-512-seed0-0123456789ab. In others it is named by the row's label and the seed.
 
     Raises:
-        UserError: a row's configuration is wrong, or it starts from a row that there is not.
+        UserError: a row's configuration is wrong, or the row that it starts from is missing.
     """
     rows = {row.label: row for row in experiment.rows}
 
@@ -139,15 +119,10 @@ def row_jobs(experiment: Experiment) -> list[Job]:
 
 
 def jobs(*experiments: Experiment) -> list[Job]:
-    """The jobs of experiments, each run once: the first seed of each row, then the second, and so on, each the longest first.
-
-    So a row's later seeds find its programs compiled, and no core waits long for another at the end.
-
-    Args:
-        experiments: several of them are all `shared`; a run that some have in common is evaluated as each of them asks.
+    """The jobs that train, each run once, with all evaluations that the experiments ask of it.
 
     Raises:
-        UserError: see `row_jobs`; or two rows would share a folder in an experiment that is not `shared`.
+        UserError: see `row_jobs`; or two rows of an experiment that is not `shared` would share a folder.
     """
     made: dict[str, Job] = {}
     for shared, job in ((one.shared, job) for one in experiments for job in row_jobs(one)):
@@ -167,11 +142,17 @@ def jobs(*experiments: Experiment) -> list[Job]:
             if base not in roots:
                 raise UserError(f"{job.row.label!r} starts from {job.row.start!r}, which is not trained")
             roots[base] = dataclasses.replace(roots[base], then=(*roots[base].then, job))
+    # The first seed of each row, then the second, and so on, so that later seeds find its programs compiled. The longest come
+    # first, so that no core waits long for another at the end.
     return sorted(roots.values(), key=lambda job: (job.row.seeds.index(job.seed), -job.cost()))
 
 
+def with_later(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs, each followed by those that start from it."""
+    return [each for job in jobs for each in (job, *job.then)]
+
+
 def _shared_name(made: Config) -> str:
-    """The name of a run that experiments share: its method and sizes, and a digest of all that it depends on."""
     method = made.encoding if made.ssmax == "off" else f"{made.encoding}-ssmax"
     sizes = f"{made.model.layers}x{made.model.width}-{made.context}"
     if "/" in method:  # a pattern may be longer than a name of a folder

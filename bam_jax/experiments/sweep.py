@@ -1,4 +1,4 @@
-"""Experiments done together: the jobs of all of them, what those cost, and what a person would type instead."""
+"""Experiments run together: their jobs, what those cost, and the commands that a user would type instead."""
 
 import contextlib
 import dataclasses
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from bam_jax.evals.passkey import Passkey
-from bam_jax.experiments import costs, experiment, queue, recorded_runs
+from bam_jax.experiments import benchmark, costs, experiment, recorded_runs, runner
+from bam_jax.experiments.benchmark import Benchmark
 from bam_jax.experiments.experiment import Experiment, Fetch, Preparation
 from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
-from bam_jax.experiments.jobs import Job, jobs
+from bam_jax.experiments.jobs import Job, jobs, with_later
 from bam_jax.experiments.recording import Recorder
-from bam_jax.experiments.slots import find_slots, share_slots
-from bam_jax.experiments.speed_jobs import BENCHMARK, Comparison, comparisons
 from bam_jax.system import files, jsonl, lock, regular
 from bam_jax.system.errors import UserError, nearest
 
@@ -47,15 +46,10 @@ class Sweep:
         runs: Path | None = None,
         records: str | None = None,
     ) -> "Sweep":
-        """The experiments in files.
-
-        Args:
-            paths: of the files.
-            source, scale, records: see `experiment.load`.
-            runs: folder of the runs; None: `runs` for experiments that share it, else a folder of their own in there.
+        """The experiments in files, see `experiment.load`.
 
         Raises:
-            UserError: see `experiment.load`; or experiments that cannot be done together.
+            UserError: an experiment that cannot be loaded, or experiments that cannot be run together.
         """
         folder = runs or Path("runs") / Path(paths[0]).stem
         loaded = tuple(
@@ -74,6 +68,7 @@ class Sweep:
                 )
         options = {"source": source, "scale": scale, "records": records}
         named = (*paths, *(f"--{name}={value}" for name, value in options.items() if value is not None))
+        # Experiments that share their runs have one folder, others one of their own in there.
         return cls(loaded, named, runs or (Path("runs") if loaded[0].shared else folder))
 
     @property
@@ -88,18 +83,18 @@ class Sweep:
 
     @functools.cached_property
     def rows(self) -> list[Job]:
-        """The jobs that train, the longest first."""
+        """The jobs that train, in the order in which they start."""
         return jobs(*self.experiments)
 
     @functools.cached_property
-    def compared(self) -> list[Comparison]:
-        """The jobs that compare models in speed."""
-        return comparisons(*self.experiments)
+    def benchmarks(self) -> list[Benchmark]:
+        """The benchmarks of all experiments."""
+        return benchmark.merge([each for made in self.experiments for each in made.benchmarks])
 
     @property
-    def jobs(self) -> list[Job | Comparison]:
-        """All of them, in the order in which they are started."""
-        return [*self.rows, *self.compared]
+    def jobs(self) -> list[Job | Benchmark]:
+        """All of them, in the order in which they start."""
+        return [*self.rows, *self.benchmarks]
 
     @property
     def preparations(self) -> list[Preparation | Fetch]:
@@ -107,25 +102,14 @@ class Sweep:
         return list(dict.fromkeys(each for made in self.experiments for each in made.preparations))
 
     def job(self, name: str) -> Job:
-        """The job that trains a run of that name.
-
-        Raises:
-            UserError: there is none.
-        """
+        """The job that trains a run of that name."""
         for job in self.rows:
             if job.name == name:
                 return job
         raise UserError(f"no run {name}; {nearest(name, [job.name for job in self.rows], '--print')}")
 
     def describe_costs(self, chip: str | None, utilisation: float) -> str:
-        """Runs, tokens, operations and hours, in lines; where records are kept, what they lack too.
-
-        Args:
-            chip, utilisation: see `costs.table`; no chip: a CPU for what is meant for one, else an H100.
-
-        Raises:
-            UserError: see `costs.table`; or the folder of records cannot be read.
-        """
+        """Runs, tokens, operations and hours, in lines; where records are kept, what they lack too."""
         chip = chip or ("cpu" if self.platform == "cpu" else "h100")
         title = self.experiments[0].heading if len(self.experiments) == 1 else f"{len(self.experiments)} experiments"
         try:
@@ -136,22 +120,22 @@ class Sweep:
             if not missing:
                 raise
             raise UserError(f"{error}; or first {' && '.join(each.command() for each in missing)}") from error
-        if self.compared:
-            text += f"\nbesides, models are compared in speed {len(self.compared)} times, which trains nothing"
+        if self.benchmarks:
+            text += f"\nbesides, models are compared in speed {len(self.benchmarks)} times, which trains nothing"
         return text
 
     def commands(self) -> list[str]:
-        """A command for each job that is not recorded yet, to be run anywhere once the preparations are made."""
+        """A command for each job that is not recorded yet, to run anywhere once the preparations are done."""
         own = ["bam_jax.sweep", *self.named, f"--runs={self.folder}"]
         todo = self.find_unrecorded()
         commands = [[*own, f"--only={job.name}"] if isinstance(job, Job) else job.command(self.folder) for job in todo]
         return [shlex.join(["python", "-m", *command]) for command in commands]
 
     def describe(self) -> dict[str, Any]:
-        """The description of an experiment with a folder of its own, which its report needs beside the runs' files."""
+        """The `experiment.json` of an experiment with a folder of its own, which its report needs beside the runs' files."""
         (made,) = self.experiments
         order = [row.label for row in made.rows]
-        trained = [job for root in self.rows for job in (root, *root.then)]
+        trained = sorted(with_later(self.rows), key=lambda job: (order.index(job.row.label), job.seed))
         return {
             "title": made.heading,
             "command": shlex.join(["python", "-m", "bam_jax.sweep", *self.named, f"--runs={self.folder}"]),
@@ -160,64 +144,55 @@ class Sweep:
             "notes": list(made.notes),
             **({"records": str(made.records)} if made.records else {}),
             "runs": [
-                self._describe_run(job)
-                for job in sorted(trained, key=lambda job: (order.index(job.row.label), job.seed))
+                {
+                    "name": job.name,
+                    "config": job.digest,
+                    "label": job.row.label,
+                    "seed": job.seed,
+                    "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
+                    "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(self.folder)],
+                    "evaluations": [each.to_dict() for each in job.row.evaluations],
+                }
+                for job in trained
             ],
         }
 
-    def _describe_run(self, job: Job) -> dict[str, Any]:
-        return {
-            "name": job.name,
-            "config": job.digest,
-            "label": job.row.label,
-            "seed": job.seed,
-            "labels": [[dict(each.overrides), each.label] for each in job.row.evaluations if each.label],
-            "commands": [shlex.join(["python", "-m", *command]) for command in job.commands(self.folder)],
-            "evaluations": [each.to_dict() for each in job.row.evaluations],
-        }
-
-    def run(self, count: int | None = None) -> list[Job | Comparison]:
-        """Does what is missing: first the preparations, then the jobs, each in a process of its own.
-
-        Args:
-            count: jobs at a time; None: one a core, or one an accelerator.
-
-        Returns:
-            The jobs that failed.
+    def run(self, count: int | None = None) -> list[Job | Benchmark]:
+        """Do what is missing, first the preparations, then the jobs, so many at a time; returns the jobs that failed.
 
         Raises:
-            UserError: a preparation failed, the folder has the runs of another experiment, or of a sweep at work, or models are
-                to be compared in speed outside a clone.
+            UserError: a preparation failed, the folder has the runs of another experiment or of a running sweep, or a benchmark
+                is not installed.
         """
-        if self.compared and importlib.util.find_spec(BENCHMARK.partition(".")[0]) is None:
-            raise UserError(f"speed is measured by {BENCHMARK}, which is not installed; start in a clone of bam_jax")
+        for each in self.benchmarks:
+            if importlib.util.find_spec(each.module.partition(".")[0]) is None:
+                raise UserError(
+                    f"speed is measured by {each.module}, which is not installed; start in a clone of bam_jax"
+                )
+        shared = self.experiments[0].shared
         with contextlib.ExitStack() as ends:
             busy = f"another sweep works in {self.folder}; wait for it, or give another --runs"
             try:
                 ends.enter_context(lock.hold_folder(self.folder, busy))
             except UserError as error:
-                if not self.experiments[0].shared:
+                if not shared:  # sweeps of shared runs may have different ones
                     raise
                 print(f"{error}: a run of both fails in one of them", file=sys.stderr)
-            return self._run(count)
-
-    def _run(self, count: int | None) -> list[Job | Comparison]:
-        """See `run`, which keeps other sweeps out."""
-        regular.check_folder(self.folder / "logs")
-        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
-        if not self.experiments[0].shared:  # a report is about a folder of its own
-            self._check_folder()
-            files.write_atomically(self.folder / DESCRIPTION, jsonl.document(self.describe(), 2))
-        queue.prepare(self.preparations)
-        todo = self.find_unrecorded()
-        slots = find_slots(os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else self.platform)
-        places = share_slots(slots, len(slots) if count is None else count)
-        return queue.run(todo, self.named, self.folder, places, self.platform) if todo else []
+            regular.check_folder(self.folder / "logs")
+            (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+            if not shared:  # a report is about a folder of its own
+                self._check_folder()
+                files.write_atomically(self.folder / DESCRIPTION, jsonl.document(self.describe(), 2))
+            runner.prepare(self.preparations)
+            todo = self.find_unrecorded()
+            slots = runner.find_slots(os.environ.get("JAX_PLATFORMS", self.platform))
+            slots = runner.share_slots(slots, len(slots) if count is None else count)
+            return runner.run(todo, self.named, self.folder, slots, self.platform) if todo else []
 
     def _check_folder(self) -> None:
-        """Raises: UserError: the folder is described as that of another experiment."""
+        """Raises: UserError: the folder is described as another experiment's."""
         before = title = self.experiments[0].heading
-        with contextlib.suppress(UserError):  # one that is not there or cannot be read is written anew
+        with contextlib.suppress(UserError):  # a missing or unreadable description is written anew
             before = read_description(self.folder)["title"]
         if before != title:
             raise UserError(
@@ -225,31 +200,23 @@ class Sweep:
                 f"{self.folder / DESCRIPTION} away"
             )
 
-    def find_unrecorded(self) -> list[Job | Comparison]:
-        """The jobs of which the folder of records has not all; lines on stderr say how many those are not, and why.
-
-        Raises:
-            UserError: the file cannot be read.
-        """
+    def find_unrecorded(self) -> list[Job | Benchmark]:
+        """The jobs that the folder of records lacks, in whole or in part; a line on stderr counts them."""
         recorder = self.recorder
         if recorder.file is None:
             return self.jobs
         todo = [job for job in self.rows if not recorder.is_done(job)]
         said = f"{recorder.file} holds {len(self.rows) - len(todo)} of {len(self.rows)} rows whole"
-        asked = {job.digest for root in self.rows for job in (root, *root.then)}
+        asked = {job.digest for job in with_later(self.rows)}
         others = [run.name for digest, run in recorded_runs.read(recorder.file).items() if digest not in asked]
         if others:
             said += f"; {len(others)} runs of other configurations do not count: {files.shortened(others, 3)}"
         print(said, file=sys.stderr)
-        return [*todo, *self.compared]
+        return [*todo, *self.benchmarks]
 
 
 def _check_expected(made: Experiment) -> None:
-    """See that a row measures each expected result.
-
-    Raises:
-        UserError: none does, so that it would never be met.
-    """
+    """Raises: UserError: no row measures an expected result, so that it would never be met."""
     asked = [
         (
             each.label

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bam_jax import config as configs
 from bam_jax.config import Config
 from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
-from bam_jax.experiments import jobs, recorded_runs, results, speed_jobs
+from bam_jax.experiments import jobs, recorded_runs, results
 from bam_jax.experiments.entries import Entry, Outcome, State
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
@@ -42,31 +43,25 @@ QUANTITIES: Mapping[str, Callable[[Config], float]] = {
     "hidden": lambda config: config.model.hidden,
     "rate": lambda config: config.optimizer.rate,
 }
-"""Values that a configuration tells without a run."""
+"""Values of a configuration that need no run."""
 
 
 def compare(table: Table, made: Experiment, folder: Path) -> list[Entry]:
-    """Compares every cell of a table with the runs, row after row.
-
-    Args:
-        table: of the experiment.
-        made: the experiment.
-        folder: of the runs.
-
-    Raises:
-        UserError: a configuration or a file of a run will not do.
-    """
+    """Compare every cell of a table with the runs, row after row."""
     planned = jobs.row_jobs(made)
     read = results_reader(folder, made.records)
-    timed = speed_jobs.read_newest(made, table, folder)
+    # Of several records of a model, measure and length the newest counts.
+    speeds = {
+        (each["config"], each["measure"], each["length"]): each
+        for benchmark in made.benchmarks
+        for each in benchmark.records(folder)
+    }
     entries = []
     for label in table.values:
         mine = [job for job in planned if job.row.label == table.row(label)]
         for column, paper in table.cells(label):
-            outcomes = (
-                [_time(label, column, timed)] if column.speed and paper != DASH else _measure(column, paper, mine, read)
-            )
-            entries.append(Entry(label, column, paper, tuple(outcomes)))
+            outcomes = _speed(column, mine[0], speeds) if column.speed and paper != DASH else None
+            entries.append(Entry(label, column, paper, tuple(outcomes or _measure(column, paper, mine, read))))
     return entries
 
 
@@ -81,14 +76,9 @@ type Reader = Callable[[Job], RunResults]
 
 
 def results_reader(folder: Path, file: Path | None) -> Reader:
-    """A function that reads the results of a job; jobs that share a run share the reading of its files.
+    """A function that reads a job's results from the folder of runs, and a folder of records where that has no others.
 
-    Args:
-        folder: of the runs; it need not be there.
-        file: of records, which count where the run's folder has no others; None: there is none.
-
-    Raises:
-        UserError: the folder of records cannot be read.
+    Jobs that share a run share the reading of its files. The folder need not exist.
     """
 
     @functools.cache
@@ -103,23 +93,18 @@ def results_reader(folder: Path, file: Path | None) -> Reader:
 
 
 def is_measured(evaluation: Evaluation, job: Job, measured: RunResults) -> bool:
-    """True where a run's results have all that an evaluation asks for, or say that it was given up.
-
-    Args:
-        evaluation: of the job's row.
-        job: the row with a seed.
-        measured: by its run.
-    """
+    """True where a run's results have all that an evaluation of the job asks for, or say that it was given up."""
     columns = [Column("", dataclasses.replace(evaluation, lengths=(length,))) for length in evaluation.lengths]
     return all(_outcome(column, job, measured).state in (State.MEASURED, State.STOPPED) for column in columns)
 
 
-def _time(label: str, column: Column, timed: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> Outcome:
+def _speed(column: Column, job: Job, speeds: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> list[Outcome]:
     assert column.speed is not None
-    at = label, *column.speed
-    if at not in timed:
-        return Outcome(State.MISSING)
-    return Outcome(State.MEASURED, timed[at]["value"] / column.unit, speed=timed[at])
+    digest = configs.digest(configs.load(job.row.config, {**job.row.overrides, **job.row.changes}))
+    if (digest, *column.speed) not in speeds:
+        return [Outcome(State.MISSING)]
+    record = speeds[digest, *column.speed]
+    return [Outcome(State.MEASURED, record["value"] / column.unit, speed=record)]
 
 
 def _measure(column: Column, paper: str, planned: Sequence[Job], read: Reader) -> list[Outcome]:
@@ -150,7 +135,7 @@ def _outcome(column: Column, job: Job, measured: RunResults) -> Outcome:
 
 
 def _count(parts: Mapping[Any, Part]) -> tuple[int, int]:
-    """Samples that are there and asked for, and those that are asked for."""
+    """Samples that are measured and asked for, and those that are asked for."""
     return sum(min(part.n, part.wanted) for part in parts.values()), sum(part.wanted for part in parts.values())
 
 
@@ -161,11 +146,7 @@ def _mean(parts: Mapping[Any, Part], position: int = 0) -> float:
 
 
 def _window(cells: Sequence[Cell], position: int) -> float:
-    """The perplexity of the window of positions that ends at one.
-
-    Raises:
-        UserError: the windows that were measured end elsewhere.
-    """
+    """The perplexity of the window that ends at a position."""
     cell = cells[0]
     if position % cell["window"] or position > cell["length"]:
         raise UserError(
@@ -178,24 +159,15 @@ def _window(cells: Sequence[Cell], position: int) -> float:
 
 
 def parts_of(evaluation: Evaluation, job: Job, measured: RunResults) -> dict[Place, Part]:
-    """The results of a run's trained model in an evaluation of a single length, by depth and task.
-
-    Args:
-        evaluation: of a column.
-        job: the row with a seed.
-        measured: by its run.
-    """
-    # A run that is not at its end yet, or was evaluated before it, has nothing for a table.
+    """The results of a job's trained model in an evaluation of a single length, by depth and task."""
+    # An unfinished run, or one evaluated before its end, has nothing for a table.
     cells = [cell for cell in measured.cells if cell["step"] == job.config.steps]
     overrides = {**evaluation.overrides, **job.row.changes}
     return results.find_parts(cells, evaluation, evaluation.lengths[0], job.config, overrides)
 
 
 def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults, wanted: int) -> Outcome:
-    """A cell without results: missing, or given up where the run says so.
-
-    A run's word holds for those who ask for no more patience, and for the very prompts that were not answered.
-    """
+    """A cell without results: missing, or given up, if with no more patience than is asked and on the same prompts."""
     overrides = {**evaluation.overrides, **job.row.changes}
     for record in measured.stops:
         # A record of a stop has the fields of those that it stands for, but for its name, which is in `of`.
@@ -213,13 +185,13 @@ def _missing_or_stopped(evaluation: Evaluation, job: Job, measured: RunResults, 
 
 
 def _failed(evaluation: Evaluation, job: Job, measured: RunResults) -> bool:
-    """True where all that an evaluation asks for was measured, and nothing was right."""
+    """True where an evaluation was measured whole, and nothing was right."""
     parts = parts_of(evaluation, job, measured).values()
     return all(part.n >= part.wanted and not results.mean(part.cells) for part in parts)
 
 
 def _answered(parts: Mapping[Place, Part], column: Column) -> Outcome:
-    """A benchmark, whose questions weigh the same; without the tasks that were skipped, of which the remark tells."""
+    """A benchmark, whose questions weigh the same; the remark counts tasks that were skipped."""
     assert column.evaluation is not None
     answered = {at: part for at, part in parts.items() if part.cells}
     count, wanted = _count(answered)

@@ -2,8 +2,12 @@
 
 import contextlib
 import os
+import runpy
+import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from bam_jax.system.errors import UserError
 
@@ -22,3 +26,31 @@ def named_where_it_fails(path: str | os.PathLike, kind: str) -> Iterator[None]:
         where = f" at line {lines[-1]}" if lines else ""
         words = " ".join(str(error).split())[:300]
         raise UserError(f"{kind} {path} fails{where}: {type(error).__name__}: {words}; mend that file") from error
+
+
+@contextlib.contextmanager
+def run_file(path: str | os.PathLike, kind: str) -> Iterator[dict[str, Any]]:
+    """Runs a file, which can import the modules beside it within the block, as `python PATH` could.
+
+    Args:
+        path: the file.
+        kind: see `named_where_it_fails`.
+
+    Yields:
+        The file's global names.
+
+    Raises:
+        UserError: see `named_where_it_fails`.
+    """
+    folder, before = str(Path(path).resolve().parent), {*sys.modules}
+    with named_where_it_fails(path, kind):
+        sys.path.insert(0, folder)
+        try:
+            yield runpy.run_path(str(path))
+        finally:
+            sys.path.remove(folder)
+            # The next file's folder may have other modules of the same names.
+            for name in sys.modules.keys() - before:
+                file = getattr(sys.modules[name], "__file__", None)
+                if file and "." not in name and os.path.dirname(file) == folder:
+                    del sys.modules[name]

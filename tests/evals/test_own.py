@@ -5,10 +5,11 @@ import pytest
 from flax import nnx
 
 from bam_jax import evaluate
+from bam_jax.config import CONFIGS
 from bam_jax.data import loader, tokenizers
 from bam_jax.evals import records
 from bam_jax.evals.registry import EVALUATIONS
-from bam_jax.experiments import costs, experiment, jobs, papers, results, tables
+from bam_jax.experiments import costs, experiment, jobs, results, tables
 from bam_jax.experiments.experiment import Column, Row, Table
 from bam_jax.models import transformer
 from bam_jax.system import errors
@@ -35,7 +36,7 @@ def test_a_column_of_a_table_is_measured_by_the_command(tmp_path, capsys, evalua
     sizes = {"context": 16, "model.layers": 1, "model.width": 16, "model.heads": 2, "model.hidden": 16, "steps": 1}
     row = Row(
         "RoPE",
-        str(papers.CONFIGS / "quickstart.py"),
+        str(CONFIGS / "quickstart.py"),
         {"encoding": "rope", "data.source": f"{tmp_path}/text.txt"} | sizes,
     )
     column = Column("next", evaluation((16,), sequences=4))

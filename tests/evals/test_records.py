@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from bam_jax.evals import records
+from bam_jax.experiments.benchmark import read_speeds
 from bam_jax.experiments.experiment_json import DESCRIPTION, read_description
-from bam_jax.experiments.speed_records import read_speeds
 from bam_jax.system.errors import UserError
 
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), max_size=7)

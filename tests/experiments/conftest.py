@@ -1,10 +1,15 @@
 """Numbers that were made up in place of what runs measured."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from bam_jax.experiments.cells import Measured, SeedValues
 from bam_jax.experiments.statistics import Kind
+
+sys.path.append(str(Path(__file__).parents[2] / "experiments"))  # as where an experiment file is loaded
 
 
 class Given(Measured):

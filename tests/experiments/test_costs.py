@@ -2,6 +2,7 @@
 
 import re
 
+import paper_rows
 import pytest
 
 from bam_jax import config
@@ -9,13 +10,13 @@ from bam_jax.config import Config, ModelConfig
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments import costs, jobs, papers
+from bam_jax.experiments import costs, jobs
 from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
 MODEL = ModelConfig(layers=3, width=32, heads=4, hidden=48, vocab=50)
-CONFIG = str(papers.CONFIGS / "quickstart.py")
+CONFIG = str(config.CONFIGS / "quickstart.py")
 MATRICES = 3 * (4 * 32 * 32 + 3 * 32 * 48)
 
 
@@ -62,7 +63,7 @@ def test_evaluating_grows_with_prompts_and_lengths():
     ],
 )
 def test_the_papers_sizes(size, embedding, transformer, prior, trained):
-    (job,) = jobs.jobs(Experiment("t", (papers.bam("BAM", "paper", size=size),)))
+    (job,) = jobs.jobs(Experiment("t", (paper_rows.bam("BAM", "paper", size=size),)))
     assert counts.parameters(job.config) == counts.ParameterCounts(embedding, transformer, prior, trained)
 
 
@@ -102,7 +103,7 @@ def test_unknown_chips_and_shares_are_named(chip, share, message):
 
 @pytest.mark.parametrize("name", ["lm_120m", "lm_432m", "lm_1b", "gpt2_tiny", "gpt2_small", "gpt2_medium"])
 def test_the_configs_say_what_a_dry_run_says(name):
-    path = papers.CONFIGS / f"{name}.py"
+    path = config.CONFIGS / f"{name}.py"
     (said,) = re.findall(r"about (\S+) floating-point\s+operations", path.read_text())
     vocab = 32_768 if name.startswith("lm") else 50_304
     assert f"{counts.training_operations(config.load(path, {'model.vocab': vocab})):.1e}" == said

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,16 @@ def test_what_is_no_experiment_file_is_named(tmp_path, text, message):
         path.write_text(text)
     with pytest.raises(UserError, match=message):
         experiment.load(path)
+
+
+def test_a_file_imports_the_modules_of_its_folder_and_of_no_other(tmp_path):
+    text = "import shared_part\nfrom bam_jax.experiments.experiment import Experiment\n"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shared_part.py").write_text(f"title = {name!r}")
+        (tmp_path / name / "file.py").write_text(text + "get_experiment = lambda: Experiment(shared_part.title, ())")
+        assert experiment.load(tmp_path / name / "file.py").title == name
+    assert "shared_part" not in sys.modules and str(tmp_path / "one") not in sys.path
 
 
 @pytest.mark.parametrize(

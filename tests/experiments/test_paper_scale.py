@@ -11,11 +11,14 @@ import gzip
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from paper_columns import speed_benchmarks
 
 from bam_jax import sweep
 from bam_jax.data import prepare
@@ -253,8 +256,9 @@ def rehearsed(name):
     contexts = {job.row.label: job.config.context for job in jobs.row_jobs(whole)}
     rows = [tiny_row(row, contexts[row.label]) for row in whole.rows]
     commands = [each for each in whole.preparations if isinstance(each, Preparation)]  # `users_files` has the others
-    made = experiment.tabled(whole.title, rows, [table], preparations=tuple(map(tiny_preparation, commands)))
-    return whole, dataclasses.replace(made, platform="cpu")
+    preparations, benchmarks = map(tiny_preparation, commands), speed_benchmarks(rows, [table])
+    fields = {"preparations": tuple(preparations), "benchmarks": tuple(benchmarks)}
+    return whole, experiment.tabled(whole.title, rows, [table], platform="cpu", **fields)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -279,8 +283,8 @@ def test_a_cell_is_measured_by_following_the_messages(name, place, capfd):
     swept = Sweep((made,), (), Path("runs"))
     for row in swept.rows:
         follow(swept.recorder.work, row, swept.folder)
-    for comparison in swept.compared:
-        comparison.work(swept.folder)
+    for benchmark in swept.benchmarks:
+        subprocess.run([sys.executable, "-m", *benchmark.command(swept.folder)], check=True)
     (table,) = made.tables
     (entry,) = tables.compare(table, made, swept.folder)
     assert [outcome.state for outcome in entry.outcomes] == [State.MEASURED]

@@ -5,9 +5,10 @@ import runpy
 from pathlib import Path
 
 import pytest
+import small_scale
 from flax import nnx
 
-from bam_jax.experiments import experiment, jobs, small
+from bam_jax.experiments import experiment, jobs
 from bam_jax.experiments.cells import Printed, TableName
 from bam_jax.models import transformer
 from bam_jax.system.errors import UserError
@@ -20,9 +21,9 @@ def rates(tmp_path, monkeypatch):
     """Rates as the search writes them: here the last try of each method."""
     tries = runpy.run_path(str(PATH.with_name("patterns_rates.py")))["TRIES"]
     assert {len(tried) for tried in tries.values()} == {3}
-    monkeypatch.setattr(small, "PATTERN_RATES", tmp_path / "patterns_rates.json")
+    monkeypatch.setattr(small_scale, "PATTERN_RATES", tmp_path / "patterns_rates.json")
     chosen = {method: {**tried[-1], "optimizer.rate": 1e-3 * n} for n, (method, tried) in enumerate(tries.items(), 1)}
-    small.PATTERN_RATES.write_text(json.dumps({"rates": chosen}))
+    small_scale.PATTERN_RATES.write_text(json.dumps({"rates": chosen}))
     return chosen
 
 

@@ -10,10 +10,11 @@ import time
 
 import pytest
 
+from bam_jax.config import CONFIGS
 from bam_jax.data.tasks import passkey
-from bam_jax.experiments import jobs, papers
+from bam_jax.experiments import jobs
 
-ROOT = papers.CONFIGS.parent
+ROOT = CONFIGS.parent
 FILE = ROOT / "experiments" / "quickstart_margins.py"
 
 
@@ -136,7 +137,7 @@ def test_the_command_runs_where_the_quickstart_is_short_and_survives_a_kill(tmp_
     )
     (tmp_path / FILE.name).write_text(text)
     command = [sys.executable, str(tmp_path / FILE.name), f"--runs={tmp_path / 'runs'}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{FILE.parent}"}
     first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     record = tmp_path / "quickstart_margins.json"
     deadline = time.monotonic() + 500

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import rate_search
 
-from bam_jax.experiments import experiment, jobs, queue, rate_search
+from bam_jax.experiments import experiment, jobs, runner
 from bam_jax.system.errors import UserError
 
 FILE = """
@@ -32,12 +33,12 @@ def test_the_worst_seed_counts(tmp_path, monkeypatch):
         text = {"eval": "perplexity", "window": 64, "windows": [1.0], "unit": "perplexity", "value": 5.0}
         (tmp_path / job.name).mkdir()
         (tmp_path / job.name / "results.jsonl").write_text("".join(f"{json.dumps(common | c)}\n" for c in (keys, text)))
-    monkeypatch.setattr(queue, "run", lambda *arguments: [])
+    monkeypatch.setattr(runner, "run", lambda *arguments: [])
     result = rate_search.search(path, TRIES, tmp_path, tmp_path / "out.json")
     assert result["rates"] == {"a, keys": {"optimizer.rate": 0.2}}
     assert [each["accuracy"] for each in result["found"]["a, keys"]] == [0.2, 0.8]
     assert json.loads((tmp_path / "out.json").read_text()) == result
-    monkeypatch.setattr(queue, "run", lambda *arguments: ["failed"])
+    monkeypatch.setattr(runner, "run", lambda *arguments: ["failed"])
     with pytest.raises(UserError, match="the search is not complete"):
         rate_search.search(path, TRIES, tmp_path, tmp_path / "out.json")
 

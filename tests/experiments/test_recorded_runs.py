@@ -18,18 +18,19 @@ from hypothesis import strategies as st
 
 import bam_jax
 from bam_jax import config
+from bam_jax.config import CONFIGS
 from bam_jax.evals import records
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import jobs, origins, papers, recorded_runs, tables
+from bam_jax.experiments import jobs, origins, recorded_runs, tables
 from bam_jax.experiments.experiment import Column, Row, Table, tabled
 from bam_jax.experiments.recorded_runs import DROPPED, _text, write_part
 from bam_jax.report import tables_page
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
 
-CONFIG = str(papers.CONFIGS / "quickstart.py")
+CONFIG = str(CONFIGS / "quickstart.py")
 PASSKEY = Passkey((128,), depths=2, trials=3, patience=1)
 COLUMNS = (
     Column("keys", PASSKEY),

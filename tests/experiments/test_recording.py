@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bam_jax import config, sweep
-from bam_jax.experiments import experiment, jobs, papers, queue, recorded_runs, recording
+from bam_jax.config import CONFIGS
+from bam_jax.experiments import experiment, jobs, recorded_runs, recording, runner
 from bam_jax.experiments.recording import Recorder
 from bam_jax.system import jsonl
 from bam_jax.training import run_folder
@@ -34,7 +35,7 @@ def place(tmp_path, monkeypatch):
 
     def write(lengths=(64,)):
         path.write_text(
-            EXPERIMENT.replace("CONFIG", repr(str(papers.CONFIGS / "quickstart.py"))).replace("LENGTHS", repr(lengths))
+            EXPERIMENT.replace("CONFIG", repr(str(CONFIGS / "quickstart.py"))).replace("LENGTHS", repr(lengths))
         )
 
     def train(made, run):
@@ -68,7 +69,7 @@ def place(tmp_path, monkeypatch):
 
     monkeypatch.setattr(jobs.loop, "train", train)
     monkeypatch.setattr(jobs.measuring, "evaluate", evaluate)
-    monkeypatch.setattr(queue, "run", work)
+    monkeypatch.setattr(runner, "run", work)
     monkeypatch.setattr(recording, "machine", lambda: MACHINE)
     monkeypatch.setattr(recording.git, "describe", lambda: "abc1234")
     monkeypatch.setattr(recorded_runs, "checkpoint", types.SimpleNamespace(restore_model=lambda *run, step: (0, 0, 0)))

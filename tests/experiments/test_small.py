@@ -3,24 +3,23 @@
 from pathlib import Path
 
 import pytest
+import small_scale
 
 from bam_jax import tables
-from bam_jax.experiments import small
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system.errors import UserError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 CUT = """
 import dataclasses
-import runpy
 
-from bam_jax.experiments.experiment import tabled
+from bam_jax.experiments.experiment import load, tabled
 
 TINY = {{"steps": 2, "model.layers": 1, "model.width": 16, "model.heads": 2, "model.hidden": 16}}
 
 
 def get_experiment(scale):
-    made = runpy.run_path({path!r})["get_experiment"](scale)
+    made = load({path!r}, scale=scale)
     (row,) = [row for row in made.rows if row.label == "BAM SSMax"]
     columns = [column for column in made.tables[0].columns if column.label in {columns!r}]
     columns = tuple(dataclasses.replace(c, evaluation=dataclasses.replace(c.evaluation, **{fewer!r})) for c in columns)
@@ -30,12 +29,10 @@ def get_experiment(scale):
 """
 
 
-@pytest.mark.parametrize("file", [small.RATES, small.ENCODER_RATES, small.SYNTHETIC_RATES, small.PATTERN_RATES])
-def test_without_a_clone_its_rates_are_missing_in_one_line(file, tmp_path):
-    with pytest.raises(UserError, match=rf"need a clone of bam_jax.*{file.name}$"):
-        small.chosen_rates("ALiBi", tmp_path / "experiments" / file.name)
-    with pytest.raises(UserError, match=f"after python experiments/{file.stem}.py"):
-        small.chosen_rates("ALiBi", tmp_path / file.name)
+@pytest.mark.parametrize("name", ["small_rates", "encoder_rates", "synthetic_rates", "patterns_rates"])
+def test_missing_rates_name_their_search(name, tmp_path):
+    with pytest.raises(UserError, match=f"after python experiments/{name}.py"):
+        small_scale.chosen_rates("ALiBi", tmp_path / f"{name}.json")
 
 
 @pytest.mark.full
@@ -69,4 +66,4 @@ def test_the_committed_records_hold_all_that_the_page_of_claims_was_made_from(tm
     # In the order of the page's command: of two experiments that ask one run, the earlier's row tells the job's changes.
     files = [str(path) for path in sorted(paths) if path.stem not in encoders]
     asked = Sweep.load(files, runs=tmp_path, scale="small")
-    assert len(asked.rows) == 504 and asked.find_unrecorded() == asked.compared
+    assert len(asked.rows) == 504 and asked.find_unrecorded() == asked.benchmarks

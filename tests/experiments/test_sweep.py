@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bam_jax import sweep, tables
-from bam_jax.experiments import jobs, queue
+from bam_jax.experiments import jobs, runner
 from bam_jax.experiments.experiment import Fetch, Preparation, load
 from bam_jax.system import errors, jsonl, lock
 from bam_jax.system.errors import UserError
@@ -78,10 +78,10 @@ def test_files_of_the_user_are_missed_before_a_long_preparation(tmp_path):
     later = Preparation("timeit", ("-n1", "-r1", f"open({str(tmp_path / 'made')!r}, 'w')"))
     needed = Fetch(str(tmp_path / "questions"), "hf download someone/questions")
     with pytest.raises(UserError, match="questions is missing; first: hf download someone/questions"):
-        queue.prepare([later, needed])
+        runner.prepare([later, needed])
     assert not (tmp_path / "made").exists()
     (tmp_path / "questions").mkdir()
-    queue.prepare([later, needed])
+    runner.prepare([later, needed])
     assert (tmp_path / "made").exists()
 
 
@@ -98,7 +98,7 @@ def test_steps_come_before_the_rows_and_make_what_is_missing(tmp_path, capfd):
 
 
 def test_a_folder_is_of_one_experiment_and_one_sweep_at_a_time(experiment, sharing, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(queue, "run", lambda *_: [])
+    monkeypatch.setattr(runner, "run", lambda *_: [])
     folder = tmp_path / "runs"
     own = [str(experiment), "--source=text", f"--runs={folder}"]
     sweep.main(own)
@@ -135,8 +135,12 @@ def test_a_folder_that_cannot_be_made_is_one_line(experiment, capsys):
 
 
 PAPER = f"""
+import shlex
+
+from bam_jax import config
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.benchmark import Benchmark
 from bam_jax.experiments.experiment import Column, Preparation, Row, Speed, Table, tabled
 
 def get_experiment(scale):
@@ -157,7 +161,10 @@ def get_experiment(scale):
         Table("Table 1", columns, {{"Short": (), "Long": ()}}),
         Table("Table 2", missing, {{"Never": ()}}),
     )
-    return tabled("A paper", rows, tables, platform="cpu", preparations=(Preparation("timeit", ("-n1", "-r1", "1 / 0")),))
+    models = (f"--contender={{shlex.join(config.arguments(row.overrides))}}" for row in rows[:2])
+    benchmark = Benchmark("speed-a", "benchmarks.speed", ("--config={CONFIG}", *models), (("inference", 32),), 6.0)
+    failing = (Preparation("timeit", ("-n1", "-r1", "1 / 0")),)
+    return tabled("A paper", rows, tables, platform="cpu", preparations=failing, benchmarks=(benchmark,))
 """
 
 

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import small_scale
 
 from bam_jax.config.sections import SYNTHETIC
 from bam_jax.evals.synthetic import Synthetic
-from bam_jax.experiments import experiment, jobs, small
+from bam_jax.experiments import experiment, jobs
 from bam_jax.system.errors import UserError
 from bam_jax.training.loop import DECODER_TASKS
 
@@ -24,10 +25,10 @@ def test_the_small_scale_has_the_rates_of_its_search(tmp_path, monkeypatch):
     learners = {row.label.rpartition(", try ")[0] for row in search.rows}
     assert len(search.rows) == 3 * len(learners) and all(row.seeds == (100,) for row in search.rows)
     rates = {learner: {"optimizer.rate": 1e-4 * n} for n, learner in enumerate(sorted(learners), start=1)}
-    monkeypatch.setattr(small, "SYNTHETIC_RATES", tmp_path / "synthetic_rates.json")
+    monkeypatch.setattr(small_scale, "SYNTHETIC_RATES", tmp_path / "synthetic_rates.json")
     with pytest.raises(UserError, match="after python experiments/synthetic_rates.py"):
         experiment.load(PATH, scale="small")
-    small.SYNTHETIC_RATES.write_text(json.dumps({"rates": rates}))
+    small_scale.SYNTHETIC_RATES.write_text(json.dumps({"rates": rates}))
     made = experiment.load(PATH, scale="small")
     for row in made.rows:
         learner = row.label.replace("RoPE Local", "RoPE")

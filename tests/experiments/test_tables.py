@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 
 from bam_jax import config
 from bam_jax import tables as tables_command
+from bam_jax.config import CONFIGS
 from bam_jax.evals.harness import Harness
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import experiment, jobs, papers, speed_jobs, tables
+from bam_jax.experiments import experiment, jobs, tables
+from bam_jax.experiments.benchmark import Benchmark
 from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import DASH, Column, Row, Speed, Table, tabled
 from bam_jax.experiments.statistics import Kind, accuracy_interval, positive_interval
 from bam_jax.report import tables_page
 from bam_jax.system.errors import UserError
 
-CONFIG = str(papers.CONFIGS / "quickstart.py")
+CONFIG = str(CONFIGS / "quickstart.py")
 PASSKEY, TEXT = Passkey((128,), depths=2, patience=2), Perplexity((256,))
 COLUMNS = (
     Column("keys", PASSKEY),
@@ -67,7 +69,13 @@ def made():
         Row("Local", CONFIG, overrides, seeds=(0,), changes=window),
         Row("Late", CONFIG, overrides | {"batch": 2}),
     ]
-    return tabled("An <invented> paper", rows, [Table("Table 1: all", COLUMNS, VALUES)], notes=("Look at `this`.",))
+    return tabled(
+        "An <invented> paper",
+        rows,
+        [Table("Table 1: all", COLUMNS, VALUES)],
+        notes=("Look at `this`.",),
+        benchmarks=(Benchmark("speed", "benchmarks.speed", (), (("inference", 64),), 1.0),),
+    )
 
 
 @pytest.fixture
@@ -93,7 +101,7 @@ def folder(made, tmp_path):
             run.mkdir()
             lines = [json.dumps(each) for each in cells[job.seed]]
             (run / "results.jsonl").write_text("\n".join(lines) + "\n")
-    (comparison,) = speed_jobs.comparisons(made)
+    (benchmark,) = made.benchmarks
     digest = config.digest(config.load(CONFIG, made.rows[0].overrides))
     timed = {"eval": "speed", "measure": "inference", "length": 64, "config": digest, "n": 100, "ratio": 1.25}
     timed |= {"unit": "s", "contender": "rope"}
@@ -101,8 +109,8 @@ def folder(made, tmp_path):
     slow, newer = ({"value": k * 1.5, "low": k * 1.0, "high": k * 2.0} for k in (1.0, 1e-3))
     others = ({"config": "another"}, {"length": 128}, {"measure": "training"})
     records = [timed | slow, timed | newer, *(timed | slow | other for other in others)]
-    (tmp_path / comparison.name).mkdir()
-    (tmp_path / comparison.name / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (tmp_path / benchmark.name).mkdir()
+    (tmp_path / benchmark.name / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     return tmp_path
 
 

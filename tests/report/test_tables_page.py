@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from bam_jax import tables as tables_command
-from bam_jax.experiments import papers
+from bam_jax.config import CONFIGS
 from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import Column
 from bam_jax.report import tables_page
@@ -50,7 +50,7 @@ def test_a_small_value_keeps_two_digits():
 
 
 def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path):
-    file = str(papers.CONFIGS.parent / "experiments" / "bam_table2_perplexity.py")
+    file = str(CONFIGS.parent / "experiments" / "bam_table2_perplexity.py")
     with pytest.raises(UserError, match="no folder .*typo; make runs"):
         tables_command.main([file, f"--runs={tmp_path / 'typo'}"])
     assert not list(tmp_path.iterdir())
@@ -58,15 +58,13 @@ def test_a_folder_that_there_is_not_is_one_line_and_nothing_is_written(tmp_path)
 
 def test_an_experiment_without_tables_is_one_line(capsys):
     with pytest.raises(SystemExit) as exit:
-        errors.run(tables_command.main, [str(papers.CONFIGS.parent / "experiments" / "quickstart.py")])
+        errors.run(tables_command.main, [str(CONFIGS.parent / "experiments" / "quickstart.py")])
     said = capsys.readouterr().err
     assert exit.value.code == 2 and "bam_jax.report" in said and said.count("\n") == 1
 
 
 def test_several_experiments_at_once(tmp_path, capsys):
-    files = [
-        papers.CONFIGS.parent / "experiments" / f"{name}.py" for name in ("bam_table1_sizes", "bam_table3_questions")
-    ]
+    files = [CONFIGS.parent / "experiments" / f"{name}.py" for name in ("bam_table1_sizes", "bam_table3_questions")]
     tables_command.main([*map(str, files), "--scale=paper", f"--runs={tmp_path}"])
     assert capsys.readouterr().out.count("\n# ") + 1 == 2
     names = {f"{path.stem}-paper.{end}" for path in files for end in ("md", "html", "csv")}

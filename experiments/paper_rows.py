@@ -1,21 +1,24 @@
 """The models of the two papers as rows of experiments, at the papers' scale and at two that a CPU can do.
 
-The small scale is that of verdicts (`bam_jax.experiments.small`). The toy scale goes through the same code in minutes: contexts
-and lengths are an eighth (BAM) or a sixteenth (CABLE), the text is Python's documentation in characters, passkeys are planted in
-it, and corpora that a paper tells apart are one.
+Run one with `python -m bam_jax.sweep experiments/FILE.py --scale=toy`, then print its tables with `python -m bam_jax.tables` and
+the same arguments. The small scale is that of verdicts (`small_scale.py`). The toy scale runs the same code in minutes: contexts
+and lengths are an eighth (BAM) or a sixteenth (CABLE), the text is Python's documentation in characters with planted passkeys,
+and stands for every corpus.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import small_scale
+from paper_columns import CABLE_SHRINK, cable_perplexities, ruler, speed_benchmarks, tokens
+
 from bam_jax.config import CONFIGS
-from bam_jax.experiments import small
-from bam_jax.experiments.experiment import Column, Experiment, Fetch, Preparation, Row, Table, printed, tabled
-from bam_jax.experiments.paper_columns import CABLE_SHRINK, perplexity, tokens
+from bam_jax.experiments.experiment import Column, Experiment, Fetch, Preparation, Row, Table, tabled
+from bam_jax.system.errors import UserError
 
 _SINUSOIDAL = {"encoding": "sinusoidal", "encoding_options.odd_cosines": True}
-"""The cosines of the authors' code have exponents of their own; `SinusoidalTable` says which."""
+"""The cosines of the authors' code have exponents of their own, see `SinusoidalTable`."""
 _SSMAX = {"ssmax": "on"}
 _PLAIN = {"ssmax": "off"}
 _ROPE = {"encoding": "rope", "encoding_options.base": 500_000.0}
@@ -37,16 +40,14 @@ BAM_METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 """BAM, section 3: what is trained. The three RoPE SSMax are one model, whose base is multiplied after training: by 100, as
 appendix H.3 has it, by 50, as Nakanishi 2025 has it, and by 1. The paper does not say of which factor its other numbers are."""
-
-RATE = "optimizer.rate"
-
 SAME_TRAINING = {"RoPE Local": "RoPE", "RoPE SSMax x50": "RoPE SSMax", "RoPE SSMax x1": "RoPE SSMax"}
 """Methods that differ from another at evaluation alone."""
 
+RATE = "optimizer.rate"
 BAM_SIZES = ("120M", "432M", "1.1B")
 _BAM_CONFIGS = dict(zip(BAM_SIZES, ("lm_120m.py", "lm_432m.py", "lm_1b.py"), strict=True))
 _BAM_FINAL_RATES = dict(zip(BAM_SIZES, (1e-4, 5e-5, 3e-5), strict=True))
-"""The rates that training ends with, a tenth of Table 1's."""
+"""The rates at the end of training, a tenth of Table 1's."""
 _BAM_TOY: Mapping[str, Mapping[str, Any]] = {
     "120M": {},
     "432M": {"model.width": 96, "model.heads": 6, "model.hidden": 192, "steps": 1000},
@@ -68,8 +69,6 @@ CABLE_METHODS: Mapping[str, str] = {
     "DAPEv2+Kerple": "dape_kerple",
 }
 """CABLE, section 4.3: names in `bam_jax.encodings.ENCODINGS`."""
-
-CABLE_LENGTHS = (512, 1024, 2048, 4096, 8192, 15360)
 _CABLE_STEPS = {"tiny": 9000, "small": 5000, "medium": 3000}
 _CABLE_TOY = {
     "tiny": {"model.layers": 2, "model.width": 64, "model.heads": 4},
@@ -87,17 +86,14 @@ _PREPARED: Mapping[str, tuple[str, ...]] = {
     WIKITEXT_TEST: ("--preset=wikitext-103", "--split=test"),
 }
 
-TOY_NOTE = (
-    "TOY SCALE: characters of Python's documentation and models of at most three layers. The columns keep the paper's names, "
-    "with an eighth (BAM) or a sixteenth (CABLE) of their tokens; nothing here can be compared with the paper's values."
-)
-SMALL_NOTE = (
-    "SMALL SCALE: models of 65,000 to 1.5 million parameters, eight training seeds a row, encoders twelve "
+SCALE_NOTES = {
+    "toy": "TOY SCALE: characters of Python's documentation and models of at most three layers. The columns keep the paper's "
+    "names, with an eighth (BAM) or a sixteenth (CABLE) of their tokens; nothing here can be compared with the paper's values.",
+    "small": "SMALL SCALE: models of 65,000 to 1.5 million parameters, eight training seeds a row, encoders twelve "
     "(docs/claims_protocol.md). They read planted keys, or one English text whatever the paper's corpus is; encoders read "
     "Python's documentation. The columns keep the paper's names, with an eighth (BAM, encoders) or a sixteenth (CABLE's "
-    "decoders) of their tokens; what the paper says of methods can be held against these numbers, its values cannot."
-)
-_SCALE_NOTES = {"toy": TOY_NOTE, "small": SMALL_NOTE}
+    "decoders) of their tokens; what the paper says of methods can be held against these numbers, its values cannot.",
+}
 
 
 def bam(
@@ -109,7 +105,6 @@ def bam(
     context: int = 512,
     overrides: Mapping[str, Any] = {},
     changes: Mapping[str, Any] = {},
-    train: bool = True,
     text: bool = False,
     learner: str = "",
 ) -> Row:
@@ -119,12 +114,11 @@ def bam(
         method: a name in `BAM_METHODS`.
         scale: "toy", "small" or "paper".
         label: of the row; "": the method's name.
-        size: "120M", "432M" or "1.1B".
+        size: a name in `BAM_SIZES`.
         context: of training, tokens of the paper.
         overrides: further changes of the configuration, values by dotted names.
         changes: further ones at evaluation.
-        train: whether it is ever trained.
-        text: whether its perplexity is what is claimed: at the small scale it then learns from text alone.
+        text: whether its perplexity is claimed: at the small scale it then learns from text alone.
         learner: its name in the small scale's search for rates; "": the method's.
     """
     here = tokens(context, scale)
@@ -133,23 +127,19 @@ def bam(
         "RoPE SSMax": {"encoding_options.base_scale": 100.0},
         "RoPE SSMax x50": {"encoding_options.base_scale": 50.0},
     }
-    if method in own:
-        changes = {**own[method], **changes}
     config = _BAM_CONFIGS[size] if scale == "paper" else "quickstart.py"
     every = {**BAM_METHODS[method], "context": here}
-    match scale:
-        case "toy":
-            every |= {**_BAM_TOY[size], "batch": 1024 // here}
-            every |= {"optimizer.prior_rate": 20.0} if method.startswith("BAM") else {}
-        case "small":
-            every |= small.bam_overrides(size, here, text=text)
-            if RATE not in overrides:  # the search has its own
-                trained = SAME_TRAINING[method] if method in SAME_TRAINING else method
-                every |= small.bam_rates(learner or trained, size, text=text)
-        case _:
-            every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
-    made = Row(label or method, str(CONFIGS / config), {**every, **overrides}, changes=changes, train=train)
-    return dataclasses.replace(made, seeds=small.SEEDS) if scale == "small" else made
+    if scale == "toy":
+        every |= {**_BAM_TOY[size], "batch": 1024 // here}
+        every |= {"optimizer.prior_rate": 20.0} if method.startswith("BAM") else {}
+    elif scale == "small":
+        every |= small_scale.bam_overrides(size, here, text=text)
+        if RATE not in overrides:  # the search has its own
+            every |= small_scale.bam_rates(learner or SAME_TRAINING.get(method, method), size, text=text)
+    else:
+        every |= {"data.source": FINEWEB, "model.vocab": 32_768, "batch": 589_824 // here}
+    changes = {**own.get(method, {}), **changes}
+    return Row(label or method, str(CONFIGS / config), {**every, **overrides}, _seeds(scale), changes=changes)
 
 
 def bam_extended(
@@ -165,8 +155,8 @@ def bam_extended(
     """256 further steps at context 1024 of a model trained at 512, at the rate that its training ended with.
 
     Args:
-        method, scale, label, size, overrides, changes: as in `bam`.
         start: label of the row that it starts from.
+        method, scale, label, size, overrides, changes: as in `bam`.
 
     Source: BAM, appendices C and H.5; the rate is ours.
     """
@@ -175,8 +165,8 @@ def bam_extended(
     further = {
         "steps": 256 if scale == "paper" else 40,
         "checkpoint_every": 64,
-        # At the small scale a tenth of the rate that was chosen, which is where the cosine ends.
-        "optimizer.rate": row.overrides["optimizer.rate"] / 10 if scale == "small" else ended[scale],
+        # At the small scale a tenth of the rate that was chosen, where the cosine ends.
+        RATE: row.overrides[RATE] / 10 if scale == "small" else ended[scale],
         "optimizer.final": 1.0,
         "optimizer.warmup": 0,
     }
@@ -184,28 +174,22 @@ def bam_extended(
 
 
 def both_bases(values: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The rows of a table, and RoPE SSMax once more with its base multiplied by 50; its numbers stand at the factor 100.
-
-    Args:
-        values: of the table, by label.
-    """
+    """The values of a table, with an unprinted row of RoPE SSMax whose base is multiplied by 50; its own have the factor 100."""
     return {**values, "RoPE SSMax x50": ()}
 
 
 def extended_rows(scale: str, *, overrides: Mapping[str, Any] = {}) -> list[Row]:
-    """BAM SSMax and RoPE SSMax of 1.1B, extended to context 1024, RoPE SSMax with `both_bases`; and the two as they start.
-
-    Args:
-        scale, overrides: as in `bam`.
-    """
-    rows = [
-        bam(method, scale, label=f"{method}, 512", size="1.1B", overrides=overrides)
-        for method in ("BAM SSMax", "RoPE SSMax")
-    ]
+    """BAM SSMax and RoPE SSMax of 1.1B, extended to context 1024, RoPE SSMax with `both_bases`; and the two as they start."""
     starts = {"BAM SSMax": "BAM SSMax, 512", "RoPE SSMax": "RoPE SSMax, 512", "RoPE SSMax x50": "RoPE SSMax, 512"}
-    return rows + [
-        bam_extended(method, scale, start, label=method, size="1.1B", overrides=overrides)
-        for method, start in starts.items()
+    return [
+        *(
+            bam(method, scale, label=starts[method], size="1.1B", overrides=overrides)
+            for method in ("BAM SSMax", "RoPE SSMax")
+        ),
+        *(
+            bam_extended(method, scale, start, label=method, size="1.1B", overrides=overrides)
+            for method, start in starts.items()
+        ),
     ]
 
 
@@ -235,16 +219,46 @@ def cable(
     if scale == "toy":
         every |= {**_CABLE_TOY[size], "model.hidden": 256, "model.remat": False, "data.tokenizer": "char"}
         every |= {"data.holdout": 0.1, "batch": 1024 // here, "optimizer.accumulate": 1}
-        every |= {"optimizer.rate": 0.003, "optimizer.warmup": 30, "steps": 300}
+        every |= {RATE: 0.003, "optimizer.warmup": 30, "steps": 300}
     elif scale == "small":
-        every |= small.cable_overrides(size, here)
-        every |= {} if RATE in overrides else small.chosen_rates(small.learner(method, small.GPT2))
+        every |= small_scale.cable_overrides(size, here)
+        if RATE not in overrides:
+            every |= small_scale.chosen_rates(small_scale.learner(method, small_scale.GPT2))
     else:
         every |= {"data.source": corpus, "model.vocab": 50_304, "batch": 524_288 // here}
         if corpus == WIKITEXT:
             every |= {"data.held_out_source": WIKITEXT_TEST, "steps": _CABLE_STEPS[size]}
-    seeds = small.SEEDS if scale == "small" else (0,)
-    return Row(label, str(CONFIGS / f"gpt2_{size}.py"), {**every, **overrides}, seeds)
+    return Row(label, str(CONFIGS / f"gpt2_{size}.py"), {**every, **overrides}, _seeds(scale))
+
+
+def _seeds(scale: str) -> tuple[int, ...]:
+    return small_scale.SEEDS if scale == "small" else (0,)
+
+
+def printed(text: str, *, transpose: bool = False) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """A table as printed in a paper, cells between bars: the heads of its columns, and its rows by their labels.
+
+    >>> printed("| length | CABLE | RoPE |\\n| 512 | 17.00 | 17.39 |", transpose=True)
+    (('512',), {'CABLE': ('17.00',), 'RoPE': ('17.39',)})
+
+    Args:
+        text: a line for each row, first that of the heads.
+        transpose: whether the paper's columns are wanted as rows.
+
+    Raises:
+        UserError: a row with more or fewer cells than the heads have, or two of one label.
+    """
+    lines = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.strip().splitlines()]
+    for line in lines:
+        if len(line) != len(lines[0]):
+            raise UserError(f"row {line[0]!r} has {len(line)} cells and the heads {len(lines[0])}")
+    if transpose:
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    labels = [line[0] for line in lines[1:]]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"two rows are called {label!r}")
+    return tuple(lines[0][1:]), {line[0]: tuple(line[1:]) for line in lines[1:]}
 
 
 def paper(
@@ -253,41 +267,57 @@ def paper(
     rows: Sequence[Row],
     tables: Sequence[Table],
     *,
-    corpora: Sequence[str] = (),
     fetches: Sequence[Fetch] = (),
+    preparations: Sequence[Preparation | Fetch] = (),
     notes: Sequence[str] = (),
 ) -> Experiment:
-    """The experiment of a table or figure.
+    """The experiment of a table or figure; at the paper's scale the corpora that its trained rows read are prepared first.
 
     Args:
         title: which one, and of what.
         scale: "toy", "small" or "paper".
         rows: as `bam` and `cable` make them.
         tables: with the paper's own values.
-        corpora: prepared before the rows at the paper's scale.
         fetches: what the user provides for its evaluations, at the paper's scale.
+        preparations: others, before the corpora.
         notes: what the numbers do not say.
 
     Raises:
-        UserError: a table names a row that there is not.
+        UserError: a table names a row that is missing.
     """
     own = scale == "paper"
-    said = (*([] if own else [_SCALE_NOTES[scale]]), *(" ".join(note.split()) for note in notes))
-    made = tabled(title, rows, tables, notes=said, comparable=own, scale="" if own else scale)
-    needed = corpora if own and any(row.train for row in made.rows) else ()
-    preparations = [Preparation("bam_jax.data.prepare", (*_PREPARED[corpus], f"--out={corpus}")) for corpus in needed]
-    files = fetches if own else ()
-    return dataclasses.replace(made, platform="cpu" if scale == "toy" else "", preparations=(*files, *preparations))
+    notes = notes if own else (SCALE_NOTES[scale], *notes)
+    made = tabled(title, rows, tables, notes=tuple(notes), comparable=own, scale="" if own else scale)
+    trained = [row for row in made.rows if row.train]
+    changes = [each.overrides for row in trained for each in (row, *row.evaluations)]
+    read = {each.get(name) for each in changes for name in ("data.source", "data.held_out_source")}
+    corpora = [
+        Preparation("bam_jax.data.prepare", (*arguments, f"--out={corpus}"))
+        for corpus, arguments in _PREPARED.items()
+        if corpus in read
+    ]
+    return dataclasses.replace(
+        made,
+        platform="cpu" if scale == "toy" else "",
+        preparations=(*(fetches if own else ()), *preparations, *corpora),
+        benchmarks=tuple(speed_benchmarks(rows, tables)),
+    )
 
 
-def cable_perplexities(
-    table: str,
-    parts: Sequence[tuple[str, str, str, str]],
-    scale: str,
-    *,
-    corpora: Sequence[str],
-    notes: Sequence[str] = (),
-    repeats: str = "",
+def ruler_tables(table: str, texts: Mapping[str, str], scale: str) -> list[Table]:
+    """The tables of RULER's needles: of each task, such as "Single 1", a text with a line for each method; see `printed`."""
+    tables = []
+    for title, text in texts.items():
+        heads, values = printed(text)
+        task = f"niah_{title.lower().replace(' ', '_')}"
+        lengths = (int(1024 * float(head[:-1])) if head.endswith("K") else int(head) for head in heads)
+        columns = tuple(ruler(head, length, task, scale) for head, length in zip(heads, lengths, strict=True))
+        tables.append(Table(f"{table}, {title}: accuracy", columns, both_bases(values)))
+    return tables
+
+
+def cable_tables(
+    table: str, parts: Sequence[tuple[str, str, str, str]], scale: str, *, notes: Sequence[str] = (), repeats: str = ""
 ) -> Experiment:
     """The experiment of one of CABLE's tables of perplexities: a row for each method, a column for each length.
 
@@ -295,19 +325,16 @@ def cable_perplexities(
         table: its name in the paper.
         parts: of the table: (text with a line for each length, title, size of the model, corpus).
         scale: "toy", "small" or "paper".
-        corpora, notes: as `paper` takes them.
+        notes: as in `paper`.
         repeats: why the small scale has nothing to measure here; "": it has.
     """
     rows: list[Row] = []
     tables = []
     for text, group, size, corpus in parts:
         lengths, values = printed(text, transpose=True)
-        columns = tuple(
-            Column(length, perplexity(int(length), scale, shrink=CABLE_SHRINK, budget=100_000_000))
-            for length in lengths
-        )
+        columns = cable_perplexities(lengths, scale)
         if repeats and scale == "small":
             columns = tuple(Column(length, missing=repeats) for length in lengths)
         tables.append(Table(f"{table}, {group}: perplexity", columns, values, group=group))
         rows += [cable(method, scale, label=f"{method}, {group}", size=size, corpus=corpus) for method in values]
-    return paper(f"CABLE, {table}: perplexity", scale, rows, tables, corpora=corpora, notes=notes)
+    return paper(f"CABLE, {table}: perplexity", scale, rows, tables, notes=notes)

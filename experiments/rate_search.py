@@ -3,14 +3,15 @@
 A learner is a method with the data that it learns from. The seeds of a search are none that verdicts use.
 """
 
+import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bam_jax.experiments import jobs, results, tables
-from bam_jax.experiments.experiment import Experiment
+from bam_jax.experiments.experiment import Experiment, Row
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import errors, files
 from bam_jax.system.errors import UserError
@@ -41,6 +42,21 @@ def label_of(learner: str, number: int) -> str:
     return f"{learner}, try {number}"
 
 
+def try_rows(tries: Mapping[str, Sequence[Rates]], make: Callable[[str, Rates], Row], **fields: Any) -> list[Row]:
+    """A row for each learner with each of its tries.
+
+    Args:
+        tries: of each learner.
+        make: a learner's row with rates.
+        fields: of every row, such as its seeds and evaluations.
+    """
+    return [
+        dataclasses.replace(make(learner, rates), label=label_of(learner, number), **fields)
+        for learner, tried in tries.items()
+        for number, rates in enumerate(tried)
+    ]
+
+
 def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0) -> int:
     """The number of the best try; the first of equals.
 
@@ -60,12 +76,7 @@ def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0) -> int:
 
 
 def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
-    """The scores of each row of a search in its worst seed, by label.
-
-    Args:
-        made: the search, done.
-        folder: of its runs.
-    """
+    """The scores of each row of a finished search in its worst seed, by label."""
     found: dict[str, dict[str, float]] = {}
     read = tables.results_reader(folder, made.records)
     for job in jobs.row_jobs(made):
@@ -82,10 +93,10 @@ def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
 def search(
     path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path, *, records: str = "", enough: float = 1.0
 ) -> dict[str, Any]:
-    """Does what is missing of a search, and writes which rates each learner is to have.
+    """Do what is missing of a search, and write which rates each learner gets.
 
     Args:
-        path: the experiment's file, whose rows are called as `label_of` says.
+        path: the experiment's file, whose rows are those of `try_rows`.
         tries: of each learner.
         folder: of the runs.
         out: the file to write: the rule, what was found and the rates.
@@ -98,7 +109,7 @@ def search(
     Raises:
         UserError: a run failed.
     """
-    # Records keep the command, which shall name the files as a user in the clone would.
+    # Records keep the command, with the files as a user in the clone would name them.
     sweep = Sweep.load([os.path.relpath(path)], runs=folder, records=os.path.relpath(records) if records else "")
     if sweep.run():
         raise UserError(f"the search is not complete; see {folder / 'logs'}, then run the same command again")
@@ -114,23 +125,24 @@ def search(
     return result
 
 
-def command(
-    path: Path, tries: Mapping[str, Sequence[Rates]], out: Path, argv: Sequence[str], *, enough: float = 1.0
-) -> None:
-    """The command line of a search: does what is missing, and writes the file of rates.
+def main(file: str, out: Path, *stages: Mapping[str, Sequence[Rates]], enough: float = 1.0) -> None:
+    """The command line of a search: do what is missing, and write the file of rates.
 
     Args:
-        path: the experiment's file; records/NAME beside it has what was measured.
-        tries, out, enough: see `search`.
-        argv: the arguments.
-
-    Raises:
-        UserError: bad arguments, or a run that failed.
+        file: the experiment's; records/NAME beside it has what was measured.
+        out: see `search`.
+        stages: the tries of each learner; later ones may need what earlier ones have found.
+        enough: see `best`.
     """
-    parser = errors.Parser(prog=f"python experiments/{path.name}", description="Search for learning rates.")
-    parser.add_argument(
-        "--runs", type=files.local_path, default=Path("runs") / path.stem, help=f"folder of the runs (runs/{path.stem})"
-    )
-    records = path.with_name("records") / path.stem
-    result = search(path, tries, parser.parse_args(argv).runs, out, records=str(records), enough=enough)
-    print(f"wrote {out}: {result['rates']}")
+    path = Path(file)
+
+    def run(argv: Sequence[str]) -> None:
+        parser = errors.Parser(prog=f"python experiments/{path.name}", description="Search for learning rates.")
+        default = Path("runs") / path.stem
+        parser.add_argument("--runs", type=files.local_path, default=default, help=f"folder of the runs ({default})")
+        folder, records = parser.parse_args(argv).runs, path.with_name("records") / path.stem
+        for tries in stages:
+            result = search(path, tries, folder, out, records=str(records), enough=enough)
+            print(f"wrote {out}: {result['rates']}")
+
+    errors.run(run)

@@ -1,0 +1,106 @@
+"""Benchmarks of an experiment: commands that measure the speed or memory of untrained models, and their records."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+from bam_jax.evals.records import RESULTS
+from bam_jax.system import jsonl, strict_json
+from bam_jax.system.errors import UserError
+from bam_jax.system.fields import Count, Finite, Line, Natural, Seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """A command that compares untrained models side by side, and has the machine to itself.
+
+    Args:
+        name: of its folder beside the runs.
+        module: run as `python -m MODULE`; it may be part of a clone only.
+        arguments: name the models.
+        cells: measures and lengths in tokens, given as `--cells=MEASURE:LENGTH,...`.
+        seconds: about how long a cell takes, nearly all of it compilation.
+    """
+
+    name: str
+    module: str
+    arguments: tuple[str, ...]
+    cells: tuple[tuple[str, int], ...]
+    seconds: float
+
+    def command(self, folder: Path) -> list[str]:
+        """The module and arguments that measure what is missing in the folder of the runs."""
+        cells = ",".join(f"{measure}:{length}" for measure, length in self.cells)
+        return [self.module, *self.arguments, f"--cells={cells}", f"--out={folder / self.name / RESULTS}"]
+
+    def records(self, folder: Path) -> list[dict[str, Any]]:
+        """The lines measured so far, oldest first."""
+        return read_speeds(folder / self.name / RESULTS)
+
+    def cost(self) -> float:
+        """Seconds for all cells."""
+        return self.seconds * len(self.cells)
+
+    def spent(self, folder: Path) -> float:
+        """The part of `cost` that is done."""
+        return self.seconds * len({(each["measure"], each["length"]) for each in self.records(folder)} & {*self.cells})
+
+    def status(self, folder: Path) -> str:
+        """The cell measured last, in one line."""
+        for record in reversed(self.records(folder)):
+            return f"{record['measure']} at {record['length']} tokens is done"
+        return "starting"
+
+
+def merge(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
+    """The benchmarks, those of one name joined in their cells."""
+    made: dict[str, Benchmark] = {}
+    for each in benchmarks:
+        cells = made[each.name].cells if each.name in made else ()
+        made[each.name] = dataclasses.replace(each, cells=tuple(dict.fromkeys((*cells, *each.cells))))
+    return list(made.values())
+
+
+class Versions(TypedDict):
+    """The versions of packages; others may be there as well."""
+
+    jax: Line
+
+
+class Machine(TypedDict):
+    """The machine, on which a time depends."""
+
+    device: Line
+    processor: Line
+    cores: Natural
+    versions: Versions
+
+
+class SpeedRecord(TypedDict):
+    """A contender's time or memory, beside the baseline's."""
+
+    measure: Line
+    length: Count
+    unit: Literal["s", "bytes", "tokens/s", "texts/s"]
+    contender: Line
+    config: Line
+    value: Finite
+    ratio: Finite
+    n: Count
+    machine: Machine
+    commit: NotRequired[Line | None]
+    low: NotRequired[Finite]
+    high: NotRequired[Finite]
+    device_peak_bytes: NotRequired[Seconds | None]
+
+
+def read_speeds(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a benchmark."""
+    found = []
+    for number, record in enumerate(jsonl.read(path), start=1):
+        where, remedy = f"{path}, line {number}", "remove that line"
+        found.append(strict_json.check(record, SpeedRecord, where, remedy))
+        if ("low" in record) != ("high" in record):
+            raise UserError(f"{where} has one of 'low' and 'high' without the other; {remedy}")
+    return found

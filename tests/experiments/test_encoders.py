@@ -1,0 +1,148 @@
+"""CABLE's encoders: Figure 6 of masked tokens, Figure 7 of triplets, and Table 3 of retrieval, at every scale."""
+
+import functools
+import json
+from pathlib import Path
+
+import paper_encoders
+import paper_rows
+import pytest
+import small_scale
+from paper_encoders import ENCODER_METHODS
+
+from bam_jax.evals.contrastive import Contrastive
+from bam_jax.evals.retrieval import Retrieval
+from bam_jax.experiments import costs, experiment, jobs
+from bam_jax.experiments.experiment import DASH, SCALES, Preparation
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+FIGURE6, FIGURE7, TABLE3 = "cable_figure6_mlm", "cable_figure7_contrastive", "cable_table3_retrieval"
+
+
+@functools.cache
+def load(name, scale):
+    """An experiment, and its jobs by row; the small scale's seeds are alike."""
+    made = experiment.load(EXPERIMENTS / f"{name}.py", scale=scale)
+    return made, jobs.jobs(made)
+
+
+def rows(name, scale):
+    return {job.row.label: job for job in jobs.row_jobs(load(name, scale)[0])}
+
+
+def later(name, scale):
+    """Pairs of a masked training and the contrastive one that starts from it."""
+    for root in load(name, scale)[1]:
+        (job,) = root.then
+        yield root, job
+
+
+def test_masked_training_is_the_papers():
+    made, _ = load(FIGURE6, "paper")
+    found = rows(FIGURE6, "paper")
+    assert made.comparable
+    assert list(found) == [f"{method}, {row}" for method in ENCODER_METHODS for row in ("masked", "early")]
+    _, preparation, _ = made.preparations
+    assert "--tokenizer=bert:corpora/bert-base-uncased" in preparation.arguments
+    for job in found.values():
+        config = job.config
+        assert f"--out={config.data.source}" in preparation.arguments
+        assert (config.model.family, config.model.causal, config.model.vocab) == ("bert", False, 30_522)
+        assert (config.context, config.optimizer.rate, config.optimizer.decay) == (512, 1e-4, 0.0)
+        assert config.batch // config.optimizer.accumulate == 4 * 32
+    for method in ENCODER_METHODS:
+        whole, early = (found[f"{method}, {row}"].config for row in ("masked", "early"))
+        assert whole.encoding == early.encoding == paper_rows.CABLE_METHODS[method]
+        assert (whole.steps, early.steps) == (14_000, 3500)
+        assert whole.batch * whole.context * whole.steps == pytest.approx(10e9, rel=0.02), "about an epoch"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_encoding_is_evaluated_at_its_training_length(scale):
+    made, _ = load(FIGURE6, scale)
+    assert all(values == () for table in made.tables for values in table.values.values()), "the paper prints no number"
+    for job in rows(FIGURE6, scale).values():
+        (evaluation,) = job.row.evaluations
+        assert evaluation.encoder and evaluation.lengths == (job.config.context,)
+        assert job.config.data.task == "masked"
+
+
+def test_the_scales_of_a_cpu():
+    toy, _ = load(FIGURE6, "toy")
+    assert toy.platform == "cpu"
+    assert sum(job.cost() for job in rows(FIGURE6, "toy").values()) / 2 < 400, "seconds of two cores"
+    small, found = load(FIGURE6, "small")[0], rows(FIGURE6, "small")
+    assert all(row.seeds == paper_encoders.SEEDS for row in small.rows) and len(paper_encoders.SEEDS) == 12
+    rates = json.loads(small_scale.ENCODER_RATES.read_text())["rates"]
+    for method in ENCODER_METHODS:
+        whole, early = (found[f"{method}, {row}"].config.optimizer.rate for row in ("masked", "early"))
+        assert whole == early == rates[f"{method}, masked"]["optimizer.rate"]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_contrastive_loss_has_as_many_candidates_as_in_training(scale):
+    (table,) = load(FIGURE7, scale)[0].tables
+    assert len(table.values) == 5 and set(table.values.values()) == {()}, "the paper prints no number"
+    for root, job in later(FIGURE7, scale):
+        assert (root.config.data.task, job.config.data.task) == ("masked", "triplets") and not root.row.evaluations
+        (evaluation,) = job.row.evaluations
+        assert isinstance(evaluation, Contrastive)
+        assert (evaluation.lengths, evaluation.batch) == ((job.config.context,), job.config.batch)
+        assert evaluation.quantity == "loss"
+        assert job.config.optimizer.warmup == pytest.approx(0.05 * job.config.steps, abs=1), "of whole steps"
+        if scale == "small":  # a verdict is of triplets that chose no rate
+            chose = job.config.data.held_out_source
+            assert evaluation.overrides["data.held_out_source"] not in ("", chose)
+            assert chose not in ("", job.config.data.source)
+
+
+def test_contrastive_training_is_one_epoch_of_the_papers():
+    for _, job in later(FIGURE7, "paper"):
+        config = job.config
+        assert (config.batch, config.context) == (128, 512) and 0 <= 1_250_000 - config.batch * config.steps < 128
+        assert (config.optimizer.schedule, config.optimizer.final, config.optimizer.decay) == ("linear", 0.0, 0.0)
+
+
+def test_the_figure_and_the_table_measure_the_same_runs():
+    figure, table = ({job.name for pair in later(name, "small") for job in pair} for name in (FIGURE7, TABLE3))
+    assert figure == table
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_retrieval_is_measured_to_32_times_the_training_length(scale):
+    made, planned = load(TABLE3, scale)
+    assert len(planned) == 5 * (12 if scale == "small" else 1)
+    texts = [text for row in made.tables[0].values for _, text in made.tables[0].cells(row)]
+    assert (len(texts), texts.count(DASH)) == (30, 5)
+    for root, job in later(TABLE3, scale):
+        assert job.config.start == root.name and root.config.data.task == "masked"
+        same = ("encoding", "seed", "context")
+        assert [getattr(root.config, name) for name in same] == [getattr(job.config, name) for name in same]
+        asked = {each.scorer: each for each in job.row.evaluations if isinstance(each, Retrieval)}
+        lengths = [job.config.context * 2**k for k in range(6)]
+        learned = job.config.encoding == "learned"
+        assert list(asked["encoder"].lengths) == (lengths[:1] if learned else lengths)
+        assert list(asked["tokens"].lengths) == lengths
+        assert ("bm25" in asked) == (job.config.encoding == "cable"), "words are the same whatever the model"
+
+
+@pytest.mark.full
+def test_the_paper_scale_prints_its_costs():
+    made, planned = load(TABLE3, "paper")
+    text = costs.table("Table 3", planned, "h100")
+    assert text.startswith("Table 3: 10 runs") and "FLOP evaluating" in text
+    prepared = [each for each in made.preparations if isinstance(each, Preparation)]
+    arguments = [argument for each in prepared for argument in each.arguments]
+    assert arguments.count(f"--tokenizer=bert:{paper_encoders.VOCABULARY}") == 2
+    sources = {job.config.data.source for pair in later(TABLE3, "paper") for job in pair}
+    assert sources == {argument.removeprefix("--out=") for argument in arguments if argument.startswith("--out=")}
+
+
+@pytest.mark.parametrize("scale", ["toy", "small"])
+def test_the_smaller_scales_make_their_problem_first(scale):
+    made, _ = load(TABLE3, scale)
+    (preparation,) = made.preparations
+    assert preparation.makes == paper_encoders.retrieval(512, scale).queries
+    assert "documentation" in " ".join(made.notes) and not made.comparable
+    tokenizers = {job.config.data.tokenizer for pair in later(TABLE3, scale) for job in pair}
+    assert tokenizers == {f"bpe:{paper_encoders.PROBLEM}/bpe.json"}
