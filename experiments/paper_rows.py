@@ -289,7 +289,8 @@ def paper(
     notes = notes if own else (SCALE_NOTES[scale], *notes)
     made = tabled(title, rows, tables, notes=tuple(notes), comparable=own, scale="" if own else scale)
     trained = [row for row in made.rows if row.train]
-    changes = [each.overrides for row in trained for each in (row, *row.evaluations)]
+    changes = [row.overrides for row in trained]
+    changes += [evaluation.overrides for row in trained for evaluation in row.evaluations]
     read = {each.get(name) for each in changes for name in ("data.source", "data.held_out_source")}
     corpora = [
         Preparation("bam_jax.data.prepare", (*arguments, f"--out={corpus}"))

@@ -33,12 +33,7 @@ BLOCK = 2**22
 
 
 def take_queries(scoring: Scoring, start: int, stop: int) -> Scoring:
-    """The scoring of some of the queries.
-
-    Args:
-        scoring: of T queries.
-        start, stop: the first query, and the one after the last.
-    """
+    """The scoring of some of the queries."""
     cut = lambda axis: lambda x: jax.lax.slice_in_dim(x, start, stop, axis=axis)
     tokens = scoring.queries
     segment, coordinate = jax.tree.map(cut(1), tokens.segment), jax.tree.map(cut(2), tokens.coordinate)
@@ -49,11 +44,7 @@ def take_queries(scoring: Scoring, start: int, stop: int) -> Scoring:
 def logits(
     q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Scoring
 ) -> tuple[Float[Array, "H T S"], Float[Array, "H T S"], Bool[Array, "1 T S"]]:
-    """Content, position and visibility, the arguments of `theory.factors`, of one layer and one text.
-
-    Args:
-        q, k, scoring: as `Decoder.scorings` gives them.
-    """
+    """Content, position and visibility, the arguments of `theory.factors`, of one layer and one text."""
     content, position, seen = theory.logits(q, k, scoring)
     return content[0], jnp.broadcast_to(position, content.shape)[0], seen[0]
 
@@ -64,11 +55,7 @@ def _coupling(q: Array, k: Array, scoring: Scoring) -> theory.Terms:
 
 
 def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Scoring) -> theory.Terms:
-    """`theory.coupling` of every head and query of a layer, each term [H, T]; the tables are made in blocks of rows.
-
-    Args:
-        q, k, scoring: as `Decoder.scorings` gives them.
-    """
+    """`theory.coupling` of every head and query of a layer, each term [H, T]; the tables are made in blocks of rows."""
     length, heads = q.shape[1:3]
     size = max(1, BLOCK // (heads * k.shape[1]))
     starts = range(0, length, size)
@@ -80,9 +67,7 @@ def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys:
     """The prior of a query that sees `keys` keys over their distances; None if it depends on another text than was scored.
 
     Args:
-        attention: the layer's.
         q, k, scoring: of a text [1, T], as `Decoder.scorings` gives them.
-        keys: of the query, itself included. A bias of positions alone needs no text of that length.
     """
     if scoring.queries.coordinate is None and scoring.rowwise is None:
         temperature = None
@@ -112,18 +97,6 @@ def measure(
     windows that end at `positions`, the means of `theory.Terms`, which add up to -ln Z. Scalable Softmax's factor is part
     of the prior where the model has it inside. A sink's share of the weights is left out. Of a pattern `encoding` is the
     layer's own.
-
-    Args:
-        run: the run's folder, to which nothing is written; or the name of a model that comes with the package.
-        keys: of the queries whose priors are measured; () means the training context and 64 and 500 times that, as far as
-            the text goes where the prior depends on it.
-        tokens: of the text; 0 means four training contexts, or as many as a learned position table holds.
-        overrides: changes at evaluation time, values by dotted names.
-        allow: addresses of text that may be fetched besides those in `overrides`, where the run's configuration has them.
-        progress: see `console.progress`.
-
-    Raises:
-        UserError: the run or the arguments will not do.
     """
     opened = open_run(run, overrides=overrides, allow=allow)
     config, decoder = opened.config, opened.model
@@ -157,7 +130,6 @@ def score_text(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array,
     """`Decoder.scorings` of one text, compiled.
 
     Args:
-        decoder: the model.
         tokens: [T] ids.
     """
     return _scored(*nnx.split(decoder), jnp.asarray(tokens)[None])
@@ -203,26 +175,13 @@ def _put(records: list[dict[str, Any]], name: str, values: Any) -> None:
 
 
 def write(run: Path, records: Sequence[dict[str, Any]], name: str = FILE) -> Path:
-    """Writes records into the run's folder, in place of those of before.
-
-    Args:
-        run: the folder.
-        records: of `measure`.
-        name: of the file.
-
-    Returns:
-        the path of the file.
-    """
+    """Writes records into the run's folder, in place of those of before."""
     files.write_atomically(run / name, "".join(json.dumps(record) + "\n" for record in records))
     return run / name
 
 
 def to_text(records: Sequence[dict[str, Any]]) -> str:
-    """The table of heads for a terminal, and what its columns mean.
-
-    Args:
-        records: of `measure`.
-    """
+    """The table of heads for a terminal, and what its columns mean."""
     head, rows = heads_table(records)
     lines = align([head, *rows])
     if any("class" in record for record in records):
@@ -245,20 +204,13 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
     >>> align([["layer", "worth"], ["0", "+0.1"]])
     ['layer  worth', '    0   +0.1']
-
-    Args:
-        rows: of as many cells each.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def heads_table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Records as a head and rows of text.
-
-    Args:
-        records: of `measure`.
-    """
+    """Records as a head and rows of text."""
     bam, ssmax = (any(name in record for record in records) for name in ("shape", "scale"))
     names = [*(("shape", "log_scale", "loc") if bam else ()), *(("scale",) if ssmax else ())]
     shares = " ".join(f"{share:.0%}" for share in SHARES)

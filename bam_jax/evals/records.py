@@ -29,11 +29,7 @@ Cell = dict[str, Any]
 
 
 def identity(cell: Mapping[str, Any]) -> str:
-    """All that tells a cell from others; records in which it is the same are about one cell.
-
-    Args:
-        cell: of an evaluation that is known here; of another one each record is a cell of its own.
-    """
+    """All that tells a cell from others; records in which it is the same are about one cell."""
     if cell["eval"] not in EVALUATIONS:
         return json.dumps(cell, sort_keys=True)
     names = ("eval", "length", "step", "overrides", *EVALUATIONS[cell["eval"]].identity)
@@ -41,15 +37,7 @@ def identity(cell: Mapping[str, Any]) -> str:
 
 
 def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
-    """A line of results.jsonl that has all that its kind needs.
-
-    Args:
-        record: as it was read, or is to be written.
-        where, remedy: of the error, as `strict_json.check` takes them.
-
-    Raises:
-        UserError: it is no such record.
-    """
+    """A line of results.jsonl that has all that its kind needs."""
     strict_json.check(record, schema.Named, where, remedy)
     if record["eval"] == STOPPED:
         return strict_json.check(record, schema.StoppedRecord, where, remedy)
@@ -64,14 +52,7 @@ def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
 
 
 def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The lines of a run's results.jsonl, as `divide` gives them.
-
-    Args:
-        run: its folder; one without results has no lines.
-
-    Raises:
-        UserError: a line is not JSON, or lacks what its kind has.
-    """
+    """The lines of a run's results.jsonl, as `divide` gives them."""
     path = run / RESULTS
     return divide(
         checked(record, f"{path}, line {number}", "remove that line")
@@ -84,9 +65,6 @@ def divide(lines: Iterable[dict[str, Any]]) -> tuple[list[Cell], list[dict[str, 
 
     A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
     says the same as one above it is left out. Overrides have the values that their fields read, also where they are texts.
-
-    Args:
-        lines: of one run; their overrides are replaced.
     """
     distinct: dict[str, dict[str, Any]] = {}
     for record in lines:
@@ -106,13 +84,7 @@ def divide(lines: Iterable[dict[str, Any]]) -> tuple[list[Cell], list[dict[str, 
 
 
 def cover(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
-    """Picks the records of one cell that together have its samples 0, 1, 2 and so on, each once.
-
-    Args:
-        cells: with one identity.
-        wanted: samples. If records allow, those found have exactly the first so many; else they have as few more as can be,
-            or all that there are where those are fewer. None: all that there are.
-    """
+    """Picks the records of one cell that together have its samples 0, 1, 2 and so on, each once."""
     ends: dict[int, Cell | None] = {0: None}
     for cell in sorted(cells, key=lambda cell: cell["first"]):
         if cell["first"] in ends:
@@ -127,11 +99,7 @@ def cover(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
 
 
 def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells without those whose samples others of them have, and without those of a text in whose place is a newer one.
-
-    Args:
-        cells: of any identities, newer ones behind older ones.
-    """
+    """Cells without those whose samples others of them have, and without those of a text in whose place is a newer one."""
     groups: dict[str, list[Cell]] = {}
     newest: dict[str, str] = {}
     for cell in cells:

@@ -9,13 +9,7 @@ from bam_jax.evals.records import Cell
 
 
 def lines(run: str | os.PathLike, evaluation: Evaluation, records: Sequence[Cell]) -> Iterator[str]:
-    """The mean of each task and length, and the lengths that were left out.
-
-    Args:
-        run: the folder that was evaluated.
-        evaluation: what was asked.
-        records: as `measuring.evaluate` returned them.
-    """
+    """The mean of each task and length, and the lengths that were left out."""
     cells: dict[tuple[str, int], list[Cell]] = defaultdict(list)
     for record in records:
         for heading in evaluation.headings(record):

@@ -58,11 +58,7 @@ class Measured:
         self._compared: dict[tuple[str, str], None] = {}
 
     def seed_values(self, table: TableName, row: str, column: str) -> SeedValues:
-        """A cell's values, 0 for a length that was given up; without values where nothing is whole.
-
-        Raises:
-            UserError: the experiment has no such cell.
-        """
+        """A cell's values, 0 for a length that was given up; without values where nothing is whole."""
         entry = self.entry(table, row, column)
         devices = {outcome.speed["machine"]["device"] for outcome in entry.outcomes if outcome.speed}
         return SeedValues(entry.by_seed, entry.kind, entry.samples, entry.column.unit, " and ".join(sorted(devices)))
@@ -183,9 +179,6 @@ def read(measured: Measured, *places: Place) -> list[PairedRow]:
     """Reads rows for the seeds that all their cells have.
 
     Seeds are paired: the same seed has the same start, the same order of texts and the same prompts in every row.
-
-    Raises:
-        UserError: there is no such cell.
     """
     found = [[measured.seed_values(place.table, place.row, column) for column in place.columns] for place in places]
     seeds = sorted(set.intersection(*(set(cell.values) for cells in found for cell in cells)))

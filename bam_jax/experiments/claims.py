@@ -122,11 +122,7 @@ class ClaimsPage(NamedTuple):
 
 
 def load(path: Path) -> ClaimsPage:
-    """The claims in a TOML file and in those that it includes.
-
-    Raises:
-        UserError: no such file, or something else in it.
-    """
+    """The claims in a TOML file and in those that it includes."""
     if not path.is_file():
         raise UserError(f"no file {path}; give one of claims, such as experiments/claims/papers.toml")
     file = _read(path)
@@ -192,14 +188,6 @@ def judge(
     p-value of a claim is twice the smaller of both, which also gives the direction. Those of the page go through the procedure
     of Benjamini and Hochberg, which is proven for independent or positively dependent p-values; claims that share a row of a
     table may be correlated in either direction, which `tests/experiments/test_statistics.py` simulates.
-
-    Args:
-        measured: cells of our runs.
-        printed: the paper's cells.
-        seeds: as in `ClaimsFile`.
-
-    Raises:
-        UserError: a claim names a cell that does not exist.
     """
     weighed = [_weigh(claim, measured, printed, seeds) for claim in claims]
     family = [each.p for each in weighed if each.p is not None]

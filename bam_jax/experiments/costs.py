@@ -29,9 +29,6 @@ def hours(operations: float, chip: str, utilisation: float = UTILISATION) -> flo
 
     >>> round(hours(9.1e18, "h100"), 1)
     6.4
-
-    Raises:
-        UserError: an unknown chip, or a share out of range.
     """
     if chip not in CHIPS:
         raise UserError(f"--chip={chip} is unknown; {nearest(chip, CHIPS)}")

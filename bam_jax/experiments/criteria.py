@@ -74,15 +74,7 @@ def _direction(row: str, kind: Kind, *, upper: bool) -> str:
 
 
 def bounded(name: str, row: str, series: Series, bound: float, *, upper: bool, strict: bool = False) -> Criterion:
-    """The criterion that a mean over seeds is at a bound or beyond it; of perplexities that of their logarithms.
-
-    Args:
-        name: of the quantity.
-        row: its label.
-        bound: in the unit of the values.
-        upper: whether the value must not exceed the bound.
-        strict: whether the bound itself does not suffice.
-    """
+    """The criterion that a mean over seeds is at a bound or beyond it; of perplexities that of their logarithms."""
     sign = -1 if upper else 1
     says = f"{name} {SIGNS[upper, strict]} {number(bound)}"
     unmet = _direction(row, series.kind, upper=upper)
@@ -97,11 +89,6 @@ def ahead(name: str, mine: Series, theirs: Series, margin: float, *, lower: bool
     """The criterion that one mean is better than another by more than a margin, over differences seed by seed.
 
     Perplexities are compared by their ratio, that is by the difference of logarithms, unless there is a margin.
-
-    Args:
-        name: of both, such as "BAM minus ALiBi".
-        lower: whether less is better.
-        unmet: as in `Criterion`.
     """
     sign = -1 if lower else 1
     if mine.kind is Kind.PERPLEXITY and not margin:
@@ -128,12 +115,6 @@ def compared(
 
     Perplexities by the difference of their logarithms; accuracies, which may be 0, by the dividend less the bound times the
     divisor, as Fieller has it; others by their quotient.
-
-    Args:
-        name: of the quotient.
-        over, under: values of the same seeds.
-        upper, strict: as in `bounded`.
-        unmet: as in `Criterion`; "": whether `row` does better or worse.
     """
     sign = -1 if upper else 1
     says = f"{name} {SIGNS[upper, strict]} {number(bound)}"
@@ -150,13 +131,7 @@ def compared(
 
 
 def voted(says: str, votes: Sequence[bool | None], share: float = 0.5) -> Criterion:
-    """The criterion that more than a share of all seeds do something.
-
-    Args:
-        says: what they do.
-        votes: one for each seed; None: the ends of a table hide it, and the seed counts for neither side.
-        share: a half, if most seeds are asked for.
-    """
+    """The criterion that more than a share of all seeds do something."""
     n, agree, against = len(votes), sum(vote is True for vote in votes), sum(vote is False for vote in votes)
     if not votes:
         return Criterion(says)

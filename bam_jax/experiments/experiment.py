@@ -228,10 +228,10 @@ def tabled(
                 trained.add(row)
     trained |= {row.start for row in rows if row.label in trained}
     made = []
-    for row in rows:
-        asked = join_evaluations(evaluations[row.label])
-        asked = tuple(dataclasses.replace(each, overrides={**each.overrides, **row.changes}) for each in asked)
-        made.append(dataclasses.replace(row, train=row.label in trained, evaluations=asked))
+    for each in rows:
+        joined = join_evaluations(evaluations[each.label])
+        asked = tuple(dataclasses.replace(one, overrides={**one.overrides, **each.changes}) for one in joined)
+        made.append(dataclasses.replace(each, train=each.label in trained, evaluations=asked))
     return Experiment(title, tuple(made), tables=tuple(tables), shared=shared, **others)
 
 

@@ -100,9 +100,6 @@ def row_jobs(experiment: Experiment) -> list[Job]:
 
     In a `shared` experiment a run is named by its method, layers x width, context, seed and configuration, for example
     bam-ssmax-12x768-512-seed0-0123456789ab. In others it is named by the row's label and the seed.
-
-    Raises:
-        UserError: a row's configuration is wrong, or the row that it starts from is missing.
     """
     rows = {row.label: row for row in experiment.rows}
 
@@ -119,11 +116,7 @@ def row_jobs(experiment: Experiment) -> list[Job]:
 
 
 def jobs(*experiments: Experiment) -> list[Job]:
-    """The jobs that train, each run once, with all evaluations that the experiments ask of it.
-
-    Raises:
-        UserError: see `row_jobs`; or two rows of an experiment that is not `shared` would share a folder.
-    """
+    """The jobs that train, each run once, with all evaluations that the experiments ask of it."""
     made: dict[str, Job] = {}
     for shared, job in ((one.shared, job) for one in experiments for job in row_jobs(one)):
         if not job.row.train:

@@ -13,15 +13,7 @@ TITLE = "Where the models were trained"
 
 
 def read_sources(made: Experiment, folder: Path) -> dict[str, Mapping[str, Any]]:
-    """The `Source` of each model that an experiment has trained, by the digest of its configuration.
-
-    Args:
-        made: the experiment.
-        folder: of the runs, which need not be there where records tell the source.
-
-    Raises:
-        UserError: a folder of records or of a run cannot be read.
-    """
+    """The `Source` of each model that an experiment has trained, by the digest of its configuration."""
     found = {}
     for job in jobs.row_jobs(made):
         recorded = recorded_runs.find(made.records, job.digest)
@@ -32,11 +24,7 @@ def read_sources(made: Experiment, folder: Path) -> dict[str, Mapping[str, Any]]
 
 
 def describe(sources: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each machine: how many models it trained, by which commits.
-
-    Args:
-        sources: of models, each a `Source`.
-    """
+    """A line for each machine: how many models it trained, by which commits."""
     commits: dict[str, Counter[str]] = {}
     for source in sources:
         machine = source["machine"]

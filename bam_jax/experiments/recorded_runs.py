@@ -126,9 +126,6 @@ def read(path: Path) -> Mapping[str, RecordedRun]:
     """The runs in a folder of records, or in one part, by the digest of their configuration.
 
     A run that was trained twice is there once, with all cells; of two cells about the same samples it has the newer one.
-
-    Raises:
-        UserError: a part that is damaged or no part.
     """
     if not path.exists():
         return {}
@@ -222,12 +219,6 @@ def append(path: Path, run: Path, name: str, config: Config) -> None:
     """Add a part with what a trained run has measured, as far as it is not recorded yet.
 
     Killed at any moment, it leaves no part or a whole one. Several processes may add to one folder.
-
-    Args:
-        path: the folder of records; it is made.
-        run: the run's folder, trained to its end.
-        name: by which others start from the run.
-        config: the run's; `start` is the name of another run.
     """
     heads = head_parameters(checkpoint.restore_model(run, step=config.steps)[2])
     measured = [cell for lines in records.read_results(run) for cell in lines if cell["step"] == config.steps]

@@ -30,16 +30,7 @@ class Recorder:
         return self._is_recorded(job) and all(map(self.is_done, job.then))
 
     def work(self, job: Job, folder: Path) -> None:
-        """Trains and evaluates a run, then those that start from it, as far as they are not done or recorded.
-
-        Args:
-            job: what is done.
-            folder: of the runs.
-
-        Raises:
-            UserError: see `Job.train` and `Job.evaluate`, or a folder of records that cannot be read.
-            errors.Stopped: see `Job.train`.
-        """
+        """Trains and evaluates a run, then those that start from it, as far as they are not done or recorded."""
         later = [after for after in job.then if not self.is_done(after)]
         if not self._is_recorded(job):
             self._train(job, folder)

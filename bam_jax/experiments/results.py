@@ -83,15 +83,7 @@ class Run:
 
 
 def require_folder(folder: Path, files: Iterable[Path | None] = ()) -> None:
-    """Raise UserError where there is no folder of runs, and no folder of records either.
-
-    Args:
-        folder: of runs.
-        files: of records.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Raise UserError where there is no folder of runs, and no folder of records either."""
     if not folder.is_dir() and not any(file is not None and file.exists() for file in files):
         raise UserError(
             f"there is no folder {folder}; make runs with python -m bam_jax.sweep, or give theirs with --runs"
@@ -99,14 +91,7 @@ def require_folder(folder: Path, files: Iterable[Path | None] = ()) -> None:
 
 
 def refuse_file(folder: Path) -> None:
-    """Raise UserError where a file stands in the place of the folder of runs, which need not be there.
-
-    Args:
-        folder: of runs.
-
-    Raises:
-        UserError: it is a file.
-    """
+    """Raise UserError where a file stands in the place of the folder of runs, which need not be there."""
     if folder.is_file():
         raise UserError(f"--runs={folder} is a file; give the folder of the runs, or a name that is not there for none")
 
@@ -114,15 +99,7 @@ def refuse_file(folder: Path) -> None:
 def read_sweep(
     folder: Path, reading: Callable[[str], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 ) -> tuple[dict[str, Any], list[Run]]:
-    """Reads the folder of a sweep: `experiment.json`, its runs so far, and what is recorded of those that are not there.
-
-    Args:
-        folder: the sweep's --runs.
-        reading: gives the block in which a run of a name is read; where that takes an error, the run has nothing.
-
-    Raises:
-        UserError: no experiment there, or a file that cannot be read.
-    """
+    """Reads the folder of a sweep: `experiment.json`, its runs so far, and what is recorded of those that are not there."""
     described = read_description(folder)
     recorded = find_recorded(described)
     rows = []
@@ -135,23 +112,12 @@ def read_sweep(
 
 
 def no_run(name: str) -> Run:
-    """A run of which nothing is there, or nothing can be read.
-
-    Args:
-        name: its folder.
-    """
+    """A run of which nothing is there, or nothing can be read."""
     return Run(name=name, label=name, seed=0, labels=[], commands=[], config=None, cells=[], history=[])
 
 
 def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:
-    """The runs in the folder of records of an experiment with a folder of its own, by name.
-
-    Args:
-        described: its `experiment.json`.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """The runs in the folder of records of an experiment with a folder of its own, by name."""
     if "records" not in described:
         return {}
     runs = recorded_runs.read(Path(described["records"]))
@@ -160,16 +126,7 @@ def find_recorded(described: Mapping[str, Any]) -> dict[str, RecordedRun]:
 
 
 def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorded: RecordedRun | None = None) -> Run:
-    """Reads a run's folder, and what is recorded of the run.
-
-    Args:
-        path: the folder, which need not be there.
-        seed, commands: see `Run`.
-        recorded: the same run in a folder of records; the folder's own cells come before equal ones of that.
-
-    Raises:
-        UserError: a file that cannot be read.
-    """
+    """Reads a run's folder, and what is recorded of the run."""
     begun = os.path.lexists(path / run_folder.CONFIG)  # a link that leads nowhere is refused
     config = run_folder.read_config(path) if begun else None
     cells, stops = records.read_results(path)
@@ -195,12 +152,7 @@ def read_run(path: Path, *, seed: int = 0, commands: Sequence[str] = (), recorde
 
 
 def as_row(run: Run, entry: Mapping[str, Any]) -> Run:
-    """A run as a row of an experiment, with no other cells than the experiment asks for.
-
-    Args:
-        run: as `read_run` gives it.
-        entry: of `experiment.json`; one from before it had `evaluations` asks for all cells.
-    """
+    """A run as a row of an experiment, with no other cells than the experiment asks for."""
     cells = run.cells
     if "evaluations" in entry:
         wanted = {
@@ -221,13 +173,6 @@ def find_parts(
     """The parts of what an evaluation asks for at a length, by depth and task; nothing that was measured otherwise counts.
 
     Where the records of several cells would do (those of another `data_hash`, say), the newest is taken.
-
-    Args:
-        measured: cells of a run, at one step.
-        evaluation: what is asked.
-        length: tokens.
-        config: the run's.
-        changes: all those of the evaluation, values by dotted names.
     """
     found: dict[Place, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     newest: dict[Place, Cell] = {}

@@ -46,10 +46,6 @@ class Slot:
 def find_slots(platform: str, devices: Path = Path("/dev")) -> list[Slot]:
     """All slots of this machine, found without touching an accelerator.
 
-    Args:
-        platform: as JAX_PLATFORMS: "cpu" means the cores; "" NVIDIA GPUs, else TPU chips, else one process left to JAX.
-        devices: the folder in which the system lists accelerators.
-
     >>> [slot.core for slot in find_slots("", Path("/nowhere"))]
     [None]
     """
@@ -93,16 +89,7 @@ def prepare(preparations: Sequence[Preparation | Fetch]) -> None:
 def run(
     jobs: Sequence[Job | Benchmark], named: Sequence[str], folder: Path, slots: Sequence[Slot], platform: str
 ) -> list[Job | Benchmark]:
-    """Run the jobs in order, each in its own process and slot, and benchmarks one at a time; returns those that failed.
-
-    Args:
-        named: the arguments that name the experiments, which every process loads again.
-        folder: of the runs; logs go to its `logs`.
-        platform: JAX_PLATFORMS, unless the environment sets it.
-
-    Raises:
-        errors.Stopped: by SIGTERM, after the running jobs have saved.
-    """
+    """Run the jobs in order, each in its own process and slot, and benchmarks one at a time; returns those that failed."""
     board = Board(jobs, folder)
     waiting, free, failed = list(jobs), list(slots), []
     running: list[tuple[Job | Benchmark, Slot, subprocess.Popen[bytes]]] = []

@@ -97,11 +97,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Values, floor: float = 0.0) -> Estimate:
-    """The mean of two or more seeds with the standard error s / sqrt(n), which is at least `floor`.
-
-    Raises:
-        ValueError: fewer than two values.
-    """
+    """The mean of two or more seeds with the standard error s / sqrt(n), which is at least `floor`."""
     numbers = np.asarray(values, np.float64)
     if numbers.size < 2:
         raise ValueError(f"{numbers.size} seeds have no spread; an interval needs two at least")
@@ -141,12 +137,7 @@ def positive_interval(values: Values) -> Interval:
 
 
 def interval(kind: Kind, values: Values, prompts: int, unit: float = 1.0) -> Interval | None:
-    """The interval over seeds of a table's cell; None of fewer than two seeds, and of what has no seeds.
-
-    Args:
-        prompts: of all seeds together.
-        unit: of accuracies: 0.01 for percent.
-    """
+    """The interval over seeds of a table's cell; None of fewer than two seeds, and of what has no seeds."""
     if len(values) < 2 or not kind.has_seeds:
         return None
     if kind is Kind.PERPLEXITY:

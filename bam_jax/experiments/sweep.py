@@ -46,11 +46,7 @@ class Sweep:
         runs: Path | None = None,
         records: str | None = None,
     ) -> "Sweep":
-        """The experiments in files, see `experiment.load`.
-
-        Raises:
-            UserError: an experiment that cannot be loaded, or experiments that cannot be run together.
-        """
+        """The experiments in files, see `experiment.load`."""
         folder = runs or Path("runs") / Path(paths[0]).stem
         loaded = tuple(
             experiment.load(path, source=source, runs=folder, scale=scale, records=records) for path in paths
@@ -158,12 +154,7 @@ class Sweep:
         }
 
     def run(self, count: int | None = None) -> list[Job | Benchmark]:
-        """Do what is missing, first the preparations, then the jobs, so many at a time; returns the jobs that failed.
-
-        Raises:
-            UserError: a preparation failed, the folder has the runs of another experiment or of a running sweep, or a benchmark
-                is not installed.
-        """
+        """Do what is missing, first the preparations, then the jobs, so many at a time; returns the jobs that failed."""
         for each in self.benchmarks:
             if importlib.util.find_spec(each.module.partition(".")[0]) is None:
                 raise UserError(

@@ -10,10 +10,6 @@ def embed_texts(model: Decoder, tokens: Int[Array, "B T"], length: Int[Array, " 
     """The mean of a text's last hidden rows, in float32; its length is not normalised.
 
     A row without tokens has the embedding 0. What stands behind a text's tokens does not matter.
-
-    Args:
-        model: an encoder, or a decoder whose rows see what came before.
-        length: the number of tokens of each row, from its beginning.
     """
     filled = jnp.arange(tokens.shape[1]) < length[:, None]
     hidden, _ = model.hidden(tokens, segment=filled.astype(jnp.int32))

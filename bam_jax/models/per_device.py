@@ -54,12 +54,6 @@ def mesh_attention(
 
     Kernels are not cut by the compiler, so that it is done here. Under a mesh call it inside `jax.jit`. Where the mesh's
     axes are explicit, the result has the type of q.
-
-    Args:
-        q, k, v, scoring, tiling, backend: as in `attention`.
-
-    Raises:
-        UserError: the scoring needs whole rows of logits, or all heads of them, which the mesh cuts.
     """
     mesh = ambient_mesh()
     if mesh is None:

@@ -30,9 +30,6 @@ class Sampling:
         top_k: number of tokens; 0: all.
         top_p: share of the probability, 1: all. Source: Holtzman et al. 2020 (nucleus sampling).
 
-    Raises:
-        UserError: a value that is none of these.
-
     >>> Sampling(temperature=0)(jnp.array([[0.0, 2.0, 1.0]]), jax.random.key(0))
     Array([1], dtype=int32)
     """

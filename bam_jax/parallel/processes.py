@@ -59,11 +59,6 @@ def joined(coordinator: str = "", count: int = 0, index: int | None = None) -> I
     They find one another by the arguments, or by the variables of SLURM, Open MPI, TPU pods, GKE and Kubernetes. An error in the
     block, in any process, ends all of them with one line and its exit code. A process that vanishes is noticed after at most
     `HEARTBEAT` seconds, and the others exit with `errors.AGAIN`. Yields a function that ends all processes at once.
-
-    Args:
-        coordinator: host:port of process 0, the port being free; "": ask the scheduler, if there is one.
-        count: processes of the job; 1 without the others: this process alone, in any job.
-        index: the number of this process, from 0.
     """
     if not _initialise(coordinator, count, index):
         yield _end_alone

@@ -82,10 +82,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     is not cut unless told so. Everywhere else all devices take part: with `data` and `fsdp` both at 0, fsdp is the largest
     number that divides the devices to share and those that tensor and context leave of one slice (TPUs) or of one host, whose
     links are the fast ones.
-
-    Args:
-        config: sizes of the axes.
-        devices: None: those of all processes. Those of `jax.experimental.topologies` serve to compile.
     """
     present = jax.devices() if devices is None else list(devices)
     stated = {name: getattr(config, name) for name in AXES}

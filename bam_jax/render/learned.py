@@ -111,9 +111,7 @@ def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: 
     """The terms of `bam_jax.theory.coupling` along a text, a panel for each. Source: BAM, appendix K.3.
 
     Args:
-        positions: where the windows of the text end, in tokens.
         terms: means over the windows in nats, [heads, windows], by what they are.
-        groups: each head's, which decides its colour.
     """
     figure = sheet(2.9)
     panels = figure.subplots(1, len(terms), sharey=True, squeeze=False)[0]

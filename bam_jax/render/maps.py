@@ -74,12 +74,7 @@ def pooled(table: np.ndarray) -> np.ndarray:
 
 @styled
 def attention(maps: Mapping[str, np.ndarray], key: tuple[int, int]) -> Figure:
-    """Attention weights of some heads in a passkey prompt, [T, T], and below them the last query's. Source: BAM, figure 4.
-
-    Args:
-        maps: 0 where hidden, by title.
-        key: the passkey's first token, and the one after its last.
-    """
+    """Attention weights of some heads in a passkey prompt, [T, T], and below them the last query's. Source: BAM, figure 4."""
     figure = sheet(3.3)
     top, bottom = figure.subplots(2, len(maps), squeeze=False, height_ratios=(2, 1), sharex="all", sharey="row")
     look = {"norm": "log", "vmin": LEAST, "vmax": 1, "cmap": "cividis", "aspect": "auto", "interpolation": "nearest"}

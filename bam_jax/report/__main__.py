@@ -16,11 +16,7 @@ from bam_jax.system.errors import UserError
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes a report.
-
-    Raises:
-        UserError: bad arguments, or nothing in the folder to report on.
-    """
+    """Writes a report."""
     parser = errors.Parser(prog="python -m bam_jax.report", description=bam_jax.report.__doc__)
     parser.add_argument("folder", type=files.local_path, help="the sweep's --runs, such as runs or runs/quickstart")
     parser.add_argument("experiments", nargs="*", type=Path, help="of a site: experiment files, whose tables get pages")

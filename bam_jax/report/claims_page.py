@@ -49,16 +49,7 @@ class Judged(NamedTuple):
 
 
 def judge(path: Path, folder: Path, scale: str) -> Judged:
-    """The claims of a file, tested.
-
-    Args:
-        path: a TOML file of claims.
-        folder: of the runs, which need not exist where records have what they measured.
-        scale: one of `experiment.SCALES`.
-
-    Raises:
-        UserError: a file without claims, or a run that cannot be read.
-    """
+    """The claims of a file, tested."""
     file, said, experiments = claims.load(path)
     measured, printed = Measured(folder, scale, experiments, _read_shapes), Printed(folder, "paper", experiments)
     return Judged(file, claims.judge(said, measured, printed, file.seeds), measured.origins())
@@ -84,11 +75,7 @@ def to_markdown(judged: Judged, scale: str) -> str:
 
 
 def judged_sections(judged: Judged, scale: str, pages: Collection[str] = ()) -> list[Section]:
-    """The page of a report.
-
-    Args:
-        pages: the experiments that have a page beside it, by the names of their files.
-    """
+    """The page of a report."""
     tables = []
     for paper, said in judged.by_paper.items():
         rows = [[*_cells(each, pages), _details(each)] for each in said]

@@ -61,14 +61,7 @@ def write(folder: Path) -> Path:
 def page_sections(
     description: Mapping[str, Any], runs: Sequence[Run], folder: Path, priors: Mapping[str, Heads]
 ) -> list[Section]:
-    """The page's sections, in their order.
-
-    Args:
-        description: `experiment.json`.
-        runs: all of the experiment, the main row's first.
-        folder: of the runs.
-        priors: by name, of the runs that have any.
-    """
+    """The page's sections, in their order."""
     contexts = [run.config.context for run in runs if run.config]
     context = contexts[0] if contexts else 1
     again = f"python -m bam_jax.report {shlex.quote(str(folder))}"

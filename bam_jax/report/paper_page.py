@@ -21,14 +21,7 @@ from bam_jax.report.tables_page import notes_sections, reading_sections, table_s
 def page_sections(
     progress: Progress, runs: Mapping[str, Run], page: Callable[[str], str], folder: Path, given: Sequence[str]
 ) -> list[Section]:
-    """The page's sections, in their order.
-
-    Args:
-        runs: those that are there, by name.
-        page: the file of a run's page, by its name.
-        folder: of the runs.
-        given: further arguments of the commands, such as the scale.
-    """
+    """The page's sections, in their order."""
     made = progress.made
     sections = [_summary(progress, runs, folder, given), *reading_sections(made, progress.entries)]
     for number, (table, entries) in enumerate(zip(made.tables, progress.entries, strict=True), start=1):

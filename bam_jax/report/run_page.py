@@ -41,14 +41,7 @@ BASE = configs.CONFIGS / "quickstart.py"
 def page_sections(
     run: Run, config: Config, path: Path, learned: Heads | None, uses: Sequence[Link], command: str
 ) -> list[Section]:
-    """The page's sections, in their order.
-
-    Args:
-        path: the run's folder.
-        learned: its priors; None: it has none.
-        uses: the experiments that it belongs to.
-        command: what makes this page.
-    """
+    """The page's sections, in their order."""
     sections = [_summary(run, config, path, uses)]
     if run.history:
         sections.append(_losses_section(run))

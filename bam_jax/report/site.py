@@ -57,15 +57,7 @@ def find_papers(folder: Path) -> list[Path]:
 def write(
     folder: Path, files: Sequence[Path], out: Path, *, scale: str | None = None, claims: Path | None = None
 ) -> Path:
-    """Writes the site, its index last, so that an interrupted one is still the old one. Returns the path of index.html.
-
-    Args:
-        folder: of the runs; those that cannot be read are left out.
-        files: experiments with tables of a paper.
-        out: the site's folder.
-        scale: "toy", "small" or "paper"; None: toy.
-        claims: the file of the papers' claims; None: they are left out.
-    """
+    """Writes the site, its index last, so that an interrupted one is still the old one. Returns the path of index.html."""
     style.library()  # nothing is written without it
     descriptions = {path.parent: read_description(path.parent) for path in sorted(folder.glob("*/experiment.json"))}
     skipped = Skipped()

@@ -38,15 +38,7 @@ WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: 
 def write(
     files: Sequence[str], runs: Path, out: Path, scale: str | None, records: str | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """Writes the tables of experiments, each as NAME.md, NAME.html and NAME.csv, and yields NAME's path and its Markdown.
-
-    Args:
-        files: experiments with tables of a paper.
-        runs: their folder.
-        out: the folder of the files.
-        scale: "toy", "small" or "paper"; None: toy.
-        records: see `experiment.load`.
-    """
+    """Writes the tables of experiments, each as NAME.md, NAME.html and NAME.csv, and yields NAME's path and its Markdown."""
     for path, made, entries in _compare_all(files, runs, scale, records):
         sections = tables_sections(made, entries, runs)
         name = out / f"{Path(path).stem}-{scale or experiment.SCALES[0]}"

@@ -29,12 +29,6 @@ def progress(total: int, *, done: int = 0, unit: str = "step", label: str = "", 
     """Progress on stderr with rate and time left: a bar on a terminal, a line each minute elsewhere, such as in a job's log.
 
     The rate is that since the first update: what comes before it, such as a compilation, is not repeated.
-
-    Args:
-        total, done: units of the whole job, and those done by an earlier process.
-        unit: the name of a unit.
-        label: text before the bar.
-        show: False: not at all; True: a bar everywhere.
     """
     bar = _timed(import_extra("tqdm", "progress", "train").tqdm)
     options = {

@@ -31,11 +31,7 @@ class Writer:
         self._file = open(path, "a", encoding="utf-8", opener=regular.opener)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record.
-
-        Args:
-            record: names to JSON values; units belong into the names or beside them.
-        """
+        """Append one record."""
         try:
             self._file.write(line(record) + "\n")
             self._file.flush()  # the record outlives this process, and others read it at once
@@ -64,16 +60,7 @@ def line(record: Mapping[str, Any]) -> str:
 
 
 def parse(text: bytes, where: str, remedy: str = _REMEDY, *, edited: str | None = None) -> dict[str, Any]:
-    """The object in a JSON text, a line or a document, whose CRC-32 is checked if it has one.
-
-    Args:
-        text: JSON of an object, in UTF-8.
-        where, remedy: as `strict_json.parse` takes them.
-        edited: the remedy where only the CRC-32 is that of another record; None: the same.
-
-    Raises:
-        UserError: it is something else, or not what was written.
-    """
+    """The object in a JSON text, a line or a document, whose CRC-32 is checked if it has one."""
     record = strict_json.parse(text, where, remedy)
     if not isinstance(record, dict):
         raise UserError(f"{where} is no record but {reprlib.repr(record)}; {remedy}")
@@ -81,27 +68,13 @@ def parse(text: bytes, where: str, remedy: str = _REMEDY, *, edited: str | None 
 
 
 def document(record: Mapping[str, Any], indent: int, *, sort: bool = False) -> str:
-    """A whole file of one record, indented for people, with the CRC-32 of what is in it.
-
-    Args:
-        record: names to JSON values.
-        indent: spaces.
-        sort: whether its names stand in their order, at every depth.
-    """
+    """A whole file of one record, indented for people, with the CRC-32 of what is in it."""
     text = json.dumps(record, sort_keys=sort)
     return json.dumps({**json.loads(text), CRC: zlib.crc32(text.encode())}, indent=indent) + "\n"
 
 
 def verified(record: dict[str, Any], where: str, remedy: str) -> dict[str, Any]:
-    """A record without its CRC-32, which it must have been written with; one that has none is taken as it is.
-
-    Args:
-        record: as it was parsed; the CRC-32 is taken out of it.
-        where, remedy: as `strict_json.parse` takes them.
-
-    Raises:
-        UserError: it is not what was written.
-    """
+    """A record without its CRC-32, which it must have been written with; one that has none is taken as it is."""
     name = (
         CRC if CRC in record else next(reversed(record), CRC)
     )  # a checksum whose own name was changed is the last field
@@ -117,14 +90,7 @@ def _checksum(record: Mapping[str, Any]) -> int:
 
 
 def read(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The records of a JSON-lines file; a last line torn by a killed writer is left out, one that only lacks its newline is not.
-
-    Args:
-        path: the file; a missing one has no records.
-
-    Raises:
-        UserError: a line before the last is not JSON of an object in UTF-8, or not what was written.
-    """
+    """The records of a JSON-lines file; a torn last line is left out, one without its newline is not."""
     for _, record in _lines(Path(path)):
         yield record
 
@@ -158,33 +124,20 @@ def _object(text: bytes) -> dict[str, Any] | None:
 
 
 def keep(path: str | os.PathLike, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrite a JSON-lines file with only the wanted records, all at once or not at all.
-
-    Args:
-        path: the file; a missing one stays missing.
-        wanted: says of a record whether it stays.
-    """
+    """Rewrite a JSON-lines file with only the wanted records, all at once or not at all."""
     path = Path(path)
     if path.exists():
         files.write_atomically(path, "".join(text.decode() + "\n" for text, record in _lines(path) if wanted(record)))
 
 
 def mend(path: Path) -> None:
-    """End the last line, or cut off what a killed process left of it: the next would be appended to it.
-
-    Args:
-        path: a JSON-lines file; a missing one stays missing.
-    """
+    """End the last line, or cut off what a killed process left of it: the next would be appended to it."""
     if path.exists() and is_torn(path):
         keep(path, lambda record: True)
 
 
 def is_torn(path: Path) -> bool:
-    """True where a file's last line has no end; only the last byte is read, since files grow and are mended often.
-
-    Args:
-        path: a file that is there.
-    """
+    """True where a file's last line has no end; only the last byte is read, since files grow and are mended often."""
     with open(path, "rb", opener=regular.opener) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
@@ -192,29 +145,14 @@ def is_torn(path: Path) -> bool:
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add one record to a JSON-lines file that several processes may add to.
-
-    Args:
-        path: the file; a last line that a killed process left torn is cut off.
-        record: as `Writer.write` takes it.
-
-    Raises:
-        UserError: the file cannot be locked.
-    """
+    """Add one record to a JSON-lines file that several processes may add to."""
     with appending(path) as writer:
         writer.write(record)
 
 
 @contextlib.contextmanager
 def appending(path: Path) -> Iterator[Writer]:
-    """A writer of a JSON-lines file that several processes may add to; no other adds to it, or waits, until the block ends.
-
-    Args:
-        path: the file; a last line that a killed process left torn is cut off.
-
-    Raises:
-        UserError: the file cannot be locked.
-    """
+    """A writer of a JSON-lines file that several processes may add to; no other adds to it, or waits, until the block ends."""
     # The lock is a file of its own: `mend` puts another file in the place of the one that would be locked.
     with lock.hold(path.with_name(f".{path.name}.lock")):
         mend(path)

@@ -21,13 +21,7 @@ NAME = ".lock"
 
 @contextlib.contextmanager
 def hold(path: Path, busy: str = "") -> Iterator[None]:
-    """Keep other processes out of blocks that hold the same lock.
-
-    Args:
-        path: a file in or beside what is locked; made if it is missing. No folder: NFS gives an exclusive lock to who may
-            write alone.
-        busy: the message of the UserError if another process holds it; "": wait for that process.
-    """
+    """Keep other processes out of blocks that hold the same lock."""
     made = not os.path.lexists(path)
     opened = _open_locked(path, busy, made)
     try:

@@ -30,18 +30,7 @@ def named_where_it_fails(path: str | os.PathLike, kind: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def run_file(path: str | os.PathLike, kind: str) -> Iterator[dict[str, Any]]:
-    """Runs a file, which can import the modules beside it within the block, as `python PATH` could.
-
-    Args:
-        path: the file.
-        kind: see `named_where_it_fails`.
-
-    Yields:
-        The file's global names.
-
-    Raises:
-        UserError: see `named_where_it_fails`.
-    """
+    """Runs a file, which can import the modules beside it within the block, as `python PATH` could."""
     folder, before = str(Path(path).resolve().parent), {*sys.modules}
     with named_where_it_fails(path, kind):
         sys.path.insert(0, folder)

@@ -20,10 +20,6 @@ def parse(text: str | bytes, where: str, remedy: str = "mend or remove it", *, s
 
     >>> parse('{"a": [1, 2.5]}', "x.json")
     {'a': [1, 2.5]}
-
-    Args:
-        where: names the text in the error: its file, and the line if there are several.
-        strict: False: accept what Python does, such as NaN in a corpus of which only texts are read.
     """
     try:
         if not strict:
@@ -57,10 +53,6 @@ def check(value: Any, kind: Any, where: str, remedy: str = "mend or remove it", 
 
     >>> check({"step": 3, "more": "x"}, typing.TypedDict("Step", {"step": int}), "metrics.jsonl, line 1")
     {'step': 3, 'more': 'x'}
-
-    Args:
-        where, remedy: as in `parse`.
-        name: of the value within the text; "": it is the whole.
     """
     try:
         msgspec.convert(value, kind)

@@ -79,16 +79,7 @@ class Checkpoints:
         self._saving: futures.Future | None = None
 
     def save(self, step: int, state: dict[str, Any], data: Any) -> None:
-        """Save in the background; the arguments may change, and be donated, as soon as this returns.
-
-        Args:
-            step: optimiser steps made so far.
-            state: a pytree of arrays under 'model' and one under 'optimizer'.
-            data: the batches' iterator (grain's, or anything with its `save` and `load`).
-
-        Raises:
-            UserError: the checkpoint before could not be written.
-        """
+        """Save in the background; the arguments may change, and be donated, as soon as this returns."""
         self._wait()
         metrics = self.run / METRICS
         so_far = b""
@@ -99,13 +90,7 @@ class Checkpoints:
         self._saving = self._thread.submit(self._finish, step, arrays, so_far)
 
     def load(self, state: dict[str, Any], data: Any) -> dict[str, Any]:
-        """The newest checkpoint; the run's metrics are set back to what they were when it was saved.
-
-        Args:
-            state: shapes and dtypes of what was saved, with the shardings that are wanted, on any mesh; without, all lies
-                on one device.
-            data: an iterator like the one that was saved; it is set back to the same place.
-        """
+        """The newest checkpoint; the run's metrics are set back to what they were when it was saved."""
         step = latest_step(self.run)
         restored = _load(self.run, step, {**_with_shardings(state), DATA: data})
         if processes.is_first():
@@ -145,14 +130,7 @@ class Checkpoints:
 
 
 def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizers.Tokenizer, tree: dict) -> None:
-    """Make a folder a finished run of a model that was trained elsewhere: it can be evaluated, and others start from it.
-
-    Args:
-        workdir: a new or an empty folder.
-        config: of the model; its `steps` number the checkpoint.
-        tokenizer: the one that the configuration names.
-        tree: `transformer.split` of the model.
-    """
+    """Make a folder a finished run of a model that was trained elsewhere: it can be evaluated, and others start from it."""
     run = Path(workdir)
     if latest_step(run):
         raise UserError(f"{run} has a checkpoint already; give a new or an empty folder")
@@ -165,12 +143,7 @@ def write_model(workdir: str | os.PathLike, config: Config, tokenizer: tokenizer
 
 
 def verify(run: str | os.PathLike, like: dict[str, Any]) -> None:
-    """Check that a run's newest checkpoint, or its weights, are whole and as they were saved.
-
-    Args:
-        run: the run's folder.
-        like: the shapes of the model, as `transformer.split` gives them.
-    """
+    """Check that a run's newest checkpoint, or its weights, are whole and as they were saved."""
     run = Path(run)
     if (run / CHECKPOINTS).exists():
         verify_files((run / CHECKPOINTS / str(latest_step(run))).absolute())
@@ -192,25 +165,14 @@ def trained_data(run: str | os.PathLike) -> int | None:
 
 
 def restore_parameters(run: str | os.PathLike, like: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint.
-
-    Args:
-        run: the run's folder.
-        like: the same of a model of equal shapes; its values do not matter.
-    """
+    """The parameters of a trained model, as `transformer.split` gives them, from a run's newest checkpoint."""
     return _load_model(Path(run), trained_step(run), like)
 
 
 def restore_model(
     run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, step: int | None = None
 ) -> tuple[Config, tokenizers.Tokenizer, transformer.Decoder]:
-    """A trained model for evaluation: (its config with the overrides, its tokenizer, the model).
-
-    Args:
-        run: the run's folder; nothing is written to it.
-        overrides: changes at evaluation time, values by dotted names, that keep all parameters' shapes.
-        step: of the checkpoint; None: the newest.
-    """
+    """A trained model for evaluation: (its config with the overrides, its tokenizer, the model)."""
     config = configs.override(read_config(run), overrides)
     step = trained_step(run) if step is None else step
     tokenizer = load_tokenizer(run, config.data.tokenizer)
@@ -254,12 +216,7 @@ def _with_shardings(tree: Any) -> Any:
 
 
 def _load(run: Path, step: int, abstract: dict[str, Any], changes: str = "") -> Any:
-    """Read parts of a checkpoint, having verified their files.
-
-    Args:
-        abstract: names of the parts, 'model' among them, with shapes, dtypes and shardings.
-        changes: what the user changed about the configuration, for messages.
-    """
+    """Read parts of a checkpoint, having verified their files."""
     path = (run / CHECKPOINTS / str(step)).absolute()
     try:
         if processes.is_first():

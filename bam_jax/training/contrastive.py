@@ -32,11 +32,6 @@ def ranking_loss(
         loss = mean_i (logsumexp_c s_ic - s_ii),   s_ic = scale cos(query_i, candidate_c),   c not excluded for i
 
     The candidates are all positives, then all negatives. A query finds its positive if no other candidate is as near.
-
-    Args:
-        embeddings: of queries, positives and negatives, of any length.
-        excluded: candidates that are left out, of each query; see `known_positives`. A query's own positive is never.
-        scale: inverse of the temperature.
     """
     squares = jnp.sum(embeddings**2, axis=-1, keepdims=True)
     # The bound stands inside of the root, whose gradient at 0 is infinite.

@@ -33,12 +33,6 @@ def cross_entropy(
         rows, kernel, bias: [..., E], [E, V] and [V] or None, as `Decoder.unembedding` gives them.
         targets: [...] ids of the tokens to predict, from 0 to V - 1.
         weights: [...] weight of every target in the loss; 0 leaves it out.
-        chunk: rows per chunk; `chunk_rows` suggests one.
-        recompute: whether the backward pass computes the logits of several chunks again instead, a product more.
-
-    Returns:
-        (sum, weight): scalars in nats and in tokens; their quotient is the mean loss. Add several
-        batches before dividing.
 
     >>> total, weight = cross_entropy(
     ...     jnp.zeros((3, 4)), jnp.ones((4, 8)), None, jnp.array([1, 2, 3]), jnp.array([1.0, 1.0, 0.0]), chunk=2)

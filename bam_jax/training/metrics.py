@@ -37,11 +37,7 @@ class StepMetrics(TypedDict):
 
 
 def metric_names(config: Config) -> tuple[str, ...]:
-    """The names of the numbers that a step of training gives, in their order.
-
-    Args:
-        config: the run's.
-    """
+    """The names of the numbers that a step of training gives, in their order."""
     return ("loss", "gradient_norm", *(["accuracy"] if config.data.contrastive else []))
 
 
@@ -49,12 +45,6 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl, or of its copy in the newest checkpoint where that has later ones.
 
     It has where the file has lost its end since, such as its last line's, which then counts as torn.
-
-    Args:
-        run: its folder; one without metrics has no lines.
-
-    Raises:
-        UserError: a line is not JSON, or lacks what each has.
     """
     records = _read(run / METRICS)
     step = latest_checkpoint(run)
@@ -106,27 +96,12 @@ class Meter:
         self._said = ""
 
     def take(self, step: int, metrics: jax.Array) -> None:
-        """Take the metrics of a step that was dispatched, and read those of the step before.
-
-        Args:
-            step: its number, from 1.
-            metrics: those of `make_step`, in the order of `metric_names`.
-
-        Raises:
-            UserError: the step before has numbers that are not finite.
-        """
+        """Take the metrics of a step that was dispatched, and read those of the step before."""
         self.flush()
         self._late = step, metrics
 
     def measure(self, held_out: Callable[[], float]) -> None:
-        """Measure the held-out loss after the last step taken; it stands in that step's line.
-
-        Args:
-            held_out: measures it. Its time is none of training's.
-
-        Raises:
-            UserError: it or that step's numbers are not finite.
-        """
+        """Measure the held-out loss after the last step taken; it stands in that step's line."""
         start = time.perf_counter()
         self._held_out = held_out()
         self._said = f", held out {self._held_out:.4f}"
@@ -137,11 +112,7 @@ class Meter:
         self.flush()
 
     def flush(self) -> None:
-        """Read the metrics of the last step taken.
-
-        Raises:
-            UserError: they are not finite.
-        """
+        """Read the metrics of the last step taken."""
         if self._late is not None:
             (step, metrics), self._late = self._late, None
             self._read(step, dict(zip(self._names, metrics.tolist(), strict=True)))
@@ -180,14 +151,7 @@ class Meter:
             self._mark, self._speed = (step, now), speed
 
     def diverge(self, what: str) -> NoReturn:
-        """End a training whose numbers are not finite.
-
-        Args:
-            what: the step and the numbers.
-
-        Raises:
-            UserError: always.
-        """
+        """End a training whose numbers are not finite."""
         if processes.is_first():
             files.write_atomically(self._run / DIVERGED, f"{what}\n")
         raise UserError(
@@ -198,17 +162,7 @@ class Meter:
 
 @contextlib.contextmanager
 def metering(config: Config, run: Path, *, done: int, progress: bool | None = None) -> Iterator[Meter]:
-    """A `Meter` with its files and its bar, which are closed at the end; only process 0 writes and shows.
-
-    Args:
-        config: the run's.
-        run: its folder, with the metrics so far.
-        done: steps made before.
-        progress: see `console.progress`.
-
-    Raises:
-        UserError: the metrics so far cannot be read, or the logger is not installed.
-    """
+    """A `Meter` with its files and its bar, which are closed at the end; only process 0 writes and shows."""
     first = processes.is_first()
     before = read_metrics(run) if first else []
     with contextlib.ExitStack() as stack:

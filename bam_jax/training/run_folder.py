@@ -53,13 +53,6 @@ def claim(
     """Make a folder the run of a configuration, or see that it already is, and keep other processes from claiming it.
 
     Yields the steps that the run was to have before. The claim ends with the block, or with the process, however that ends.
-
-    Args:
-        workdir: the run's folder; made if it does not exist. Where nothing is trained in it yet, it takes a new configuration.
-        config: what the run is made from.
-        tokenizer: the one that the configuration names; its files are copied.
-        longer: whether a run of fewer steps may become one of as many as the configuration has; `renew` records it.
-        moved: whether its data, being the same, may have another path than before; `renew` records that as well.
     """
     run = Path(workdir)
     check_outside_data(f"workdir {run}", run, config)
