@@ -51,7 +51,8 @@ def _check_size(value: Any, depth: int) -> None:
 def check(value: Any, kind: Any, where: str, remedy: str = "mend or remove it", name: str = "") -> Any:
     """The value itself, once `msgspec.convert` accepts it as a type; fields that the type does not have may be there.
 
-    >>> check({"step": 3, "more": "x"}, typing.TypedDict("Step", {"step": int}), "metrics.jsonl, line 1")
+    >>> from typing import TypedDict
+    >>> check({"step": 3, "more": "x"}, TypedDict("Step", {"step": int}), "metrics.jsonl, line 1")
     {'step': 3, 'more': 'x'}
     """
     try:
