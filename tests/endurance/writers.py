@@ -78,6 +78,8 @@ def records(folder: Path) -> dict[str, str]:
     """The records of all runs, each line without what may differ; a line that cannot be read stays as "torn"."""
     found = {}
     for path in sorted(folder.rglob("*.jsonl")):
+        if "checkpoints" in path.parts:  # which ones a run keeps depends on where it was stopped; the last is compared
+            continue
         for number, line in enumerate(path.read_bytes().splitlines()):
             try:
                 record = {key: value for key, value in json.loads(line).items() if key not in VARYING}
