@@ -1,4 +1,4 @@
-"""The list of commands: `python -m bam_jax`."""
+"""List the commands: `python -m bam_jax`."""
 
 import ast
 from collections.abc import Iterator, Sequence

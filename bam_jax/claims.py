@@ -1,4 +1,4 @@
-"""Test the papers' claims against what our runs measured.
+"""Test the papers' claims against measured results.
 
 python -m bam_jax.claims experiments/claims/papers.toml [--scale=small] [--runs=runs] [--out=docs/claims.md]
 

@@ -1,4 +1,4 @@
-"""Write text on with a trained model.
+"""Generate text with a trained model.
 
     python -m bam_jax.generate --run=quickstart --prompt="the module defines" [--tokens=200 --temperature=0.8 --seed=0]
     python -m bam_jax.generate --run=runs/x --file=story.txt --stop="The end"

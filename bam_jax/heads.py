@@ -1,4 +1,4 @@
-"""Measure what the heads of a trained model do.
+"""Show what each head of a trained model has learned and does.
 
     python -m bam_jax.heads --run=runs/x [--keys=64,32000] [--tokens=256]
     python -m bam_jax.heads --run=runs/x --passkey=64,1024,4096 [--prompts=5]

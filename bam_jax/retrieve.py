@@ -1,4 +1,4 @@
-"""Rank a corpus for queries with a trained encoder, and measure the ranking at several lengths.
+"""Rank documents with a trained encoder, and evaluate the ranking at several lengths.
 
     python -m bam_jax.retrieve --run=runs/x --corpus=corpus.jsonl.gz --queries=test.jsonl.gz --lengths=512,1024 --out=runs/ranked
 

@@ -1,4 +1,4 @@
-"""Train and evaluate the rows of experiments, a process on each core or accelerator.
+"""Train and evaluate the rows of experiments, one process per core or accelerator.
 
 The same command again does what is missing.
 

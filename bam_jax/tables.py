@@ -1,4 +1,4 @@
-"""Print the papers' tables beside what our runs measured.
+"""Print our results beside the papers' tables.
 
 python -m bam_jax.tables experiments/cable_table*.py [--scale=paper] [--runs=runs] [--out=FOLDER]
 python -m bam_jax.tables experiments/cable_table1_perplexity.py --format=markdown    # to paste into a README

@@ -1,4 +1,4 @@
-"""Train a model, or go on where its training stopped.
+"""Train a model, or resume an interrupted training.
 
     python -m bam_jax.train --config=configs/lm_120m.py [--config.a.b=value ...] [--workdir=runs/x]
 

@@ -1,4 +1,4 @@
-"""List the fields of a configuration with types, defaults and what they are.
+"""List the fields of a configuration with their types, defaults and meanings.
 
 python -m bam_jax.config [--markdown]
 """

@@ -1,4 +1,4 @@
-"""Convert the authors' weights, or a BERT, into a run; or a run into one file of weights, ours or in the authors' layout.
+"""Convert the authors' weights or a BERT into a run, or export a run's weights.
 
     python -m bam_jax.convert --run=runs/mine --export=FOLDER    # a run without its training, to be given away
 

@@ -1,4 +1,4 @@
-"""Show what a model is trained on.
+"""Show the batches that a model is trained on.
 
     python -m bam_jax.data.inspect FOLDER [--config=FILE] [--config.a.b=value ...]
 

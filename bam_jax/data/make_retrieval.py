@@ -1,4 +1,4 @@
-"""Make a retrieval problem of any text, to train on and to test with, by taking sentences out of documents.
+"""Make a retrieval data set from any text: queries are sentences taken out of documents.
 
     python -m bam_jax.data.make_retrieval --source=stdlib --vocab=2048 --out=corpora/inverse-cloze
 

@@ -1,4 +1,4 @@
-"""Tokenise a corpus into a prepared folder, or go on with one.
+"""Tokenise a corpus into a prepared folder, or resume doing so.
 
 Killed at any moment, the same command goes on to the same bytes.
 

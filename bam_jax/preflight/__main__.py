@@ -1,4 +1,4 @@
-"""Find out, without a TPU, whether a run fits a slice of TPUs and how long its steps take at best.
+"""Check, without a TPU, whether a run fits a TPU topology, and bound the time of its steps.
 
     python -m bam_jax.preflight --config=configs/lm_1b.py --topology=v5p:4x4x4 [--config.mesh.fsdp=64 ...]
 

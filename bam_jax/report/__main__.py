@@ -1,4 +1,4 @@
-"""Write a report of an experiment, or a site of experiments and runs; see `bam_jax.report`."""
+"""Write HTML pages about your runs and experiments."""
 
 from bam_jax.system import errors
 
