@@ -1,6 +1,7 @@
 """Results as one long pandas table."""
 
 import glob
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ _CELL = ("eval", "length", "depth", "task", "value", "n", "unit", "step")
 def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.DataFrame":
     """Reads what runs measured as one long table, a row per measured cell.
 
-    >>> found = bam_jax.results(["runs/*", "experiments/records/small/shared"])  # doctest: +SKIP
+    >>> found = bam_jax.results(["runs", "experiments/records/small/shared"])  # doctest: +SKIP
     >>> passkeys = found[found["eval"] == "passkey"]  # doctest: +SKIP
     >>> passkeys.groupby(["encoding", "length"])["value"].mean().unstack()  # doctest: +SKIP
 
@@ -41,8 +42,8 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
     `exp(mean(log(value)))`. The same run in two of the paths has its rows twice.
 
     Args:
-        paths: run folders, folders of runs as `bam_jax.sweep` makes them, folders of records, or single Parquet files of records;
-            each may be a pattern such as `runs/*`.
+        paths: folders, searched at any depth for runs and for records, or single Parquet files of records; each may be a
+            pattern such as `runs/bam-*`.
 
     Raises:
         UserError: a path has no results, or a file is damaged. pandas and pyarrow are not installed: `pip install
@@ -56,24 +57,27 @@ def results(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> "pandas.D
         if not found:
             raise UserError(f"{pattern} is not there; give folders of runs or of records")
         before = len(rows)
-        for path in map(Path, found):
-            for name, config, cells in _read(path):
-                run = _run_columns(path, name, config)
-                rows += [run | _cell_columns(cell) for cell in cells]
+        for path, name, config, cells in itertools.chain.from_iterable(map(_read, map(Path, found))):
+            run = _run_columns(path, name, config)
+            rows += [run | _cell_columns(cell) for cell in cells]
         if len(rows) == before:
             raise UserError(f"{pattern} has no results; evaluate its runs, or give folders of runs or of records")
     return library.DataFrame(rows)
 
 
-def _read(path: Path) -> Iterator[tuple[str, Config, Sequence[Mapping[str, Any]]]]:
-    """The name, the configuration and the cells of each run below a path."""
-    if path.is_file() or any(path.glob(recorded_runs.PARTS)):
-        for recorded in recorded_runs.read(path).values():
-            yield recorded.name, recorded.config, recorded.cells
-    folders = [path, *sorted(each.parent for each in path.glob(f"*/{run_folder.CONFIG}"))]
-    for run in folders if path.is_dir() else []:
-        if (run / run_folder.CONFIG).exists():
-            yield run.name, run_folder.read_config(run), records.without_repeats(records.read_results(run)[0])
+def _read(path: Path) -> Iterator[tuple[Path, str, Config, Sequence[Mapping[str, Any]]]]:
+    """The place, the name, the configuration and the cells of each run below a path."""
+    for place in [path] if path.is_file() else _parents(path, recorded_runs.PARTS):
+        for recorded in recorded_runs.read(place).values():
+            yield place, recorded.name, recorded.config, recorded.cells
+    for run in _parents(path, records.RESULTS):
+        if (run / run_folder.CONFIG).exists():  # a benchmark has results and no configuration
+            yield run, run.name, run_folder.read_config(run), records.without_repeats(records.read_results(run)[0])
+
+
+def _parents(path: Path, pattern: str) -> list[Path]:
+    """The folders at or below a path with files of a pattern; a folder that is a link is searched, but not below it."""
+    return sorted({found.parent for each in (pattern, f"**/*/{pattern}") for found in path.glob(each)})
 
 
 def _run_columns(path: Path, name: str, config: Config) -> dict[str, Any]:

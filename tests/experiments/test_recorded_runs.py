@@ -5,6 +5,7 @@ import json
 import math
 import random
 import re
+import shutil
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -335,7 +336,6 @@ def test_a_part_with_too_many_rows_is_refused_before_it_is_read(place, monkeypat
 def test_folders_and_records_give_the_same_rows(place):
     read, kept = bam_jax.results(f"{place.folder}/*"), bam_jax.results(place.records)
     assert len(read) == len(kept) == sum(len(records.read_results(place.folder / job.name)[0]) for job in place.jobs)
-    assert len(bam_jax.results([place.folder])) == len(read)
     keys = ["name", "eval", "depth", "task", "cell.first"]
     columns = [name for name in kept if name not in ("path", "cell.peak_bytes", "cell.example", "cell.tokens")]
     both = [each[columns].sort_values(keys).reset_index(drop=True) for each in (read, kept)]
@@ -348,10 +348,22 @@ def test_folders_and_records_give_the_same_rows(place):
     assert math.isnan(row["depth"]) and row["overrides"] == "" and row["path"] == str(place.records)
 
 
-def test_a_single_part_and_a_pattern_of_records_are_read(place):
+def test_a_single_part_and_folders_at_any_depth_are_read(place, tmp_path):
     (part, *_) = sorted(place.records.glob(recorded_runs.PARTS))
     assert bam_jax.results(part)["name"].nunique() == 1
-    assert len(bam_jax.results(place.records.parent / "*")) == len(bam_jax.results(place.records))
+    runs, kept = bam_jax.results(f"{place.folder}/*"), bam_jax.results(place.records)
+    above, far = tmp_path / "above", tmp_path / "above/small"
+    shutil.copytree(place.folder, far / "runs")
+    shutil.copytree(place.records, far / "records")
+    benchmark = far / "speed" / records.RESULTS  # has no configuration, and is no run
+    benchmark.parent.mkdir()
+    benchmark.write_text("{}\n")
+    (above / "linked").symlink_to(place.folder / place.jobs[0].name)
+    found = bam_jax.results(above)
+    assert found["path"].str.contains("/records").sum() == len(kept)
+    linked = found[found["path"] == str(above / "linked")]
+    assert len(linked) == (runs["name"] == place.jobs[0].name).sum() > 0
+    assert len(found) == len(runs) + len(kept) + len(linked)
 
 
 def test_a_path_without_results_is_named(tmp_path):
