@@ -23,7 +23,7 @@ from bam_jax.experiments.comparisons import Better, Bound
 from bam_jax.experiments.experiment import Column, Expected, Row, Speed, Table, tabled
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.report import folder_page, page, paper_page, run_page, tables_page
-from bam_jax.report.progress import Progress
+from bam_jax.report.paper_page import Progress
 from bam_jax.system.errors import UserError
 
 CONFIG = str(CONFIGS / "quickstart.py")

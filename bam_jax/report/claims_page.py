@@ -17,8 +17,8 @@ from bam_jax.experiments.claims import ClaimsFile, Judgement, Verdict
 from bam_jax.experiments.criteria import Criterion, number
 from bam_jax.experiments.jobs import Job
 from bam_jax.report import page
+from bam_jax.report.learned import find_job_priors
 from bam_jax.report.page import Estimated, Link, Section, Table, Words
-from bam_jax.report.run_priors import find_job_priors
 
 HEAD = ("place", "claim", "verdict", "direction", "paper", "ours [95%]", "n")
 CSV_HEAD = (

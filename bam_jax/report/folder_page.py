@@ -19,15 +19,18 @@ from bam_jax.render import style
 from bam_jax.render.curves import FEW, Curve, Curves
 from bam_jax.render.learned import Heads
 from bam_jax.render.maps import Grid
-from bam_jax.report import beside_question, page
-from bam_jax.report.cell_words import describe_ends, describe_interval, with_interval
-from bam_jax.report.learned_sections import attention_section, heads_section, priors_section, scatter_section
-from bam_jax.report.page import Estimated, Section, Table, Words
-from bam_jax.report.paper_figures import describe_grids
-from bam_jax.report.progress import describe_training
-from bam_jax.report.run_curves import length_curves, position_curves
-from bam_jax.report.run_priors import find_run_priors
-from bam_jax.report.skipped import Skipped
+from bam_jax.report import page
+from bam_jax.report.figures import describe_grids, length_curves, passkey_floors, position_curves
+from bam_jax.report.format import describe_ends, describe_interval, with_interval
+from bam_jax.report.learned import (
+    attention_section,
+    find_run_priors,
+    heads_section,
+    priors_section,
+    scatter_section,
+)
+from bam_jax.report.page import Estimated, Section, Skipped, Table, Words
+from bam_jax.report.run_page import describe_training
 from bam_jax.system import files, regular
 
 SEEDS = f"""Lines are means over training seeds, bands their 95% t intervals; thin lines are the seeds, where there are no more
@@ -75,9 +78,9 @@ def page_sections(
     if description["notes"]:
         sections.append(Section("What these numbers say, and what they do not", items=description["notes"]))
     if keys:
-        words = f"""Whole keys: all five digits right. {SEEDS} {beside_question.WORDS} The error of a mean is at least that of its
-            prompts."""
-        figure = render.passkey(keys, context, beside_question.shares(runs))
+        words = f"""Whole keys: all five digits right. {SEEDS} Dotted: the keys that stand beside their question, which a model
+            that sees a few tokens back finds. The error of a mean is at least that of its prompts."""
+        figure = render.passkey(keys, context, passkey_floors(runs))
         section = Section(
             "Passkey accuracy against length", words, figure=figure, name="passkey", commands=asked(Passkey.name)
         )

@@ -1,14 +1,17 @@
 """Sections of text, figures and tables as a self-contained HTML page (templates/page.html) and as Markdown."""
 
+import contextlib
 import dataclasses
 import functools
 import re
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bam_jax.render import style
 from bam_jax.render.style import Figure
+from bam_jax.system import console, errors
+from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 
 if TYPE_CHECKING:
@@ -147,3 +150,27 @@ def _text(words: Words) -> str:
 
 def _joined(text: str) -> str:
     return " ".join(text.split())
+
+
+class Skipped:
+    """The lines on what a report skips, each with the reason and its remedy."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    @contextlib.contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """A block that ends where a file cannot be read; a line then names what it was for."""
+        try:
+            yield
+        except UserError as error:
+            self.lines.append(errors.one_line(f"left out: {what}: {error}"))
+
+    def sections(self) -> list[Section]:
+        """The section with the lines, if there are any."""
+        return [Section("Left out, since it cannot be read", items=self.lines)] if self.lines else []
+
+    def log(self) -> None:
+        """Prints the lines on stderr."""
+        for line in self.lines:
+            console.say(line)

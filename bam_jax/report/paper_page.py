@@ -1,25 +1,91 @@
-"""The page of an experiment with a paper's tables."""
+"""The page of an experiment with a paper's tables: its progress, what the tables found, and their figures."""
 
 import dataclasses
+import enum
+import math
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bam_jax import render
-from bam_jax.experiments.experiment import Experiment
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.records import Cell
+from bam_jax.experiments import jobs, results, statistics, tables
+from bam_jax.experiments.entries import Entry
+from bam_jax.experiments.experiment import Column, Experiment, Table
+from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
+from bam_jax.experiments.statistics import Kind
 from bam_jax.render.maps import Grid
-from bam_jax.report.findings import describe_finding
-from bam_jax.report.page import Link, Section, Table, Words
-from bam_jax.report.paper_figures import describe_grids, draw_curves, passkey_grids, ruler_grids
-from bam_jax.report.progress import Progress, describe_training
-from bam_jax.report.tables_page import notes_sections, reading_sections, table_sections
+from bam_jax.report import page
+from bam_jax.report.figures import describe_grids, draw_curves, make_grid, passkey_floor, short_task
+from bam_jax.report.format import (
+    ONE_SEED,
+    cell_formatter,
+    cell_value,
+    describe_interval,
+    describe_next,
+    end_formatter,
+    with_interval,
+)
+from bam_jax.report.page import Link, Section, Words
+from bam_jax.report.run_page import describe_training
+from bam_jax.report.tables_page import notes_sections, own_tokens, reading_sections, table_sections
+
+KINDS = {Kind.ACCURACY: "finds most", Kind.PERPLEXITY: "has the lowest perplexity", Kind.LOSS: "has the lowest loss"}
+"""Kinds of values of which one row is best, and what it then does."""
+
+
+class Status(enum.Enum):
+    """The progress of an experiment as it is printed; the sign shows it without colours."""
+
+    DONE = "● done"
+    PART = "◐ in part"
+    MISSING = "○ missing"
+    NOTHING = "– nothing to measure"
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """An experiment with a paper's tables, and the cells that its runs have measured so far, by table."""
+
+    path: Path
+    made: Experiment
+    planned: tuple[Job, ...]
+    entries: tuple[tuple[Entry, ...], ...]
+
+    @property
+    def asked(self) -> list[Entry]:
+        """The cells that a run must measure."""
+        return [entry for table in self.entries for entry in table if entry.asked]
+
+    @property
+    def settled(self) -> list[Entry]:
+        """The asked cells that are measured completely, or left out by patience."""
+        return [entry for entry in self.asked if entry.settled]
+
+    @property
+    def status(self) -> Status:
+        """Done, in part or missing, by its cells."""
+        if not self.asked:
+            return Status.NOTHING
+        if len(self.settled) == len(self.asked):
+            return Status.DONE
+        begun = any(entry.ours or entry.settled for entry in self.asked)
+        return Status.PART if begun else Status.MISSING
+
+
+def read_progress(path: Path, made: Experiment, folder: Path) -> Progress:
+    """Compares the experiment of a file with the runs in a folder."""
+    entries = tuple(tuple(tables.compare(table, made, folder)) for table in made.tables)
+    return Progress(path, made, tuple(jobs.row_jobs(made)), entries)
 
 
 def page_sections(
-    progress: Progress, runs: Mapping[str, Run], page: Callable[[str], str], folder: Path, given: Sequence[str]
+    progress: Progress, runs: Mapping[str, Run], run_file: Callable[[str], str], folder: Path, given: Sequence[str]
 ) -> list[Section]:
     """The page's sections, in their order."""
     made = progress.made
@@ -40,10 +106,10 @@ def page_sections(
     rows: list[list[Words]] = []
     for job in progress.planned:
         if job.row.train:
-            label: Words = Link(job.row.label, page(job.name)) if job.name in runs else job.row.label
+            label: Words = Link(job.row.label, run_file(job.name)) if job.name in runs else job.row.label
             rows.append([label, f"{job.seed}", describe_training(runs.get(job.name), folder / job.name)])
     if rows:  # folded, since rows with many seeds would hide the notes below them
-        sections.append(Section("The runs", table=Table(["row", "seed", "steps"], rows), folded=True))
+        sections.append(Section("The runs", table=page.Table(["row", "seed", "steps"], rows), folded=True))
     return [*sections, *notes_sections(made, folder)]
 
 
@@ -77,6 +143,123 @@ def findings(progress: Progress) -> list[str]:
     return found
 
 
+def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool = True) -> str:
+    """The best row and those that come next in the last column of which two rows are measured; "" where there is none.
+
+    Of a table of one row it is the value in the last column that is measured, but for that of one depth alone.
+
+    The seeds that both were measured with stand beside the values, and whether the seeds that both have tell them apart. That
+    compares two rows, chosen by what was found, and is no verdict.
+    """
+    width = len(table.columns)
+    for number in reversed(range(width)):
+        column = [entry for entry in entries[number::width] if entry.kind in KINDS and cell_value(entry) is not None]
+        if len(column) > 1:
+            kind = column[0].kind
+            best, second, *others = sorted(
+                column, key=lambda entry: cell_value(entry) or 0.0, reverse=kind is Kind.ACCURACY
+            )
+            where = f"At {_place(column[0].column, comparable=comparable)}"
+            if _words(best) == _words(second):
+                equal = f"{where} {best.row} and {second.row} are equal, {_words(best)}, and no other is better."
+                return f"{equal}{_floor(second)}"
+            alike = [second.row, *(entry.row for entry in others if _shown(entry) == _shown(second))]
+            then = describe_next(alike, _shown(second), _words(second, second.row), _doubt(best, second))
+            return f"{where} {best.row} {KINDS[kind]}: {_words(best)}; {then}.{_floor(second)}"
+    measured = [entry for entry in entries if entry.kind in KINDS and cell_value(entry) is not None]
+    if len(table.values) > 1 or not measured or measured[-1].column.depth is not None:
+        return ""
+    where = _place(measured[-1].column, comparable=comparable)
+    return f"At {where} {measured[-1].row} has {_words(measured[-1])}.{_floor(measured[-1])}"
+
+
+def _place(column: Column, *, comparable: bool) -> str:
+    """The column's name; where that is a length of the paper's and not of these models, theirs and then the paper's."""
+    tokens = None if comparable else own_tokens(column)
+    return column.label if tokens is None else f"{tokens:,} tokens (the paper's {column.label})"
+
+
+def _doubt(best: Entry, second: Entry) -> str:
+    """The words for two rows whose common seeds do not tell them apart; "" where they do."""
+    shared = sorted(best.by_seed.keys() & second.by_seed.keys())
+    if len(shared) < 2:
+        return ONE_SEED
+    of = math.log if best.kind is Kind.PERPLEXITY else float
+    ends = statistics.estimate([of(best.by_seed[seed]) - of(second.by_seed[seed]) for seed in shared]).interval()
+    return ", and the difference is inconclusive" if ends.low <= 0 <= ends.high else ""
+
+
+def _floor(entry: Entry) -> str:
+    """The share of keys that stand beside their question, which every model sees; "" of other values."""
+    evaluation = entry.column.evaluation
+    if not isinstance(evaluation, Passkey):
+        return ""
+    share = passkey_floor(evaluation.depths)
+    beside = f" One of {evaluation.depths} keys stands beside its question, which gives {share:.2f} to all."
+    return beside if share else ""
+
+
+def _words(entry: Entry, row: str = "") -> str:
+    """A value with its interval, after the name of its row if one is given."""
+    shown = _shown(entry)
+    sure = describe_interval(entry.interval, len(entry.by_seed), end_formatter(shown))
+    return f"{row} {with_interval(shown, sure)}".strip()
+
+
+def _shown(entry: Entry) -> str:
+    value = cell_value(entry)
+    assert value is not None
+    return cell_formatter(entry)(value)
+
+
+def passkey_grids(progress: Progress, folder: Path) -> dict[int, dict[str, Grid]]:
+    """Passkey accuracy by depth and length, mean over prompts and seeds, of every row that has any.
+
+    Lengths with different depths have no map in common; there is one for each number of depths.
+    """
+    read = tables.results_reader(folder, progress.made.records)
+    columns: dict[int, list[str]] = defaultdict(list)
+    cells: dict[int, dict[str, dict[tuple[str, str], list[Cell]]]] = defaultdict(dict)
+    for table in progress.made.tables:
+        for column in table.columns:
+            if column.evaluation is None or column.evaluation.figure != "depth":
+                continue
+            depths = len(column.evaluation.places())
+            columns[depths].append(column.label)
+            for row in map(table.row, table.values):
+                for job in progress.planned:
+                    if job.row.label == row:
+                        for (depth, _), part in tables.parts_of(column.evaluation, job, read(job)).items():
+                            found = cells[depths].setdefault(row, defaultdict(list))
+                            found[f"{depth:.2f}", column.label] += part.cells
+    grids: dict[int, dict[str, Grid]] = {}
+    for count, rows in sorted(cells.items(), reverse=True):
+        means = {
+            row: {at: results.mean(several) for at, several in found.items() if several} for row, found in rows.items()
+        }
+        names = sorted({depth for each in means.values() for depth, _ in each})
+        made = {row: make_grid(each, names, list(dict.fromkeys(columns[count]))) for row, each in means.items() if each}
+        grids |= {count: made} if made else {}
+    return grids
+
+
+def ruler_grids(progress: Progress) -> dict[str, Grid]:
+    """RULER's accuracy by task and length, mean over samples and seeds, of every row that has any."""
+    means: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
+    tasks: dict[str, None] = {}  # in their order, once each
+    lengths: dict[str, None] = {}
+    for table, entries in zip(progress.made.tables, progress.entries, strict=True):
+        for entry in entries:
+            column = entry.column
+            if column.evaluation is None or column.evaluation.figure != "task":
+                continue
+            task = short_task(column.evaluation.places()[0][1])
+            tasks[task] = lengths[column.label] = None
+            if entry.mean is not None:
+                means[table.row(entry.row)][task, column.label] = entry.mean
+    return {label: make_grid(cells, [*tasks], [*lengths]) for label, cells in means.items()}
+
+
 def _grids_section(title: str, text: str, panels: Mapping[str, Grid], name: str, row: str, down: str) -> Section:
     """Heat maps of all models, and their numbers below each other."""
     first = next(iter(panels.values()))
@@ -86,5 +269,5 @@ def _grids_section(title: str, text: str, panels: Mapping[str, Grid], name: str,
         for row_name, values in zip(grid.rows, grid.values, strict=True)
     ]
     figure = render.grids(panels, down=down, across="length")
-    table = Table(["", row, *first.columns], rows)
+    table = page.Table(["", row, *first.columns], rows)
     return Section(title, text, figure=figure, name=name, shows=describe_grids(panels, row), table=table)

@@ -19,12 +19,12 @@ from bam_jax.experiments.results import Run
 from bam_jax.render.curves import Curve
 from bam_jax.render.learned import Heads
 from bam_jax.render.maps import Grid
-from bam_jax.report.cell_words import describe_ends
-from bam_jax.report.learned_sections import priors_section
+from bam_jax.report.figures import describe_grids, make_grid, short_task, window_perplexities
+from bam_jax.report.format import describe_ends
+from bam_jax.report.learned import priors_section
 from bam_jax.report.page import Link, Section, Table
-from bam_jax.report.paper_figures import describe_grids, make_grid, short_task
-from bam_jax.report.progress import describe_training
-from bam_jax.report.run_curves import window_perplexities
+from bam_jax.system import regular
+from bam_jax.training import run_folder
 
 FIRST = ("task", "length", "depth", "value", "unit", "n")
 """The first columns in a table of records."""
@@ -90,6 +90,21 @@ def _summary(run: Run, config: Config, path: Path, uses: Sequence[Link]) -> Sect
     rows.append(["measurements", f"{len(run.cells)}{step}{f'; code {commits}' if commits else ''}"])
     text = "It belongs to these experiments:" if uses else "It belongs to no experiment of this site."
     return Section("In short", text, items=uses, table=Table(["", ""], rows))
+
+
+def describe_training(run: Run | None, path: Path) -> str:
+    """How far the training of the run in a folder is, and why it goes no further."""
+    if run is None or run.config is None:
+        return "not begun"
+    steps = run.config.steps
+    step = max(run.metrics["step"] if run.metrics else 0, run_folder.latest_step(path))
+    place = f"step {step:,} of {steps:,}" if step else "before its first record"
+    if run_folder.is_claimed(path):
+        return f"running, {place}"
+    if (path / run_folder.DIVERGED).exists():
+        reason = regular.read(path / run_folder.DIVERGED).decode(errors="replace")
+        return f"diverged at {reason.strip()}"
+    return f"{steps:,} of {steps:,}" if step == steps else f"stopped {'at ' if step else ''}{place}"
 
 
 def _losses_section(run: Run) -> Section:

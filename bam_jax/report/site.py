@@ -19,10 +19,10 @@ from bam_jax.experiments.results import Run
 from bam_jax.render import style
 from bam_jax.render.learned import Heads
 from bam_jax.report import claims_page, folder_page, page, paper_page, run_page
-from bam_jax.report.page import Link, Section, Table, Words
-from bam_jax.report.progress import Progress, Status, describe_training, read_progress
-from bam_jax.report.run_priors import find_run_priors
-from bam_jax.report.skipped import Skipped
+from bam_jax.report.learned import find_run_priors
+from bam_jax.report.page import Link, Section, Skipped, Table, Words
+from bam_jax.report.paper_page import Progress, Status, read_progress
+from bam_jax.report.run_page import describe_training
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import keep_other, write_atomically

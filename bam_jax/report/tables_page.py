@@ -14,9 +14,9 @@ from bam_jax.experiments.statistics import Kind
 from bam_jax.experiments.tables import compare
 from bam_jax.render import style
 from bam_jax.report import page
-from bam_jax.report.cell_words import cell_formatter, cell_value, describe_interval, end_formatter, format_value
+from bam_jax.report.figures import draw_curves
+from bam_jax.report.format import cell_formatter, cell_value, describe_interval, end_formatter, format_value
 from bam_jax.report.page import Estimated, Section, Words
-from bam_jax.report.paper_figures import draw_curves
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import keep_other, write_atomically
 

@@ -10,11 +10,11 @@ from bam_jax.analysis import figures, heads, priors
 from bam_jax.experiments import results
 from bam_jax.render.curves import Curve
 from bam_jax.render.learned import Heads
-from bam_jax.report import beside_question, page
 from bam_jax.report import folder_page as report
+from bam_jax.report import page
 from bam_jax.report.__main__ import main
+from bam_jax.report.figures import length_curves, passkey_floors, position_curves
 from bam_jax.report.page import Estimated, Link, Section, Table
-from bam_jax.report.run_curves import length_curves, position_curves
 from bam_jax.system.errors import UserError
 
 
@@ -107,8 +107,8 @@ def test_curves_are_means_by_label_and_seed(folder):
 
 def test_a_key_beside_its_question_is_one_of_its_depths(folder):
     _, runs = results.read_sweep(folder)
-    assert beside_question.shares(runs) == {64: 0.5, 128: 0.5}
-    assert beside_question.shares(run for run in runs if run.label == "RoPE") == {128: 0.0}
+    assert passkey_floors(runs) == {64: 0.5, 128: 0.5}
+    assert passkey_floors(run for run in runs if run.label == "RoPE") == {128: 0.0}
 
 
 def test_positions_are_the_windows_of_the_longest_sequences(folder):

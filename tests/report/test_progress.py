@@ -7,7 +7,7 @@ import pytest
 
 from bam_jax import config
 from bam_jax.experiments import results
-from bam_jax.report.progress import describe_training
+from bam_jax.report.run_page import describe_training
 from bam_jax.system import lock
 from bam_jax.training import run_folder
 

@@ -15,9 +15,9 @@ import pytest
 from bam_jax import config, encodings
 from bam_jax.evals.records import STOPPED
 from bam_jax.experiments import experiment, jobs, results
-from bam_jax.report import paper_figures, run_page, site
+from bam_jax.report import figures, paper_page, run_page, site
 from bam_jax.report.__main__ import main
-from bam_jax.report.progress import Status, read_progress
+from bam_jax.report.paper_page import Status, read_progress
 from bam_jax.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -247,7 +247,7 @@ def test_a_status_follows_from_the_cells(folder, paper, tmp_path):
 
 def test_heat_maps_are_the_records_of_each_row(folder, paper):
     each = read_progress(paper, experiment.load(paper), folder)
-    ((count, grids),) = paper_figures.passkey_grids(each, folder).items()
+    ((count, grids),) = paper_page.passkey_grids(each, folder).items()
     assert count == 2
     assert {*grids} == {"RoPE", "Local"}
     for grid in grids.values():
@@ -258,18 +258,18 @@ def test_heat_maps_are_the_records_of_each_row(folder, paper):
     other = dataclasses.replace(table.columns[0], evaluation=dataclasses.replace(table.columns[0].evaluation, depths=1))
     whole = dataclasses.replace(table, columns=(other, *table.columns[1:]))
     mixed = dataclasses.replace(each, made=dataclasses.replace(each.made, tables=(whole, *each.made.tables[1:])))
-    found = paper_figures.passkey_grids(mixed, folder)
+    found = paper_page.passkey_grids(mixed, folder)
     assert [*found] == [2, 1] and found[1]["RoPE"].columns == ["64 <tokens>"] and len(found[1]["RoPE"].rows) == 1
-    ((label, needles),) = paper_figures.ruler_grids(each).items()
+    ((label, needles),) = paper_page.ruler_grids(each).items()
     assert label == "RoPE" and needles.rows == ["single 1"]
     np.testing.assert_array_equal(needles.values, [[0.5, 0.5]])
 
 
 def test_curves_are_drawn_of_tables_over_lengths_alone(folder, paper):
     each = read_progress(paper, experiment.load(paper), folder)
-    figures = [paper_figures.draw_curves(each.made, *both) for both in zip(each.made.tables, each.entries, strict=True)]
-    assert [figure is None for figure in figures] == [False, False, True]
-    rope, first, second, local, *_ = figures[0].axes[0].lines
+    drawn = [figures.draw_curves(each.made, *both) for both in zip(each.made.tables, each.entries, strict=True)]
+    assert [figure is None for figure in drawn] == [False, False, True]
+    rope, first, second, local, *_ = drawn[0].axes[0].lines
     lines = [line.get_ydata() for line in (rope, first, second, local)]
     np.testing.assert_array_equal(lines, [[1.0, 0.75], [1.0, 0.5], [1.0, 1.0], [1.0, 0.0]])
     assert first.get_linewidth() < rope.get_linewidth() == local.get_linewidth()

@@ -1,27 +1,55 @@
-"""Sections of the pages on what a BAM model has learned: its priors, what its heads do, and what they attend to."""
+"""What a BAM model has learned, from weights or records, and the sections on it: priors, heads and attention."""
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bam_jax import render
-from bam_jax.analysis import figures, heads
-from bam_jax.analysis.priors import prior_weights
+from bam_jax.analysis import figures, heads, priors
+from bam_jax.experiments import recorded_runs
+from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
 from bam_jax.render.learned import Heads
 from bam_jax.report.page import Section, Table
 from bam_jax.system.errors import UserError
+from bam_jax.training import run_folder
 
 NEAR = 8
 """Tokens that count as near in the table of priors."""
 
 
+def find_run_priors(run: Run, folder: Path) -> Heads | None:
+    """The priors of a run below a folder; None where it has another encoding, or no checkpoint yet."""
+    if run.heads is not None:
+        return as_heads(run.heads)
+    path = folder / run.name
+    if run.config is None or run.config.encoding != "bam" or not run_folder.latest_step(path):
+        return None
+    return priors.learned_priors(path)
+
+
+def find_job_priors(job: Job, folder: Path, file: Path | None) -> Heads | None:
+    """The priors that a job of a BAM model has learned, here or in a file of records; None where it is not trained."""
+    if run_folder.latest_step(folder / job.name) == job.config.steps:
+        return priors.learned_priors(folder / job.name)
+    recorded = recorded_runs.find(file, job.digest)
+    return as_heads(recorded.heads) if recorded else None
+
+
+def as_heads(recorded: Mapping[str, np.ndarray]) -> Heads | None:
+    """Recorded parameters [layers, heads] as BAM's priors; None where they are another encoding's, or of different shapes."""
+    if not {*Heads._fields} <= recorded.keys():
+        return None
+    heads = Heads(**{name: recorded[name] for name in Heads._fields})
+    return heads if len({values.shape for values in heads}) == 1 else None
+
+
 def priors_section(run: Run, learned: Heads, context: int, command: str) -> Section:
     """Each head's prior for a query with `context` keys, drawn and in numbers."""
-    weights = prior_weights(learned, context)
+    weights = priors.prior_weights(learned, context)
     columns = learned.shape, learned.log_scale, weights[..., -NEAR:].sum(-1)
     rows = [
         [f"{layer}, {head}", *(f"{column[layer, head]:.2f}" for column in columns)]
