@@ -19,8 +19,7 @@ from endurance import commands, made
 from endurance.figures import ROOT, Figure, Outcome
 from safetensors.numpy import save
 
-from bam_jax import claims, generate, methods, retrieve, sweep, tables
-from bam_jax.analysis.methods import table
+from bam_jax import claims, generate, retrieve, sweep, tables
 from bam_jax.convert import __main__ as convert
 from bam_jax.data import inspect, make_retrieval, prepare
 from bam_jax.experiments import recorded_runs
@@ -187,9 +186,6 @@ def formats(folder: Path) -> dict[str, Format]:
         lambda given, out: judge(folder / "claims.toml", f"--out={given / 'claims.md'}"),
         renewed=True,
     )
-    found["page of methods"] = Format(
-        {"methods.md": table().encode()}, lambda given, out: (methods.main, [f"--check={given / 'methods.md'}"])
-    )
     return found
 
 
@@ -279,7 +275,7 @@ FIGURE = Figure(
     unit="files",
     wanted=2000,
     part=250,
-    short=32,
+    short=31,
     minutes=10,
     measure=measure,
 )
