@@ -15,7 +15,6 @@ import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from unittest import mock
 
 import hypothesis
 import jax
@@ -25,7 +24,6 @@ from hypothesis import strategies as st
 
 from bam_jax import config, train
 from bam_jax.encodings import ENCODINGS
-from bam_jax.training import loop
 
 SAMPLE = 20
 """Cases of a part that run as processes as well, where a part has so many."""
@@ -92,7 +90,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             shutil.copytree(trained, kept)
         file.write_bytes(source)
         argv = [f"--config={file}", f"--workdir={kept if occupied else new}", "--no-progress", *arguments]
-        with mock.patch.object(loop, "_train"):
+        with made.before_first_step():
             ended = commands.call(train.main, argv)
         wrong, same = commands.complaint(ended), commands.snapshot(kept) == before
         if not wrong and ended.status == 2 and not same:

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
@@ -37,7 +36,7 @@ from bam_jax.retrieval.results import Setting
 from bam_jax.system import jsonl
 from bam_jax.system.errors import UserError
 from bam_jax.system.machine import machine
-from bam_jax.training import checkpoint, loop, run_folder
+from bam_jax.training import checkpoint, run_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +58,11 @@ def _going_on(common: Path, run: Path) -> str:
     """The state that a training of one step more begins with: all arrays, the data's place, the metrics."""
     seen = []
 
-    def begin(training: loop.Training, state: Any, data: Any, done: int, *_: object) -> None:
-        leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((state, next(data)))]
-        seen.append(f"{done} {hashlib.sha256(b''.join([*leaves, (run / 'metrics.jsonl').read_bytes()])).hexdigest()}")
+    def begin(state: Any, batch: Any) -> None:
+        leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((state, batch))]
+        seen.append(hashlib.sha256(b"".join([*leaves, (run / "metrics.jsonl").read_bytes()])).hexdigest())
 
-    with mock.patch.object(loop, "_train", begin):
+    with made.before_first_step(begin):
         ended = commands.call(train.main, [made.configuration(common, steps=4), f"--workdir={run}", "--no-progress"])
     if ended.status == 2:
         raise UserError(ended.err.strip())

@@ -5,13 +5,16 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from endurance import commands
 
 from bam_jax import evaluate, train
 from bam_jax.convert import __main__ as convert
+from bam_jax.training import loop
 
 SMALL = {
     "encoding": "bam",
@@ -70,6 +73,21 @@ def well(main: commands.Main, argv: Sequence[str]) -> commands.Ended:
     if ended.status != 0:
         raise RuntimeError(f"{main.__module__} {' '.join(argv)} ended with {ended.status}: {ended.err}")
     return ended
+
+
+def before_first_step(then: Callable[[Any, Any], object] | None = None) -> Any:
+    """A block in which `train` ends well before its first step, and `then` gets the state and the batch of that step."""
+
+    def step(state: Any, batch: Any) -> None:
+        then(state, batch)
+        raise SystemExit
+
+    def make_step(*_: object) -> Callable[[Any, Any], None]:
+        if then is None:
+            raise SystemExit
+        return step
+
+    return mock.patch.object(loop, "make_step", make_step)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

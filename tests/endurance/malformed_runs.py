@@ -8,7 +8,6 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 from endurance import commands, made
 from endurance.figures import Figure, Outcome
@@ -16,7 +15,6 @@ from endurance.malformed_files import spoilt
 
 from bam_jax import evaluate, generate, train
 from bam_jax.convert import __main__ as convert
-from bam_jax.training import loop
 
 COMMANDS: dict[str, Callable[[Path, Path, Path], tuple[commands.Main, list[str]]]] = {
     "train": lambda common, run, out: (
@@ -97,7 +95,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             done = damage(run, files[of], random.Random(f"{seed} {number}"))
         out.mkdir()
         before = commands.snapshot(run)
-        with mock.patch.object(loop, "_train"):
+        with made.before_first_step():
             ended = commands.call(*COMMANDS[name](common, run, out))
         wrong = commands.complaint(ended, (0,) if number is None else (0, 2))
         if not wrong and ended.status == 2 and commands.snapshot(run) != before:
