@@ -153,7 +153,7 @@ def _merge(path: Path, parts: tuple[tuple[Path, int, int], ...]) -> Mapping[str,
 
 @functools.cache  # a sweep adds parts one by one, and reads all of them after each
 def _read_part(path: Path, size: int, changed: int) -> Mapping[str, RecordedRun]:
-    arrow, parquet = _arrow(path)
+    arrow, parquet = require_arrow(path)
     data = arrow.BufferReader(regular.read(path, regular.RECORDS))
     try:
         head = parquet.read_metadata(data)
@@ -243,7 +243,7 @@ def append(path: Path, run: Path, name: str, config: Config) -> None:
 
 def write_part(path: Path, runs: Iterable[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]) -> None:
     """Add a part to a folder of records: runs by their columns, each with its lines of results.jsonl."""
-    arrow, parquet = _arrow(path)
+    arrow, parquet = require_arrow(path)
     rows = []
     for run, cells in runs:
         columns = {name: run[name] if name in RUN[:2] else json.dumps(run[name], sort_keys=True) for name in RUN}
@@ -274,7 +274,8 @@ def _cell_columns(cell: Mapping[str, Any]) -> dict[str, Any]:
     return columns | {"details": json.dumps(details, sort_keys=True)}
 
 
-def _arrow(path: Path) -> tuple[Any, Any]:
+def require_arrow(path: Path) -> tuple[Any, Any]:
+    """The modules that read and write records; an error of one line where they are not installed."""
     return import_extra("pyarrow", str(path), "results"), import_extra("pyarrow.parquet", str(path), "results")
 
 

@@ -31,6 +31,8 @@ class Recorder:
 
     def work(self, job: Job, folder: Path) -> None:
         """Trains and evaluates a run, then those that start from it, as far as they are not done or recorded."""
+        if self.file is not None:
+            recorded_runs.require_arrow(self.file)  # before hours of training, not after them
         later = [after for after in job.then if not self.is_done(after)]
         if not self._is_recorded(job):
             self._train(job, folder)

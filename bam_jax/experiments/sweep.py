@@ -160,6 +160,8 @@ class Sweep:
                 raise UserError(
                     f"speed is measured by {each.module}, which is not installed; start in a clone of bam_jax"
                 )
+        if self.recorder.file is not None:
+            recorded_runs.require_arrow(self.recorder.file)
         shared = self.experiments[0].shared
         with contextlib.ExitStack() as ends:
             busy = f"another sweep works in {self.folder}; wait for it, or give another --runs"

@@ -1,5 +1,6 @@
 """A sweep does nothing that its records hold, and adds to them what it does."""
 
+import sys
 import types
 
 import numpy as np
@@ -10,6 +11,7 @@ from bam_jax.config import CONFIGS
 from bam_jax.experiments import experiment, jobs, recorded_runs, recording, runner
 from bam_jax.experiments.recording import Recorder
 from bam_jax.system import jsonl
+from bam_jax.system.errors import UserError
 from bam_jax.training import run_folder
 
 MACHINE = {"device": "cpu", "processor": "abacus", "cores": 2, "versions": {"jax": "0.1"}}
@@ -98,6 +100,14 @@ def test_what_is_recorded_is_not_done_again_without_the_folders(place, capsys):
     assert run(place, "two", "--print") == 0 and not capsys.readouterr().out
     assert run(place, "one", "--records=") == 0
     assert all(" " in each for each in place.done), "the folders have the trained models; nothing is recorded"
+
+
+@pytest.mark.parametrize("options", [[], ["--only=first-seed0"]], ids=["all", "one"])
+def test_without_pyarrow_nothing_is_trained_for_the_records(place, monkeypatch, options):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"needs the package pyarrow: pip install"):
+        run(place, "one", *options)
+    assert not place.done and run(place, "one", "--records=", *options) == 0
 
 
 def test_a_dry_run_says_what_the_records_lack(place, capsys):
