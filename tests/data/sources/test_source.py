@@ -153,7 +153,7 @@ BROKEN = {
     ),
     "bad.tokens": (lambda good: b" = A = \n\xff\n", "bad.tokens is not UTF-8 (invalid start byte at byte 8)"),
     "deep.jsonl": (lambda good: b"[" * 10**5 + b"\n", "deep.jsonl line 1 is nested too deep"),
-    "long.jsonl": (lambda good: b'{"text": "x"}\n' + b"1" * 5000, "long.jsonl line 2 is not JSON"),
+    "long.jsonl": (lambda good: b'{"text": "x"}\n' + b"1" * 5000, "long.jsonl line 2 cannot be read"),
     "names.jsonl": (
         lambda good: json.dumps({"a\nb" * 999: 1}).encode(),
         "no text in the field 'text' (its fields: a\\nb",
