@@ -6,7 +6,6 @@ Sphinx with MyST, as jax and flax have it: warnings are errors, and signatures o
 """
 
 import importlib
-import itertools
 import pkgutil
 import re
 import sys
@@ -16,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+sys.path.insert(0, str(ROOT))
 
-import equations  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
 import bam_jax.models  # noqa: E402
@@ -63,22 +61,14 @@ _SECTION = re.compile(r"(Args|Returns|Raises|Yields|Options|Class attributes):$"
 
 
 def join(app: Any, name: str, source: list[str]) -> None:
-    """Begin a page with the root's file that belongs to it, lead links to what is no page into the repository, set formulas."""
+    """Begin a page with the root's file that belongs to it, and lead links to what is no page into the repository."""
     text = source[0]
     if name in _BESIDE:
         beside = (ROOT / _BESIDE[name]).read_text()
         text = re.sub(r"\]\((?!docs/|https:|#)", "](../", beside).replace("](docs/", "](") + text
     text = text.replace("](../CONTRIBUTING.md)", "](contributing.md)")
     if "/" not in name:
-        text = re.sub(r"(?<=\| )`([^`]+)`(?= \|)", lambda cell: _cell(cell[1]), text)
         source[0] = re.sub(r"\]\(\.\./", f"]({REPOSITORY}/blob/main/", text)
-
-
-def _cell(text: str) -> str:
-    """The text of a table's backticks on the site: equations below one another, and code as it is."""
-    return (
-        "<br>".join(f"${line}$" for line in equations.tex_lines(text)) if equations.is_equation(text) else f"`{text}`"
-    )
 
 
 def to_rst(app: Any, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
@@ -87,20 +77,15 @@ def to_rst(app: Any, what: str, name: str, of: Any, options: Any, lines: list[st
 
 
 def _rst(lines: list[str]) -> Iterator[str]:
-    section = session = literal = typeset = False
-    for at, (before, line) in enumerate(zip(["", *lines], lines, strict=False)):
+    section = session = literal = False
+    for before, line in zip(["", *lines], lines, strict=False):
         if line and not line[0].isspace():
             section, literal = bool(_SECTION.match(line)), False
         session = line.lstrip().startswith(">>>") or (session and bool(line.strip()))
         if line.startswith("    ") and not before.strip() and not (section or session or literal):
             literal = True
-            typeset = equations.is_equation("\n".join(itertools.takewhile(str.strip, lines[at:])))
-            yield from () if typeset else ("::", "")
-        if literal and typeset:
-            for equation in equations.tex_lines(line):  # each by itself: lines of one `aligned` do not break on a phone
-                yield from (".. math::", "", f"    {equation}", "")
-        else:
-            yield line if session or literal else _inline(line)
+            yield from ("::", "")
+        yield line if session or literal else _inline(line)
 
 
 def _inline(line: str) -> str:
