@@ -40,7 +40,7 @@ FLOORS = [
     },
     {
         "adapters": "attention biases encodings",
-        "data": "config data/packing data/prepared data/sources data/tokenizers render system",
+        "data": "config data/packing data/prepared data/sources data/tokenizers system",
         "models": "attention biases config data/tokenizers encodings parallel system",
     },
     {

@@ -1,10 +1,10 @@
 """Batches: a pure function of the configuration and a number, so that any of them can be made again."""
 
-import functools
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +13,9 @@ from bam_jax.config.sections import SYNTHETIC, TRIPLET
 from bam_jax.data.iterator import Batches
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
-from bam_jax.data.packing.masked import Masked
 from bam_jax.data.packing.mixture import Mixture
 from bam_jax.data.packing.rows import Batch, RowSource, Shuffle
-from bam_jax.data.packing.task_rows import Planted, Synthetic
-from bam_jax.data.packing.triplets import Triplets
+from bam_jax.data.packing.task_rows import Masked, Planted, Synthetic, Triplets
 from bam_jax.data.prepared.documents import Begun, Documents, InMemory, open_documents, source_of
 from bam_jax.data.prepared.manifest import is_prepared, read_manifest
 from bam_jax.data.sources.source import is_fetched
@@ -136,7 +134,10 @@ def held_out(config: Config, tokenizer: Tokenizer, allow: Collection[str] = ()) 
     sources = texts_of(config)
     for part in sources.values():
         _check_allowed(part.held_out_source or part.source, allow)
-    ids = [text for part in sources.values() for text in _read_all(open_documents(part, tokenizer, "held_out"))]
+    ids: list[np.ndarray] = []
+    for part in sources.values():
+        documents = open_documents(part, tokenizer, "held_out")
+        ids += documents.read(np.arange(documents.shards[-1]))
     if not ids:
         first = next(iter(sources.values()))
         raise UserError(
@@ -220,35 +221,18 @@ def _task_rows(documents: Documents, data: DataConfig, config: Config, tokenizer
 
 def _packed(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, shift: int) -> RowSource:
     if data.packing == "framed":
-        documents = Begun(documents, _begin_token(tokenizer))
-    return _PACKINGS[data.packing](
-        documents,
-        Shuffle(documents, config.seed, data.shuffle),
-        config.context,
-        shift=shift,
-        document_mask=data.document_mask,
-        restart=data.positions == "restart",
-    )
-
-
-def _begin_token(tokenizer: Tokenizer) -> int:
-    if tokenizer.bos is None:
-        raise UserError(
-            f"tokenizer {tokenizer.spec!r} has no begin token, which config.data.packing='framed' needs; "
-            "give --config.data.packing=concat, or tokenizer 'mistral'"
-        )
-    return tokenizer.bos
-
-
-_PACKINGS: dict[str, Callable[..., RowSource]] = {
-    "concat": Concatenated,
-    "first_fit": FirstFit,
-    "framed": functools.partial(Concatenated, across=True),
-}
-
-
-def _read_all(documents: Documents) -> Iterator[np.ndarray]:
-    """The documents one after another, [tokens] each, some at a time."""
-    total = int(documents.shards[-1])
-    for first in range(0, total, 1024):
-        yield from documents.read(np.arange(first, min(first + 1024, total)))
+        if tokenizer.bos is None:
+            raise UserError(
+                f"tokenizer {tokenizer.spec!r} has no begin token, which config.data.packing='framed' needs; "
+                "give --config.data.packing=concat, or tokenizer 'mistral'"
+            )
+        documents = Begun(documents, tokenizer.bos)
+    shuffle = Shuffle(documents, config.seed, data.shuffle)
+    options: dict[str, Any] = {
+        "shift": shift,
+        "document_mask": data.document_mask,
+        "restart": data.positions == "restart",
+    }
+    if data.packing == "first_fit":
+        return FirstFit(documents, shuffle, config.context, **options)
+    return Concatenated(documents, shuffle, config.context, across=data.packing == "framed", **options)

@@ -30,8 +30,7 @@ from bam_jax.system.errors import UserError
 LAST = "queries.jsonl"
 TOKENIZER = "bpe.json"
 SHARD_TOKENS = 2**26
-TRIPLETS = ("triplets", "held_out_triplets", "test_triplets")
-"""The files that are prepared."""
+TRIPLETS = ("triplets", "held_out_triplets", "test_triplets")  # the files that are prepared
 
 
 def main(argv: Sequence[str]) -> None:

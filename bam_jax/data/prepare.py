@@ -17,17 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bam_jax.data.corpora import CORPORA, formats
+from bam_jax.data.corpora.presets import BY_SUFFIX, CORPORA, FORMATS
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.preparing import PreparationRequest, forecast, prepare
 from bam_jax.data.sources.corpus import check_outside, find_corpus, open_corpus
-from bam_jax.data.sources.source import BY_SUFFIX, ERRORS, LARGEST, Source
+from bam_jax.data.sources.source import ERRORS, LARGEST, Source
 from bam_jax.data.tokenizers import BUILT_IN, Tokenizer, tokenizer
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.system import files, lock
 from bam_jax.system.errors import UserError
 
-_LIMITS = ("holdout_tokens", "holdout_records", "max_tokens", "max_records", "sample_records")
 SHARD_TOKENS = 2**26  # 128 MiB of uint16
 
 
@@ -59,7 +58,6 @@ def _complete(options: argparse.Namespace) -> PreparationRequest:
     if options.split is None:
         options.split = "train"
     limits = _limits(options)
-    _check_limits(limits)
     made = _tokenizer(options)
     return PreparationRequest(
         source=_open(options),
@@ -95,18 +93,15 @@ def _tokenizer(options: argparse.Namespace) -> Tokenizer:
 
 def _limits(options: argparse.Namespace) -> dict[str, Any]:
     """The numbers of tokens and records: those given, or else the preset's."""
-    limits: dict[str, Any] = {"holdout_tokens": 0, "holdout_records": 0}
-    limits |= {"max_tokens": None, "max_records": None, "sample_records": None}
+    limits: dict[str, Any] = dict.fromkeys(("max_tokens", "max_records", "sample_records"))
+    limits |= {"holdout_tokens": 0, "holdout_records": 0}
     if options.preset is not None:
         corpus = find_corpus(options.preset, options.split)
         limits |= {"max_tokens": corpus.max_tokens, "sample_records": corpus.sample_records}
         if options.split == "train":  # other splits are held out already
             limits |= {"holdout_tokens": corpus.holdout_tokens, "holdout_records": corpus.holdout_records}
-    given = {name: getattr(options, name) for name in _LIMITS}
-    return limits | {name: value for name, value in given.items() if value is not None}
-
-
-def _check_limits(limits: dict[str, Any]) -> None:
+    given = {name: getattr(options, name) for name in limits}
+    limits |= {name: value for name, value in given.items() if value is not None}
     drawn = [name for name in ("sample_records", "holdout_records") if limits[name]]
     first = [name for name in ("max_tokens", "max_records", "holdout_tokens") if limits[name]]
     if drawn and first:
@@ -115,27 +110,17 @@ def _check_limits(limits: dict[str, Any]) -> None:
             f"{one} draws from the whole source and {other} goes by its beginning; give --sample-records and "
             "--holdout-records, or neither"
         )
+    return limits
 
 
 def _open(options: argparse.Namespace) -> Source:
     fields = None if options.text_field is None else tuple(options.text_field.split(","))
+    reading: dict[str, Any] = {"errors": options.errors, "largest": options.max_record_bytes}
     if options.preset is not None:
-        return open_corpus(
-            options.preset,
-            options.split,
-            path=options.source,
-            fields=fields,
-            format=options.format,
-            errors=options.errors,
-            largest=options.max_record_bytes,
-        )
-    return Source(
-        path=options.source,
-        fields=("text",) if fields is None else fields,
-        format=BY_SUFFIX if options.format is None else options.format,
-        errors=options.errors,
-        largest=options.max_record_bytes,
-    )
+        reading |= {"path": options.source, "fields": fields, "format": options.format}
+        return open_corpus(options.preset, options.split, **reading)
+    format = BY_SUFFIX if options.format is None else options.format
+    return Source(options.source, fields or ("text",), format=format, **reading)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--text-field", help="column or field of the text, or several with commas between (default: text)")
     add(
         "--format",
-        help=f"{' or '.join((BY_SUFFIX, *formats()))}: cut lines into documents as this corpus does, whatever the files' suffix",
+        help=f"{' or '.join((BY_SUFFIX, *FORMATS))}: cut lines into documents as this corpus does, whatever the files' suffix",
     )
     add("--errors", default="strict", help=f"{' or '.join(ERRORS)}: what bytes that are not UTF-8 become")
     add("--holdout-tokens", type=_positive, help="tokens of whole documents to hold out (default: 0, or the preset's)")
@@ -175,14 +160,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"refuse a larger document or line ({LARGEST:,}): what a small file inflates to may have any size",
     )
     add("--shard-tokens", type=_positive, default=SHARD_TOKENS, help="tokens after which a shard is finished")
-    add("--workers", type=_natural, default=_cores(), help="processes; 0: tokenise in this one")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    add("--workers", type=_natural, default=cores, help="processes; 0: tokenise in this one")
     add("--dry-run", action="store_true", help="read a sample, say what the whole would give and take, write nothing")
     add("--verify", action="store_true", help="see that every byte of --out is as it was written")
     return parser
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _positive(text: str) -> int:

@@ -19,12 +19,11 @@ from collections.abc import Iterator, Sequence
 from bam_jax.data.sources.corpus import check_outside, read_texts
 from bam_jax.data.sources.source import SUFFIXES
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.data.tokenizers.training import head, train_bpe, train_wordpiece
+from bam_jax.data.tokenizers.training import train_bpe, train_wordpiece
 from bam_jax.system import files
 from bam_jax.system.errors import UserError, nearest
 
-TRAINERS = {"bpe": train_bpe, "bert": train_wordpiece}
-"""By the tokenizer's name."""
+TRAINERS = {"bpe": train_bpe, "bert": train_wordpiece}  # by the tokenizer's name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,12 @@ class Texts:
     characters: float  # about how many
 
     def __iter__(self) -> Iterator[str]:
-        return head(read_texts(self.source, self.text_field), self.characters)
+        left = self.characters
+        for text in read_texts(self.source, self.text_field):
+            if left <= 0:
+                return
+            yield text
+            left -= len(text)
 
 
 def main(argv: Sequence[str]) -> None:

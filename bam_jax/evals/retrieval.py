@@ -49,7 +49,7 @@ class Retrieval(Evaluation):
     """The mean nDCG@10 of documents that are ranked for queries; texts are cut at each length.
 
     Args:
-        corpus: the documents, a file or folder (`bam_jax.retrieval.records`); an evaluation without it is not carried out.
+        corpus: the documents, a file or folder (`bam_jax.retrieval.problem`); an evaluation without it is not carried out.
         queries: the queries.
         qrels: their judgements; "": they stand with the queries.
         scorer: a name in `bam_jax.retrieval.ranking.SCORERS`.

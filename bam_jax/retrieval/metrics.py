@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-DEPTH = 100
-"""Ranked documents that the measures look at."""
+DEPTH = 100  # ranked documents that the measures look at
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -50,8 +49,7 @@ class Measures(NamedTuple):
     mrr_10: np.ndarray
 
 
-TITLES = {"ndcg_10": "nDCG@10", "recall_100": "recall@100", "mrr_10": "MRR@10"}
-"""The measures as people write them."""
+TITLES = {"ndcg_10": "nDCG@10", "recall_100": "recall@100", "mrr_10": "MRR@10"}  # the measures as people write them
 
 
 def measure(ranked: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]) -> Measures:

@@ -1,14 +1,50 @@
-"""A retrieval problem as a whole: which documents there are, and the queries that they answer."""
+"""A retrieval problem: its documents, queries and judgements, in the columns of MLDR, BEIR or mteb.
+
+| | documents | queries | judgements |
+|---|---|---|---|
+| MLDR | docid, text | query_id, query, positive_passages [{docid, text}] | with the queries, or TREC's four columns in .tsv |
+| BEIR | _id, title, text | _id, text | .tsv: query-id, corpus-id, score |
+| mteb | _id or id, title, text | _id or id, text | query-id, corpus-id, score |
+
+Files are .jsonl (also .gz, .zst), .parquet or, of judgements, .tsv; or a folder of them. Other columns may be there.
+"""
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from bam_jax.retrieval.records import Document, Query, read_documents, read_queries
-from bam_jax.system.errors import UserError
+from bam_jax.system import strict_json
+from bam_jax.system.errors import UserError, shown
+from bam_jax.system.extras import import_extra
+from bam_jax.system.files import File, list_files, shortened
 
-PIECE = 1024
-"""Documents of a corpus that are embedded together, and whose work a kill may lose."""
+PIECE = 1024  # documents of a corpus that are embedded together, and whose work a kill may lose
+DOCUMENT = ("docid", "_id", "id")
+QUERY = ("query_id", "_id", "id")
+QUERY_TEXT = ("query", "text")
+POSITIVES = "positive_passages"
+JUDGED_QUERY, JUDGED_DOCUMENT, GRADE = ("query-id", "query_id"), ("corpus-id", "corpus_id", "docid"), "score"
+KINDS = (".jsonl", ".parquet", ".tsv")
+
+_LARGEST = 2**28  # bytes of a line: a small file may inflate to any size
+_ROWS = 16  # of a parquet file, decoded at a time: each may be a long document
+
+
+class Document(NamedTuple):
+    """A text to be found."""
+
+    id: str
+    text: str
+
+
+class Query(NamedTuple):
+    """A query with the grades of the documents that were judged, 0 or less for one that does not answer it."""
+
+    id: str
+    text: str
+    grades: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,3 +146,142 @@ def _digest(documents: Sequence[Document]) -> "hashlib._Hash":
         digest.update(len(encoded).to_bytes(8, "little"))  # so that no two texts are one when put together otherwise
         digest.update(encoded)
     return digest
+
+
+def read_documents(path: str) -> Iterator[Document]:
+    """Reads the documents of a corpus one by one, always in the same order; a title stands before its text."""
+    for row, where in _read_rows(path):
+        text, title = _text(row, ("text",), where), row["title"] if "title" in row else ""
+        if title is not None and not isinstance(title, str):
+            raise UserError(f"{where} has title={shown(title)}, which must be text; mend it")
+        yield Document(_identifier(row, DOCUMENT, where), f"{title} {text}" if title else text)
+
+
+def read_queries(path: str, qrels: str = "") -> Iterator[Query]:
+    judged = read_judgements(qrels) if qrels else None
+    for row, where in _read_rows(path):
+        name = _identifier(row, QUERY, where)
+        if judged is None:
+            grades = _passages(row, where)
+        else:
+            grades = judged[name] if name in judged else {}
+        yield Query(name, _text(row, QUERY_TEXT, where), grades)
+
+
+def read_judgements(path: str) -> dict[str, dict[str, int]]:
+    judged: dict[str, dict[str, int]] = {}
+    for row, where in _read_rows(path):
+        query, document = _identifier(row, JUDGED_QUERY, where), _identifier(row, JUDGED_DOCUMENT, where)
+        grade = _grade(row[GRADE], where) if GRADE in row else 1  # some lists name what answers and no grades
+        grades = judged.setdefault(query, {})
+        if grades.setdefault(document, grade) != grade:
+            raise UserError(
+                f"{where} judges {document} for {query} a second time, otherwise; leave one line of the two"
+            )
+    return judged
+
+
+def _passages(row: Mapping[str, Any], where: str) -> dict[str, int]:
+    """The positives that stand in a query's own record, grade 1 each."""
+    if POSITIVES not in row:
+        raise UserError(
+            f"{where} has no column {POSITIVES} (its columns: {shortened(row)}); name the file of judgements with --qrels"
+        )
+    passages = row[POSITIVES]
+    if not isinstance(passages, list) or not all(isinstance(passage, dict) for passage in passages):
+        raise UserError(
+            f"{where} has {POSITIVES}={shown(passages)}, which must be a list of records with docid; mend it"
+        )
+    return {_identifier(passage, DOCUMENT, f"{where}, {POSITIVES},"): 1 for passage in passages}
+
+
+def _column(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
+    """The value of the first of some columns that is there."""
+    for name in names:
+        if name in row:
+            return row[name]
+    raise UserError(
+        f"{where} has no column {' or '.join(names)} (its columns: {shortened(row)}); rename the one that is meant"
+    )
+
+
+def _text(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
+    value = _column(row, names, where)
+    if value is not None and not isinstance(value, str):
+        raise UserError(f"{where} has {' or '.join(names)}={shown(value)}, which must be text; mend it")
+    return value or ""
+
+
+def _identifier(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
+    """An identifier, which a TREC file can hold: no spaces, nothing that cannot be printed."""
+    value = _column(row, names, where)
+    name = str(value) if type(value) in (str, int) else ""
+    if not name or not name.isprintable() or re.search(r"\s", name):
+        raise UserError(
+            f"{where} has {' or '.join(names)}={shown(value)}, which must be a word without spaces; mend or remove it"
+        )
+    return name
+
+
+def _grade(value: Any, where: str) -> int:
+    """A whole number, which .tsv files hold as text and .parquet files also as a float."""
+    text = str(value).removesuffix(".0")
+    if not re.fullmatch(r"-?\d{1,9}", text):
+        raise UserError(f"{where} has {GRADE}={shown(value)}, which must be a whole number; mend it")
+    return int(text)
+
+
+def _read_rows(path: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Each record of the files of a path, and what an error calls it."""
+    files = [file for file in list_files(path, ("*",)) if file.kind in KINDS]
+    if not files:
+        raise UserError(f"{path} has no {', '.join(KINDS[:-1])} or {KINDS[-1]} file; name one, or a folder with some")
+    for file in files:
+        match file.kind:
+            case ".jsonl":
+                yield from _read_jsonl(file)
+            case ".parquet":
+                yield from _read_parquet(file)
+            case _:
+                yield from _read_tsv(file)
+
+
+def _read_jsonl(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
+    for number, (line, _) in enumerate(file.read_lines(_LARGEST), 1):
+        if line.isspace():
+            continue
+        where = f"{file.path} line {number}"
+        row = strict_json.parse(bytes(line), where, strict=False)
+        if not isinstance(row, dict):
+            raise UserError(f"{where} is no record but {shown(row)}; mend or remove it")
+        yield row, where
+
+
+def _read_parquet(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
+    arrow = import_extra("pyarrow", file.path, "data")
+    parquet = import_extra("pyarrow.parquet", file.path, "data")
+    number = 0
+    with file.named_in_errors(arrow.ArrowException), file.open_raw() as raw:
+        for batch in parquet.ParquetFile(raw, pre_buffer=False).iter_batches(batch_size=_ROWS):
+            for row in batch.to_pylist():
+                number += 1
+                yield row, f"{file.path} row {number}"
+
+
+def _read_tsv(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Judgements with a line of names first, as BEIR has them, or in TREC's columns, which have no names."""
+    names: list[str] = []
+    for number, (line, _) in enumerate(file.read_lines(_LARGEST), 1):
+        where = f"{file.path} line {number}"
+        cells = line.decode("utf-8", "replace").split()
+        if not cells:
+            continue
+        if not names:
+            names = (
+                cells if set(cells) & set(JUDGED_QUERY) else [JUDGED_QUERY[0], "iteration", JUDGED_DOCUMENT[0], GRADE]
+            )
+            if names is cells:
+                continue
+        if len(cells) != len(names):
+            raise UserError(f"{where} has {len(cells)} columns and not {len(names)}: {', '.join(names)}; mend it")
+        yield dict(zip(names, cells, strict=True)), where

@@ -9,8 +9,7 @@ import numpy as np
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.retrieval.bm25 import BM25, words
 from bam_jax.retrieval.embedding import POOLS, Embedder, Reader, embed_corpus, tokenise
-from bam_jax.retrieval.problem import PIECE, Problem, text_hash
-from bam_jax.retrieval.records import Document
+from bam_jax.retrieval.problem import PIECE, Document, Problem, text_hash
 from bam_jax.system import console
 
 

@@ -1,4 +1,4 @@
-"""What is shown of a corpus is what is in it: counts, lengths, the rows as text."""
+"""What is shown of a corpus is what is in it: counts, lengths, the rows as text, how rows are filled."""
 
 import json
 import re
@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax import render
 from bam_jax.data import inspect
-from bam_jax.data.overview import render_ids
+from bam_jax.data.inspect import octaves, packing_statistics, render_ids
+from bam_jax.data.packing.concat import Concatenated
+from bam_jax.data.packing.first_fit import FirstFit
+from bam_jax.data.packing.rows import Shuffle
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import Manifest, read_manifest
 from bam_jax.data.tokenizers import tokenizer
@@ -156,20 +158,6 @@ def test_what_is_refused(source, arguments, says, capsys):
     assert not list(source.parent.glob("*.png"))
 
 
-def test_another_tokenizer_than_the_folders_is_refused(prepared):
-    with pytest.raises(UserError, match="hash"):
-        inspect.main([str(prepared), "--config.data.tokenizer=byte"])
-
-
-def test_the_figure_has_every_document_and_token():
-    lengths = np.array([1, 1, 2, 3, 900, 1 << 20])
-    figure = render.lengths({"a": lengths, "b": np.array([7])}, 512)
-    documents, tokens = (patch.get_data() for patch in figure.axes[0].patches)
-    assert documents.values.sum() == pytest.approx(100) and tokens.values.sum() == pytest.approx(100)
-    assert documents.edges[0] == 1 and documents.edges[-1] > 1 << 20
-    assert documents.values[0] == pytest.approx(100 / 3) and figure.axes[1].get_title(loc="left") == "b"
-
-
 def test_without_matplotlib_the_remedy_is_said_before_anything_is_read(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as where it is not installed
@@ -179,3 +167,51 @@ def test_without_matplotlib_the_remedy_is_said_before_anything_is_read(tmp_path,
     (tmp_path / "text.txt").write_text("A short text.\n\nAnother one.\n" * 50)
     inspect.main(["text.txt", "--config.data.tokenizer=char", "--config.context=16", "--rows=0", "--no-plot"])
     assert "the first rows to train on" in capsys.readouterr().out
+
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=2, max_size=30)
+
+
+@given(LENGTHS, st.integers(1, 12))
+def test_first_fit_is_as_the_loader_has_it(listed, lengths, context):
+    lengths = [*lengths, 2]
+    made = packing_statistics(np.array(lengths), context)["first_fit"]
+    documents = listed([lengths])
+    batch = FirstFit(documents, Shuffle(documents, 0, 1000), context).take(np.arange(made.rows))
+    predicted = batch["targets"][batch["weights"] > 0]
+    firsts = {text[0] for text in documents.texts}
+    assert sorted(predicted) == sorted(set(range(1, sum(lengths) + 1)) - firsts)  # these rows are just an epoch
+    assert made.filled == (batch["segment"] > 0).mean() and made.predicted == batch["weights"].mean()
+    owners = [
+        set(documents.owner[row[weights > 0]]) for row, weights in zip(batch["targets"], batch["weights"], strict=True)
+    ]
+    whole = [sum(number in row for row in owners) <= 1 for number in range(len(lengths))]
+    assert made.whole == np.mean(whole)
+
+
+@given(LENGTHS, st.integers(1, 12))
+def test_concatenation_is_as_the_loader_has_it(listed, lengths, context):
+    lengths = [*lengths, context]
+    made = packing_statistics(np.array(lengths), context)["concat"]
+    documents = listed([lengths])
+    rows = Concatenated(documents, Shuffle(documents, 0, 1000), context)
+    batch = rows.take(np.arange(made.rows + 1))
+    targets = batch["targets"][:-1]
+    assert len(np.unique(targets)) == targets.size and sum(lengths) - 1 - targets.size < context
+    assert targets[0, 0] in batch["targets"][-1] or made.rows * context + context > sum(lengths) - 1
+    assert made.filled == 1 and abs(made.predicted - batch["weights"][:-1].mean()) * sum(lengths) <= 2 * context + 2
+
+
+def test_nothing_to_pack():
+    for made in packing_statistics(np.array([], np.int32), 4).values():
+        assert made.rows == 0 and 0 <= made.predicted <= made.filled <= 1
+
+
+@given(LENGTHS)
+def test_every_document_is_in_one_octave(lengths):
+    found = octaves(np.array(lengths))
+    assert all(low.stop == high.start for low, high in zip(found, list(found)[1:], strict=False))
+    for span, (documents, tokens) in found.items():
+        inside = [length for length in lengths if length in span]
+        assert (documents, tokens) == (len(inside), sum(inside))
+    assert sum(documents for documents, _ in found.values()) == len(lengths)

@@ -12,7 +12,7 @@ WITHOUT_CONTEXT, SHOWN_ALONE = 658.0, 379.0
 
 
 def shown_alone(frequency, tested):
-    """The perplexity by Bayes' rule of what stands in a token's place, and nothing around it: see `data/packing/masked.py`."""
+    """The perplexity by Bayes' rule of what stands in a token's place, and nothing around it: see `data/packing/task_rows.py`."""
     kept = changed = 0.1
     shown = kept * frequency + changed / len(frequency)  # how often each token stands where one is to be foretold
     hidden = -np.log(frequency)

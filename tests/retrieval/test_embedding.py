@@ -10,8 +10,7 @@ from bam_jax.data.tokenizers import ByteTokenizer
 from bam_jax.data.tokenizers.interface import cut
 from bam_jax.retrieval import embedding
 from bam_jax.retrieval.embedding import Embedder, Reader, embed_corpus, padded_length, tokenise
-from bam_jax.retrieval.problem import Piece
-from bam_jax.retrieval.records import Document
+from bam_jax.retrieval.problem import Document, Piece
 from bam_jax.system.errors import UserError
 
 BYTE = ByteTokenizer()

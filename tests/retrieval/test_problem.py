@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from bam_jax.retrieval.problem import load
-from bam_jax.retrieval.records import Document, read_documents, read_judgements, read_queries
+from bam_jax.retrieval.problem import Document, load, read_documents, read_judgements, read_queries
 from bam_jax.system.errors import UserError
 
 TEXTS = {"d1": "A title first text", "d2": "second", "d3": ""}

@@ -1,10 +1,75 @@
-"""The corpora that a source or a preset may name."""
+"""The corpora that a source or a preset may name: where their text lies, how a record becomes text, how it is divided."""
 
 import dataclasses
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from bam_jax.data.corpora.corpus import Corpus, Format
 from bam_jax.data.corpora.stdlib import passages
-from bam_jax.data.corpora.wikitext import ARTICLES
+
+BY_SUFFIX = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """One corpus. Its files lie in a folder that the user fetches, or `make` makes its documents."""
+
+    paper: str  # the paper and section that use it
+    licence: str  # the terms under which its text is given, as its data set's card or its publisher states them
+    # the patterns of the files' names for each split ("train", "test"). The first pattern that any file matches
+    # holds; the patterns fit the folders of the hub, and the files alone
+    splits: Mapping[str, tuple[str, ...]]
+    repository: str = ""  # its data set on the Hugging Face hub
+    include: str = ""  # the pattern of the files to fetch from the repository
+    fields: tuple[str, ...] = ("text",)  # the fields or columns of a record that hold its texts
+    # makes one text of a record, from the texts of its fields in their order. None: each field is a document, and the
+    # documents of a record stay together
+    compose: Callable[..., str] | None = None
+    format: str = BY_SUFFIX  # or a name in `FORMATS`, which cuts the lines of the files into documents
+    # makes the documents of a corpus without files, always the same and in the same order
+    make: Callable[[], Iterator[str]] | None = None
+    tokenizer: str = "mistral"  # the paper's tokenizer; "bert" needs a path, which only the user knows
+    holdout_tokens: int = 0
+    max_tokens: int | None = None
+    holdout_records: int = 0  # records to hold out of the split "train", drawn at random
+    sample_records: int | None = None  # records to train on at most, drawn at random from all
+
+    def download(self, folder: str) -> str:
+        return (
+            f"pip install huggingface_hub && hf download {self.repository} --repo-type dataset "
+            f"--include '{self.include}' --local-dir {folder}"
+        )
+
+
+_TITLE = re.compile(r"= [^=](.*[^=])? =")
+
+
+def articles(lines: Iterable[str]) -> Iterator[str]:
+    """The articles; put together again they are the lines.
+
+    A title is a line ` = Title = ` after a blank line; a section's is ` = = Section = = `. A formula's line that looks like a
+    title has no blank line before it.
+
+    Source: Merity et al. 2016 and the files of WikiText-2 and WikiText-103.
+
+    >>> list(articles([" \\n", " = One = \\n", " \\n", " = = Section = = \\n", " x = y \\n", " \\n", " = Two = \\n"]))
+    [' \\n = One = \\n \\n = = Section = = \\n x = y \\n \\n', ' = Two = \\n']
+    """
+    article = io.StringIO()  # a list of short lines would take thirty times their size
+    after_blank, has_text, begun = True, False, False
+    for line in lines:
+        stripped = line.strip()
+        if has_text and after_blank and _TITLE.fullmatch(stripped):
+            yield article.getvalue()
+            article, has_text = io.StringIO(), False
+        article.write(line or " \n")
+        after_blank, has_text, begun = not stripped, has_text or bool(stripped), True
+    if begun:
+        yield article.getvalue()
+
+
+FORMATS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {"wikitext": articles}
+"""Ways to cut lines of text into documents: from the lines of all files end to end, each with its newline."""
 
 FINEWEB_10BT = Corpus(
     paper="BAM, section 3 and appendix C",
@@ -70,7 +135,7 @@ def _wikitext(number: str) -> Corpus:
             split: (f"{folder}/{split}-*.parquet", f"{split}-*.parquet", f"*wiki.{short}.raw", f"*wiki.{short}.tokens")
             for split, short in (("train", "train"), ("validation", "valid"), ("test", "test"))
         },
-        format=ARTICLES,
+        format="wikitext",
         tokenizer="gpt2",
     )
 
@@ -85,8 +150,3 @@ CORPORA: dict[str, Corpus] = {
     "wikitext-2": _wikitext("2"),
     "wikitext-103": _wikitext("103"),
 }
-
-
-def formats() -> dict[str, Format]:
-    """The formats of the corpora by their names: files of any name may be read as one of them."""
-    return {corpus.format.name: corpus.format for corpus in CORPORA.values() if corpus.format is not None}

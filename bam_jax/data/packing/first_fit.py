@@ -125,10 +125,6 @@ class FirstFit(PackedRows):
         self._pieces = Memo(self._arrange, size=2)
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """Gives pieces of one length to the first bins with room for them, and to new ones.
-
-        Returns runs that take some: the first bin, the number of bins, the pieces of each, all [runs].
-        """
         tokens, targets, segment = np.zeros((3, len(numbers), self.context), np.int32)
         for epoch, group, chosen, rows in self.shuffle.locate(numbers, self._rows):
             self._fill(self._pieces(epoch, group), rows, chosen, tokens, targets, segment)

@@ -1,14 +1,16 @@
-"""Rows of the tasks: text with passkeys planted in it, and synthetic tasks."""
+"""Rows of the tasks: text with passkeys planted or tokens masked, triplets of texts, and synthetic tasks."""
 
 import numpy as np
 
+from bam_jax.config.sections import TRIPLET
 from bam_jax.data.packing.concat import in_order, too_short
-from bam_jax.data.packing.rows import Batch, Memo
+from bam_jax.data.packing.rows import Batch, Memo, RowSource, Shuffle
 from bam_jax.data.prepared.documents import Documents
 from bam_jax.data.prepared.manifest import SPLITS
 from bam_jax.data.tasks.passkey import plant
 from bam_jax.data.tasks.synthetic import HELD_OUT, SYNTHETIC, TRAINING
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
+from bam_jax.data.tokenizers.interface import cut
 from bam_jax.system.errors import UserError, nearest
 
 _SPAWN_KEYS = {"train": (), "held_out": (1,)}  # of each split's random numbers
@@ -81,3 +83,73 @@ class Synthetic:
             tokens[place] = self._task.row(self._seed, self._stream, self._context, number)
             weights[place] = self._task.weights(tokens[place])
         return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights[:, 1:]}
+
+
+class Masked:
+    """Masked language modelling (Devlin et al. 2019, section 3.1) of a fraction of the tokens: 80% masked, 10% random, 10% kept.
+
+    Special tokens and pads are neither chosen nor put in. What happens to a row depends on the seed and its number.
+    """
+
+    def __init__(self, rows: RowSource, tokenizer: Tokenizer, *, fraction: float, seed: int) -> None:
+        if tokenizer.mask is None:
+            raise UserError(
+                f"tokenizer '{tokenizer.name}' has no mask token for the task 'masked'; give one that has, such as bert"
+            )
+        self._rows = rows
+        self._mask = tokenizer.mask
+        self._text = np.ones(tokenizer.size, bool)
+        self._text[[*tokenizer.special]] = False
+        self._fraction, self._seed = fraction, seed
+
+    def take(self, numbers: np.ndarray) -> Batch:
+        batch = self._rows.take(numbers)
+        targets = batch["targets"]
+        ordinary = np.flatnonzero(self._text).astype(np.int32)
+        chance, other = np.empty(targets.shape), np.empty_like(targets)
+        # A row's own random numbers: it is the same in any batch, on any host.
+        for row, number in enumerate(numbers.tolist()):
+            rng = np.random.default_rng([self._seed, number])
+            chance[row] = rng.random(targets.shape[1])
+            other[row] = ordinary[rng.integers(0, len(ordinary), targets.shape[1])]
+        chosen = (chance < self._fraction) & self._text[targets]
+        if "segment" in batch:
+            chosen &= batch["segment"] > 0
+        kind = np.select([chance < 0.8 * self._fraction, chance < 0.9 * self._fraction], [0, 1], 2)
+        tokens = np.select([chosen & (kind == 0), chosen & (kind == 1)], [np.int32(self._mask), other], targets)
+        return batch | {"tokens": tokens, "targets": targets, "weights": chosen.astype(np.float32)}
+
+
+class Triplets:
+    """Rows of three texts, padded with 0; a longer one is cut, and keeps its end token.
+
+    Documents 3n, 3n + 1 and 3n + 2 are the texts of a triplet, and no shard cuts one.
+    """
+
+    def __init__(self, documents: Documents, shuffle: Shuffle, context: int, *, eos: int | None) -> None:
+        self._documents, self._shuffle = documents, shuffle
+        self._context, self._eos = context, eos
+        groups = range(len(shuffle))
+        self._counts = np.array([len(shuffle.lengths(group)) // len(TRIPLET) for group in groups], np.int64)
+        self._queries = Memo(self._order, size=2)
+
+    def __len__(self) -> int:
+        return int(self._counts.sum())
+
+    def take(self, numbers: np.ndarray) -> Batch:
+        """See `RowSource`: query, positive, negative [R, T] int32, and the tokens of each, such as query_length [R]."""
+        queries = np.empty(len(numbers), np.int64)
+        for epoch, group, chosen, rows in self._shuffle.locate(numbers, self._counts):
+            queries[chosen] = self._queries(epoch, group)[rows]
+        batch: Batch = {}
+        for offset, name in enumerate(TRIPLET):
+            texts = [cut(text, self._context, self._eos) for text in self._documents.read(queries + offset)]
+            batch[name] = np.zeros((len(texts), self._context), np.int32)
+            batch[f"{name}_length"] = np.array([len(text) for text in texts], np.int32)
+            for row, text in zip(batch[name], texts, strict=True):
+                row[: len(text)] = text
+        return batch
+
+    def _order(self, epoch: int, group: int) -> np.ndarray:
+        numbers, _ = self._shuffle.order(epoch, group)
+        return numbers[numbers % len(TRIPLET) == 0]

@@ -9,14 +9,13 @@ import numpy as np
 
 from bam_jax.config import DataConfig
 from bam_jax.data.prepared.manifest import SPLITS, is_prepared, read_manifest
-from bam_jax.data.prepared.out_of_vocabulary import count_in_texts
+from bam_jax.data.prepared.sampling import count_in_texts
 from bam_jax.data.prepared.shards import open_split
 from bam_jax.data.sources.corpus import STDLIB, divide, names_corpus, read_texts
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError, nearest
 
-IN_MEMORY = 2**28
-"""Characters of a source that is not prepared, at most; each document counts some more than its own."""
+IN_MEMORY = 2**28  # characters of a source that is not prepared, at most; each document counts some more than its own
 _DOCUMENT = 128  # what a document takes in memory beside its text, in characters
 
 

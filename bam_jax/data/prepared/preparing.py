@@ -1,25 +1,29 @@
 """A corpus into a prepared folder; killed at any moment, the same request goes on to the same bytes."""
 
+import contextlib
 import dataclasses
+import datetime
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bam_jax.data.prepared.manifest import MANIFEST, SPLITS, Manifest, read_manifest
-from bam_jax.data.prepared.out_of_vocabulary import count_in_source
-from bam_jax.data.prepared.sampling import SourceSize, draw, estimate, reserve
-from bam_jax.data.prepared.tokenising import ALL_HASHES, Encoder
-from bam_jax.data.prepared.writing import write_shards
+from bam_jax.data.prepared.sampling import SourceSize, count_in_source, draw, estimate, reserve
+from bam_jax.data.prepared.shards import ShardWriter, lengths_path
+from bam_jax.data.prepared.tokenising import ALL_HASHES, EncodedBatch, Encoder, batch_records, tokenise
 from bam_jax.data.sources.fragment import Fragment
 from bam_jax.data.sources.source import Source, hash_fragments
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.data.tokenizers.copies import FOLDER, save_tokenizer
-from bam_jax.system import console
+from bam_jax.system import console, regular
 from bam_jax.system.errors import UserError
 from bam_jax.system.files import shortened
 
-DOCUMENT_BYTES = 66
-"""Bytes that a document takes beside its ids: its chunk's header, its place in the index, its length."""
+DOCUMENT_BYTES = 66  # of a document beside its ids: its chunk's header, its place in the index, its length
 
 _THRESHOLDS = ("threshold", "sample_threshold")  # the entries of a recipe that reading the source decides
 _NOTHING_READ = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
@@ -60,14 +64,14 @@ def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
     share = _share(whole, request)
     tokens, documents = whole.tokens * share, whole.documents * share
     size = tokens * int(encoder.dtype[-1]) + documents * DOCUMENT_BYTES
-    time = _clock(whole.seconds * share / max(request.workers, 1))
+    duration = datetime.timedelta(seconds=round(whole.seconds * share / max(request.workers, 1)))
     return "\n".join(
         [
             f"source      {len(fragments):,} parts, {_bytes(sum(fragment.size for fragment in fragments))} as stored",
             f"documents   about {documents:,.0f}, {_bytes(whole.bytes * share)} of text",
             f"tokens      about {tokens:,.0f}",
             f"shards      about {_bytes(size)}",
-            f"time        about {time} with {request.workers} workers "
+            f"time        about {duration} with {request.workers} workers "
             f"({whole.tokens / whole.seconds / 1e6:.2f} M tokens/s each)",
         ]
     )
@@ -113,9 +117,9 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     elif any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
-    unknown = count_in_source(fragments, request.tokenizer).line(source.path, request.tokenizer, "--tokenizer")
-    if unknown:
-        console.say(unknown)
+    line = count_in_source(fragments, request.tokenizer).line(source.path, request.tokenizer, "--tokenizer")
+    if line:
+        console.say(line)
     encoder = Encoder(request.tokenizer, request.seed)
     recipe |= dict(zip(_THRESHOLDS, _thresholds(request, fragments, encoder), strict=True))
     fresh = Manifest(
@@ -188,6 +192,119 @@ def _summarise(manifest: Manifest) -> str:
     return "; ".join(lines)
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+def write_shards(
+    folder: Path, manifest: Manifest, fragments: list[Fragment], encoder: Encoder, workers: int
+) -> Manifest:
+    """Writes the shards that are missing.
+
+    A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
+    after each section, and says where the next begins. A record whose hash is below the threshold is held out until there is
+    enough, and left out after that: equal texts are never both trained on and held out. One whose hash is not below that of
+    the sample is left out.
+    """
+    assert manifest.next is not None
+    section = _Section(folder, manifest)
+    batches = tokenise(batch_records(fragments, manifest.next), encoder, workers)
+    sizes = [fragment.size for fragment in fragments]
+    progress = console.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")
+    progress.unit_scale = True
+    with contextlib.closing(batches), progress as bar:
+        start, bytes_before = time.perf_counter(), section.counts["bytes"]
+        for batch, encoded in batches:
+            for end, (texts, digest, size) in zip(batch.ends, _divide(encoded), strict=True):
+                section.add(texts, digest, size)
+                if section.enough:
+                    bar.update(bar.total - bar.n)
+                    return section.finish()
+                if section.full:
+                    section.close(end)
+            counts, tokens = section.counts, sum(map(section.tokens, SPLITS))
+            rate = (counts["bytes"] - bytes_before) / (time.perf_counter() - start)
+            bar.set_postfix_str(
+                f"{counts['records']:,} documents, {tokens / 1e6:,.1f}M tokens, {rate / 1e6:.1f} MB/s of text",
+                refresh=False,
+            )
+            bar.update(batch.read - bar.n)
+    return section.finish()
+
+
+def _divide(encoded: EncodedBatch) -> Iterator[tuple[list[np.ndarray], int, int]]:
+    """Each record of a batch: the ids of its texts, [tokens] each, its hash, and its bytes."""
+    start = 0
+    columns = (encoded.lengths.tolist(), encoded.hashes.tolist(), encoded.bytes.tolist())
+    for lengths, digest, size in zip(*columns, strict=True):
+        texts = []
+        for length in lengths:
+            texts.append(encoded.ids[start : start + length])
+            start += length
+        yield texts, digest, size
+
+
+class _Section:
+    """The shards that are being written, one of each split at most, and the manifest of those that are finished."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.counts = dict(manifest.counts)
+        self._folder, self._manifest, self._recipe = folder, manifest, manifest.recipe
+        self._writers: dict[str, ShardWriter] = {}
+
+    def tokens(self, split: str) -> int:
+        return self._manifest.tokens(split) + (self._writers[split].tokens if split in self._writers else 0)
+
+    @property
+    def full(self) -> bool:
+        return sum(writer.tokens for writer in self._writers.values()) >= self._recipe["shard_tokens"]
+
+    @property
+    def enough(self) -> bool:
+        tokens, records = self._recipe["max_tokens"], self._recipe["max_records"]
+        return (tokens is not None and self.tokens("train") >= tokens) or self.counts["records"] == records
+
+    def add(self, texts: list[np.ndarray], digest: int, size: int) -> None:
+        """Adds a record, the ids of each of its texts, to its split, or leaves it out."""
+        self.counts["records"] += 1
+        self.counts["bytes"] += size
+        if digest >= self._recipe["sample_threshold"]:
+            self.counts["left_out"] += 1
+            return
+        if not len(texts[0]):
+            self.counts["empty"] += 1
+            return
+        split = "held_out" if digest < self._recipe["threshold"] else "train"
+        if self._is_complete(split):
+            self.counts["left_out"] += 1
+            return
+        if split not in self._writers:
+            finished = self._manifest.shards[split]
+            self._writers[split] = ShardWriter(self._folder, split, finished, len(finished), self._manifest.dtype)
+        for text in texts:
+            self._writers[split].append(text)
+
+    def _is_complete(self, split: str) -> bool:
+        """True once a split has all that it is to have: equal records may be more than were to be drawn."""
+        wanted = self._recipe["holdout_records" if split == "held_out" else "sample_records"]
+        if wanted:
+            begun = self._writers[split].documents if split in self._writers else 0
+            return self._manifest.documents(split) + begun >= wanted * len(self._manifest.fields)
+        return split == "held_out" and self.tokens(split) >= self._recipe["holdout_tokens"]
+
+    def close(self, end: tuple[int, int] | None) -> Manifest:
+        shards = dict(self._manifest.shards)
+        for split in SPLITS:
+            if split in self._writers:
+                shards[split] = (*shards[split], self._writers[split].close())
+        # After the shards, never before: what the manifest names is whole, and what it does not name is written again.
+        self._manifest = dataclasses.replace(self._manifest, shards=shards, counts=dict(self.counts), next=end)
+        self._writers = {}
+        self._manifest.write(self._folder)
+        return self._manifest
+
+    def finish(self) -> Manifest:
+        if not self.tokens("train"):
+            raise UserError(f"the source {self._recipe['source']} holds no text to train on; name another")
+        for split in SPLITS:
+            open(lengths_path(self._folder, split), "ab", opener=regular.opener).close()
+        manifest = self.close(None)
+        for draft in self._folder.glob(f".{MANIFEST}.*"):  # of a process that was killed as it wrote
+            draft.unlink()
+        return manifest

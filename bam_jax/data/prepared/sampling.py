@@ -1,4 +1,4 @@
-"""What preparing reads of a source beforehand: an estimate of its size, and which records are held out or drawn.
+"""What is read of a source beforehand: its size, which records are held out or drawn, what its tokenizer lacks.
 
 A record is held out if its hash is below one threshold, and skipped from another on. A hash decides, and not a place or a
 list: it is the same however often the command is killed, whatever the number of workers, and equal records are on the same side.
@@ -9,18 +9,22 @@ import dataclasses
 import itertools
 import math
 import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from bam_jax.data.prepared.tokenising import ALL_HASHES, Encoder, batch_records
+from bam_jax.data.prepared.tokenising import ALL_HASHES, BATCH, Encoder, batch_records
 from bam_jax.data.sources.fragment import Fragment
+from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system import console
 from bam_jax.system.errors import UserError
 
-FRAGMENTS = 16
-"""Fragments that are looked into, at most."""
-BATCHES = 2
-"""Batches that are read of each."""
+FRAGMENTS = 16  # that are looked into, at most
+BATCHES = 2  # that are read of each
+SAMPLE = 2**20  # characters that are counted, at most: a tenth of a second
+TEXTS = 256  # documents that are looked into, about, where they are in memory
+REPORTED, REFUSED = 0.01, 0.5  # the share from which on it is reported, and above which the text is refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,3 +102,38 @@ def draw(fragments: list[Fragment], encoder: Encoder, held_out: int, train: int 
     else:
         threshold, rest = 0, hashes
     return threshold, ALL_HASHES if train is None or train >= len(rest) else int(rest[train - 1]) + 1
+
+
+class OutOfVocabulary(NamedTuple):
+    """The share of a sample's characters that a tokenizer cannot distinguish from others."""
+
+    share: float
+    sample: int  # characters
+
+    def line(self, source: str, tokenizer: Tokenizer, option: str) -> str:
+        """A line about them; "" where they are few."""
+        if self.share < REPORTED:
+            return ""
+        found = (
+            f"of {self.sample:,} characters of {source}, {self.share:.0%} are unknown to the tokenizer {tokenizer.name!r}, "
+            f"which reads them all alike"
+        )
+        if self.share > REFUSED:
+            raise UserError(f"{found}; give {option}=byte, which knows every character")
+        return f"{found} ({option}=byte knows every character)"
+
+
+def count_in_texts(texts: Sequence[str], tokenizer: Tokenizer) -> OutOfVocabulary:
+    picked = texts[:: max(1, len(texts) // TEXTS)]
+    return _count((text[: SAMPLE // len(picked)] for text in picked), tokenizer)
+
+
+def count_in_source(fragments: list[Fragment], tokenizer: Tokenizer) -> OutOfVocabulary:
+    """Counts at the beginning of a source."""
+    batches = itertools.islice(batch_records(fragments, (0, 0)), SAMPLE // BATCH)
+    return _count((text[:BATCH] for batch in batches for record in batch.records for text in record), tokenizer)
+
+
+def _count(texts: Iterable[str], tokenizer: Tokenizer) -> OutOfVocabulary:
+    sample = "".join(texts)
+    return OutOfVocabulary(tokenizer.out_of_vocabulary_share(sample), len(sample))

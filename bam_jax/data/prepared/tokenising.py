@@ -17,12 +17,9 @@ from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.system.errors import UserError
 from bam_jax.system.parent import end_with_parent
 
-BATCH = 2**18
-"""Characters after which a batch is full; a longer record is one by itself."""
-RECORD = 16
-"""Characters that a record counts beside its text: of empty ones as well only so many are in a batch."""
-ALL_HASHES = 2**64
-"""The bound that every hash of a record is below."""
+BATCH = 2**18  # characters after which a batch is full; a longer record is one by itself
+RECORD = 16  # characters that a record counts beside its text: of empty ones as well only so many are in a batch
+ALL_HASHES = 2**64  # the bound that every hash of a record is below
 _AHEAD = 4  # batches for each worker that wait for one or to be taken
 
 

@@ -4,13 +4,12 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bam_jax.data.corpora import CORPORA, Corpus
-from bam_jax.data.sources.source import BY_SUFFIX, LARGEST, TFDS, Source
+from bam_jax.data.corpora.presets import CORPORA, Corpus
+from bam_jax.data.sources.source import LARGEST, TFDS, Source
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import list_files
 
-STDLIB = "stdlib"
-"""The corpus that every Python carries."""
+STDLIB = "stdlib"  # the corpus that every Python carries
 
 
 def names_corpus(source: str) -> bool:
@@ -22,7 +21,7 @@ def find_path(source: str) -> str | None:
     """The path that a source is read from; None for a corpus that is read from no files."""
     if not names_corpus(source):
         return source
-    return None if CORPORA[source].make is not None else _default_folder(source)
+    return None if CORPORA[source].make is not None else f"corpora/{source}"
 
 
 def check_outside(name: str, path: Path, source: str) -> None:
@@ -59,33 +58,25 @@ def open_corpus(
         if path is not None or fields is not None or format is not None:
             raise UserError(f"{name} is read from no files; leave --source, --text-field and --format out")
         return Source(name, make=corpus.make)
-    own_format = BY_SUFFIX if corpus.format is None else corpus.format.name
     source = Source(
-        path=_default_folder(name) if path is None else path,
+        path=f"corpora/{name}" if path is None else path,
         fields=corpus.fields if fields is None else fields,
         patterns=corpus.splits[split],
-        format=own_format if format is None else format,
+        format=corpus.format if format is None else format,
         errors=errors,
         largest=largest,
         compose=corpus.compose if fields is None else None,
     )
-    if not source.path.startswith(TFDS) and not _has_files(source):
+    try:
+        found = source.path.startswith(TFDS) or bool(list_files(source.path, source.patterns))
+    except UserError:  # no such folder; one that cannot be read is found where it is read
+        found = False
+    if not found:
         raise UserError(
             f"{name} ({split}) is not at {source.path}; "
             f"fetch it there (licence: {corpus.licence}): {corpus.download(source.path)}  (or name its folder with --source)"
         )
     return source
-
-
-def _default_folder(name: str) -> str:
-    return f"corpora/{name}"
-
-
-def _has_files(source: Source) -> bool:
-    try:
-        return bool(list_files(source.path, source.patterns))
-    except UserError:  # no such folder; one that cannot be read is found where it is read
-        return False
 
 
 def read_texts(source: str, text_field: str = "text") -> Iterator[str]:
@@ -117,14 +108,11 @@ def divide(texts: Iterable[str], holdout: float) -> tuple[list[str], list[str]]:
     room = round(holdout * sum(map(len, unique)))
     trained: dict[int, int] = {}  # document number -> characters at its start to train on
     # By hash, not by place: neighbours in a source are alike, and its end may be of another kind than its beginning.
-    for number in sorted(range(len(unique)), key=lambda number: _hash(unique[number])):
+    digest = lambda number: hashlib.sha256(unique[number].encode("utf-8", "surrogatepass")).digest()
+    for number in sorted(range(len(unique)), key=digest):
         size = min(room, len(unique[number]))
         trained[number] = len(unique[number]) - size
         room -= size
     train = [text[: trained[number]] for number, text in enumerate(unique) if trained[number]]
     held_out = [text[trained[number] :] for number, text in enumerate(unique) if trained[number] < len(text)]
     return train, held_out
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -2,9 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
-from bam_jax.data.sources import parquet_pages
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 from bam_jax.system.files import File, is_remote, shortened, too_large
@@ -12,6 +11,10 @@ from bam_jax.system.files import File, is_remote, shortened, too_large
 _ROWS = 256  # decoded at a time, at most
 _PAGE = 2**28  # bytes of a page, at most, however small texts must be: writers end pages at a megabyte or so
 _BYTES = 2**26  # of the texts that are decoded at a time, unless a single row has more
+# Bytes that nearly each header takes at most, and that any does; it may hold a text for statistics.
+_HEADERS = (2**12, 2**22)
+_INFLATED, _STORED = 2, 3
+_BOOLEANS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
 
 
 class Columns:
@@ -68,7 +71,7 @@ class Columns:
                 continue  # a look at each page fetches most of them; a file of an address that lies of its sizes is trusted
             start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
             with self._file.named_in_errors(ValueError), self._file.open_raw() as raw:
-                for size in parquet_pages.inflated_sizes(raw, start, start + chunk.total_compressed_size):
+                for size in inflated_sizes(raw, start, start + chunk.total_compressed_size):
                     if size > max_bytes + 2**20:  # lengths and levels stand beside the texts
                         raise too_large(f"a page of group {group} of {self._file.path}", max_bytes)
 
@@ -115,3 +118,81 @@ def _longest_text(column: Any) -> int:
     if not pyarrow.types.is_dictionary(column.type):
         return 0
     return pyarrow.compute.max(pyarrow.compute.binary_length(column.dictionary)).as_py() or 0
+
+
+def inflated_sizes(raw: IO[bytes], start: int, stop: int) -> Iterator[int]:
+    """Yields the bytes that each page of a column chunk inflates to: pyarrow inflates a page whole, whatever its size.
+
+    A page's header is a struct of Thrift's compact protocol. Its fields 2 and 3 are the bytes of the page as inflated and as
+    stored; it has no length of its own, so that all of its fields are walked over.
+
+    Source: the format's parquet.thrift, and thrift-compact-protocol.md of Apache Thrift.
+    """
+    while start < stop:
+        for size in _HEADERS:
+            raw.seek(start)
+            with contextlib.suppress(IndexError, KeyError):
+                sizes, length = _fields(raw.read(min(size, stop - start)), 0)
+                inflated, stored = sizes[_INFLATED], sizes[_STORED]
+                break
+        else:
+            raise ValueError(f"no page at byte {start}")
+        if inflated < 0 or stored < 0:
+            raise ValueError(f"a page of {min(inflated, stored)} bytes at byte {start}")
+        yield inflated
+        start += length + stored
+
+
+def _fields(data: bytes, at: int) -> tuple[dict[int, int], int]:
+    """The integers of a struct by their fields' numbers, and the place after it."""
+    found, number = {}, 0
+    while data[at]:
+        head, at = data[at], at + 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(data, at)
+        if head & 15 in _VARINTS:
+            found[number], at = _integer(data, at)
+        else:
+            at = _skipped(data, at, head & 15)
+    return found, at + 1
+
+
+def _skipped(data: bytes, at: int, kind: int) -> int:
+    """The place after a value of a kind."""
+    if kind in _BOOLEANS:
+        return at
+    if kind in (_BYTE, _DOUBLE):
+        return at + (1 if kind == _BYTE else 8)
+    if kind in _VARINTS:
+        return _varint(data, at)[1]
+    if kind == _BINARY:
+        length, at = _varint(data, at)
+        return at + length
+    if kind in _LISTS:
+        count, inner, at = data[at] >> 4, data[at] & 15, at + 1
+        if count == 15:
+            count, at = _varint(data, at)
+        for _ in range(count):
+            at = _skipped(data, at, _BYTE if inner in _BOOLEANS else inner)
+        return at
+    if kind == _STRUCT:
+        return _fields(data, at)[1]
+    raise ValueError(f"a field of the unknown kind {kind}")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, the lowest first, and the place after it."""
+    value = shift = 0
+    while True:
+        value |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 128:
+            return value, at
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """A number with a sign, which is its lowest bit."""
+    value, at = _varint(data, at)
+    return value >> 1 ^ -(value & 1), at

@@ -10,8 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 
-from bam_jax.data.corpora import formats
-from bam_jax.data.corpora.wikitext import ARTICLES
+from bam_jax.data.corpora.presets import BY_SUFFIX, FORMATS
 from bam_jax.data.sources import tfds
 from bam_jax.data.sources.fragment import Fragment, Reading, decode, pick_texts
 from bam_jax.data.sources.parquet import Columns
@@ -19,25 +18,20 @@ from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import File, is_remote, list_files, too_large
 
-SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": ARTICLES.name, ".tokens": ARTICLES.name}
+SUFFIXES = {".txt": "text", ".jsonl": "jsonl", ".parquet": "parquet", ".raw": "wikitext", ".tokens": "wikitext"}
 """The contents of a file by its suffix: a document; a record a line; records in columns; WikiText's articles."""
-IN_FIELDS = ("jsonl", "parquet")
-"""Contents whose records have fields."""
+IN_FIELDS = ("jsonl", "parquet")  # contents whose records have fields
 ALL_FILES = ("*",)
-BY_SUFFIX = "auto"
 ERRORS = ("strict", "replace")
 TFDS = "tfds:"
-LARGEST = 2**28
-"""Bytes of a record at most, unless said otherwise: a small file may inflate to any size."""
+LARGEST = 2**28  # bytes of a record at most, unless said otherwise: a small file may inflate to any size
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
     """A source of text, and the way to read it."""
 
-    path: (
-        str  # file, folder, address such as gs://bucket/folder, tfds:NAME[:SPLIT], or the name of a corpus with `make`
-    )
+    path: str  # file, folder, address such as gs://bucket/folder, tfds:NAME[:SPLIT], or a corpus with `make`
     fields: tuple[str, ...] = ("text",)  # names of the fields or columns that hold a record's texts; a .txt has none
     patterns: tuple[str, ...] = ALL_FILES  # of the files' names below the path; those of the first that matches any
     format: str = BY_SUFFIX  # "auto", by the files' suffixes, or the name of a format, whatever the suffix: "wikitext"
@@ -48,7 +42,7 @@ class Source:
     make: Callable[[], Iterator[str]] | None = None  # makes the documents, where no files hold them
 
     def __post_init__(self) -> None:
-        for name, value, known in (("format", self.format, (BY_SUFFIX, *formats())), ("errors", self.errors, ERRORS)):
+        for name, value, known in (("format", self.format, (BY_SUFFIX, *FORMATS)), ("errors", self.errors, ERRORS)):
             if value not in known:
                 raise UserError(f"unknown {name} {value!r}; {nearest(value, known)}")
         if self.format != BY_SUFFIX and len(self.fields) > 1:
@@ -170,7 +164,7 @@ def _read_rows(file: File, source: Source, columns: Columns, group: int, size: i
 
 
 def _read_documents_in_lines(files: list[File], source: Source) -> Reading:
-    cut = (ARTICLES if source.format == BY_SUFFIX else formats()[source.format]).cut
+    cut = FORMATS["wikitext" if source.format == BY_SUFFIX else source.format]
     done = size = 0  # bytes of the files that are read; bytes of the document that goes on
 
     def lines() -> Iterator[str]:

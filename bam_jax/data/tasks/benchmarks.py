@@ -22,8 +22,7 @@ from bam_jax.system.extras import import_extra
 from bam_jax.system.files import File
 
 INVENTED = "invented"
-LARGEST = 2**30
-"""Bytes of a file, at most: LongBench v2 has half as many."""
+LARGEST = 2**30  # bytes of a file, at most: LongBench v2 has half as many
 
 _MMLU = """abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
 college_computer_science college_mathematics college_medicine college_physics computer_security conceptual_physics

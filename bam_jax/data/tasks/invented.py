@@ -12,13 +12,10 @@ from typing import Any
 
 from bam_jax.data.sources.corpus import STDLIB, read_texts
 
-RECORDS = 64
-"""Records in every split of every subset."""
-PAGES = 8
-"""Pages of WikiText in every split."""
+RECORDS = 64  # records in every split of every subset
+PAGES = 8  # pages of WikiText in every split
 COLOURS = ("amber", "black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "white", "yellow")
-LONG = (20, 600)
-"""Words around a fact of a long context."""
+LONG = (20, 600)  # words around a fact of a long context
 
 Record = dict[str, Any]
 

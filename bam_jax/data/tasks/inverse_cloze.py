@@ -27,8 +27,7 @@ from bam_jax.system.errors import UserError
 SHORTEST, LONGEST, WORDS = 40, 200, 6
 """Characters of a sentence that may be a query, and its words at least: shorter ones ask for nothing in particular."""
 
-HELD_OUT = 0.2
-"""The share of the characters to train on of which no triplet is trained on."""
+HELD_OUT = 0.2  # the share of the characters to train on of which no triplet is trained on
 
 _END = re.compile(r"(?<=[.!?:])\s+|\n\s*\n")
 

@@ -41,14 +41,12 @@ PROMPT = (
 SINGULAR = {"some": "A", "are": "is", "which": "is"}
 PLURAL = {"some": "Some", "are": "are", "which": "are all"}
 
-GENERATED = 128
-"""Tokens that a model may write; they count towards the length."""
+GENERATED = 128  # tokens that a model may write; they count towards the length
 
 DEPTHS = tuple(round(100 * n / 39) for n in range(40))
 """The places in essays where a needle may stand, per cent of their sentences."""
 
-MOST = 2**20
-"""Words of essays that are read at most; where a haystack is longer, they are repeated."""
+MOST = 2**20  # words of essays that are read at most; where a haystack is longer, they are repeated
 
 _SENTENCE = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]])) (?![a-z])""")
 

@@ -13,14 +13,11 @@ import numpy as np
 
 from bam_jax.system.errors import UserError
 
-SHARE = 4
-"""A row of the training context is items by one part in so many, fillers for the rest."""
+SHARE = 4  # a row of the training context is items by one part in so many, fillers for the rest
 
-FILLERS = 8
-"""Symbols that stand between items."""
+FILLERS = 8  # symbols that stand between items
 
-FILLER_WEIGHT = 0.2
-"""Loss weight of a filler that can be foretold; an answer has 1."""
+FILLER_WEIGHT = 0.2  # loss weight of a filler that can be foretold; an answer has 1
 
 TRAINING, HELD_OUT, ASKED = range(3)
 """Streams of random numbers, no two alike: of the rows of training, of its held-out ones, of those of an evaluation."""

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 
 from bam_jax.data.tokenizers.gpt2 import GPT2Tokenizer
-from bam_jax.data.tokenizers.interface import Tokenizer
+from bam_jax.data.tokenizers.interface import ByteTokenizer, CharTokenizer, Tokenizer
 from bam_jax.data.tokenizers.mistral import MistralTokenizer
 from bam_jax.data.tokenizers.subwords import BertTokenizer, BPETokenizer
-from bam_jax.data.tokenizers.symbols import ByteTokenizer, CharTokenizer
 from bam_jax.system.errors import UserError, nearest
 
 __all__ = [
@@ -29,8 +28,7 @@ TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
     "gpt2": GPT2Tokenizer,
     "mistral": MistralTokenizer,
 }
-BUILT_IN = ("byte", "char", "mistral")
-"""The tokenizers that take no path."""
+BUILT_IN = ("byte", "char", "mistral")  # the tokenizers that take no path
 
 
 def tokenizer(spec: str) -> Tokenizer:

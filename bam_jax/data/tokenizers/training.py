@@ -3,7 +3,7 @@
 import string
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from bam_jax.data.tokenizers.interface import encodable
@@ -12,8 +12,9 @@ from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
 
 END, MASK = "<eos>", "<mask>"
-LEAST = 256 + 2
-"""Every byte, and the end of a document and the mask: a vocabulary without a merge."""
+LEAST = 256 + 2  # every byte, and the end of a document and the mask: a vocabulary without a merge
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ALPHABET = 1000  # characters that have pieces of their own, at most; a word with another one is unknown
 
 
 def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None) -> str:
@@ -40,19 +41,6 @@ def train_bpe(texts: Iterable[str], vocab: int, *, progress: bool | None = None)
     )
     made.train_from_iterator(map(encodable, texts), trainer)
     return made.to_str(pretty=True) + "\n"
-
-
-def head(texts: Iterable[str], size: float) -> Iterator[str]:
-    for text in texts:
-        if size <= 0:
-            return
-        yield text
-        size -= len(text)
-
-
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-ALPHABET = 1000
-"""Characters that have pieces of their own, at most; a word with another one is unknown."""
 
 
 def train_wordpiece(texts: Iterable[str], vocab: int, *, progress: bool | None = None) -> str:

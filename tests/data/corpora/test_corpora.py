@@ -1,6 +1,5 @@
 """Every corpus is read from a small file in exactly its schema, and says how it is fetched."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bam_jax.data import prepare
-from bam_jax.data.corpora import CORPORA
+from bam_jax.data.corpora.presets import CORPORA
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import SPLITS, read_manifest
 from bam_jax.system.errors import UserError
@@ -130,21 +129,6 @@ def test_wikitext(tmp_path, monkeypatch, name, form):
         titles = [re.search("= (.*) =", text)[1] for text in texts["train"]]
         assert titles == [split, "Two", "Three"]
         Path("out").rename(split)
-
-
-def test_triplets_as_lines(tmp_path, monkeypatch):
-    """The form that sentence-transformers offers beside the hub's."""
-    monkeypatch.chdir(tmp_path)
-    Path("corpora/ms-marco").mkdir(parents=True)
-    rows = [{"query": f"q{n // 23}", "positive": f"p{n}", "negative": f"n{n}"} for n in range(100 * 23)]
-    Path("corpora/ms-marco/triplets.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    texts, _ = run("ms-marco", "--sample-records=230", "--holdout-records=10")
-    triplets = [list(zip(*[iter(texts[split])] * 3, strict=True)) for split in SPLITS]
-    assert list(map(len, triplets)) == [230, 10] and {*triplets[0], *triplets[1]} <= {
-        tuple(row.values()) for row in rows
-    }
-    # The first 230 have 10 queries; 23 draws at a tenth miss one of eleven.
-    assert len({query for query, _, _ in triplets[0]}) > 80
 
 
 @pytest.mark.parametrize("name", FETCHED)

@@ -1,7 +1,5 @@
 """Mixtures: each part gets its share, spread evenly, and none of its rows is left out."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,17 +37,6 @@ def test_shares_are_exact_in_the_end():
         part, own = deal(np.arange(number, number + 10), [0.9, 0.1])
         assert (part == 1).sum() == 1
         assert own[part == 1].tolist() == [(number + 9) // 10]
-
-
-def test_a_thousand_rows_of_three_parts_against_fractions():
-    weights = [0.5, 0.3, 0.2]
-    part, _ = deal(np.arange(1000), weights)
-    left = list(range(1000))
-    for index in range(2):
-        share = Fraction(weights[index] / sum(weights[index:])).limit_denominator(10**6)
-        mine = [n for place, n in enumerate(left) if (place + 1) * share // 1 > place * share // 1]
-        assert np.flatnonzero(part == index).tolist() == mine
-        left = [n for n in left if n not in mine]
 
 
 class Numbered:

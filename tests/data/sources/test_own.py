@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bam_jax.data import prepare
-from bam_jax.data.corpora import CORPORA, Corpus, Format
+from bam_jax.data.corpora.presets import CORPORA, FORMATS, Corpus
 from bam_jax.data.prepared import shards
 from bam_jax.data.sources.corpus import read_texts
 from bam_jax.system.errors import UserError
@@ -26,7 +26,7 @@ VERSES = Corpus(
     paper="of one's own",
     licence="CC0",
     splits={"train": ("*.txt",)},
-    format=Format("couplets", couplets),
+    format="couplets",
     tokenizer="byte",
 )
 
@@ -36,6 +36,7 @@ def corpora(tmp_path, monkeypatch, contributed):
     """The corpus that CONTRIBUTING.md shows, and one with a format of its own."""
     monkeypatch.setitem(CORPORA, "arxiv", contributed("ARXIV").ARXIV)
     monkeypatch.setitem(CORPORA, "verses", VERSES)
+    monkeypatch.setitem(FORMATS, "couplets", couplets)
     monkeypatch.chdir(tmp_path)
     for name in ("arxiv", "verses"):
         (tmp_path / "corpora" / name).mkdir(parents=True)

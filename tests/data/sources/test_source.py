@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bam_jax.data.corpora.wikitext import articles
+from bam_jax.data.corpora.presets import articles
 from bam_jax.data.sources import source
 from bam_jax.data.sources.source import Source
 from bam_jax.system import files
@@ -66,14 +66,6 @@ def test_parquet(tmp_path, kind):
         *(f"a.parquet#{n}" for n in range(3)),
         "b.parquet#0",
     ]
-
-
-def test_several_fields_are_a_record(tmp_path):
-    columns = {"query": ["q0", "q1"], "positive": ["p0", "p1"], "negative": ["n0", "n1"]}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert read(tmp_path, "query", "positive", "negative") == 2 * [("q0", "p0", "n0"), ("q1", "p1", "n1")]
 
 
 @pytest.mark.parametrize("name", ["README.txt", "wiki.raw", "wiki.tokens"])
@@ -274,25 +266,6 @@ def test_unknown_options(option, value):
         Source("x", **{option: value})
 
 
-WIKI = [
-    " \n",
-    " = A = \n",
-    " \n",
-    " = = History = = \n",
-    " \n",
-    " text = x = \n",
-    " = not a title = \n",
-    " \n",
-    " = B C = \n",
-]
-
-
-def test_articles_begin_at_titles_only():
-    assert [article.split("\n")[0] for article in articles(WIKI)] == [" ", " = B C = "]
-    sections = [" = A = \n", " \n", " = = = Deep = = = \n", "\n", " = = = = \n", "\n"]
-    assert len(list(articles(sections))) == 1
-
-
 @given(st.lists(st.sampled_from([" \n", " = A = \n", " = = S = = \n", " text \n"])))
 def test_articles_are_the_text_in_pieces(texts):
     made = list(articles(texts))
@@ -302,22 +275,6 @@ def test_articles_are_the_text_in_pieces(texts):
         for place, line in enumerate(texts)
     ]
     assert len(made) == sum(cuts) + bool(texts)
-
-
-def test_wikitext_is_the_same_from_its_files_and_from_parquet(tmp_path):
-    """The hub's parquet form has a row for each line, blank ones empty, and files that end within an article."""
-    (tmp_path / "wiki.valid.tokens").write_text("".join(WIKI))
-    rows = [line if line.strip() else "" for line in WIKI]
-    (tmp_path / "parquet").mkdir()
-    for number, piece in enumerate((rows[:5], rows[5:])):
-        table = pa.table({"text": piece})
-        pq.write_table(table, tmp_path / "parquet" / f"train-0000{number}-of-00002.parquet", row_group_size=2)
-    wanted = [("".join(WIKI[:8]),), (WIKI[8],)]
-    assert read(tmp_path / "wiki.valid.tokens") == wanted
-    assert read(tmp_path / "parquet", format="wikitext") == wanted
-    (tmp_path / "valid.txt").write_text("".join(WIKI))
-    assert read(tmp_path / "valid.txt", format="wikitext") == wanted
-    assert read(tmp_path / "valid.txt") == [("".join(WIKI),)]
 
 
 def test_a_network_that_fails_in_its_own_way_is_one_line(monkeypatch):

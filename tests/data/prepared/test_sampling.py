@@ -6,7 +6,7 @@ import pytest
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data import loader, prepare
-from bam_jax.data.prepared import out_of_vocabulary
+from bam_jax.data.prepared import sampling
 from bam_jax.data.sources.corpus import read_texts
 from bam_jax.data.tokenizers import BertTokenizer, tokenizer
 from bam_jax.system.errors import UserError
@@ -22,16 +22,6 @@ def opened(path, made, said):
     return loader.batches(config, made, log=said.append)
 
 
-def test_the_share_is_that_of_every_character():
-    assert CHAR.out_of_vocabulary_share(MIXED) == pytest.approx(SHARE)
-    assert (
-        BYTE.out_of_vocabulary_share(MIXED)
-        == CHAR.out_of_vocabulary_share("")
-        == CHAR.out_of_vocabulary_share(LATIN)
-        == 0
-    )
-
-
 def test_a_vocabulary_of_words_has_unknown_characters_as_well(tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "vocab.txt").write_text("\n".join(["[UNK]", "[SEP]", *"0123456789", *"abc", "##a"]))
@@ -39,11 +29,11 @@ def test_a_vocabulary_of_words_has_unknown_characters_as_well(tmp_path):
 
 
 def test_a_sample_is_spread_over_all_documents_and_bounded():
-    assert out_of_vocabulary.count_in_texts(["a" * 3 * out_of_vocabulary.SAMPLE], CHAR) == (0, out_of_vocabulary.SAMPLE)
+    assert sampling.count_in_texts(["a" * 3 * sampling.SAMPLE], CHAR) == (0, sampling.SAMPLE)
     texts = [LATIN] * 2000 + [CYRILLIC] * 2000
-    assert out_of_vocabulary.count_in_texts(texts, CHAR).share == pytest.approx(17 / len(LATIN + CYRILLIC), rel=0.01)
-    assert out_of_vocabulary.count_in_texts([], CHAR) == (0, 0)
-    assert out_of_vocabulary.count_in_texts(list(read_texts("stdlib")), CHAR).share < out_of_vocabulary.REPORTED
+    assert sampling.count_in_texts(texts, CHAR).share == pytest.approx(17 / len(LATIN + CYRILLIC), rel=0.01)
+    assert sampling.count_in_texts([], CHAR) == (0, 0)
+    assert sampling.count_in_texts(list(read_texts("stdlib")), CHAR).share < sampling.REPORTED
 
 
 def test_training_says_them_and_refuses_what_is_mostly_unknown(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bam_jax.data.sources import parquet, parquet_pages
+from bam_jax.data.sources import parquet
 from bam_jax.data.sources.source import Source
 from bam_jax.system.errors import UserError
 
@@ -31,7 +31,7 @@ def test_sizes_add_up_to_those_of_the_file(version, compression, dictionary, sta
     for group in range(metadata.num_row_groups):
         for chunk in map(metadata.row_group(group).column, range(2)):
             start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
-            sizes = [*parquet_pages.inflated_sizes(file, start, start + chunk.total_compressed_size)]
+            sizes = [*parquet.inflated_sizes(file, start, start + chunk.total_compressed_size)]
             headers = chunk.total_uncompressed_size - sum(sizes)
             assert (len(sizes) > 1 or chunk.path_in_schema == "number") and 9 * len(sizes) < headers < 9000 * len(sizes)
 
@@ -51,6 +51,6 @@ def test_a_page_that_is_too_large_is_refused_by_its_header(tmp_path, monkeypatch
 @given(st.binary(max_size=200))
 def test_what_is_no_header_is_said_or_ends(data):
     try:
-        assert all(size >= 0 for size in parquet_pages.inflated_sizes(io.BytesIO(data), 0, len(data)))
+        assert all(size >= 0 for size in parquet.inflated_sizes(io.BytesIO(data), 0, len(data)))
     except ValueError as error:
         assert "byte" in str(error) or "kind" in str(error)
