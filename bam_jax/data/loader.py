@@ -73,8 +73,8 @@ def trained_data(config: Config, tokenizer: Tokenizer, allow: Collection[str] = 
 
 
 def _checksum(documents: dict[str, Documents | None]) -> int:
-    sums = [0 if each is None else each.checksum for each in documents.values()]
-    return zlib.crc32(json.dumps(sums).encode())
+    checksums = [0 if each is None else each.checksum for each in documents.values()]
+    return zlib.crc32(json.dumps(checksums).encode())
 
 
 def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> RowSource:

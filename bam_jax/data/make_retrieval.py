@@ -15,7 +15,6 @@ if __name__ == "__main__":
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from bam_jax.config.sections import TRIPLET
 from bam_jax.data.prepared.preparing import PreparationRequest, prepare
@@ -49,12 +48,17 @@ def main(argv: Sequence[str]) -> None:
         contents[TOKENIZER] = train_bpe((record["text"] for record in made.texts), given.vocab, progress=False)
     with lock.hold_folder(out, f"another process makes {out}; wait for it, or give another --out"):
         for name, text in contents.items():
-            _check_own(out / name, text)
+            path = out / name  # not there yet, or what this command wrote before it was stopped
+            if path.exists() and regular.read(path, regular.RECORDS) != text.encode():
+                raise UserError(f"{path} holds something else than this command writes; move it, or give another --out")
         for name, text in contents.items():
             files.write_atomically(out / name, text)
         if given.vocab is not None:
+            bpe = BPETokenizer(str(out / TOKENIZER))
             for name in TRIPLETS:
-                _prepare(out, name)
+                source = Source(str(out / f"{name}.jsonl"), fields=TRIPLET)
+                (out / name).mkdir(exist_ok=True)
+                prepare(out / name, PreparationRequest(source, bpe, SHARD_TOKENS, workers=0), source.fragments())
         files.write_atomically(out / LAST, queries)  # last: with it the folder is whole
     print(
         f"{out}: {len(made.triplets)} triplets of {len(made.texts)} documents to train on, "
@@ -79,21 +83,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--test", type=float, default=Sizes.test, help=f"share of the text to test with ({Sizes.test})")
     add("--seed", type=int, default=0, help="of the choice of documents and sentences (0)")
     return parser
-
-
-def _check_own(path: Path, text: str) -> None:
-    """See that a file is not there, or is what this command wrote before it was stopped."""
-    if path.exists() and regular.read(path, regular.RECORDS) != text.encode():
-        raise UserError(f"{path} holds something else than this command writes; move it, or give another --out")
-
-
-def _prepare(out: Path, name: str) -> None:
-    """Prepare triplets with the tokenizer of the texts to train on, as `bam_jax.data.prepare` does."""
-    folder = out / name
-    source = Source(str(out / f"{name}.jsonl"), fields=TRIPLET)
-    request = PreparationRequest(source, BPETokenizer(str(out / TOKENIZER)), SHARD_TOKENS, workers=0)
-    folder.mkdir(exist_ok=True)
-    prepare(folder, request, source.fragments())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from bam_jax.data.corpora.presets import BY_SUFFIX, CORPORA, FORMATS
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.preparing import PreparationRequest, forecast, prepare
 from bam_jax.data.sources.corpus import check_outside, find_corpus, open_corpus
-from bam_jax.data.sources.source import ERRORS, LARGEST, Source
+from bam_jax.data.sources.source import ERRORS, MAX_BYTES, Source
 from bam_jax.data.tokenizers import BUILT_IN, Tokenizer, tokenizer
 from bam_jax.data.tokenizers.copies import find_tokenizer
 from bam_jax.system import files, lock
@@ -115,7 +115,7 @@ def _limits(options: argparse.Namespace) -> dict[str, Any]:
 
 def _open(options: argparse.Namespace) -> Source:
     fields = None if options.text_field is None else tuple(options.text_field.split(","))
-    reading: dict[str, Any] = {"errors": options.errors, "largest": options.max_record_bytes}
+    reading: dict[str, Any] = {"errors": options.errors, "max_bytes": options.max_record_bytes}
     if options.preset is not None:
         reading |= {"path": options.source, "fields": fields, "format": options.format}
         return open_corpus(options.preset, options.split, **reading)
@@ -156,8 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--max-record-bytes",
         type=_positive,
-        default=LARGEST,
-        help=f"refuse a larger document or line ({LARGEST:,}): what a small file inflates to may have any size",
+        default=MAX_BYTES,
+        help=f"refuse a larger document or line ({MAX_BYTES:,}): what a small file inflates to may have any size",
     )
     add("--shard-tokens", type=_positive, default=SHARD_TOKENS, help="tokens after which a shard is finished")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -237,7 +237,7 @@ def test_prepared_folders(folder, whole, data):
         changed = retyped(contents) if name.suffix == ".json" else spoilt(contents)
         (place / "out" / name).write_bytes(data.draw(changed))
         with ends():
-            shards.verify(place / "out", show=False)
+            shards.verify(place / "out")
         for split in SPLITS:
             with ends():
                 found = shards.open_split(place / "out", split)

@@ -15,8 +15,7 @@ from bam_jax.data.inspect import octaves, packing_statistics, render_ids
 from bam_jax.data.packing.concat import Concatenated
 from bam_jax.data.packing.first_fit import FirstFit
 from bam_jax.data.packing.rows import Shuffle
-from bam_jax.data.prepared import shards
-from bam_jax.data.prepared.manifest import Manifest, read_manifest
+from bam_jax.data.prepared.manifest import read_manifest
 from bam_jax.data.tokenizers import tokenizer
 from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system import errors
@@ -34,25 +33,13 @@ def source(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def prepared(tmp_path, monkeypatch):
+def bpe_folder(tmp_path, monkeypatch, prepared):
     """A folder with two shards to train on and one held out, made with a BPE of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bpe.json").write_text(train_bpe(TEXTS, 280))
-    parts = (("train", TEXTS[:20]), ("train", TEXTS[20:30]), ("held_out", TEXTS[30:]))
-    return write(tmp_path / "prepared", tokenizer("bpe:bpe.json"), parts)
-
-
-def write(folder, made, parts):
-    folder.mkdir()
-    (folder / "train.lengths").touch()  # a split without documents has lengths all the same
-    written: dict[str, tuple] = {"train": (), "held_out": ()}
-    for split, texts in parts:
-        writer = shards.ShardWriter(folder, split, written[split], len(written[split]), "<u2")
-        for text in texts:
-            writer.append(np.append(made.encode(text), made.eos))
-        written[split] += (writer.close(),)
-    Manifest({"source": "tests"}, ("text",), made.identity(), "<u2", written, {}, None).write(folder)
-    return folder
+    (tmp_path / "prepared").mkdir()
+    prepared(tmp_path / "prepared", [TEXTS[:20], TEXTS[20:30]], TEXTS[30:], name="bpe:bpe.json")
+    return tmp_path / "prepared"
 
 
 def shown(capsys, *arguments):
@@ -112,19 +99,20 @@ def test_padding_and_masks_are_visible(source, capsys):
     assert re.search(r"^  padding, places \d+ to 599$", padded, re.MULTILINE)
 
 
-def test_a_prepared_folder_names_its_tokenizer(prepared, capsys):
-    said = shown(capsys, prepared, "--config.context=32", "--rows=1", "--plot=mine.png")
-    identity = read_manifest(prepared).tokenizer
+def test_a_bpe_folder_folder_names_its_tokenizer(bpe_folder, capsys):
+    said = shown(capsys, bpe_folder, "--config.context=32", "--rows=1", "--plot=mine.png")
+    identity = read_manifest(bpe_folder).tokenizer
     assert f"tokenizer bpe:bpe.json: {identity['size']} ids, hash {identity['hash']}" in said
     assert re.search(r"^train +30 +[\d,]+ +2 ", said, re.MULTILINE)
     assert re.search(r"^held_out +9 +[\d,]+ +1 ", said, re.MULTILINE)
-    assert "ends at" in said and (prepared.parent / "mine.png").exists()
+    assert "ends at" in said and (bpe_folder.parent / "mine.png").exists()
 
 
-def test_a_folder_to_evaluate_on_alone_is_counted(tmp_path, capsys):
-    folder = write(tmp_path / "prepared", tokenizer("byte"), [("held_out", TEXTS)])
+def test_a_folder_to_evaluate_on_alone_is_counted(tmp_path, capsys, prepared):
+    (tmp_path / "prepared").mkdir()
+    folder = prepared(tmp_path / "prepared", [], TEXTS)
     with pytest.raises(UserError, match="there is no document to make rows of"):
-        inspect.main([str(folder), f"--plot={tmp_path / 'x.png'}"])
+        inspect.main([folder, f"--plot={tmp_path / 'x.png'}"])
     assert re.search(r"^held_out +39 ", capsys.readouterr().out, re.MULTILINE) and not (tmp_path / "x.png").exists()
 
 

@@ -180,7 +180,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
 
 def _verified(folder: Path) -> list[Any]:
     """The documents of a prepared folder, each byte of which is held against its checksum before."""
-    shards.verify(folder, show=False)
+    shards.verify(folder)
     return _prepared(folder)
 
 

@@ -2,12 +2,7 @@
 
 import dataclasses
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -77,27 +72,6 @@ def test_metrics_say_what_was_ranked_and_another_ranking_has_a_folder_of_its_own
         file.write(json.dumps({"docid": "more", "text": "more"}) + "\n")
     assert command(*asked) == 2 and "other documents, queries or judgements than now" in capsys.readouterr().err
     assert (out / "metrics.json").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"run": "runs/a", "config": "0" * 12}, "run runs/a, not {run}"),
-        ({"tokenizer": "0"}, "run {run} when it had another configuration or tokenizer"),
-        ({"step": 7, "overrides": {"x": 1}}, "step 7, not 1, and of --config.x=1, not the run's own configuration"),
-        ({"data_hash": "0", "corpus": "a.jsonl"}, "corpus a.jsonl, not {corpus}"),
-    ],
-)
-def test_another_ranking_is_said_in_the_words_of_the_command(
-    changed, words, encoder_run, retrieval_files, tmp_path, capsys
-):
-    asked = options(encoder_run, retrieval_files, tmp_path / "out", scorers="bm25", lengths=16)
-    assert not command(*asked)
-    path = tmp_path / "out" / "metrics.json"
-    path.write_text(jsonl.document(jsonl.parse(path.read_bytes(), "it") | changed, 1))
-    assert command(*asked) == 2
-    words = words.format(run=encoder_run, corpus=retrieval_files[0])
-    assert f"is of another ranking: of {words}; give another --out\n" in capsys.readouterr().err
 
 
 def test_results_that_are_not_ranked_anew_stay(encoder_run, retrieval_files, tmp_path, capsys):
@@ -209,34 +183,3 @@ def test_what_cannot_be_asked_or_found_is_said(encoder_run, retrieval_files, tmp
     said = capsys.readouterr().err
     assert "1 queries have no positive and are left out; 4 are asked" in said
     assert "1 positives are not in the corpus and count as not found" in said
-
-
-@pytest.mark.full
-def test_kills_lose_one_piece_each(encoder_run, tmp_path):
-    """A process that is killed after each file goes on to the very bytes of one that was not."""
-    records = {
-        "corpus": [{"docid": f"d{n}", "text": f"{n} bytes"} for n in range(4500)],
-        "queries": [{"query_id": "q", "query": "17 b", "positive_passages": [{"docid": "d17"}]}],
-    }
-    for name, each in records.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in each))
-    paths = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"
-    script = lambda out: [sys.executable, "-m", "bam_jax.retrieve", *options(encoder_run, paths, out)]
-    seen = 0
-    for _ in range(3):
-        process = subprocess.Popen(
-            script(tmp_path / "killed"), cwd=ROOT, env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-        )
-        while len(list((tmp_path / "killed").rglob("*.npy"))) <= seen:
-            assert process.poll() is None, "it ended before it was killed"
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        files = {path: path.read_bytes() for path in (tmp_path / "killed").rglob("*.npy")}
-        assert len(files) > seen
-        seen = len(files)
-    for out in ("killed", "whole"):
-        subprocess.run(script(tmp_path / out), cwd=ROOT, check=True, env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"})
-    assert all(path.read_bytes() == contents for path, contents in files.items())
-    for path in (tmp_path / "whole").rglob("*.*"):
-        assert (tmp_path / "killed" / path.relative_to(tmp_path / "whole")).read_bytes() == path.read_bytes()

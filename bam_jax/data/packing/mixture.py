@@ -16,12 +16,7 @@ def deal(numbers: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np.
     spread as evenly as whole numbers can be; W is the sum of the weights that are left. So of any n rows a part has
     n times its share, up to the number of parts, and each part's rows come in order with none left out.
 
-    Args:
-        numbers: [R] int64 from 0, the mixture's rows.
-        weights: [parts] positive; their ratios are taken to a millionth.
-
-    Returns:
-        part [R] int64, and own [R] int64, the number of each row within its part.
+    Of rows [R] int64 it returns the part [R] and the number within its part [R]; ratios of weights are taken to a millionth.
 
     >>> part, own = deal(np.arange(8), [3, 1])
     >>> part, own

@@ -22,12 +22,9 @@ _DOCUMENT = 128  # what a document takes in memory beside its text, in character
 class Documents(Protocol):
     """Tokenised documents that can be read in any order."""
 
-    lengths: np.ndarray
-    """Tokens of each document, its end token included: [N] int32; read shard by shard."""
-    shards: np.ndarray
-    """The number of each shard's first document, and N: [S + 1] int64."""
-    checksum: int
-    """The CRC-32 of all ids, or of the shards' own checksums: other documents have another."""
+    lengths: np.ndarray  # tokens of each document, its end token included: [N] int32; read shard by shard
+    shards: np.ndarray  # the number of each shard's first document, and N: [S + 1] int64
+    checksum: int  # the CRC-32 of all ids, or of the shards' own checksums: other documents have another
 
     def read(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The ids of the documents of these numbers, [tokens] int32 each; numbers [documents] int64, in any order."""

@@ -35,13 +35,6 @@ class Split:
     It travels to other processes as its path; each opens the files for itself when it reads.
     """
 
-    lengths: np.ndarray
-    """Tokens of each document, its end token included: [N] int32, a memory-map."""
-    shards: np.ndarray
-    """The number of each shard's first document, and N: [S + 1] int64."""
-    checksum: int
-    """The CRC-32 of the shards' SHA-256."""
-
     def __init__(self, folder: Path, manifest: Manifest, name: str) -> None:
         if manifest.next is not None:
             raise UserError(f"{folder} is not complete; run its prepare command again, it goes on where it stopped")
@@ -56,7 +49,7 @@ class Split:
         lengths = lengths_path(folder, name)
         _check_size(lengths, 4 * int(self.shards[-1]))
         # A file of no bytes cannot be mapped.
-        self.lengths = np.empty(0, np.int32)
+        self.lengths: np.ndarray = np.empty(0, np.int32)
         if self.shards[-1]:
             with open(lengths, "rb", opener=regular.opener) as mapped:
                 self.lengths = np.memmap(mapped, "<i4", mode="r")
@@ -111,12 +104,12 @@ def open_split(folder: str | os.PathLike, name: str) -> Split:
     return Split(Path(folder), read_manifest(folder), name)
 
 
-def verify(folder: str | os.PathLike, *, show: bool | None = None) -> None:
+def verify(folder: str | os.PathLike) -> None:
     """See that every byte of every finished shard is the one that was written."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     total = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
-    with console.progress(total, unit="B", label="verifying", show=show) as bar:
+    with console.progress(total, unit="B", label="verifying") as bar:
         for split, shards in manifest.shards.items():
             lengths, start = lengths_path(folder, split), 0
             # In an unfinished folder more may follow, of a shard that was never finished.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bam_jax.data.corpora.presets import CORPORA, Corpus
-from bam_jax.data.sources.source import LARGEST, TFDS, Source
+from bam_jax.data.sources.source import MAX_BYTES, TFDS, Source
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.files import list_files
 
@@ -50,7 +50,7 @@ def open_corpus(
     fields: tuple[str, ...] | None = None,
     format: str | None = None,
     errors: str = "strict",
-    largest: int = LARGEST,
+    max_bytes: int = MAX_BYTES,
 ) -> Source:
     """The source of a corpus, whose files must be there."""
     corpus = find_corpus(name, split)
@@ -64,7 +64,7 @@ def open_corpus(
         patterns=corpus.splits[split],
         format=corpus.format if format is None else format,
         errors=errors,
-        largest=largest,
+        max_bytes=max_bytes,
         compose=corpus.compose if fields is None else None,
     )
     try:

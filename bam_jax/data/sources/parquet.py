@@ -20,8 +20,8 @@ _BOOLEANS, _BYTE, _VARINTS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5
 class Columns:
     """The text columns of one parquet file."""
 
-    def __init__(self, file: File, fields: tuple[str, ...], largest: int) -> None:
-        self._file, self._fields, self._largest = file, fields, largest
+    def __init__(self, file: File, fields: tuple[str, ...], max_bytes: int) -> None:
+        self._file, self._fields, self._max_bytes = file, fields, max_bytes
         self._metadata = None
         arrow = import_extra("pyarrow", file.path, "data")
         text = (arrow.string(), arrow.large_string(), arrow.binary(), arrow.large_binary())
@@ -59,13 +59,13 @@ class Columns:
                 for row in zip(*columns, strict=True):
                     number += 1
                     texts = tuple(text or b"" for text in row)
-                    if max(map(len, texts)) > self._largest:
-                        raise too_large(f"{self._file.path} row {number} of group {group}", self._largest)
+                    if max(map(len, texts)) > self._max_bytes:
+                        raise too_large(f"{self._file.path} row {number} of group {group}", self._max_bytes)
                     yield texts
 
     def _refuse_large_pages(self, group: int) -> None:
         """Refuse a page that would take more memory than the largest text, or `_PAGE`, before it is inflated."""
-        max_bytes = max(self._largest, _PAGE)
+        max_bytes = max(self._max_bytes, _PAGE)
         for chunk in self._chunks(group):
             if is_remote(self._file.path) and chunk.total_uncompressed_size <= max_bytes:
                 continue  # a look at each page fetches most of them; a file of an address that lies of its sizes is trusted
@@ -83,16 +83,16 @@ class Columns:
         assert self._metadata is not None
         chunks, rows = self._chunks(group), max(self._metadata.row_group(group).num_rows, 1)
         stored = sum(chunk.total_uncompressed_size for chunk in chunks)
-        if stored > rows * len(chunks) * (self._largest + 2**10):  # a page's header takes a little
-            raise too_large(f"each row of group {group} of {self._file.path}, on average,", self._largest)
+        if stored > rows * len(chunks) * (self._max_bytes + 2**10):  # a page's header takes a little
+            raise too_large(f"each row of group {group} of {self._file.path}, on average,", self._max_bytes)
         longest = stored // rows
         in_dictionary = any("DICTIONARY" in name for chunk in chunks for name in chunk.encodings)
         if _ROWS * stored > _BYTES and in_dictionary:
             with self._open(read_dictionary=list(self._fields)) as opened:
                 first: Any = next(opened.iter_batches(batch_size=1, row_groups=[group], columns=list(self._fields)), [])
                 in_one = max(map(_longest_text, first), default=0)
-            if in_one > self._largest:
-                raise too_large(f"a text of group {group} of {self._file.path}", self._largest)
+            if in_one > self._max_bytes:
+                raise too_large(f"a text of group {group} of {self._file.path}", self._max_bytes)
             longest = max(longest, in_one)
         return max(1, min(_ROWS, _BYTES // max(longest, 1)))
 

@@ -24,7 +24,7 @@ IN_FIELDS = ("jsonl", "parquet")  # contents whose records have fields
 ALL_FILES = ("*",)
 ERRORS = ("strict", "replace")
 TFDS = "tfds:"
-LARGEST = 2**28  # bytes of a record at most, unless said otherwise: a small file may inflate to any size
+MAX_BYTES = 2**28  # bytes of a record at most, unless said otherwise: a small file may inflate to any size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Source:
     patterns: tuple[str, ...] = ALL_FILES  # of the files' names below the path; those of the first that matches any
     format: str = BY_SUFFIX  # "auto", by the files' suffixes, or the name of a format, whatever the suffix: "wikitext"
     errors: str = "strict"  # of bytes that are not UTF-8; or "replace", the replacement character for each
-    largest: int = LARGEST  # bytes of a record at most: of a .txt, a line, an article, a text in a column
+    max_bytes: int = MAX_BYTES  # bytes of a record at most: of a .txt, a line, an article, a text in a column
     # makes one text of a record from the texts of its fields; None: each is a document
     compose: Callable[..., str] | None = None
     make: Callable[[], Iterator[str]] | None = None  # makes the documents, where no files hold them
@@ -59,7 +59,7 @@ class Source:
         if self.make is not None:
             return [_made(self.path, self.make)]
         if self.path.startswith(TFDS):
-            found = tfds.fragments(self.path, self.fields, self.errors, self.largest)
+            found = tfds.fragments(self.path, self.fields, self.errors, self.max_bytes)
         else:
             found = self._of_files()
         if self.compose is None:
@@ -133,14 +133,14 @@ def _read_composed(fragment: Fragment, compose: Callable[..., str]) -> Reading:
 
 
 def _read_text(file: File, source: Source) -> Reading:
-    text = decode(file.read_whole(source.largest), source.errors, file.path)
+    text = decode(file.read_whole(source.max_bytes), source.errors, file.path)
     # What Python's text files do with the ends of lines.
     yield (text.replace("\r\n", "\n").replace("\r", "\n"),), file.size
 
 
 def _read_jsonl(file: File, source: Source) -> Reading:
     start = 0
-    for number, (line, done) in enumerate(file.read_lines(source.largest), 1):
+    for number, (line, done) in enumerate(file.read_lines(source.max_bytes), 1):
         if not line.isspace():
             where = f"{file.path} line {number}"
             record = strict_json.parse(decode(line, source.errors, file.path, start), where, strict=False)
@@ -150,7 +150,7 @@ def _read_jsonl(file: File, source: Source) -> Reading:
 
 def _row_groups(file: File, source: Source) -> list[Fragment]:
     """A fragment for each row group: reading goes on at any of them without reading those before."""
-    columns = Columns(file, source.fields, source.largest)
+    columns = Columns(file, source.fields, source.max_bytes)
     return [
         Fragment(f"{file.name}#{group}", size, functools.partial(_read_rows, file, source, columns, group, size, rows))
         for group, (size, rows) in enumerate(columns.groups())
@@ -175,8 +175,8 @@ def _read_documents_in_lines(files: list[File], source: Source) -> Reading:
                 done = before + read
                 size += len(line)
                 # A file without a title would be one document, as large as it likes.
-                if size > source.largest:
-                    raise too_large(f"the article that goes on in {file.path} at line {number}", source.largest)
+                if size > source.max_bytes:
+                    raise too_large(f"the article that goes on in {file.path} at line {number}", source.max_bytes)
                 yield line
             done = before + file.size
 
@@ -188,7 +188,7 @@ def _read_documents_in_lines(files: list[File], source: Source) -> Reading:
 def _read_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
     """The lines of a file, each with the bytes that are read; those of a parquet file are its rows."""
     if file.kind == ".parquet":
-        columns = Columns(file, source.fields, source.largest)
+        columns = Columns(file, source.fields, source.max_bytes)
         groups = columns.groups()
         for number, (_, rows) in enumerate(groups):
             for row, (text,) in enumerate(columns.rows(number), 1):
@@ -196,6 +196,6 @@ def _read_lines(file: File, source: Source) -> Iterator[tuple[str, int]]:
                 yield decode(text, source.errors, where), file.size * (number * rows + row) // (len(groups) * rows)
         return
     start = 0
-    for line, read in file.read_lines(source.largest):
+    for line, read in file.read_lines(source.max_bytes):
         yield decode(line, source.errors, file.path, start), read
         start += len(line)

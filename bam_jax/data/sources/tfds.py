@@ -14,7 +14,7 @@ _RECORDS = 2**14  # of a fragment
 _READ = 64  # at a time
 
 
-def fragments(path: str, fields: tuple[str, ...], errors: str, largest: int) -> list[Fragment]:
+def fragments(path: str, fields: tuple[str, ...], errors: str, max_bytes: int) -> list[Fragment]:
     """The fragments of a prepared dataset: ranges of its records.
 
     The path is tfds:NAME[:SPLIT], of the split "train" if none is given; NAME as tensorflow_datasets has it (wiki40b/en,
@@ -45,13 +45,13 @@ def fragments(path: str, fields: tuple[str, ...], errors: str, largest: int) -> 
     for start in range(0, total, _RECORDS):
         stop = min(start + _RECORDS, total)
         size = info.num_bytes * stop // total - info.num_bytes * start // total
-        read = functools.partial(_read, source, path, fields, errors, largest, start, stop, size)
+        read = functools.partial(_read, source, path, fields, errors, max_bytes, start, stop, size)
         found.append(Fragment(f"{builder.info.full_name}:{split}[{start}:{stop}]", size, read))
     return found
 
 
 def _read(
-    source: Any, path: str, fields: tuple[str, ...], errors: str, largest: int, start: int, stop: int, size: int
+    source: Any, path: str, fields: tuple[str, ...], errors: str, max_bytes: int, start: int, stop: int, size: int
 ) -> Reading:
     for first in range(start, stop, _READ):
         numbers = range(first, min(first + _READ, stop))
@@ -66,8 +66,8 @@ def _read(
                 raise UserError(
                     f"{where} has a feature among {', '.join(fields)} that is not text; name another with --text-field"
                 )
-            if max(map(len, texts)) > largest:
-                raise too_large(where, largest)
+            if max(map(len, texts)) > max_bytes:
+                raise too_large(where, max_bytes)
             yield tuple(decode(text, errors, where) for text in texts), size * (number + 1 - start) // (stop - start)
 
 

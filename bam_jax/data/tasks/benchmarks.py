@@ -4,18 +4,21 @@ A folder holds each data set as its place on the Hugging Face hub does, for exam
 
     hf download allenai/ai2_arc --repo-type dataset --local-dir FOLDER/allenai/ai2_arc
 
-Parquet files and .jsonl files of the same records will do. Instead of a folder there are invented questions.
+Parquet files and .jsonl files of the same records will do. Instead of a folder there are invented
+questions, for models too small for the real ones and for tests: sums, and passages of Python's documentation to go on with,
+which the toy models are trained on. Right and wrong answers are drawn alike, and so is their order: guessing finds one in four.
 """
 
 import dataclasses
 import functools
+import itertools
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bam_jax.data.sources.corpus import STDLIB, read_texts
 from bam_jax.data.sources.fragment import decode
-from bam_jax.data.tasks import invented
 from bam_jax.system import strict_json
 from bam_jax.system.errors import UserError
 from bam_jax.system.extras import import_extra
@@ -23,6 +26,13 @@ from bam_jax.system.files import File
 
 INVENTED = "invented"
 LARGEST = 2**30  # bytes of a file, at most: LongBench v2 has half as many
+
+RECORDS = 64  # records in every split of every subset
+PAGES = 8  # pages of WikiText in every split
+COLOURS = ("amber", "black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "white", "yellow")
+LONG = (20, 600)  # words around a fact of a long context
+
+Record = dict[str, Any]
 
 _MMLU = """abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
 college_computer_science college_mathematics college_medicine college_physics computer_security conceptual_physics
@@ -144,11 +154,11 @@ def count(tasks: Sequence[str], questions: int) -> int:
     return sum(min(SIZES[task], questions * len(TASKS[task])) for task in dict.fromkeys(whole))
 
 
-def read(data: str, dataset: str, subset: str | None, split: str) -> list[dict[str, Any]]:
+def read(data: str, dataset: str, subset: str | None, split: str) -> list[Record]:
     """The records of one split of a data set, as the harness's task wants them."""
     own = _ALIASES[dataset] if dataset in _ALIASES else dataset
     if data == INVENTED:
-        return invented.MAKE[own](random.Random(f"{own} {subset} {split}"))
+        return _MAKE[own](random.Random(f"{own} {subset} {split}"))
     folder = Path(data) / own
     if own == LONGBENCH:
         assert subset is not None
@@ -175,7 +185,7 @@ def _missing(file: str, dataset: str, folder: Path) -> UserError:
     )
 
 
-def _read_files(paths: Sequence[Path], dataset: str) -> list[dict[str, Any]]:
+def _read_files(paths: Sequence[Path], dataset: str) -> list[Record]:
     records = [record for path in paths for record in _read_file(path)]
     if not records:
         raise UserError(f"{paths[0]} holds no record; fetch it again")
@@ -223,7 +233,7 @@ def _too_large(path: Path) -> UserError:
 
 
 @functools.lru_cache(maxsize=1)
-def _longbench(folder: Path) -> list[dict[str, Any]]:
+def _longbench(folder: Path) -> list[Record]:
     """All 503 questions, read once: each of twenty tasks takes its own of them."""
     path = folder / "data.json"
     if not path.exists():
@@ -231,7 +241,7 @@ def _longbench(folder: Path) -> list[dict[str, Any]]:
     return _read_files([path], LONGBENCH)
 
 
-def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[dict[str, Any]]:
+def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[Record]:
     (kind,) = [kind for kind in _KINDS if kind.subset == subset]
     for number, record in enumerate(records, 1):
         if record["answer"] not in list("ABCD"):
@@ -251,3 +261,103 @@ def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[d
             f"{LONGBENCH}/data.json has no question of {_DOMAINS[kind.group]}, {kind.sub_domain}; fetch the data set again"
         )
     return questions
+
+
+def additions(rng: random.Random) -> list[Record]:
+    """Additions, as questions of MMLU."""
+
+    def record() -> Record:
+        first, second = rng.randint(2, 49), rng.randint(2, 49)
+        answer = rng.randrange(4)
+        # The right sum is as often the least of the four as the greatest.
+        least = first + second - rng.randrange(4)
+        choices = [least + k for k in range(4)]
+        rng.shuffle(choices)
+        choices.remove(first + second)
+        choices.insert(answer, first + second)
+        return {"question": f"What is {first} + {second}?", "choices": [*map(str, choices)], "answer": answer}
+
+    return [record() for _ in range(RECORDS)]
+
+
+def next_words(rng: random.Random) -> list[Record]:
+    """Questions after the word that follows in a passage, in the form of ARC."""
+
+    def record() -> Record:
+        *before, right = _passage(rng, 8).split()
+        choices: list[str] = []
+        while len(choices) < 3:
+            wrong = _passage(rng, 1)
+            # The beginning of an answer would be as likely as the whole of it.
+            if not any(wrong.startswith(other) or other.startswith(wrong) for other in (right, *choices)):
+                choices.append(wrong)
+        answer = rng.randrange(4)
+        choices.insert(answer, right)
+        return {
+            "question": f"Which word follows: {' '.join(before)}?",
+            "choices": {"text": choices, "label": list("ABCD")},
+            "answerKey": "ABCD"[answer],
+        }
+
+    return [record() for _ in range(RECORDS)]
+
+
+def endings(rng: random.Random) -> list[Record]:
+    """Passages with four endings, in the form of HellaSwag."""
+
+    def record() -> Record:
+        words = _passage(rng, 20).split()
+        found = [_passage(rng, 8) for _ in range(4)]
+        answer = rng.randrange(4)
+        found[answer] = " ".join(words[12:])
+        return {
+            "activity_label": "Documentation",
+            "ctx_a": " ".join(words[:8]),
+            "ctx_b": " ".join(words[8:12]),
+            "endings": found,
+            "label": str(answer),
+        }
+
+    return [record() for _ in range(RECORDS)]
+
+
+def pages(rng: random.Random) -> list[Record]:
+    return [{"page": _passage(rng, 200)} for _ in range(PAGES)]
+
+
+def long_contexts(rng: random.Random) -> list[Record]:
+    """A number hidden in a passage of any length, as questions of LongBench v2."""
+
+    def record() -> Record:
+        choices = rng.sample(range(100, 1000), 4)
+        answer, colour = rng.randrange(4), rng.choice(COLOURS)
+        fact = f"The {colour} box holds the number {choices[answer]}."
+        before, after = (_passage(rng, rng.randint(*LONG)) for _ in range(2))
+        return {
+            "context": f"{before} {fact} {after}",
+            "question": f"Which number does the {colour} box hold?",
+            "choices": [*map(str, choices)],
+            "answer": answer,
+        }
+
+    return [record() for _ in range(RECORDS)]
+
+
+_MAKE: Mapping[str, Callable[[random.Random], list[Record]]] = {
+    "cais/mmlu": additions,
+    "allenai/ai2_arc": next_words,
+    "Rowan/hellaswag": endings,
+    "EleutherAI/wikitext_document_level": pages,
+    "THUDM/LongBench-v2": long_contexts,
+}
+"""The function that makes the records of a split, by data set."""
+
+
+@functools.cache
+def _words() -> list[str]:
+    return list(itertools.chain.from_iterable(text.split() for text in read_texts(STDLIB)))
+
+
+def _passage(rng: random.Random, size: int) -> str:
+    start = rng.randrange(len(_words()) - size)
+    return " ".join(_words()[start : start + size])

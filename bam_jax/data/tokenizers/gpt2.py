@@ -4,7 +4,6 @@ import hashlib
 import os
 import string
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,9 +53,6 @@ class GPT2Tokenizer(Tokenizer):
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, [tokens] int32; the name of the end token in a text is text."""
         return self._encoding.encode_to_numpy(encodable(text), disallowed_special=()).astype(np.int32)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [self.encode(text) for text in texts]
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids; what is not text, the end of a document and a model's padding, is nothing."""

@@ -25,20 +25,15 @@ class Tokenizer(abc.ABC):
     """The file or folder that it was made from; "" for one that comes with the code."""
     files: Mapping[str, Path] = {}
     """The files of its vocabulary, by the names under which a folder of them makes it again."""
-    size: int
-    """Number of ids: all that `encode` gives, and the special ones, are below it."""
-    digits: tuple[int, ...]
-    """The ids of the ten digits, 0 first."""
-    bos: int | None = None
-    """The id that can begin a document; None: there is none."""
-    eos: int | None = None
-    """The id that ends a document; None: documents end without one."""
+    size: int  # number of ids: all that `encode` gives, and the special ones, are below it
+    digits: tuple[int, ...]  # the ids of the ten digits, 0 first
+    bos: int | None = None  # the id that can begin a document; None: there is none
+    eos: int | None = None  # the id that ends a document; None: documents end without one
     mask: int | None = None
     """The id that stands for a token to be predicted (masked language models); None: there is none."""
     special: tuple[int, ...] = ()
     """Ids that no text has, in ascending order: eos and mask, and others such as pads."""
-    hash: str
-    """Sixteen hex digits of the vocabulary's SHA-256."""
+    hash: str  # sixteen hex digits of the vocabulary's SHA-256
 
     @property
     def spec(self) -> str:

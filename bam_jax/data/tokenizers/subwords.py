@@ -22,10 +22,8 @@ MASKS = ("<mask>", "[MASK]")
 class _Subwords(Tokenizer):
     """The base of both kinds."""
 
-    model: ClassVar[str]
-    """Its type in a tokenizer.json."""
-    usual: ClassVar[tuple[str, ...]]
-    """Names of the file in a folder."""
+    model: ClassVar[str]  # its type in a tokenizer.json
+    usual: ClassVar[tuple[str, ...]]  # names of the file in a folder
 
     def __init__(self, path: str) -> None:
         library = import_extra("tokenizers", f"tokenizer '{self.name}'", "tokenizers")
@@ -53,7 +51,9 @@ class _Subwords(Tokenizer):
         self._library.no_truncation()
         self._library.no_padding()
         vocabulary: dict[str, int] = self._library.get_vocab()
-        self.digits = tuple(self._digit(vocabulary, digit) for digit in string.digits)
+        if lacking := [digit for digit in string.digits if digit not in vocabulary]:
+            raise UserError(f"tokenizer '{self.spec}' has no token for the digit {lacking[0]}; give another vocabulary")
+        self.digits = tuple(vocabulary[digit] for digit in string.digits)
         self.size = max(vocabulary.values()) + 1
         if self.size > 2**31 - 1:
             raise UserError(
@@ -80,11 +80,6 @@ class _Subwords(Tokenizer):
     def _special(self, vocabulary: dict[str, int]) -> set[int]:
         added = self._library.get_added_tokens_decoder()
         return {number for number, token in added.items() if token.special}
-
-    def _digit(self, vocabulary: dict[str, int], digit: str) -> int:
-        if digit not in vocabulary:
-            raise UserError(f"tokenizer '{self.spec}' has no token for the digit {digit}; give another vocabulary")
-        return vocabulary[digit]
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, [pieces] int32."""

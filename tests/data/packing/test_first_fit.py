@@ -79,15 +79,6 @@ def test_an_epoch_has_every_document_once(listed, shards, context, size, seed, s
             np.testing.assert_array_equal(batch["position"][row, here], np.arange(len(tokens)))
 
 
-def test_no_more_rows_than_first_fit_needs(listed, rng):
-    lengths = rng.integers(1, 90, 300).tolist()
-    rows = rows_of(listed([lengths]), 32, size=1000)
-    slots = [length - 1 for length in lengths]
-    rests = [slot % 32 for slot in slots if slot % 32]
-    assert int(rows._rows.sum()) == sum(slot // 32 for slot in slots) + slow_first_fit(rests, 32)[1]
-    assert rows.take(np.arange(int(rows._rows.sum())))["weights"].mean() > 0.98
-
-
 def test_rows_come_in_no_order_of_length(listed, rng):
     """Neither do the short documents come first, nor do a row's longest stand at its start."""
     lengths = rng.integers(2, 30, 2000).tolist()

@@ -190,10 +190,10 @@ def test_a_record_is_as_large_as_it_may_be_and_no_larger(tmp_path, name):
     else:
         texts = {".txt": TEXT, ".jsonl": "\n" + json.dumps({"text": TEXT}) + "\n", ".tokens": f" = A = \n {TEXT}"}
         path.write_bytes(COMPRESS["".join(path.suffixes[1:])](texts[path.suffixes[0]].encode()))
-    assert TEXT in "".join(text for (text,) in read(path, largest=size))
+    assert TEXT in "".join(text for (text,) in read(path, max_bytes=size))
     says = f"{re.escape(name + where)} has more than {size - 1:,} bytes; divide it, .* --max-record-bytes"
     with pytest.raises(UserError, match=says):
-        read(path, largest=size - 1)
+        read(path, max_bytes=size - 1)
 
 
 def peak(work):
@@ -215,7 +215,7 @@ def test_what_inflates_is_read_in_bounded_memory(tmp_path, kind, suffix):
 
     def refused():
         with pytest.raises(UserError, match="has more than 1,048,576 bytes"):
-            read(path, largest=2**20)
+            read(path, max_bytes=2**20)
 
     assert peak(refused) < 4 * 2**20
     if kind == ".jsonl":
@@ -301,5 +301,5 @@ def test_a_text_that_a_dictionary_holds_once_is_too_large_for_any_row(tmp_path):
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 8, pa.int32()), pa.array(["x" * 2**24]))
     pq.write_table(pa.table({"text": text}), path, compression="zstd", store_schema=False)
     with pytest.raises(UserError, match="a text of group 0 of .*a.parquet has more than 4,194,304 bytes"):
-        read(path, largest=2**22)
-    assert len(read(path, largest=2**24)) == 8
+        read(path, max_bytes=2**22)
+    assert len(read(path, max_bytes=2**24)) == 8

@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bam_jax.data.tasks import benchmarks, invented
+from bam_jax.data.tasks import benchmarks
 from bam_jax.data.tasks.benchmarks import COLUMNS, INVENTED, LONGBENCH, read
 from bam_jax.system.errors import UserError
 
@@ -60,7 +60,7 @@ def test_invented_questions_are_always_the_same_and_differ_by_split():
 )
 def test_answers_stand_at_every_place(dataset, answer):
     places = [answer(record) for record in read(INVENTED, dataset, "x", "test")]
-    assert len(places) == invented.RECORDS
+    assert len(places) == benchmarks.RECORDS
     assert all(5 <= places.count(place) <= 28 for place in range(4))  # of 16 expected, within 3.5 deviations
 
 
