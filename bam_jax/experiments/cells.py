@@ -9,11 +9,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from bam_jax.experiments import entries, experiment, jobs, origins, statistics, tables
-from bam_jax.experiments.entries import Entry
+from bam_jax.experiments import experiment, jobs, results, statistics, tables
 from bam_jax.experiments.experiment import Experiment, Table
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.statistics import Interval, Kind
+from bam_jax.experiments.tables import Entry
 from bam_jax.system.errors import UserError
 
 
@@ -77,11 +77,11 @@ class Measured:
             raise UserError(f"{table.file} has no cell {row!r}, {column!r} in a table {table.title!r}")
         return found[row, column]
 
-    def origins(self) -> list[str]:
+    def provenance(self) -> list[str]:
         """A line for each machine that trained the models of the experiments that were read."""
         experiments = [self.load(*each) for each in self._compared]
-        sources = [origins.read_sources(made, self.folder) for made in experiments]
-        return origins.describe({digest: source for each in sources for digest, source in each.items()}.values())
+        sources = [results.read_provenance(made, self.folder) for made in experiments]
+        return results.describe_provenance({key: source for each in sources for key, source in each.items()}.values())
 
     def _load(self, name: str, scale: str) -> Experiment:
         return experiment.load(str(self.experiments / f"{name}.py"), runs=self.folder, scale=scale)
@@ -106,7 +106,7 @@ class Printed(Measured):
         if table.scale:
             return Measured(self.folder, table.scale, self.experiments).seed_values(table, row, column)
         entry = self.entry(table, row, column)
-        printed = entries.parse_number(entry.paper)
+        printed = tables.parse_number(entry.paper)
         return SeedValues({} if printed is None else {0: float(printed)}, entry.kind, unit=entry.column.unit)
 
     def learned_shapes(self, name: str, row: str) -> list[np.ndarray]:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ from bam_jax.evals import records
 from bam_jax.evals.base import Evaluation, Place
 from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
-from bam_jax.experiments import recorded_runs
+from bam_jax.experiments import jobs, recorded_runs
+from bam_jax.experiments.experiment import Experiment
 from bam_jax.experiments.experiment_json import read_description
 from bam_jax.experiments.recorded_runs import RecordedRun
 from bam_jax.system.errors import UserError
@@ -194,3 +195,30 @@ def mean(cells: Sequence[Cell]) -> float:
     """The mean value of cells of one evaluation, each with its `Evaluation.weight`."""
     kind = kind_of(cells[0]["eval"])
     return kind.mean([cell["value"] for cell in cells], [*map(kind.weight, cells)])
+
+
+def read_provenance(made: Experiment, folder: Path) -> dict[str, Mapping[str, Any]]:
+    """The `Source` of each model that an experiment has trained, by the digest of its configuration."""
+    found = {}
+    for job in jobs.row_jobs(made):
+        recorded = recorded_runs.find(made.records, job.digest)
+        source = recorded.source if recorded else recorded_runs.read_source(folder / job.name)
+        if source is not None:
+            found[job.digest] = source
+    return found
+
+
+def describe_provenance(sources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each machine: how many models it trained, by which commits."""
+    commits: dict[str, Counter[str]] = {}
+    for source in sources:
+        machine = source["machine"]
+        cores = "" if machine["cores"] is None else f", {machine['cores']} core{'s' * (machine['cores'] != 1)} a model"
+        device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
+        where = f"{device}{machine['processor']}{cores}, jax {machine['versions'].get('jax', 'of no version')}"
+        commits.setdefault(where, Counter())[source["commit"] or "no checkout"] += 1
+    return [
+        f"{where}: {counts.total()} model{'s' * (counts.total() > 1)}, of the commits "
+        f"{', '.join(f'{name} ({n})' for name, n in counts.items())}."
+        for where, counts in sorted(commits.items())
+    ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from bam_jax.experiments import claims, origins
+from bam_jax.experiments import claims
 from bam_jax.experiments.cells import Measured, Printed
 from bam_jax.experiments.claims import ClaimsFile, Judgement, Verdict
 from bam_jax.experiments.criteria import Criterion, number
@@ -19,6 +19,7 @@ from bam_jax.experiments.jobs import Job
 from bam_jax.report import page
 from bam_jax.report.learned import find_job_priors
 from bam_jax.report.page import Estimated, Link, Section, Table, Words
+from bam_jax.report.tables_page import PROVENANCE
 
 HEAD = ("place", "claim", "verdict", "direction", "paper", "ours [95%]", "n")
 CSV_HEAD = (
@@ -44,7 +45,7 @@ class Judged(NamedTuple):
 
     file: ClaimsFile
     by_paper: Mapping[str, Sequence[Judgement]]
-    origins: Sequence[str]
+    provenance: Sequence[str]
     """Where the models were trained."""
 
 
@@ -52,7 +53,7 @@ def judge(path: Path, folder: Path, scale: str) -> Judged:
     """The claims of a file, tested."""
     file, said, experiments = claims.load(path)
     measured, printed = Measured(folder, scale, experiments, _read_shapes), Printed(folder, "paper", experiments)
-    return Judged(file, claims.judge(said, measured, printed, file.seeds), measured.origins())
+    return Judged(file, claims.judge(said, measured, printed, file.seeds), measured.provenance())
 
 
 def _read_shapes(job: Job, folder: Path, file: Path | None) -> np.ndarray | None:
@@ -142,7 +143,7 @@ def _head_sections(judged: Judged, scale: str) -> list[Section]:
         Section("In short", table=Table(["verdict", *by_paper, "meaning"], rows)),
         Section(of_scale(scale), method, items=file.notes),
     ]
-    return sections + ([Section(origins.TITLE, items=judged.origins)] if judged.origins else [])
+    return sections + ([Section(PROVENANCE, items=judged.provenance)] if judged.provenance else [])
 
 
 def count_verdicts(said: Sequence[Judgement], verdict: Verdict) -> int:

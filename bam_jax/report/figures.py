@@ -10,10 +10,10 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.records import Cell
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments import jobs, results, statistics
-from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Column, Experiment, Table
 from bam_jax.experiments.results import Run
 from bam_jax.experiments.statistics import Kind
+from bam_jax.experiments.tables import Entry
 from bam_jax.render.curves import Curve, Curves
 from bam_jax.render.maps import Grid
 from bam_jax.render.style import Figure

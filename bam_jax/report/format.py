@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.statistics import Kind
+from bam_jax.experiments.tables import Entry
 
 
 def cell_value(entry: Entry) -> float | None:

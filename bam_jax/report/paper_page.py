@@ -14,11 +14,11 @@ from bam_jax import render
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.records import Cell
 from bam_jax.experiments import jobs, results, statistics, tables
-from bam_jax.experiments.entries import Entry
 from bam_jax.experiments.experiment import Column, Experiment, Table
 from bam_jax.experiments.jobs import Job
 from bam_jax.experiments.results import Run
 from bam_jax.experiments.statistics import Kind
+from bam_jax.experiments.tables import Entry
 from bam_jax.render.maps import Grid
 from bam_jax.report import page
 from bam_jax.report.figures import describe_grids, draw_curves, make_grid, passkey_floor, short_task

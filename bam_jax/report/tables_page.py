@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bam_jax.experiments import experiment, origins, results
-from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
+from bam_jax.experiments import experiment, results
 from bam_jax.experiments.experiment import DASH, Column, Experiment, Table
 from bam_jax.experiments.statistics import Kind
-from bam_jax.experiments.tables import compare
+from bam_jax.experiments.tables import Entry, Outcome, State, compare, parse_number
 from bam_jax.render import style
 from bam_jax.report import page
 from bam_jax.report.figures import draw_curves
@@ -31,6 +30,7 @@ NOT_COMPARED = "The paper's values, which models of this size cannot be held aga
 HERE = "A column has the paper's name, and below it the tokens here."
 LEGEND = f"{GIVEN_UP}: not measured, since no prompt was answered at the lengths before."
 SEEDLESS = (Kind.SPEED, Kind.CONFIGURATION)
+PROVENANCE = "Where the models were trained"
 WORDS = {State.MISSING: "missing", State.STOPPED: GIVEN_UP, State.UNMEASURABLE: "not measurable"}
 """States that have words of their own; the remark says the others."""
 
@@ -139,7 +139,7 @@ def notes_sections(made: Experiment, runs: Path) -> list[Section]:
     """An experiment's notes, and where its models were trained."""
     said = {
         "What these numbers say, and what they do not": made.notes,
-        origins.TITLE: origins.describe(origins.read_sources(made, runs).values()),
+        PROVENANCE: results.describe_provenance(results.read_provenance(made, runs).values()),
     }
     return [Section(title, items=items) for title, items in said.items() if items]
 

@@ -29,9 +29,9 @@ from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.retrieval import Retrieval
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment, jobs, tables
-from bam_jax.experiments.entries import State
 from bam_jax.experiments.experiment import DASH, Preparation
 from bam_jax.experiments.sweep import Sweep
+from bam_jax.experiments.tables import State
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 

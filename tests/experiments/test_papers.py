@@ -16,8 +16,8 @@ from bam_jax import config as configs
 from bam_jax.data.tasks import benchmarks
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import experiment, jobs, tables
-from bam_jax.experiments.entries import parse_number
 from bam_jax.experiments.experiment import DASH, SCALES, Column, Experiment, Preparation, Row, Table, tabled
+from bam_jax.experiments.tables import parse_number
 from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 

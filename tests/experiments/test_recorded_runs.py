@@ -24,7 +24,7 @@ from bam_jax.evals import records
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
-from bam_jax.experiments import jobs, origins, recorded_runs, tables
+from bam_jax.experiments import jobs, recorded_runs, results, tables
 from bam_jax.experiments.experiment import Column, Row, Table, tabled
 from bam_jax.experiments.recorded_runs import DROPPED, _text, write_part
 from bam_jax.report import tables_page
@@ -113,20 +113,20 @@ def csv(made, folder):
 def test_pages_say_where_models_were_trained_from_folders_and_from_records(place):
     said = ["p, 2 cores a model, jax 1: 4 models, of the commits abc-dirty (4)."]
     for made, folder in ((dataclasses.replace(place.made, records=None), place.folder), (place.made, Path("nowhere"))):
-        assert origins.describe(origins.read_sources(made, folder).values()) == said
+        assert results.describe_provenance(results.read_provenance(made, folder).values()) == said
         (section,) = tables_page.notes_sections(made, folder)
-        assert section.title == origins.TITLE and section.items == said
+        assert section.title == tables_page.PROVENANCE and section.items == said
     other = place.folder / place.jobs[0].name / recorded_runs.SOURCE
     chip = {"device": "TPU v6e", "processor": "p", "cores": None, "versions": {}}
     other.write_text(json.dumps({"command": "c", "commit": None, "machine": chip}))
     alone = dataclasses.replace(place.made, records=None)
-    assert origins.describe(origins.read_sources(alone, place.folder).values()) == [
+    assert results.describe_provenance(results.read_provenance(alone, place.folder).values()) == [
         "TPU v6e, p, jax of no version: 1 model, of the commits no checkout (1).",
         "p, 2 cores a model, jax 1: 3 models, of the commits abc-dirty (3).",
     ]
     other.write_text("{")
     with pytest.raises(UserError, match=r"trained\.json is not JSON"):
-        origins.read_sources(alone, place.folder)
+        results.read_provenance(alone, place.folder)
 
 
 def known(cells):

@@ -20,9 +20,9 @@ from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.ruler import Ruler
 from bam_jax.experiments import experiment, jobs, tables
 from bam_jax.experiments.benchmark import Benchmark
-from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import DASH, Column, Row, Speed, Table, tabled
 from bam_jax.experiments.statistics import Kind, accuracy_interval, positive_interval
+from bam_jax.experiments.tables import Entry, Outcome, State, parse_number
 from bam_jax.report import tables_page
 from bam_jax.system.errors import UserError
 
@@ -148,9 +148,9 @@ def test_every_cell_is_found_where_it_belongs(made, folder):
     found = entries(made, folder)
     assert len(found) == 3 * len(COLUMNS)
     bam = {column: entry for (row, column), entry in found.items() if row == "BAM"}
-    assert bam["keys"].ours == (0.75,) and bam["keys"].score is None and not bam["keys"].settled
+    assert bam["keys"].ours == (0.75,) and not bam["keys"].settled
     assert said(bam["keys"]) == [(State.MEASURED, ""), (State.PARTIAL, "1 of 2 samples")]
-    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].settled and bam["at the end"].score == 0.625
+    assert bam["at the end"].ours == (1.0, 0.25) and bam["at the end"].settled
     assert bam["text"].ours == (pytest.approx((10**3 * 14) ** 0.25),) and said(bam["text"])[1] == (State.MISSING, "")
     assert bam["second window"].ours[0] == pytest.approx(4.0)  # of losses, three times ln 2 and once ln 32
     assert bam["speed"].asked and bam["speed"].ours == (1.5,) and said(found["Late", "speed"]) == [(State.MISSING, "")]
@@ -186,7 +186,7 @@ def test_what_patience_left_out_is_said_to_be(made, folder):
     entry = entries(made, folder)["BAM", "keys"]
     assert said(entry)[0] == (State.STOPPED, "no prompt answered at 32 and 64 tokens")
     assert said(entry)[1] == (State.PARTIAL, "1 of 2 samples")
-    assert entry.stopped and not entry.settled and entry.score is None
+    assert entry.stopped and not entry.settled
     note = "seed 0: 0 (stopped): no prompt answered at 32 and 64 tokens; seed 1: 1 of 2 samples"
     signs, grid, lines, *_ = tables_page.tables_sections(made, [tables.compare(made.tables[0], made, folder)], folder)
     assert tables_page.LEGEND in signs.items and grid.table.rows[0][1].startswith("0 (stopped)")
@@ -205,7 +205,6 @@ def test_what_is_settled_follows_from_states_and_never_from_words(states, words)
     entry = cells_of(*made)
     assert entry.settled == (bool(states) and {*states} <= {State.MEASURED, State.STOPPED})
     assert entry.stopped == (State.STOPPED in states)
-    assert entry.score == (0.5 * states.count(State.MEASURED) / len(states) if entry.settled else None)
     assert entry.ours == (0.5,) * states.count(State.MEASURED)
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from bam_jax.evals.passkey import Passkey
 from bam_jax.evals.perplexity import Perplexity
-from bam_jax.experiments.entries import Entry, Outcome, State
 from bam_jax.experiments.experiment import Column, Table
+from bam_jax.experiments.tables import Entry, Outcome, State
 from bam_jax.report.paper_page import describe_finding
 
 KEYS, TEXT = Passkey((4096,), depths=20), Perplexity((4096,))

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from bam_jax import tables as tables_command
 from bam_jax.config import CONFIGS
-from bam_jax.experiments.entries import Entry, Outcome, State, parse_number
 from bam_jax.experiments.experiment import Column
+from bam_jax.experiments.tables import Entry, Outcome, State, parse_number
 from bam_jax.report import tables_page
 from bam_jax.system import errors
 from bam_jax.system.errors import UserError
