@@ -21,11 +21,7 @@ from bam_jax.system import files
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the page, or writes it.
-
-    Raises:
-        UserError: bad arguments, a file without claims, or a run that cannot be read.
-    """
+    """Prints the page, or writes it."""
     parser = errors.Parser(prog="python -m bam_jax.claims", description=__doc__)
     parser.add_argument("claims", type=Path, help="a TOML file of claims")
     # The largest scale below the papers' own.

@@ -59,11 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs experiments; 1 when a row failed.
-
-    Raises:
-        UserError: bad arguments, experiment or configuration.
-    """
+    """Runs experiments; 1 when a row failed."""
     given = _parser().parse_args(argv)
     sweep = Sweep.load(
         given.experiments, source=given.source, scale=given.scale, runs=given.runs, records=given.records

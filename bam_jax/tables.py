@@ -25,11 +25,7 @@ from bam_jax.system.errors import UserError
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the tables of experiments and writes them into files.
-
-    Raises:
-        UserError: bad arguments, no tables in the experiment, or a file that cannot be read.
-    """
+    """Prints the tables of experiments and writes them into files."""
     parser = errors.Parser(prog="python -m bam_jax.tables", description=__doc__)
     parser.add_argument("experiments", nargs="+", metavar="experiment", help="Python files with get_experiment()")
     parser.add_argument("--scale", help="toy (the default), small or paper")

@@ -20,12 +20,9 @@ from bam_jax.system.errors import UserError
 class TableName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of an experiment."""
 
-    file: str
-    """The experiment's file, without ".py"."""
-    title: str
-    """What the table's title begins with."""
-    scale: str = ""
-    """Another scale than the page's, for what a configuration tells without a run."""
+    file: str  # the experiment's file, without ".py"
+    title: str  # what the table's title begins with
+    scale: str = ""  # another scale than the page's, for what a configuration tells without a run
 
 
 class SeedValues(NamedTuple):
@@ -39,17 +36,11 @@ class SeedValues(NamedTuple):
 
 
 type ShapeReader = Callable[[Job, Path, Path | None], np.ndarray | None]
+"""Reads the shapes that a job has learned, from the folder of the runs or the folder of records."""
 
 
 class Measured:
-    """Our runs' cells of the papers' tables.
-
-    Args:
-        folder: of the runs.
-        scale: one of `experiment.SCALES`.
-        experiments: the folder of the experiments' files.
-        read_shapes: reads the shapes that a job has learned, from the folder of the runs or the file of records.
-    """
+    """Our runs' cells of the papers' tables; `experiments` is the folder of their files."""
 
     def __init__(self, folder: Path, scale: str, experiments: Path, read_shapes: ShapeReader | None = None) -> None:
         self.folder, self.scale, self.experiments, self._read_shapes = folder, scale, experiments, read_shapes

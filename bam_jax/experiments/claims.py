@@ -44,22 +44,15 @@ class Verdict(enum.Enum):
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A statement of a paper and how it is tested."""
 
-    place: str
-    """Its place in the paper."""
+    place: str  # its place in the paper
     says: str
-    here: str = ""
-    """Our criterion in words, where the paper gives no number."""
+    here: str = ""  # our criterion in words, where the paper gives no number
     note: str = ""
-    checks: list[Check] = []
-    """The claim needs all of them. Without any, the note says why it is not checked."""
-    needs: list[Check] = []
-    """The condition for testing it, such as that some model can do the task."""
-    accelerator: bool = False
-    """Whether its runs are too long for a CPU, or its speeds are those of an accelerator."""
-    untestable: str = ""
-    """Why no scale below the paper's can test it."""
-    repeats: str = ""
-    """Why its experiment would repeat another's at every scale below the paper's."""
+    checks: list[Check] = []  # the claim needs all of them. Without any, the note says why it is not checked
+    needs: list[Check] = []  # the condition for testing it, such as that some model can do the task
+    accelerator: bool = False  # whether its runs are too long for a CPU, or its speeds are those of an accelerator
+    untestable: str = ""  # why no scale below the paper's can test it
+    repeats: str = ""  # why its experiment would repeat another's at every scale below the paper's
     paper: str = ""
 
 
@@ -67,17 +60,13 @@ class ClaimsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A file of claims."""
 
     title: str = TITLE
-    frozen: str = ""
-    """The commit in which the criteria were frozen, before the first run that they judge; "": none yet."""
+    frozen: str = ""  # the commit in which the criteria were frozen, before the first run that they judge; "": none yet
     seeds: Annotated[int, msgspec.Meta(ge=1)] = SEEDS
     """The number of training seeds that was fixed before the first run; with fewer there is no verdict."""
     notes: list[str] = []
-    experiments: str = "."
-    """The folder of the experiments' files, from that of the claims."""
-    include: list[str] = []
-    """Further files, whose claims belong to the same page."""
-    paper: str = ""
-    """The paper of the claims that name none."""
+    experiments: str = "."  # the folder of the experiments' files, from that of the claims
+    include: list[str] = []  # further files, whose claims belong to the same page
+    paper: str = ""  # the paper of the claims that name none
     reasons: dict[str, str] = {}
     tables: dict[str, TableName] = {}
     columns: dict[str, Labels] = {}
@@ -153,8 +142,7 @@ class Judgement:
 
     claim: Claim
     criteria: Sequence[Criterion]
-    printed: Sequence[Criterion]
-    """The same criteria of the paper's own numbers."""
+    printed: Sequence[Criterion]  # the same criteria of the paper's own numbers
     verdict: Verdict = Verdict.INCONCLUSIVE
     remark: str = ""
     p: float | None = None

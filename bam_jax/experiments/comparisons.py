@@ -273,10 +273,8 @@ class Reach(Comparison, frozen=True, kw_only=True, tag="reach"):
     """
 
     tables: Tables
-    columns: list[Labels]
-    """The columns of each table, of ascending lengths."""
-    tokens: list[int]
-    """The length of each column."""
+    columns: list[Labels]  # the columns of each table, of ascending lengths
+    tokens: list[int]  # the length of each column
     than: Labels
     times: Positive
     least: Number

@@ -17,29 +17,19 @@ NOTHING = Interval(math.nan, math.nan, math.nan)
 class Criterion:
     """A criterion as it was measured."""
 
-    says: str
-    """The quantity and its bound, such as "BAM at 32K ≥ 0.8"."""
-    shown: Interval = NOTHING
-    """The quantity."""
-    n: int = 0
-    """Seeds that all its cells have."""
-    met: bool | None = None
-    """Whether the estimate meets it; None: there is none."""
-    agree: int = 0
-    """The number of seeds that meet it individually."""
+    says: str  # the quantity and its bound, such as "BAM at 32K ≥ 0.8"
+    shown: Interval = NOTHING  # the quantity
+    n: int = 0  # seeds that all its cells have
+    met: bool | None = None  # whether the estimate meets it; None: there is none
+    agree: int = 0  # the number of seeds that meet it individually
     has_seeds: bool = True
-    device: str = ""
-    """On which a speed was measured."""
-    several: Sequence["Criterion"] = ()
-    """Those that it is made of."""
-    p_met: float = 1.0
-    """The p-value for it (null hypothesis: it is not met)."""
-    p_unmet: float = 1.0
-    """The p-value against it (null hypothesis: it is met)."""
+    device: str = ""  # on which a speed was measured
+    several: Sequence["Criterion"] = ()  # those that it is made of
+    p_met: float = 1.0  # the p-value for it (null hypothesis: it is not met)
+    p_unmet: float = 1.0  # the p-value against it (null hypothesis: it is met)
     seeds_needed: Callable[[float, bool], float] = lambda alpha, met: math.inf
     """The number of seeds for a verdict at a level of the one-sided test, for it or against it."""
-    unmet: str = ""
-    """Which row does better or worse than the criterion asks, where it is not met."""
+    unmet: str = ""  # which row does better or worse than the criterion asks, where it is not met
 
 
 def _certain(criterion: Criterion) -> Criterion:

@@ -74,32 +74,25 @@ def read_description(folder: Path) -> dict[str, Any]:
         ) from error
     description = strict_json.check(jsonl.parse(text, str(path), REMEDY), Description, str(path), REMEDY)
     for entry in description["runs"]:
-        entry["labels"] = [(_read_overrides(overrides, path), label) for overrides, label in entry["labels"]]
-        if "evaluations" in entry:  # the oldest have none
-            entry["evaluations"] = [_read_evaluation(each, path) for each in entry["evaluations"]]
+        try:
+            entry["labels"] = [(config.typed(overrides), label) for overrides, label in entry["labels"]]
+            if "evaluations" in entry:  # the oldest have none
+                entry["evaluations"] = [_read_evaluation(each) for each in entry["evaluations"]]
+        except UserError as error:
+            raise UserError(f"{path} has an evaluation that cannot be read ({error}); {REMEDY}") from error
     return description
 
 
-def _read_overrides(read: dict[str, Any], path: Path) -> dict[str, Any]:
-    try:
-        return config.typed(read)
-    except UserError as error:
-        raise UserError(f"{path}: {error}; {REMEDY}") from error
-
-
-def _read_evaluation(entry: Mapping[str, Any], path: Path) -> Evaluation:
+def _read_evaluation(entry: Mapping[str, Any]) -> Evaluation:
     """An evaluation as `Evaluation.to_dict` wrote it."""
-    try:
-        if entry["name"] not in EVALUATIONS:
-            raise UserError(f"unknown evaluation {entry['name']!r}; {nearest(entry['name'], EVALUATIONS)}")
-        kind = EVALUATIONS[entry["name"]]
-        own = {field.name for field in dataclasses.fields(kind)}
-        given = entry.keys() - {"name"}
-        for option in sorted(own ^ given):
-            raise UserError(f"{option!r} is {'unknown' if option in given else 'missing'}")
-        options: dict[str, Any] = {
-            name: tuple(entry[name]) if isinstance(entry[name], list) else entry[name] for name in given
-        }
-        return kind(**options | {"overrides": _read_overrides(entry["overrides"], path)})
-    except UserError as error:
-        raise UserError(f"{path} has an evaluation that cannot be read ({error}); {REMEDY}") from error
+    if entry["name"] not in EVALUATIONS:
+        raise UserError(f"unknown evaluation {entry['name']!r}; {nearest(entry['name'], EVALUATIONS)}")
+    kind = EVALUATIONS[entry["name"]]
+    own = {field.name for field in dataclasses.fields(kind)}
+    given = entry.keys() - {"name"}
+    for option in sorted(own ^ given):
+        raise UserError(f"{option!r} is {'unknown' if option in given else 'missing'}")
+    options: dict[str, Any] = {
+        name: tuple(entry[name]) if isinstance(entry[name], list) else entry[name] for name in given
+    }
+    return kind(**options | {"overrides": config.typed(entry["overrides"])})

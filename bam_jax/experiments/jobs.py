@@ -19,19 +19,13 @@ from bam_jax.training.metrics import read_metrics
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A row with one of its seeds: the work of one process.
-
-    Args:
-        config: the row's configuration with that seed; its `start` is the name of another job.
-        name: of its folder.
-        then: jobs that start from this one's parameters; done after it, in the same process.
-    """
+    """A row with one of its seeds: the work of one process."""
 
     row: Row
     seed: int
-    config: Config
-    name: str
-    then: tuple["Job", ...] = ()
+    config: Config  # its `start` is the name of another job
+    name: str  # of its folder
+    then: tuple["Job", ...] = ()  # jobs that start from this one's parameters; done after it, in the same process
 
     @property
     def digest(self) -> str:

@@ -101,25 +101,15 @@ class RunColumns(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
-    """A run as records have it.
-
-    Args:
-        name: of its folder.
-        config: its configuration; `start` is the name of a run.
-        source: a `Source`; None: unknown.
-        history: some lines of its metrics.jsonl, the last among them.
-        heads: see `head_parameters`, to four decimals.
-        cells: of its last step.
-        stops: see `records.divide`.
-    """
+    """A run as records have it."""
 
     name: str
-    config: Config
-    source: Mapping[str, Any] | None
-    history: Sequence[Mapping[str, Any]]
-    heads: Mapping[str, np.ndarray]
-    cells: Sequence[Cell]
-    stops: Sequence[dict[str, Any]]
+    config: Config  # its `start` is the name of a run
+    source: Mapping[str, Any] | None  # a `Source`
+    history: Sequence[Mapping[str, Any]]  # some lines of its metrics.jsonl, the last among them
+    heads: Mapping[str, np.ndarray]  # `head_parameters`, to four decimals
+    cells: Sequence[Cell]  # of its last step
+    stops: Sequence[dict[str, Any]]  # see `records.divide`
 
 
 def read(path: Path) -> Mapping[str, RecordedRun]:

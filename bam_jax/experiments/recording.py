@@ -15,15 +15,10 @@ from bam_jax.training import run_folder
 
 @dataclasses.dataclass(frozen=True)
 class Recorder:
-    """Does jobs, and keeps their records.
+    """Does jobs, and keeps their records."""
 
-    Args:
-        file: of records; None: none is kept.
-        command: of the sweep, without the folder of the runs.
-    """
-
-    file: Path | None
-    command: str
+    file: Path | None  # of records
+    command: str  # of the sweep, without the folder of the runs
 
     def is_done(self, job: Job) -> bool:
         """True where the file has a job's run with all that is asked of it, and those of the jobs that start from it."""

@@ -25,15 +25,10 @@ from bam_jax.training.metrics import read_metrics
 
 
 class Part(NamedTuple):
-    """The cells that a run has of one depth and one task of an evaluation.
-
-    Args:
-        cells: the records that have it, each sample once.
-        wanted: samples that are asked for.
-    """
+    """The cells that a run has of one depth and one task of an evaluation, each sample once."""
 
     cells: Sequence[Cell]
-    wanted: int
+    wanted: int  # samples that are asked for
 
     @property
     def n(self) -> int:
@@ -43,32 +38,19 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One trained row, as its files show it.
-
-    Args:
-        name: its folder.
-        label: its row's.
-        seed: of training.
-        labels: pairs of evaluation-time overrides and the label of the curve they make.
-        commands: what made it, one string each.
-        config: None before training has begun.
-        cells: of results.jsonl, measured at the newest step that has results (the newest checkpoint may be later), each
-            sample once.
-        history: the lines of metrics.jsonl; of a run that is only recorded, some of them.
-        stops: the lines of results.jsonl that say what was left out.
-        heads: of a run that is only recorded, what it has learned for each head (`head_parameters`); None: see its weights.
-    """
+    """One trained row, as its files show it."""
 
     name: str
     label: str
     seed: int
-    labels: Sequence[tuple[Mapping[str, Any], str]]
+    labels: Sequence[tuple[Mapping[str, Any], str]]  # evaluation-time overrides, and the label of the curve they make
     commands: Sequence[str]
-    config: Config | None
+    config: Config | None  # None before training has begun
+    # Of the newest step that has results, each sample once; the newest checkpoint may be later.
     cells: Sequence[Cell]
-    history: Sequence[Mapping[str, Any]]
-    stops: Sequence[Mapping[str, Any]] = ()
-    heads: Mapping[str, np.ndarray] | None = None
+    history: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl, or some of them where the run is only recorded
+    stops: Sequence[Mapping[str, Any]] = ()  # the lines of results.jsonl on what was skipped
+    heads: Mapping[str, np.ndarray] | None = None  # `head_parameters` of a run that is only recorded
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -81,14 +63,6 @@ class Run:
             if overrides == cell["overrides"]:
                 return label
         return ", ".join([self.label, *(f"{name}={value}" for name, value in sorted(cell["overrides"].items()))])
-
-
-def require_folder(folder: Path, files: Iterable[Path | None] = ()) -> None:
-    """Raise UserError where there is no folder of runs, and no folder of records either."""
-    if not folder.is_dir() and not any(file is not None and file.exists() for file in files):
-        raise UserError(
-            f"there is no folder {folder}; make runs with python -m bam_jax.sweep, or give theirs with --runs"
-        )
 
 
 def refuse_file(folder: Path) -> None:

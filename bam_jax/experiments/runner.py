@@ -32,15 +32,10 @@ _ONE_CHIP = {
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A core or an accelerator for one process at a time.
+    """A core or an accelerator for one process at a time."""
 
-    Args:
-        core: to which the process is pinned; None: not pinned.
-        environment: variables that show the process no other accelerator.
-    """
-
-    core: int | None = None
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    core: int | None = None  # to which the process is pinned
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)  # hides the other accelerators
 
 
 def find_slots(platform: str, devices: Path = Path("/dev")) -> list[Slot]:

@@ -24,17 +24,11 @@ from bam_jax.system.errors import UserError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Experiments with one folder of runs.
-
-    Args:
-        experiments: one, or several that share their runs; all for one platform.
-        named: the arguments of the command line that name them: their files, the corpus and the scale.
-        folder: of the runs.
-    """
+    """Experiments with one folder of runs: one, or several that share their runs; all for one platform."""
 
     experiments: tuple[Experiment, ...]
-    named: tuple[str, ...]
-    folder: Path
+    named: tuple[str, ...]  # the command-line arguments that name them: files, corpus and scale
+    folder: Path  # of the runs
 
     @classmethod
     def load(

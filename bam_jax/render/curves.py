@@ -16,17 +16,12 @@ MARKED = 20
 
 
 class Curve(NamedTuple):
-    """A value over lengths in tokens, of one or more training seeds.
+    """A value over lengths in tokens, of one or more training seeds."""
 
-    Args:
-        seeds: values by length, by seed.
-        intervals: low end, middle and high end of the seeds' mean, at the lengths that two seeds or more have.
-        encoding: decides on the colour; "": the curve's own label does.
-    """
-
-    seeds: Mapping[int, Mapping[int, float]]
+    seeds: Mapping[int, Mapping[int, float]]  # values by length, by seed
+    # Low end, middle and high end of the seeds' mean, at the lengths that two seeds or more have.
     intervals: Mapping[int, tuple[float, float, float]]
-    encoding: str = ""
+    encoding: str = ""  # decides on the colour; "": the curve's own label does
 
     @property
     def lengths(self) -> list[int]:

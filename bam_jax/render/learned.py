@@ -20,9 +20,7 @@ class Heads(NamedTuple):
 def priors(shape: np.ndarray, weights: np.ndarray) -> Figure:
     """Priors p(g_pos(i, j)) of every head for the last query of a context, a panel for each layer. Source: BAM, figure 1.
 
-    Args:
-        shape: theta_beta, [layers, heads]; it names and orders the curves.
-        weights: p for j from the first token to the query itself, [layers, heads, tokens].
+    The shape theta_beta [layers, heads] names and orders the curves; the weights p are [layers, heads, tokens].
     """
     layers, heads, tokens = weights.shape
     wide = min(layers, 2)
@@ -108,11 +106,7 @@ def scales(groups: Mapping[str, np.ndarray], encodings: Mapping[str, str]) -> Fi
 
 @styled
 def coupling(positions: Sequence[int], terms: Mapping[str, np.ndarray], groups: Sequence[str]) -> Figure:
-    """The terms of `bam_jax.theory.coupling` along a text, a panel for each. Source: BAM, appendix K.3.
-
-    Args:
-        terms: means over the windows in nats, [heads, windows], by what they are.
-    """
+    """The terms of `bam_jax.theory.coupling` in nats, [heads, windows], a panel for each. Source: BAM, appendix K.3."""
     figure = sheet(2.9)
     panels = figure.subplots(1, len(terms), sharey=True, squeeze=False)[0]
     names = sorted({*groups})

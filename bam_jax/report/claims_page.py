@@ -45,8 +45,7 @@ class Judged(NamedTuple):
 
     file: ClaimsFile
     by_paper: Mapping[str, Sequence[Judgement]]
-    provenance: Sequence[str]
-    """Where the models were trained."""
+    provenance: Sequence[str]  # where the models were trained
 
 
 def judge(path: Path, folder: Path, scale: str) -> Judged:

@@ -1,7 +1,7 @@
 """The value of a table's cell and its uncertainty, as they are printed."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from bam_jax.experiments.statistics import Kind
 from bam_jax.experiments.tables import Entry
@@ -45,17 +45,6 @@ def with_interval(value: str, described: str) -> str:
     return f"{value} {described}" if described.startswith("[") else f"{value} ({described})"
 
 
-def describe_next(rows: Sequence[str], value: str, whole: str, doubt: str) -> str:
-    """The words for the rows that come after the best: all of those that are alike, or the one there is, and its doubt.
-
-    >>> describe_next(["a", "b"], "0.05", "", ""), describe_next(["a"], "0.05", "a 0.05 (1 seed)", ", perhaps")
-    ('next are a and b, 0.05 each', 'next is a 0.05 (1 seed), perhaps')
-    """
-    if len(rows) > 1:
-        return f"next are {', '.join(rows[:-1])} and {rows[-1]}, {value} each"
-    return f"next is {whole}{doubt}"
-
-
 def describe_ends(ends: Mapping[str, tuple[str, str]]) -> str:
     """The ends of curves in words, those at one place together.
 
@@ -66,10 +55,6 @@ def describe_ends(ends: Mapping[str, tuple[str, str]]) -> str:
     for label, (place, value) in ends.items():
         places.setdefault(place, []).append(f"{label} {value}".strip())
     return "; ".join(f"at {place} {', '.join(said)}" for place, said in places.items())
-
-
-ONE_SEED = ", and one seed shows no difference"
-"""The doubt about a row with fewer than two seeds."""
 
 
 def format_value(value: float, printed: str, sign: str = "") -> str:

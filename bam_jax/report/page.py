@@ -69,28 +69,17 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of a report.
-
-    Args:
-        text: a paragraph; `code` stands in backticks, **what matters** in asterisks, line breaks mean nothing.
-        items: the points of a list after it.
-        figure: drawn beside the table.
-        shows: the figure in words, for screen readers; "": the text is.
-        name: of the figure's file and of its ids in the page.
-        table: the figure's numbers.
-        commands: what made them, as typed.
-        folded: only the title shows until it is opened.
-    """
+    """A part of a report."""
 
     title: str
-    text: str = ""
-    items: Sequence[Words] = ()
+    text: str = ""  # a paragraph; `code` is in backticks, **what matters** in asterisks
+    items: Sequence[Words] = ()  # a list after it
     figure: Figure | None = None
-    shows: str = ""
-    name: str = ""
+    shows: str = ""  # the figure in words, for screen readers; "": the text is
+    name: str = ""  # of the figure's file and of its ids in the page
     table: Table | None = None
-    commands: Sequence[str] = ()
-    folded: bool = False
+    commands: Sequence[str] = ()  # that made them
+    folded: bool = False  # only the title shows until it is opened
 
 
 def to_html(title: str, sections: Sequence[Section], trail: Sequence[Link] = ()) -> str:

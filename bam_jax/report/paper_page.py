@@ -23,11 +23,9 @@ from bam_jax.render.maps import Grid
 from bam_jax.report import page
 from bam_jax.report.figures import describe_grids, draw_curves, make_grid, passkey_floor, short_task
 from bam_jax.report.format import (
-    ONE_SEED,
     cell_formatter,
     cell_value,
     describe_interval,
-    describe_next,
     end_formatter,
     with_interval,
 )
@@ -146,10 +144,7 @@ def findings(progress: Progress) -> list[str]:
 def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool = True) -> str:
     """The best row and those that come next in the last column of which two rows are measured; "" where there is none.
 
-    Of a table of one row it is the value in the last column that is measured, but for that of one depth alone.
-
-    The seeds that both were measured with stand beside the values, and whether the seeds that both have tell them apart. That
-    compares two rows, chosen by what was found, and is no verdict.
+    It compares two rows chosen by what was found, so it is no verdict. A table of one row gives its last measured value.
     """
     width = len(table.columns)
     for number in reversed(range(width)):
@@ -164,7 +159,9 @@ def describe_finding(table: Table, entries: Sequence[Entry], *, comparable: bool
                 equal = f"{where} {best.row} and {second.row} are equal, {_words(best)}, and no other is better."
                 return f"{equal}{_floor(second)}"
             alike = [second.row, *(entry.row for entry in others if _shown(entry) == _shown(second))]
-            then = describe_next(alike, _shown(second), _words(second, second.row), _doubt(best, second))
+            then = f"next is {_words(second, second.row)}{_doubt(best, second)}"
+            if len(alike) > 1:
+                then = f"next are {', '.join(alike[:-1])} and {alike[-1]}, {_shown(second)} each"
             return f"{where} {best.row} {KINDS[kind]}: {_words(best)}; {then}.{_floor(second)}"
     measured = [entry for entry in entries if entry.kind in KINDS and cell_value(entry) is not None]
     if len(table.values) > 1 or not measured or measured[-1].column.depth is not None:
@@ -183,7 +180,7 @@ def _doubt(best: Entry, second: Entry) -> str:
     """The words for two rows whose common seeds do not tell them apart; "" where they do."""
     shared = sorted(best.by_seed.keys() & second.by_seed.keys())
     if len(shared) < 2:
-        return ONE_SEED
+        return ", and one seed shows no difference"
     of = math.log if best.kind is Kind.PERPLEXITY else float
     ends = statistics.estimate([of(best.by_seed[seed]) - of(second.by_seed[seed]) for seed in shared]).interval()
     return ", and the difference is inconclusive" if ends.low <= 0 <= ends.high else ""

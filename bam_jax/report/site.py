@@ -119,17 +119,14 @@ def write(
 
 
 def run_file(name: str) -> str:
-    """The file of a run's page."""
     return f"run-{name.replace('/', '.')}.html"
 
 
 def paper_file(path: Path) -> str:
-    """The file of the page of an experiment with a paper's tables."""
     return f"{path.stem}.html"
 
 
 def folder_file(path: Path) -> str:
-    """The file of the page of an experiment with a folder of its own."""
     return f"folder-{path.name}.html"
 
 

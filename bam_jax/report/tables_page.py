@@ -95,7 +95,10 @@ def _compare_all(
             raise UserError(f"{path} has no tables of a paper; python -m bam_jax.report says what its runs found")
     columns = [column for made in loaded.values() for table in made.tables for column in table.columns]
     if any(column.evaluation or column.speed for column in columns):
-        results.require_folder(runs, [made.records for made in loaded.values()])
+        if not runs.is_dir() and not any(made.records and made.records.exists() for made in loaded.values()):
+            raise UserError(
+                f"there is no folder {runs}; make runs with python -m bam_jax.sweep, or give theirs with --runs"
+            )
     for path, made in loaded.items():
         yield path, made, [compare(table, made, runs) for table in made.tables]
 
