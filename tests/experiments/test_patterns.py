@@ -27,9 +27,10 @@ def rates(tmp_path, monkeypatch):
     return chosen
 
 
-def test_no_paper_has_them():
-    with pytest.raises(UserError, match="patterns.py compares is no paper's; give --scale=toy or --scale=small"):
-        experiment.load(PATH, scale="paper")
+@pytest.mark.parametrize("name", ["patterns", "synthetic"])
+def test_no_paper_has_them(name):
+    with pytest.raises(UserError, match=f"{name}.py compares is no paper's; give --scale=toy or --scale=small"):
+        experiment.load(PATH.with_stem(name), scale="paper")
 
 
 def test_no_paper_prints_a_number_of_them(tmp_path):

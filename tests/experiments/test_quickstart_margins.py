@@ -41,16 +41,8 @@ def invent(sweep):
     for job in jobs.row_jobs(made):
         value = 0.5 if (job.row.label, job.seed) == (made.rows[0].label, 1000) else 1.0
         lines = [
-            {
-                "eval": "passkey",
-                "length": length,
-                "depth": depth,
-                "value": value,
-                "n": each.trials,
-                "first": 0,
-                "unit": "",
-            }
-            | {"step": job.config.steps, "overrides": {}, "commit": "abc1234"}
+            {"eval": "passkey", "length": length, "depth": depth, "value": value, "n": each.trials, "first": 0}
+            | {"unit": "", "step": job.config.steps, "overrides": {}, "commit": "abc1234"}
             | each.required({}, job.config)
             for each in job.row.evaluations
             for length in each.lengths

@@ -43,27 +43,20 @@ def test_a_paired_difference_is_told_from_seeds_that_share_their_start():
     assert coverage([estimate(seeds).interval() for seeds in differences], 0.3) == pytest.approx(0.95, abs=0.03)
 
 
-@pytest.mark.parametrize(
-    ("mean", "spread", "least"),
-    [(0.5, 0.0, 0.95), (0.9, 0.0, 0.95), (0.99, 0.0, 0.95), (0.5, 0.02, 0.93), (0.9, 0.02, 0.93)],
-)
-def test_the_interval_of_an_accuracy_covers_it(mean, spread, least):
-    for prompts in (20, 100):
-        covered = accuracy_coverage(np.random.default_rng(2), 1000, mean=mean, spread=spread, prompts=prompts)
-        assert covered >= least - 0.01
+COVERED = [(mean, 0.0, 0.945) for mean in (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)]
+COVERED += [(0.5, 0.02, 0.94), (0.9, 0.02, 0.93), (0.98, 0.02, 0.89), (0.995, 0.02, 0.87), (0.5, 0.1, 0.94)]
+COVERED += [(0.8, 0.1, 0.92), (0.9, 0.1, 0.88), (0.95, 0.1, 0.83), (0.5, 0.3, 0.93), (0.9, 0.3, 0.8)]
+"""Mean, spread and least coverage in docs/statistics.md: near 1 a few bad seeds are missed, and the interval covers less."""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
-    ("mean", "spread", "least"),
-    [(mean, 0.0, 0.945) for mean in (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)]
-    + [(0.5, 0.02, 0.94), (0.9, 0.02, 0.93), (0.98, 0.02, 0.89), (0.995, 0.02, 0.87)]
-    + [(0.5, 0.1, 0.94), (0.8, 0.1, 0.92), (0.9, 0.1, 0.88), (0.95, 0.1, 0.83), (0.5, 0.3, 0.93), (0.9, 0.3, 0.8)],
+    ("times", "covered"), [(1000, COVERED[:9:4]), pytest.param(5000, COVERED, marks=pytest.mark.full)]
 )
-def test_the_interval_of_an_accuracy_in_numbers(mean, spread, least):
-    """The numbers of docs/statistics.md: near 1 a few bad seeds are easily missed, and the interval covers less."""
-    for prompts in (20, 100):
-        assert accuracy_coverage(np.random.default_rng(4), 5000, mean=mean, spread=spread, prompts=prompts) >= least
+def test_the_interval_of_an_accuracy_covers_it(times, covered):
+    for mean, spread, least in covered:
+        for prompts in (20, 100):
+            found = accuracy_coverage(np.random.default_rng(4), times, mean=mean, spread=spread, prompts=prompts)
+            assert found >= least - (0.01 if times < 5000 else 0.0), (mean, spread, prompts)
 
 
 def test_perfect_seeds_leave_the_doubt_of_their_prompts():

@@ -119,7 +119,7 @@ def test_a_folder_is_of_one_experiment_and_one_sweep_at_a_time(experiment, shari
 
 @pytest.mark.parametrize(
     ("argument", "message"),
-    [("--jobs=0", "--jobs=0 must be 1 or more"), ("--only=god-seed0", "'good-seed0'")],
+    [("--scale=paper", "--scale=paper: .*two.py has one scale only"), ("--only=god-seed0", "'good-seed0'")],
 )
 def test_bad_arguments_are_named(experiment, tmp_path, argument, message):
     with pytest.raises(UserError, match=message):
@@ -315,6 +315,7 @@ def test_a_dry_run_says_what_it_would_cost_and_does_nothing(paper, tmp_path, mon
         (["--scale=big"], "--scale=big is unknown; known: paper, small, toy"),
         (["--dry-run", "--chip=h1000"], "did you mean 'h100'"),
         (["--source=x"], "--source=x: .*takes no corpus"),
+        (["--jobs=0"], "--jobs=0 must be 1 or more"),
     ],
 )
 def test_bad_arguments_of_a_paper_are_named(paper, tmp_path, monkeypatch, arguments, message):
@@ -322,11 +323,6 @@ def test_bad_arguments_of_a_paper_are_named(paper, tmp_path, monkeypatch, argume
     with pytest.raises(UserError, match=message):
         sweep.main([str(paper), *arguments])
     assert not (tmp_path / "runs").exists()
-
-
-def test_an_experiment_of_one_scale_says_so(experiment):
-    with pytest.raises(UserError, match="--scale=paper: .*two.py has one scale only"):
-        sweep.main([str(experiment), "--source=x", "--scale=paper"])
 
 
 @pytest.mark.full

@@ -15,11 +15,6 @@ from bam_jax.training.loop import DECODER_TASKS
 PATH = Path(__file__).parents[2] / "experiments" / "synthetic.py"
 
 
-def test_the_paper_has_no_such_scale():
-    with pytest.raises(UserError, match="synthetic.py compares is no paper's; give --scale=toy or --scale=small"):
-        experiment.load(PATH, scale="paper")
-
-
 def test_the_small_scale_has_the_rates_of_its_search(tmp_path, monkeypatch):
     search = experiment.load(PATH.with_name("synthetic_rates.py"))
     learners = {row.label.rpartition(", try ")[0] for row in search.rows}

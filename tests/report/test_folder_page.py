@@ -11,36 +11,23 @@ from bam_jax.experiments import results
 from bam_jax.render.curves import Curve
 from bam_jax.render.learned import Heads
 from bam_jax.report import folder_page as report
-from bam_jax.report import page
 from bam_jax.report.__main__ import main
 from bam_jax.report.figures import length_curves, passkey_floors, position_curves
-from bam_jax.report.page import Estimated, Link, Section, Table
+from bam_jax.report.page import Estimated
 from bam_jax.system.errors import UserError
 
 
 def cell(evaluation, length, value, *, depth=None, n=1, overrides=None):
     """A line of results.jsonl."""
-    return {
-        "step": 2000,
-        "eval": evaluation,
-        "length": length,
-        "depth": depth,
-        "value": value,
-        "n": n,
-        "overrides": overrides or {},
-        "unit": "",
-        **({"prompt": "toy", "seed": 0} if evaluation == "passkey" else {}),
-        "commit": "abc1234",
-        "seconds": 0.5,
-    }
+    prompts = {"prompt": "toy", "seed": 0} if evaluation == "passkey" else {}
+    where = {"eval": evaluation, "length": length, "depth": depth, "step": 2000, "overrides": overrides or {}}
+    return where | prompts | {"value": value, "n": n, "unit": "", "commit": "abc1234", "seconds": 0.5}
 
 
 def entry(name, label, seed, labels=()):
     """A run in experiment.json."""
-    commands = [
-        f"python -m bam_jax.train --workdir=x/{name}",
-        f"python -m bam_jax.evaluate --run={name} --eval=passkey",
-    ]
+    train, evaluate = f"bam_jax.train --workdir=x/{name}", f"bam_jax.evaluate --run={name} --eval=passkey"
+    commands = [f"python -m {train}", f"python -m {evaluate}"]
     return {"name": name, "label": label, "seed": seed, "labels": labels, "commands": commands}
 
 
@@ -189,7 +176,7 @@ def test_a_report_on_nothing_names_the_remedy(tmp_path):
 
 
 @pytest.mark.full
-def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
+def test_what_a_model_has_learned_has_tables_and_figures(folder, monkeypatch):
     known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
     monkeypatch.setattr(priors, "learned_priors", lambda run: known)
     for name in ("bam-seed0", "bam-seed1"):
@@ -199,13 +186,6 @@ def test_the_priors_have_a_figure_and_a_table(folder, monkeypatch):
     assert "| 0, 0 | -2.00 | 0.00 | 0.1" in markdown and "| 0, 1 | 3.00 | 0.00 | 1.00 |" in markdown
     assert "| BAM SSMax | 1 | 0 | -2.00, 0.00 | 3.00, 0.00 |" in markdown
     assert "Not measured: " in markdown and "Not drawn: " in markdown  # there is no checkpoint
-
-
-@pytest.mark.full
-def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
-    known = Heads(np.array([[-2.0, 3.0]]), np.zeros((1, 2)), np.zeros((1, 2)))
-    monkeypatch.setattr(priors, "learned_priors", lambda run: known)
-    (folder / "bam-seed0" / "checkpoints" / "2000").mkdir(parents=True)
     windows = {"positions": [8, 16], "kl_content": [0.1, 0.3], "kl_prior": [1.0, 2.0], "entropy": [0.5, 0.5]}
     records = [
         {"layer": 0, "head": head, "class": kind, "shape": shape, "log_scale": 0.0, "loc": 0.0, "tokens": 16}
@@ -221,18 +201,3 @@ def test_what_heads_do_has_a_table_and_two_figures(folder, monkeypatch):
     assert "| 0, 0 | retrieval | -2.00 | 0.00 | 0.00 | 1 2 3 | 4 5 1,234 | 2.20 | 0.20 | 1.50 |" in markdown
     for name in ("coupling", "attention"):
         assert f"(figures/{name}.png)" in markdown and (folder / "figures" / f"{name}.svg").exists()
-
-
-def test_text_is_escaped_and_code_marked():
-    link = Link("<run>", "a b#c.html")
-    html = page.to_html("t", [Section("a & b", "x < `y<z` **d**", table=Table(["<h>"], [["`c`"], [" part"], [link]]))])
-    for expected in (
-        "a &amp; b",
-        "x &lt; <code>y&lt;z</code>",
-        "&lt;h&gt;",
-        "<code>c</code>",
-        '<tr class="part">',
-        "<strong>d</strong>",
-        '<a href="a%20b%23c.html">&lt;run&gt;</a>',
-    ):
-        assert expected in html

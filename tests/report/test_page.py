@@ -62,6 +62,7 @@ def test_a_table_has_its_sections_title_and_names_its_rows_and_columns(parts):
         assert words(table.find("caption")) == title
         rows = table.findall("tbody/tr")
         for row, cells in zip(rows, given.rows, strict=True):
+            assert (row.get("class") == "part") == str(cells[0]).startswith(" ")
             assert [cell.tag for cell in row] == ["th"] + ["td"] * (len(cells) - 1) and row[0].attrib["scope"] == "row"
         heads = table.findall("thead/tr/*")
         assert all(head.tag == "th" and head.attrib["scope"] == "col" and words(head) for head in heads)

@@ -16,11 +16,8 @@ from bam_jax.system.errors import UserError
 @pytest.mark.parametrize(
     ("states", "line"),
     [
-        ([State.MISSING], "missing"),
         ([State.UNMEASURABLE], "not measurable"),
-        ([State.PARTIAL], "why"),
         ([State.NOT_ASKED], "why"),
-        ([State.STOPPED], "0 (stopped): why"),
         ([State.MISSING, State.STOPPED], "seed 0: missing; seed 1: 0 (stopped): why"),
         ([State.MISSING, State.MISSING], "missing"),
         ([State.MISSING, State.MISSING, State.PARTIAL], "seed 0, 1: missing; seed 2: why"),
