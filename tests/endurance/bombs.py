@@ -1,9 +1,9 @@
-"""Inputs that are larger than they should be: small files that inflate, lines of 100 MB, and a million files in a folder.
+"""Oversized inputs: small files that inflate, lines of 100 MB, and a million files in a folder.
 
-`prepare` reads each, to its first three million tokens, in a process whose address space is limited. It ends well, or in one
-line with status 2, within ten minutes, and takes less than 1.25 GiB of memory at its peak. The record has the ratio of text to
-file. A text may have 256 MiB, the command's own limit. Empty lines contain no token, so all of them are read; they are a 64th of
-the others' text. The rows of a column are one text, which the file contains once.
+`prepare` reads each up to its first three million tokens, in a process with limited address space. It must succeed, or end in
+one line with status 2, within ten minutes, and its peak memory must stay below 1.25 GiB. The record has the ratio of text to
+file. A text may have 256 MiB, the command's own limit. Empty lines contain no tokens, so `prepare` reads all of them; that input
+has a 64th of the text. The rows of a column are one text, stored once.
 """
 
 import gzip
@@ -37,13 +37,11 @@ def _pieces(line: bytes, total: int) -> list[bytes]:
 
 
 def _gz(path: Path, pieces: list[bytes]) -> int:
-    """Writes a file; the bytes that it inflates to."""
     with gzip.open(path, "wb", compresslevel=6) as file:
         return sum(map(file.write, pieces))
 
 
 def _zst(path: Path, pieces: list[bytes]) -> int:
-    """Writes a file; the bytes that it inflates to."""
     with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as writer:
         return sum(map(writer.write, pieces))
 
@@ -52,13 +50,11 @@ LINE = json.dumps({"text": "all work and no play " * 50}).encode() + b"\n"
 
 
 def _plain(path: Path, pieces: list[bytes]) -> int:
-    """Writes a file; its bytes."""
     with path.open("wb") as file:
         return sum(map(file.write, pieces))
 
 
 def _files(path: Path, total: int) -> int:
-    """Writes a folder with a file for each KiB; the bytes of all."""
     for number in range(total // 2**10):
         if number % 1000 == 0:
             (folder := path / f"{number // 1000}").mkdir(parents=True)
@@ -67,7 +63,7 @@ def _files(path: Path, total: int) -> int:
 
 
 def _column(path: Path, total: int, row: int) -> int:
-    """Writes a column of such rows, eight at least, in one group; the bytes of its text."""
+    # Eight rows at least, in one group.
     rows = max(8, total // row)
     text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * row]))
     # Without Arrow's schema the column is one of texts, as other writers have it, and no dictionary.
@@ -75,6 +71,7 @@ def _column(path: Path, total: int, row: int) -> int:
     return rows * row
 
 
+# Each writes an input and returns the bytes of text in it.
 BOMBS: dict[str, tuple[str, Callable[[Path, int], int]]] = {
     "lines in gzip": ("a.jsonl.gz", lambda path, total: _gz(path, _pieces(LINE, total))),
     "lines in zstd": ("a.jsonl.zst", lambda path, total: _zst(path, _pieces(LINE, total))),
@@ -100,7 +97,7 @@ BOMBS: dict[str, tuple[str, Callable[[Path, int], int]]] = {
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Reads so many bombs; see `figures.Figure`. Fewer than all are small ones."""
+    """Reads `count` bombs, small ones unless it reads all of them."""
     total = TEXT if count == len(BOMBS) else TEXT // 16
     failures, peaks, ratios, refused = [], {}, {}, 0
     # In memory, where there is such a file system: a million files take a disk longer than the command.
@@ -131,7 +128,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 def _limited(argv: list[str]) -> tuple[commands.Ended, int]:
     """The end of `prepare` with a limit on its address space, and its memory at the peak in bytes."""
     # Linux counts what a process holds when it starts another to that one's peak: a small process stands between.
-    command = [sys.executable, "-S", "-c", _BETWEEN, *commands.limited("bam_jax.data.prepare", argv, LIMIT)]
+    command = [sys.executable, "-S", "-c", _BETWEEN, *commands.limited(["bam_jax.data.prepare", *argv], LIMIT)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=commands.PATIENCE)
     err, _, peak = ended.stderr.rstrip("\n").rpartition("\n")
     return commands.Ended(ended.returncode, ended.stdout, f"{err}\n" if err else ""), int(peak) * 1024
@@ -146,8 +143,7 @@ sys.exit(status if status >= 0 else 128 - status)
 
 
 FIGURE = Figure(
-    what=f"decompression bombs of {TEXT // 2**30} GiB of text, lines of 100 MB, a million files: read or refused in one line, in "
-    f"less than {HELD // 2**20} MiB",
+    what=f"decompression bombs of {TEXT // 2**30} GiB, lines of 100 MB, a million files: read or refused in {HELD // 2**20} MiB",
     unit="inputs",
     wanted=len(BOMBS),
     part=len(BOMBS),

@@ -1,8 +1,12 @@
-"""Commands of the package called in this process, and what is wrong with how one ended."""
+"""How a command is called, in this process or one of its own, and how its end is judged.
+
+A command is a list of words: a module's name and its arguments.
+"""
 
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import io
 import os
@@ -15,93 +19,76 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from endurance.figures import ROOT
 
 from bam_jax.system import errors
 
-ROOT = Path(__file__).parents[2]
 LONGEST = 2000
-"""Characters of the line of an error, at most."""
+"""Characters of an error's line, at most."""
 PATIENCE = 600
 """Seconds after which a command counts as one that hangs."""
 PROGRESS = re.compile(r"\d\d:\d\d elapsed")
-"""In a line of progress, which comes each minute."""
-
-Main = Callable[[Sequence[str]], int | None]
+"""In a line of progress, printed each minute."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A command that has ended.
-
-    Args:
-        status: its exit status; None: it raised something else than errors of one line.
-        out: its stdout.
-        err: its stderr, also of libraries that write to the descriptor.
-    """
+    """A command's exit status (None: an exception or no end) and output, also of libraries that write to descriptors."""
 
     status: int | str | None
     out: str
     err: str
 
 
-def call(main: Main, argv: Sequence[str]) -> Ended:
-    """Runs a command's main as its module would, in this process; one that takes longer than `PATIENCE` ends with a traceback.
+def fill(template: str, **places: object) -> list[str]:
+    """A command from words with {places}."""
+    return [word.format(**places) for word in template.split()]
 
-    Args:
-        main: of the command.
-        argv: its arguments.
-    """
+
+def main_of(module: str) -> Callable[[Sequence[str]], int | None]:
+    found = importlib.import_module(module)
+    return found.main if hasattr(found, "main") else importlib.import_module(f"{module}.__main__").main
+
+
+def call(command: Sequence[str]) -> Ended:
+    """Runs a command in this process, as its module would."""
+    return run_main(main_of(command[0]), command[1:])
+
+
+def run_main(main: Callable[[Sequence[str]], int | None], argv: Sequence[str]) -> Ended:
+    """Runs a command's main; after `PATIENCE` seconds it ends with a traceback."""
     with _captured() as files, _in_time():
         try:
             errors.run(main, argv)
         except SystemExit as ended:
             status = 0 if ended.code is None else ended.code
-        except (Exception, _Late):  # what a process would end with; the harness tells it as a failure
+        except (Exception, _Late):  # a process would end with it
             traceback.print_exc()
             status = None
     out, err = files
     return Ended(status, out.getvalue(), err.getvalue())
 
 
-def limited(module: str, argv: Sequence[str], limit: int) -> list[str]:
-    """A command in a process that has so much address space at most.
-
-    The shell sets the limit: Python would have to do it between fork and exec, where threads of this process hold locks.
-
-    Args:
-        module: of the command.
-        argv: its arguments.
-        limit: bytes.
-    """
-    return ["sh", "-c", f'ulimit -v {limit // 1024} && exec "$@"', "sh", sys.executable, "-m", module, *argv]
+def limited(command: Sequence[str], max_bytes: int) -> list[str]:
+    """The words of a process for a command with a limit on its address space."""
+    # The shell sets the limit: Python would do so between fork and exec, where threads of this process hold locks.
+    return ["sh", "-c", f'ulimit -v {max_bytes // 1024} && exec "$@"', "sh", sys.executable, "-m", *command]
 
 
-def start(module: str, argv: Sequence[str], limit: int | None = None, **options: object) -> Ended:
-    """Runs a command as a process.
-
-    Args:
-        module: of the command.
-        argv: its arguments.
-        limit: see `limited`; None: there is none.
-        options: of `subprocess.run`.
-    """
-    command = [sys.executable, "-m", module, *argv] if limit is None else limited(module, argv, limit)
+def start(command: Sequence[str], max_bytes: int | None = None, **options: Any) -> Ended:
+    """Runs a command as a process."""
+    words = [sys.executable, "-m", *command] if max_bytes is None else limited(command, max_bytes)
     try:
-        made = subprocess.run(command, capture_output=True, text=True, **{"timeout": PATIENCE, **options})
+        made = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, **options)
     except subprocess.TimeoutExpired as late:
         return Ended(None, "", f"no end after {late.timeout} s\n")
     return Ended(made.returncode, made.stdout, made.stderr)
 
 
 def complaint(ended: Ended, statuses: Sequence[int] = (0, 2)) -> str:
-    """The way in which a command's end is not as it should be; "" where it is.
-
-    It is right where the status is 0, or where it is 2 and stderr is one line that begins with "error: ".
-
-    Args:
-        ended: the command.
-        statuses: that are allowed.
-    """
+    """What is wrong with a command's end; "" for an allowed status, which with 2 needs one line that begins with "error: "."""
     lines = [line for line in ended.err.split("\n") if line.strip() and not PROGRESS.search(line)]
     if "Traceback" in ended.err:
         return f"traceback: {lines[-1][:300]}"
@@ -111,32 +98,35 @@ def complaint(ended: Ended, statuses: Sequence[int] = (0, 2)) -> str:
         return ""
     if len(lines) != 1:
         return f"{len(lines)} lines: {' | '.join(lines)[-300:]}"
-    line = lines[0]
-    if not line.startswith("error: ") or not line.isprintable() or len(line) > LONGEST:
-        return f"not a line of an error: {line[:300]!r}"
+    if not lines[0].startswith("error: ") or not lines[0].isprintable() or len(lines[0]) > LONGEST:
+        return f"not a line of an error: {lines[0][:300]!r}"
     return ""
 
 
-def snapshot(folder: Path) -> dict[str, str]:
-    """The digest of each file below a folder; locks and empty folders count for nothing.
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, which may be missing, except locks."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("lock"))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
-    Args:
-        folder: it may be missing.
-    """
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """The digest of every file below a folder."""
+    return {name: hashlib.sha256(written).hexdigest() for name, written in contents(folder).items()}
+
+
+def put(folder: Path, files: dict[str, bytes]) -> None:
+    """Writes files below a folder."""
+    for name, written in files.items():
+        path = folder / name
+        os.makedirs(path.parent, exist_ok=True)
+        path.write_bytes(written)
 
 
 def of_test(name: str) -> ModuleType:
-    """A module of the tests, whose strategies and inputs the harness shares.
-
-    Args:
-        name: its path below tests, without the suffix.
-    """
-    path = ROOT / "tests" / f"{name}.py"
+    """A module of tests/, by its path without the suffix: the harness shares its strategies and inputs."""
     known = f"shared_{re.sub('[^a-z_]', '_', name)}"
     if known not in sys.modules:
-        spec = importlib.util.spec_from_file_location(known, path)
+        spec = importlib.util.spec_from_file_location(known, ROOT / "tests" / f"{name}.py")
         sys.modules[known] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[known])
     return sys.modules[known]
@@ -148,8 +138,6 @@ class _Late(BaseException):
 
 @contextlib.contextmanager
 def _in_time() -> Iterator[None]:
-    """Raises `_Late` where the body takes longer than `PATIENCE`."""
-
     def late(*_: object) -> None:
         raise _Late(f"no end after {PATIENCE} s")
 
@@ -164,19 +152,18 @@ def _in_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """Stdout and stderr, by Python's streams and by the descriptors that libraries write to."""
+    """Captures stdout and stderr, both Python's streams and the descriptors that libraries write to."""
     texts = io.StringIO(), io.StringIO()
+    encoding = {"encoding": "utf-8", "errors": "backslashreplace"}
     with contextlib.ExitStack() as stack:
         files = []
         for number, redirect in ((1, contextlib.redirect_stdout), (2, contextlib.redirect_stderr)):
-            file = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace"))
+            file = stack.enter_context(tempfile.TemporaryFile("w+", **encoding))
             kept = os.dup(number)
             os.dup2(file.fileno(), number)
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, number)
-            stack.enter_context(
-                redirect(os.fdopen(os.dup(file.fileno()), "w", encoding="utf-8", errors="backslashreplace"))
-            )
+            stack.enter_context(redirect(os.fdopen(os.dup(file.fileno()), "w", **encoding)))
             files.append(file)
         try:
             yield texts

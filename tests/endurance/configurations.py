@@ -1,8 +1,8 @@
-"""Fuzzed configurations: options of the command, values of a configuration file, and the text of one.
+"""Random configurations: command-line options, values in a configuration file, and the text of one.
 
-A configuration that is none ends `train` in one line with status 2; its folder is not made, and one that holds a run stays as it
-is. One that will do ends only before its first step ("laid out"): its model is laid out, its text is read, its folder is claimed.
-No two of a part are the same. Twenty refused ones of a part are given to a process of their own, which ends alike.
+`train` must refuse an invalid configuration in one line with status 2. It must not create the run's folder, or change an
+existing run. A valid configuration ends just before its first step ("laid out"), after the model is laid out, the text read and
+the folder claimed. All cases of a part differ. Twenty refused ones also run as separate processes, which must end alike.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from endurance import commands, made
 from endurance.figures import Figure, Outcome
 from hypothesis import strategies as st
 
-from bam_jax import config, train
+from bam_jax import config
 from bam_jax.encodings import ENCODINGS
 
 SAMPLE = 20
@@ -40,10 +40,9 @@ SILENT = "ignore::SyntaxWarning"  # what Python says of a spoilt file is not the
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Fuzzes so many configurations; see `figures.Figure`."""
     shared = commands.of_test("test_fuzz")
     trained = made.common() / "run"
-    plain = made.values(made.common())  # that of the run: it may go on
+    plain = made.values(made.common())  # the run may be resumed with it
     kept, new, file = folder / "kept", folder / "new", folder / "fuzzed.py"
     before = commands.snapshot(trained)
     failures, refused, known = [], [], set()
@@ -89,20 +88,26 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         if not kept.exists():
             shutil.copytree(trained, kept)
         file.write_bytes(source)
-        argv = [f"--config={file}", f"--workdir={kept if occupied else new}", "--no-progress", *arguments]
+        command = [
+            "bam_jax.train",
+            f"--config={file}",
+            f"--workdir={kept if occupied else new}",
+            "--no-progress",
+            *arguments,
+        ]
         with made.before_first_step():
-            ended = commands.call(train.main, argv)
+            ended = commands.call(command)
         wrong, same = commands.complaint(ended), commands.snapshot(kept) == before
         if not wrong and ended.status == 2 and not same:
             wrong = "refused, and the run that was there is another"
         if not wrong and ended.status == 2 and new.exists():
             wrong = "refused, and a folder is left"
         if wrong:
-            failures.append(f"{wrong} ({' '.join(argv[3:])[:200]!r} {source[-200:]!r})")
+            failures.append(f"{wrong} ({' '.join(command[4:])[:200]!r} {source[-200:]!r})")
         laid_out += ended.status == 0
         occupied_cases += occupied
         if ended.status == 2:
-            refused.append((argv, source, ended.err))
+            refused.append((command, source, ended.err))
         if ended.status == 0 and laid_out % 50 == 0:
             jax.clear_caches()
         shutil.rmtree(new, ignore_errors=True)
@@ -114,9 +119,9 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         case()
     alike = 0
     sample = random.Random(seed).sample(refused, SAMPLE) if count >= 50 * SAMPLE else []
-    for argv, source, said in sample:
+    for command, source, said in sample:
         file.write_bytes(source)
-        alone = commands.start("bam_jax.train", argv, env={**os.environ, "PYTHONWARNINGS": SILENT})
+        alone = commands.start(command, env={**os.environ, "PYTHONWARNINGS": SILENT})
         alike += (alone.status, alone.err) == (2, said)
         if (alone.status, alone.err) != (2, said):
             failures.append(f"a process ends otherwise: {alone.status} {alone.err[-200:]!r}, not {said[-200:]!r}")
@@ -196,7 +201,7 @@ def _spoilt(source: bytes, chance: random.Random) -> bytes:
 
 
 FIGURE = Figure(
-    what="fuzzed configurations: one line, status 2, nothing made or overwritten",
+    what="random configurations: refused in one line, with nothing created or overwritten",
     unit="configurations",
     wanted=10_000,
     part=1000,

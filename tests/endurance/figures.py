@@ -1,7 +1,7 @@
-"""Figures of reliability: each counts the cases of one kind of fault, in parts, of which every one leaves a record.
+"""Figures of reliability: each counts the cases of one kind of fault, in parts of which each writes a record.
 
-A figure is stopped at any moment and goes on with the part that it was at. Its records are lines of docs/reliability/NAME.jsonl,
-each with its seed, commit, machine and seconds; docs/reliability.md is made from them and from nothing else.
+A figure that was stopped resumes at the part it was in. Its records are lines of docs/reliability/NAME.jsonl, from which page.py
+generates the tables of docs/reliability.md.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ NAMES = (
     "interruptions",
     "op",
 )
-"""The figures, each of the module of its name."""
+"""The figures, each in the module of its name."""
 
 
 class Unavailable(Exception):
@@ -43,13 +43,7 @@ class Unavailable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A measured part of a figure.
-
-    Args:
-        count: cases.
-        failures: a line for each case that did not end as it should.
-        more: other numbers of the record, by name.
-    """
+    """A measured part: its cases, a line for each failure, and other fields of its record."""
 
     count: int
     failures: list[str]
@@ -61,13 +55,13 @@ class Figure:
     """A kind of fault, and how often it is tried.
 
     Args:
-        what: the row of the page.
+        what: its description in the table.
         unit: what is counted.
         wanted: cases in all.
         part: cases of a record.
-        short: cases of the short form, which tests/endurance/test_short.py has.
-        minutes: all of it takes, about, on a core.
-        measure: takes a seed, a number of cases and an empty folder; cases of the same seed are the same.
+        short: cases of the short form.
+        minutes: about what all of it takes.
+        measure: takes a seed, a number of cases and an empty folder; the same seed gives the same cases.
     """
 
     what: str
@@ -80,83 +74,50 @@ class Figure:
 
     @property
     def parts(self) -> int:
-        """The records of all cases."""
         return -(-self.wanted // self.part)
 
 
 def find(name: str) -> Figure:
-    """The figure of a name."""
     return importlib.import_module(f"endurance.{name}").FIGURE
-
-
-def short(figure: Figure, folder: Path) -> Outcome:
-    """The short form; it leaves no record.
-
-    Args:
-        figure: which.
-        folder: an empty one to work in.
-    """
-    return figure.measure(0, figure.short, folder)
 
 
 def measure(
     name: str,
     figure: Figure,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     records: Path = RECORDS,
     parts: Sequence[int] | None = None,
 ) -> int:
-    """Measures what a figure's records lack; the failures of it.
-
-    Args:
-        name: of the figure and of its file.
-        figure: what to measure.
-        say: takes a line for the person who waits.
-        records: the folder of the records.
-        parts: only these, where other processes measure the others.
-
-    Raises:
-        Unavailable: see `Figure.measure`, or the code was changed during a part, which then leaves no record.
-    """
+    """Measures the parts that have no record yet, or those of them that are named; returns the number of failures."""
     records.mkdir(parents=True, exist_ok=True)
     path, failed = records / f"{name}.jsonl", 0
     known = {record["seed"] for record in jsonl.read(path)}
     for seed in range(figure.parts):
         if seed in known or (parts is not None and seed not in parts):
             continue
-        start, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix=f"{name}-"))
-        before = git.describe()
+        start, commit, folder = time.monotonic(), git.describe(), Path(tempfile.mkdtemp(prefix=f"{name}-"))
         try:
-            count = min(figure.part, figure.wanted - seed * figure.part)
-            outcome = figure.measure(seed, count, folder)
+            outcome = figure.measure(seed, min(figure.part, figure.wanted - seed * figure.part), folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        if git.describe() != commit:
+            raise Unavailable(f"the code was changed from {commit} to {git.describe()}; measure a clone of it")
+        host, failures = machine(), outcome.failures
         record = {
             "figure": name,
             "seed": seed,
             "count": outcome.count,
-            "failures": len(outcome.failures),
-            "examples": outcome.failures[:5],
+            "failures": len(failures),
+            "examples": failures[:5],
             **outcome.more,
             "seconds": round(time.monotonic() - start, 1),
-            **circumstances(),
+            "commit": commit,
+            "machine": f"{host['processor']}, {host['cores']} cores",
+            "load": round(os.getloadavg()[0], 1),  # other work on the machine shows in the seconds
         }
-        if record["commit"] != before:
-            raise Unavailable(f"the code was changed from {before} to {record['commit']}; measure a clone of it")
         jsonl.append(path, record)
-        say(f"{name}: part {seed + 1} of {figure.parts}, {outcome.count} {figure.unit}, {len(outcome.failures)} failed")
-        for failure in outcome.failures[:5]:
-            say(f"{name}:   {failure}")
-        failed += len(outcome.failures)
+        log(f"{name}: part {seed + 1} of {figure.parts}, {outcome.count} {figure.unit}, {len(failures)} failed")
+        for failure in failures[:5]:
+            log(f"{name}:   {failure}")
+        failed += len(failures)
     return failed
-
-
-def circumstances() -> dict[str, Any]:
-    """The commit and the machine of a record."""
-    known = machine()
-    return {"commit": git.describe(), "machine": f"{known['processor']}, {known['cores']} cores", "load": _load()}
-
-
-def _load() -> float:
-    """Processes that ran or waited in the last minute: other work on the machine tells in the seconds."""
-    return round(os.getloadavg()[0], 1)

@@ -1,7 +1,7 @@
-"""A byte of a file of every kind that the package writes and reads again, changed to another at random.
+"""One random byte changed in a file of every kind that the package writes and reads.
 
-What reads the file says so in one line, or gives what it gives of the file as it was: a changed space between two fields of JSON
-means nothing. Anything else is a byte that nobody noticed.
+Whatever reads the file must refuse it in one line, or read exactly what it read before. Some bytes have no meaning: a space
+between two JSON fields, or a statistic in a Parquet header. Any other outcome is a failure.
 """
 
 import dataclasses
@@ -21,8 +21,6 @@ from endurance.figures import Figure, Outcome
 from endurance.malformed_files import EXPERIMENT
 
 from bam_jax import config as configs
-from bam_jax import train
-from bam_jax.data import prepare
 from bam_jax.data.prepared import shards
 from bam_jax.data.prepared.manifest import SPLITS, read_manifest
 from bam_jax.data.tokenizers.copies import load_tokenizer
@@ -41,17 +39,11 @@ from bam_jax.training import checkpoint, run_folder
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of file.
+    """A kind of file."""
 
-    Args:
-        files: of a folder, by name, from which one is chosen.
-        wanted: says of a name whether it is of this kind.
-        read: gives all that the package reads of the folder.
-    """
-
-    files: dict[str, bytes]
-    wanted: Callable[[str], bool]
-    read: Callable[[Path], Any]
+    files: dict[str, bytes]  # of a folder
+    wanted: Callable[[str], bool]  # whether a file of this name is of the kind
+    read: Callable[[Path], Any]  # all that the package reads of the folder
 
 
 def _going_on(common: Path, run: Path) -> str:
@@ -63,7 +55,7 @@ def _going_on(common: Path, run: Path) -> str:
         seen.append(hashlib.sha256(b"".join([*leaves, (run / "metrics.jsonl").read_bytes()])).hexdigest())
 
     with made.before_first_step(begin):
-        ended = commands.call(train.main, [made.configuration(common, steps=4), f"--workdir={run}", "--no-progress"])
+        ended = commands.call(commands.fill(made.OPENERS["resume"], folder=common, run=run))
     if ended.status == 2:
         raise UserError(ended.err.strip())
     if ended.status != 0:
@@ -96,14 +88,10 @@ def _embeddings(folder: Path) -> list[Any]:
 
 @functools.cache
 def kinds(folder: Path) -> dict[str, Kind]:
-    """All kinds, by name.
-
-    Args:
-        folder: where the files are made.
-    """
+    """All kinds, by name; their files are made in the folder."""
     common = made.common()
     run = common / "run"
-    of_run, of_weights = made.contents(run), made.contents(common / "exported")
+    of_run, of_weights = commands.contents(run), commands.contents(common / "exported")
     last = max((name for name in of_run if name.startswith("checkpoints/")), key=lambda name: int(name.split("/")[1]))
     last = "/".join(last.split("/")[:2])
     within = lambda part: lambda name: name.startswith(f"{last}/{part}")
@@ -122,13 +110,12 @@ def kinds(folder: Path) -> dict[str, Kind]:
     texts = [f"{n} words and more of them, of day {n % 7}" for n in range(40)]
     (folder / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (folder / "bpe.json").write_text(train_bpe(texts, 300, progress=False))
-    given = [
-        f"--source={folder / 'in.jsonl'}",
-        f"--tokenizer=bpe:{folder / 'bpe.json'}",
-        f"--out={folder / 'prepared'}",
-    ]
-    made.well(prepare.main, [*given, "--workers=0", "--shard-tokens=200", "--holdout-tokens=60"])
-    prepared = made.contents(folder / "prepared")
+    prepare = (
+        "bam_jax.data.prepare --source={folder}/in.jsonl --tokenizer=bpe:{folder}/bpe.json --out={folder}/prepared --workers=0 "
+        "--shard-tokens=200 --holdout-tokens=60"
+    )
+    made.well(commands.fill(prepare, folder=folder))
+    prepared = commands.contents(folder / "prepared")
     for name, wanted in (
         ("prepared: shards", lambda name: name.endswith(".array_record")),
         ("prepared: lengths", lambda name: name.endswith(".lengths")),
@@ -144,7 +131,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
     )
     recorded_runs.append(folder / "kept", run, "run", run_folder.read_config(run))
     found["records of an experiment"] = Kind(
-        made.contents(folder / "kept"), lambda name: True, lambda folder: repr(recorded_runs.read(folder))
+        commands.contents(folder / "kept"), lambda name: True, lambda folder: repr(recorded_runs.read(folder))
     )
     source = {"command": "python -m bam_jax.sweep two.py", "commit": "abc1234", "machine": machine()}
     found["trained.json of a run"] = Kind(
@@ -168,13 +155,15 @@ def kinds(folder: Path) -> dict[str, Kind]:
     result = {"commit": "abc1234", "ndcg_10": mean, "recall_100": mean, "mrr_10": mean}
     results.write_results(folder / "ranked", origin, {Setting("late", 16): result})
     found["metrics.json of rankings"] = Kind(
-        made.contents(folder / "ranked"),
+        commands.contents(folder / "ranked"),
         only(results.METRICS),
         lambda folder: repr(results.read_results(folder, origin)),
     )
     vectors = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
     embedding._write(folder / "embeddings" / "x.npy", vectors)
-    found["embeddings"] = Kind(made.contents(folder / "embeddings"), lambda name: name.endswith(".npy"), _embeddings)
+    found["embeddings"] = Kind(
+        commands.contents(folder / "embeddings"), lambda name: name.endswith(".npy"), _embeddings
+    )
     return found
 
 
@@ -185,14 +174,13 @@ def _verified(folder: Path) -> list[Any]:
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Changes so many bytes; see `figures.Figure`."""
     (folder / "common").mkdir()
     known, failures = kinds(folder / "common"), []
     noticed, meaningless = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
     place = folder / "place"
     expected = {}
     for name, kind in known.items():
-        made.put(place, kind.files)
+        commands.put(place, kind.files)
         expected[name] = kind.read(place)
         shutil.rmtree(place)
     for number in range(count):
@@ -202,7 +190,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         changed = bytearray(kind.files[file])
         at = chance.randrange(len(changed))
         changed[at] ^= chance.choice([1 << chance.randrange(8), chance.randrange(1, 256)])
-        made.put(place, kind.files | {file: bytes(changed)})
+        commands.put(place, kind.files | {file: bytes(changed)})
         try:
             found = kind.read(place)
         except UserError as error:
@@ -222,7 +210,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 
 
 FIGURE = Figure(
-    what="a byte changed in every kind of file: said in one line, or read as what it was",
+    what="one byte changed in every kind of file: refused in one line, or without effect",
     unit="bytes",
     wanted=3000,
     part=300,

@@ -22,6 +22,8 @@ from typing import Any, Self
 from endurance import commands
 from endurance.figures import ROOT
 
+from bam_jax.system import errors
+
 LATER = ("tqdm", "safetensors.numpy", "pyarrow.parquet", "matplotlib.pyplot")
 """Modules that commands import while they run."""
 ENTRY = f"import sys; sys.path[0] = {str(ROOT / 'tests')!r}; from endurance import forked; forked.serve(*sys.argv[1:])"
@@ -29,16 +31,8 @@ PR_SET_CHILD_SUBREAPER = 36  # prctl.h: what children leave behind comes to this
 
 
 def serve(module: str) -> None:
-    """Forks a child for each line on stdin; writes its number and, when nothing of it is left, its status.
-
-    Args:
-        module: of the command.
-    """
-    from bam_jax.system import errors
-
-    command = importlib.import_module(module)
-    if not hasattr(command, "main"):
-        command = importlib.import_module(f"{module}.__main__")
+    """Forks a child for each line on stdin; writes its number and, when nothing of it is left, its status."""
+    main = commands.main_of(module)
     for each in LATER:
         importlib.import_module(each)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -52,7 +46,7 @@ def serve(module: str) -> None:
             for number in (1, 2):
                 os.dup2(os.open(f"{said}.{number}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
             exec(prelude, {})
-            errors.run(command.main, argv)
+            errors.run(main, argv)
         print(child, flush=True)
         for number, status in _reaped():
             if number == child:
@@ -71,17 +65,11 @@ def _reaped() -> Iterator[tuple[int, int]]:
 
 @dataclasses.dataclass
 class Child:
-    """A command that runs.
+    """A command that runs."""
 
-    Args:
-        pid: its number, and that of its session.
-        warm: its parent.
-        said: the path of its output, before the suffix.
-    """
-
-    pid: int
+    pid: int  # also of its session
     warm: "Warm"
-    said: Path
+    said: Path  # its output, without the suffix
     status: int | None = None
 
     def wait(self, seconds: float) -> bool:
@@ -108,12 +96,7 @@ class Child:
 
 
 class Warm:
-    """A process that has imported a command; a context manager.
-
-    Args:
-        module: of the command.
-        folder: for output and compiled programs.
-    """
+    """A process that has imported a command; a context manager. The folder is for output and compiled programs."""
 
     def __init__(self, module: str, folder: Path) -> None:
         self.folder = folder
@@ -130,16 +113,10 @@ class Warm:
         assert self.read() == "ready"
 
     def read(self) -> str:
-        """A line of the process."""
         return self.process.stdout.readline().decode().strip()
 
     def start(self, argv: Sequence[str], prelude: str = "") -> Child:
-        """Starts the command.
-
-        Args:
-            argv: its arguments.
-            prelude: code that the child runs first.
-        """
+        """Starts the command in a child, which runs the code of the prelude first."""
         said = self.folder / "said"
         self.process.stdin.write(json.dumps([list(map(str, argv)), str(said), prelude]).encode() + b"\n")
         return Child(int(self.read()), self, said)

@@ -1,10 +1,10 @@
-"""A disk that is full at each page or file that a command takes: a file system in memory with room for n of them, for each n.
+"""A disk that fills up at each page or file that a command needs: a file system in memory with room for n of them, for each n.
 
-Of a command that takes more than 30 of them in all ("places"), 30 are drawn ("tried"): as many of each beginning, where it has
-several, such as a run that is trained halfway. A command that finds no room ends in one line with status 2. A file that was there
-before stays, or is what an undisturbed command makes of it; records may have grown. With more room the same command goes on to
-what an undisturbed one leaves. A sweep may end with 1, since its runs are processes of their own; none of their logs has a
-traceback. At half of the places, or more, the disk is full before the command ends ("ended full").
+If a command needs more than 30 in all ("places"), 30 are drawn ("tried"), spread evenly over its starting states, such as a run
+that is half trained. The command must end in one line with status 2. An existing file must stay, or be what an undisturbed
+command makes of it; records may have grown. With more room, the same command must finish with the same result as an undisturbed
+one. A sweep may end with status 1, since its runs are separate processes; none of their logs may have a traceback. The disk must
+be full before the command ends ("ended full") in at least half of the cases.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from pathlib import Path
 from endurance import commands, forked, kills, made, writers
 from endurance.figures import Figure, Outcome, Unavailable
 
-from bam_jax import train
 from bam_jax.system import jsonl
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -32,8 +31,8 @@ ENOUGH = f"size={2**26},nr_inodes=100000"
 def _half() -> Path:
     """A run that is trained halfway."""
     run = writers.inputs() / "half"
-    long = ["--config.steps=30", "--config.checkpoint_every=15", writers.QUIET]
-    made.well(train.main, [f"--config={writers.inputs() / 'long.py'}", f"--workdir={run}", *long])
+    train = "bam_jax.train --config={given}/long.py --workdir={run} --config.steps=30 --config.checkpoint_every=15 --no-progress"
+    made.well(commands.fill(train, given=writers.inputs(), run=run))
     return run
 
 
@@ -86,7 +85,7 @@ def used(disk: Path) -> tuple[int, int]:
 
 def _lost(before: Mapping[str, bytes], whole: Mapping[str, bytes], disk: Path) -> str:
     """A complaint about a file that is neither as it was, nor grown as records do, nor as an undisturbed command leaves it."""
-    after = made.contents(disk)
+    after = commands.contents(disk)
     for name, was in before.items():
         grown = name.endswith(".jsonl") and name in after and after[name].startswith(was)
         if not grown and after.get(name) not in (was, whole.get(name)):
@@ -101,17 +100,13 @@ def _logged(disk: Path) -> str:
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Fills the disk of a command at so many places, or at all of them; see `figures.Figure`.
-
-    Args:
-        seed: the number of the command.
-    """
+    """Fills the disk of the command of a number at `count` places, or at all of them."""
     name = NAMES[seed]
     writer, disk = writers.WRITERS[name], folder / "disk"
     beginnings, begin = BEGINNINGS.get(name, (1, None))
-    argv = writer.argv(disk / "out", writers.inputs())
+    module, *argv = writer.command(disk / "out")
     disk.mkdir()
-    with mounted(disk) as resize, forked.Warm(writer.module, folder / "warm") as warm:
+    with mounted(disk) as resize, forked.Warm(module, folder / "warm") as warm:
 
         def fresh(number: int) -> tuple[int, int]:
             resize(ENOUGH)
@@ -126,7 +121,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             ended = warm.start(argv).end()
             assert ended.status == 0, ended.err
             expected.append(writer.left(disk / "out"))
-            whole.append(made.contents(disk))
+            whole.append(commands.contents(disk))
             more_pages, more_inodes = used(disk)
             # a size of 0 is no limit
             limits = [f"size={n * PAGE}" for n in range(max(1, pages), max(2, pages + 1, more_pages))]
@@ -138,7 +133,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
         full, failures = 0, []
         for number, limit in tried:
             fresh(number)
-            before = made.contents(disk)
+            before = commands.contents(disk)
             resize(limit)
             ended = warm.start(argv, forked.FROZEN).end()
             full += ended.status != 0
@@ -158,8 +153,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 
 
 FIGURE = Figure(
-    what="a full disk, at the pages and files that each command takes which writes: one line, what was there stays, "
-    "with room the same command goes on to the same",
+    what="a full disk at each page and file that a writing command needs: one line, files intact, the same result with more room",
     unit="places",
     wanted=30 * len(NAMES),
     part=30,

@@ -1,10 +1,9 @@
-"""A run in which something else stands in the place of a file or a folder, opened by the commands that open runs.
+"""A run in which something else takes the place of a file or a folder.
 
-It may be a pipe, a socket, a device, a terminal, a sparse file of 12 GB, a link to a file or a folder outside of the run, and
-others. The command ends with status 0 or in one line with status 2. It waits for nothing, reads no more than it must, and
-changes nothing outside of the run; where it refuses the run, nothing inside either. A refusal takes at most two seconds of the
-processor more than the same command on the unchanged run. A few cases are given to a process of their own, which may take at
-most 200 MiB more than on the unchanged run.
+It may be a pipe, a socket, a device, a terminal, a sparse file of 12 GB, a link to a file or a folder outside the run, and so
+on. The command must end with status 0, or in one line with status 2. It must not wait for input or change anything outside the
+run; if it refuses the run, nothing inside either. A refusal may take at most two seconds of processor time more than the same
+command on the unchanged run. A few cases run as separate processes, which may take at most 200 MiB more memory.
 """
 
 import contextlib
@@ -30,7 +29,6 @@ from endurance import commands, made, strangers
 from endurance.figures import Figure, Outcome
 from jax.experimental.compilation_cache import compilation_cache
 
-from bam_jax import evaluate, train
 from bam_jax.data.tokenizers.training import train_bpe
 
 SPARSE = 12 * 2**30
@@ -46,19 +44,12 @@ STRIDE = 331
 
 
 class Outside(NamedTuple):
-    """The things beside a run that links lead to.
+    """The things outside a run that links lead to."""
 
-    Args:
-        folder: all of them; nothing in it may change.
-        original: what stood in the place in the run.
-        terminal: the name of one, at which nobody types.
-        line: a file of one long line.
-    """
-
-    folder: Path
-    original: Path
-    terminal: str
-    line: Path
+    folder: Path  # nothing in it may change
+    original: Path  # what stood in the place in the run
+    terminal: str  # the name of one at which nobody types
+    line: Path  # a file of one long line
 
 
 def _put_socket(path: Path, _: Outside) -> None:
@@ -132,7 +123,7 @@ COMMANDS = (
     "tables",
     "report",
 )
-"""Those of `strangers.COMMANDS` that are given."""
+"""Those of `made.OPENERS` that are called."""
 CASES = [*itertools.product(KINDS, PLACES, COMMANDS)]
 HEAVY = [
     *itertools.product(
@@ -175,60 +166,34 @@ def _seen(folder: Path) -> dict[str, tuple[object, ...]]:
 
 
 def _trained(folder: Path) -> dict[str, bytes]:
-    """The files of a run with a tokenizer of its own and a record; what else the commands read is in the folder."""
-    strangers._write_inputs(folder)
-    place = folder / "decoder"
-    place.mkdir()
-    values = made.values(place)
-    (place / "bpe.json").write_text(train_bpe([(place / "text.txt").read_text()], 280))
-    data = values["data"] | {"tokenizer": f"bpe:{place / 'bpe.json'}"}
-    made.well(train.main, [made.configuration(place, data=data), f"--workdir={place / 'run'}", "--no-progress"])
-    asked = ["--eval=perplexity", "--lengths=16", "--tokens=32", "--no-progress"]
-    made.well(evaluate.main, [f"--run={place / 'run'}", *asked])
-    return made.contents(place / "run") | {".lock": b""}
+    """The files of a run with a tokenizer of its own and a record; writes what else the commands read."""
+    strangers.write_inputs(folder)
+    text = Path(made.values(folder)["data"]["source"]).read_text()
+    (folder / "bpe.json").write_text(train_bpe([text], 280))
+    run = made.train(folder, data={"tokenizer": f"bpe:{folder / 'bpe.json'}"})
+    return commands.contents(run) | {".lock": b""}
 
 
-class _Opened:
-    """A run in a folder of its own, beside what lies outside of it, with something else in a place.
-
-    Args:
-        files: of the run.
-        folder: has what else the commands read.
-        kind, place: what stands where; "": the run is unchanged.
-    """
-
-    def __init__(self, files: dict[str, bytes], folder: Path, kind: str, place: str) -> None:
-        self._folder, self._base = folder, folder / "case"
-        self.run, self.outside, self.out = (
-            self._base / "runs" / strangers.RUN,
-            self._base / "outside",
-            self._base / "out",
-        )
-        made.put(self.run, files)
-        self.outside.mkdir()
-        self.out.mkdir()
-        (self.outside / "victim").write_text("mine\n")
-        self._terminal = pty.openpty()
-        line = folder / "line"
-        if not line.exists():
-            line.write_bytes(b'{"step": 1, "note": "' + b"x" * LINE + b'"}\n')
-        if kind:
-            original = (self.run / place).rename(self.outside / Path(place).name.lstrip("."))
-            outside = Outside(self.outside, original, os.ttyname(self._terminal[1]), line)
-            KINDS[kind](self.run / place, outside)
-
-    def argv(self, command: str) -> tuple[commands.Main, list[str]]:
-        """The command on this run."""
-        main, words = strangers.COMMANDS[command]
-        return main, [word.format(run=self.run, out=self.out, folder=self._folder) for word in words.split()]
-
-    def __enter__(self) -> "_Opened":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._terminal:
-            os.close(each)
-        shutil.rmtree(self._base)
+@contextlib.contextmanager
+def _placed(files: dict[str, bytes], folder: Path, kind: str, place: str) -> Iterator[dict[str, Path]]:
+    """The places of a run in which something else stands, of what lies outside it, and of a command's output."""
+    case, line = folder / "case", folder / "line"
+    places = {"run": case / "runs" / made.RUN, "outside": case / "outside", "out": case / "out", "folder": folder}
+    commands.put(places["run"], files)
+    places["outside"].mkdir()
+    places["out"].mkdir()
+    (places["outside"] / "victim").write_text("mine\n")
+    if not line.exists():
+        line.write_bytes(b'{"step": 1, "note": "' + b"x" * LINE + b'"}\n')
+    terminal = pty.openpty()
+    if kind:
+        path = places["run"] / place
+        original = path.rename(places["outside"] / path.name.lstrip("."))
+        KINDS[kind](path, Outside(places["outside"], original, os.ttyname(terminal[1]), line))
+    yield places
+    for each in terminal:
+        os.close(each)
+    shutil.rmtree(case)
 
 
 @contextlib.contextmanager
@@ -248,7 +213,6 @@ def _compiled_once(folder: Path) -> Iterator[None]:
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Opens so many runs; see `figures.Figure`."""
     with _compiled_once(folder / "programs"):
         return _measure(seed, count, folder)
 
@@ -260,17 +224,18 @@ def _measure(seed: int, count: int, folder: Path) -> Outcome:
 
     def give(command: str, kind: str = "", place: str = "") -> tuple[commands.Ended, float, str]:
         """How a command ended, the seconds of the processor, and what it changed that it must not."""
-        with _Opened(files, folder, kind, place) as case:
-            main, argv = case.argv(command)
-            beside, within = _seen(case.outside), _seen(case.run)
+        with _placed(files, folder, kind, place) as places:
+            words = commands.fill(made.OPENERS[command], **places)
+            beside, within = _seen(places["outside"]), _seen(places["run"])
+            commands.main_of(words[0])  # imports take time once
             start = time.process_time()
             with mock.patch.object(commands, "PATIENCE", PATIENCE), _nothing_overridden():
-                ended = commands.call(main, argv)
+                ended = commands.call(words)
             seconds = time.process_time() - start
-            changed = [name for name, _ in _seen(case.outside).items() ^ beside.items()]
+            changed = [name for name, _ in _seen(places["outside"]).items() ^ beside.items()]
             wrong = f"{min(changed)} outside of it is changed" if changed else ""
-            if ended.status == 2 and _seen(case.run) != within:
-                changed = sorted(name for name, _ in _seen(case.run).items() ^ within.items())
+            if ended.status == 2 and _seen(places["run"]) != within:
+                changed = sorted(name for name, _ in _seen(places["run"]).items() ^ within.items())
                 wrong = wrong or f"refused, and {changed[0]} in it is changed"
             return ended, seconds, wrong
 
@@ -284,9 +249,9 @@ def _measure(seed: int, count: int, folder: Path) -> Outcome:
 
     def resident(command: str, kind: str = "", place: str = "") -> int:
         """The bytes that a command takes as a process."""
-        with _Opened(files, folder, kind, place) as case:
-            main, argv = case.argv(command)
-            given = ["timeout", str(2 * PATIENCE), sys.executable, "-m", main.__module__, *argv]
+        with _placed(files, folder, kind, place) as places:
+            words = commands.fill(made.OPENERS[command], **places)
+            given = ["timeout", str(2 * PATIENCE), sys.executable, "-m", *words]
             process = subprocess.Popen(
                 given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
@@ -318,8 +283,7 @@ def _measure(seed: int, count: int, folder: Path) -> Outcome:
 
 
 FIGURE = Figure(
-    what="pipes, devices, links out of the run, files of 12 GB and others in the place of a run's files, given to commands: one "
-    "line or none, nothing waited for, nothing changed elsewhere",
+    what="pipes, devices, outside links, 12 GB in place of a run's files: at most one line, no waiting, no change elsewhere",
     unit="runs",
     wanted=len(CASES),
     part=140,

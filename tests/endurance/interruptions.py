@@ -1,17 +1,16 @@
-"""Commands that are stopped, continued, told to end, or run while the clock jumps: each ends as an undisturbed one.
+"""Commands that are stopped, continued or terminated, or whose clock jumps.
 
-A part has one kind of interruption. The command runs again and again, as in `kills`, until it was interrupted so often after its
-first write.
+Each part has one kind of interruption. The command runs repeatedly, as in `kills`, until it was interrupted often enough after
+its first write.
 
-- SIGTERM at a random moment, within a save, or twice: the training ends with status 75 and one line of where it stopped, before
-  which another may say that it saves. A checkpoint of that very step is there, unless a second signal has ended it at once. After
-  its last step the signal itself may end the process (status -15). The same command goes on.
-- SIGSTOP, and SIGCONT up to two seconds later, again and again: the command ends well, and prints nothing that it does not print
-  otherwise.
-- A clock that is set a day forward or back at a random moment: the same, and no recorded duration is negative or longer than the
-  harness waits. Within a save the training may end in one line, and goes on.
-- A training that goes on with other processes and devices: 1 process, 2 processes, 1 process with 8 devices, 1 with 2. Its losses
-  are those of a training that stays, to 1 in 10,000.
+- SIGTERM at a random moment, during a save, or twice: the training ends with status 75 and a line that gives the step where it
+  stopped; a line before it may announce the save. A checkpoint of exactly that step exists, unless a second signal ended the
+  training at once. After the last step the signal itself may end the process (status -15). The same command resumes.
+- SIGSTOP, and SIGCONT up to two seconds later, repeatedly: the command succeeds, and prints nothing unusual.
+- The clock set a day forward or back at a random moment: the same, and no recorded duration is negative or longer than the
+  harness waits. During a save the training may end in one line, and resumes.
+- A training that continues with other processes and devices: 1 process, 2 processes, 1 process with 8 devices, 1 with 2. Its
+  losses agree with an uninterrupted training's to 1 in 10,000.
 """
 
 import dataclasses
@@ -146,18 +145,14 @@ def _durations(folder: Path) -> str:
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Interrupts a command so often; see `figures.Figure`.
-
-    Args:
-        seed: the number of the kind.
-    """
+    """Interrupts a command `count` times in the way of a number."""
     name, kind = list(KINDS.items())[seed]
     if kind is None:
         return _other_processes(folder)
     writer, draw, out, failures = writers.WRITERS[kind.command], random.Random(name), folder / "out", []
     expected = kills.undisturbed(writer, out)
-    argv, interrupted, ways, new = writer.argv(out, writers.inputs()), 0, {}, True
-    with forked.Warm(writer.module, folder / "warm") as warm:
+    (module, *argv), interrupted, ways, new = writer.command(out), 0, {}, True
+    with forked.Warm(module, folder / "warm") as warm:
         usual = kills.timed(writer, warm, out)
         quiet = warm.start(argv).end().err
         while interrupted < count or not new:
@@ -229,8 +224,7 @@ def _other_processes(folder: Path) -> Outcome:
 
 
 FIGURE = Figure(
-    what="commands stopped, continued, told to end, or run with a clock that jumps: the bits of an undisturbed one at the end; "
-    "trainings that go on with other processes: the losses of one that stays",
+    what="commands stopped, continued, terminated, or with a jumping clock: an undisturbed run's result, to the bit",
     unit="interruptions",
     wanted=20 * len(KINDS) - 16,
     part=20,

@@ -1,14 +1,13 @@
-"""Commands killed at random moments after their first write, and whether what they leave is what an undisturbed run leaves.
+"""Commands killed at random moments after their first write, then run again.
 
-A command runs once to its end as a process of its own, and its files are what is compared: bits of models and other files, and
-records without seconds, commits and paths. Then it starts again and again in another folder. It is killed (SIGKILL, with all of
-its processes) at a moment drawn between its first write and the end of an undisturbed run. Only such a kill counts. Where the
-command ends before it, its files are compared, and it begins in a new folder; after the last kill it runs to its end. A failure
-is an end that differs or cannot be read, another status than 0, or no end within ten minutes.
+A command first runs undisturbed in a separate process. Then it starts again and again in another folder, and is killed (SIGKILL,
+with all its processes) at a random moment between its first write and the end of an undisturbed run. Only such a kill counts. If
+the command ends first, its files are compared and it begins in a new folder; after the last kill it runs to its end. The
+comparison covers the bits of models and other files, and records without seconds, commits and paths. A failure is a different or
+unreadable result, a status other than 0, or no end within ten minutes.
 
-The killed processes are forked from one that has imported the command. That they write the same bits is part of the comparison.
-"Starts" counts processes, "ends" those with status 0, "compared" what is compared at each, and "torn" the lines of records that
-cannot be read.
+The killed processes are forked from one that has imported the command. "Starts" counts processes, "ends" those with status 0,
+"compared" the items compared at each end, and "torn" the lines of records that cannot be read.
 """
 
 import random
@@ -22,7 +21,7 @@ from endurance.figures import Figure, Outcome
 
 
 def difference(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """The words for what differs between two leavings; "" where nothing does."""
+    """What differs between the files of two commands; "" if nothing does."""
     differing = sorted(key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key))
     return f"{len(differing)} differ, such as {differing[0]}" if differing else ""
 
@@ -30,7 +29,7 @@ def difference(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
 def compare(
     writer: writers.Writer, expected: Mapping[str, str], out: Path, ended: commands.Ended, *, refuses: bool = False
 ) -> str:
-    """What is wrong with a command that should have ended well; "" if nothing is. With `refuses` it may end with status 2."""
+    """What is wrong with a command that should have ended well, or, with `refuses`, with status 2; "" if nothing is."""
     if ended.status != 0 and not (refuses and ended.status == 2):
         return f"status {ended.status}: {' '.join(ended.err.split())[-250:]}"
     try:
@@ -40,19 +39,19 @@ def compare(
 
 
 def undisturbed(writer: writers.Writer, out: Path) -> Mapping[str, str]:
-    """What a command leaves as a process of its own that nobody disturbs."""
+    """What a command leaves as an undisturbed process of its own."""
     writer.begin(out)
-    ended = commands.start(writer.module, writer.argv(out, writers.inputs()))
+    ended = commands.start(writer.command(out))
     assert ended.status == 0, ended.err
     return writer.left(out)
 
 
 def timed(writer: writers.Writer, warm: forked.Warm, out: Path) -> float:
-    """The seconds of a forked command from its first write to its end; all of its programs are compiled before."""
+    """The seconds of a forked command from its first write to its end, after a first one has compiled its programs."""
     for _ in range(2):
         writer.begin(out)
         before = forked.look(out)
-        child = warm.start(writer.argv(out, writers.inputs()))
+        child = warm.start(writer.command(out)[1:])
         first = forked.first_write(child, out, before)
         ended = child.end()
         assert first and ended.status == 0, ended.err
@@ -60,17 +59,13 @@ def timed(writer: writers.Writer, warm: forked.Warm, out: Path) -> float:
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Kills a command so often, and compares what it leaves; see `figures.Figure`.
-
-    Args:
-        seed: the number of the command, and of the draws of its moments.
-    """
+    """Kills the command of a number `count` times, and compares what it leaves."""
     name, writer = list(writers.WRITERS.items())[seed]
     draw, out, failures = random.Random(name), folder / "out", []
     expected = undisturbed(writer, out)
     killed = starts = ends = torn = 0
     refuses = False  # an export is complete before its process ends: one that was killed then is not written again
-    with forked.Warm(writer.module, folder / "warm") as warm:
+    with forked.Warm(writer.command(out)[0], folder / "warm") as warm:
         usual = timed(writer, warm, out)
         new, last = True, False
         while not last:
@@ -78,7 +73,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
             if new:
                 writer.begin(out)
             before, starts = forked.look(out), starts + 1
-            child = warm.start(writer.argv(out, writers.inputs()), forked.FROZEN)
+            child = warm.start(writer.command(out)[1:], forked.FROZEN)
             if not last and forked.first_write(child, out, before) and not child.wait(draw.uniform(0, usual)):
                 child.send(signal.SIGKILL)
             ended = child.end()
@@ -94,8 +89,7 @@ def measure(seed: int, count: int, folder: Path) -> Outcome:
 
 
 FIGURE = Figure(
-    what="kill -9 after the first write, 50 of each command that writes: what is left at the end is what an undisturbed "
-    "run leaves",
+    what="kill -9 after the first write, 50 of each writing command: the final result is that of an undisturbed run",
     unit="kills",
     wanted=50 * len(writers.WRITERS),
     part=50,

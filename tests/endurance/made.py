@@ -1,8 +1,7 @@
-"""A small run that has been trained and evaluated, made once, as what faults befall."""
+"""A small trained and evaluated run, and the commands that open runs."""
 
 import atexit
 import functools
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,8 +11,7 @@ from unittest import mock
 
 from endurance import commands
 
-from bam_jax import evaluate, train
-from bam_jax.convert import __main__ as convert
+from bam_jax.analysis import figures
 from bam_jax.training import loop
 
 SMALL = {
@@ -25,6 +23,28 @@ SMALL = {
     "checkpoint_every": 2,
     "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
 }
+EVALUATE = "bam_jax.evaluate --run={run} --eval={measure} --lengths=16 --tokens=64 --no-progress"
+RUN = "run-seed0"
+OPENERS = {
+    "evaluate": "bam_jax.evaluate --run={run} --eval=perplexity --lengths=8 --tokens=32 --no-progress",
+    "generate": "bam_jax.generate --run={run} --prompt=a --tokens=1",
+    "heads": "bam_jax.heads --run={run} --keys=8 --tokens=16 --no-progress",
+    "heads --passkey": "bam_jax.heads --run={run} --passkey=512 --prompts=1 --no-progress",
+    "heads --ablate": "bam_jax.heads --run={run} --ablate=16 --tokens=32 --no-progress",
+    **{f"figures {name}": f"bam_jax.figures {name} --run={{run}} --out={{out}}/a" for name in figures.NAMES},
+    "export": "bam_jax.convert --run={run} --export={out}/e",
+    "layout": "bam_jax.convert --run={run} --layout=bam --export={out}/e",
+    "resume": "bam_jax.train --config={folder}/small.py --config.steps=4 --workdir={run} --no-progress",
+    "start": "bam_jax.train --config={folder}/small.py --config.steps=1 --config.start={run} --workdir={out} --no-progress",
+    "sweep": f"bam_jax.sweep {{folder}}/mine.py --runs={{run.parent}} --only={RUN}",
+    "tables": "bam_jax.tables {folder}/mine.py --runs={run.parent} --out={out}",
+    "claims": "bam_jax.claims {folder}/claims.toml --runs={run.parent}",
+    "report": "bam_jax.report {run.parent} {folder}/mine.py --out={out}",
+    "retrieve": "bam_jax.retrieve --run={run} --corpus={folder}/corpus.jsonl --queries={folder}/queries.jsonl --lengths=8 "
+    "--out={out} --no-progress",
+    "retrieval_speed": "benchmarks.retrieval_speed --run={run} --documents=4 --queries=2 --length=8 --out={out} --no-progress",
+}
+"""Commands that open a run, with an empty folder to write to and one of other inputs."""
 
 
 def to_file(tree: dict) -> str:
@@ -32,46 +52,42 @@ def to_file(tree: dict) -> str:
     return f"import ml_collections\n\n\ndef get_config():\n    return ml_collections.ConfigDict({tree!r})\n"
 
 
-def text(folder: Path) -> Path:
-    """A text to train on, long enough for all that is asked of it."""
+def values(folder: Path) -> dict:
+    """A small configuration; writes its text into the folder, long enough for all that is measured."""
     path = folder / "text.txt"
     path.write_text("".join(f"day {n} of a tale of some length, told again and again. " for n in range(300)))
-    return path
+    return {**SMALL, "data": {"tokenizer": "byte", "source": str(path)}}
 
 
-def values(folder: Path) -> dict:
-    """A small configuration, with a text in the folder."""
-    return {**SMALL, "data": {"tokenizer": "byte", "source": str(text(folder))}}
-
-
-def configuration(folder: Path, **changes: object) -> str:
-    """The option that names a small configuration."""
-    path = folder / "small.py"
-    path.write_text(to_file({**values(folder), **changes}))
-    return f"--config={path}"
+def train(folder: Path, measure: str = "perplexity", **changes: Any) -> Path:
+    """Trains and evaluates a run in a folder, whose configuration is `small.py`; values that are groups are merged."""
+    tree = values(folder)
+    for name, value in changes.items():
+        tree[name] = tree[name] | value if isinstance(value, dict) else value
+    (folder / "small.py").write_text(to_file(tree))
+    run = folder / "run"
+    well(
+        commands.fill("bam_jax.train --config={folder}/small.py --workdir={run} --no-progress", folder=folder, run=run)
+    )
+    well(commands.fill(EVALUATE, run=run, measure=measure))
+    return run
 
 
 @functools.cache
 def common() -> Path:
-    """A folder with a text, the file of a configuration, `run` and `exported`; a process makes it once.
-
-    The run is a decoder of 3 steps with checkpoints at 2 and 3, metrics and a record of an evaluation; `exported` has its
-    weights.
-    """
+    """A folder with `text.txt`, `small.py`, `run` of 3 steps with checkpoints at 2 and 3, and its weights, `exported`."""
     folder = Path(tempfile.mkdtemp(prefix="endurance-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    run = folder / "run"
-    well(train.main, [configuration(folder), f"--workdir={run}", "--no-progress"])
-    well(evaluate.main, [f"--run={run}", "--eval=perplexity", "--lengths=16", "--tokens=64", "--no-progress"])
-    well(convert.main, [f"--run={run}", f"--export={folder / 'exported'}"])
+    train(folder)
+    well(commands.fill("bam_jax.convert --run={folder}/run --export={folder}/exported", folder=folder))
     return folder
 
 
-def well(main: commands.Main, argv: Sequence[str]) -> commands.Ended:
+def well(command: Sequence[str]) -> commands.Ended:
     """Calls a command that must succeed."""
-    ended = commands.call(main, argv)
+    ended = commands.call(command)
     if ended.status != 0:
-        raise RuntimeError(f"{main.__module__} {' '.join(argv)} ended with {ended.status}: {ended.err}")
+        raise RuntimeError(f"{' '.join(command)} ended with {ended.status}: {ended.err}")
     return ended
 
 
@@ -88,17 +104,3 @@ def before_first_step(then: Callable[[Any, Any], object] | None = None) -> Any:
         return step
 
     return mock.patch.object(loop, "make_step", make_step)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, but for locks."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("lock"))
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
-def put(folder: Path, files: dict[str, bytes]) -> None:
-    """Writes files below a folder that is not there."""
-    for name, written in files.items():
-        path = folder / name
-        os.makedirs(path.parent, exist_ok=True)
-        path.write_bytes(written)

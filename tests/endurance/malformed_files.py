@@ -1,7 +1,7 @@
-"""Files of every format that commands read, damaged: texts, columns, tokenizers, prepared folders, weights, rankings, records.
+"""Damaged files of every format that commands read: texts, columns, tokenizers, prepared folders, weights, rankings, records.
 
-A file that cannot be read ends the command in one line with status 2, and no file that it reads is another afterwards. Each
-format is read undamaged as well: it is not refused, or with the words that are known of it.
+A file that cannot be read must end the command in one line with status 2, and no input may change. Each format is also read
+undamaged, and must be accepted or refused with the expected words.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ import gzip
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,6 @@ from endurance import commands, made
 from endurance.figures import ROOT, Figure, Outcome
 from safetensors.numpy import save
 
-from bam_jax import claims, generate, retrieve, sweep, tables
-from bam_jax.convert import __main__ as convert
-from bam_jax.data import inspect, make_retrieval, prepare
 from bam_jax.experiments import recorded_runs
 from bam_jax.training import bundled, run_folder
 
@@ -50,13 +46,15 @@ title = "Invented"
 place = "1"
 says = "it is read"
 """
-PROBLEM = ("corpus.jsonl", "queries.jsonl", "qrels.tsv")
-NO_RUN = "/none is not a run"
-"""The refusal of a command that reads its files before it looks for the run, which the harness does not give it."""
-REFUSED = {"b.parquet": "is of dictionary", "c.parquet": "is of int64"}
-"""Words of the refusals of columns that are none of texts."""
-
-Call = Callable[[Path, Path], tuple[commands.Main, list[str]]]
+PREPARE = (
+    "bam_jax.data.prepare --source={given}/FILE --tokenizer=TOKENIZER --out={out}/made --workers=0 --shard-tokens=900"
+)
+CONVERT = "bam_jax.convert --source={given} --run={out}/run --layout="
+RETRIEVE = (
+    "bam_jax.retrieve --run={folder}/run --corpus=PROBLEM/corpus.jsonl --queries=PROBLEM/queries.jsonl --qrels=PROBLEM/qrels.tsv "
+    "--lengths=16 --no-progress --out="
+)
+JUDGE = "bam_jax.claims --runs={folder}/runs --scale=toy "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,129 +62,114 @@ class Format:
     """A format of files, and a command that reads it.
 
     Args:
-        files: by their names in the folder; one of them is damaged.
-        command: takes the folder of the files and one to write to; gives a command's main and its arguments.
-        refusal: words of the line with which the files are refused as they are; "": they are not.
-        renewed: whether the command writes the files again, where it does not refuse them.
+        files: one of them is damaged.
+        template: the command's words, with the folder of the files, `given`, an empty one, `out`, and that of all else, `folder`.
+        refusal: words of the line that refuses the undamaged files; "": they are accepted.
+        renewed: whether the command rewrites the files that it accepts.
     """
 
     files: dict[str, bytes]
-    command: Call
+    template: str
     refusal: str = ""
     renewed: bool = False
 
 
-def _prepare(name: str, tokenizer: str = "byte") -> Call:
-    return lambda given, out: (
-        prepare.main,
-        [
-            *(f"--source={given / name}", f"--tokenizer={tokenizer.format(given)}"),
-            *(f"--out={out / 'made'}", "--workers=0", "--shard-tokens=900"),
-        ],
-    )
-
-
-def _convert(layout: str, *options: str) -> Call:
-    return lambda given, out: (
-        convert.main,
-        [f"--layout={layout}", f"--source={given}", f"--run={out / 'run'}", *options],
-    )
-
-
-def _retrieve(problem: Path, run: Path, out: Path) -> tuple[commands.Main, list[str]]:
-    asked = [f"--{name}={problem / file}" for name, file in zip(("corpus", "queries", "qrels"), PROBLEM, strict=True)]
-    return retrieve.main, [f"--run={run}", *asked, "--lengths=16", f"--out={out}", "--no-progress"]
-
-
-def _inspect(given: Path, out: Path) -> tuple[commands.Main, list[str]]:
-    return inspect.main, [str(given), "--config.context=16", "--no-plot", "--rows=1"]
+def _prepare(file: str, tokenizer: str = "byte") -> str:
+    return PREPARE.replace("FILE", file).replace("TOKENIZER", tokenizer)
 
 
 def _problem(texts: list[str]) -> dict[str, bytes]:
     """Documents, queries and judgements."""
     lines = lambda records: "".join(json.dumps(record) + "\n" for record in records).encode()
-    corpus = lines({"_id": f"d{n}", "text": text, "title": ""} for n, text in enumerate(texts))
-    queries = lines({"_id": f"q{n}", "text": texts[n][:9]} for n in range(9))
-    judged = "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(9))
-    return dict(zip(PROBLEM, (corpus, queries, judged.encode()), strict=True))
+    return {
+        "corpus.jsonl": lines({"_id": f"d{n}", "text": text, "title": ""} for n, text in enumerate(texts)),
+        "queries.jsonl": lines({"_id": f"q{n}", "text": texts[n][:9]} for n in range(9)),
+        "qrels.tsv": ("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\td{n}\t1\n" for n in range(9))).encode(),
+    }
 
 
 @functools.cache
 def formats(folder: Path) -> dict[str, Format]:
-    """All formats, by name.
+    """All formats, by name; what their commands need besides is made in the folder."""
+    shared, theirs = commands.of_test("data/test_fuzz"), commands.of_test("convert/test_convert")
+    well = lambda template, given=folder: made.well(commands.fill(template, given=given, out=folder, folder=folder))
 
-    Args:
-        folder: where what takes a command is made.
-    """
-    shared = commands.of_test("data/test_fuzz")
+    # What commands need besides the files of a format, and what they write.
+    problem, bert = _problem(shared.TEXTS), commands.contents(ROOT / "tests" / "convert" / "bert_golden")
+    bert = {name: bert[name] for name in ("config.json", "model.safetensors", "vocab.txt")}
+    experiment = TABLED.format(config=str(folder / "small.py"))
+    commands.put(
+        folder, {"in.jsonl": shared.LINES, "claims.toml": CLAIMS.encode(), "tabled.py": experiment.encode(), **problem}
+    )
+    commands.put(folder / "bert", bert)
+    shutil.copy(made.common() / "small.py", folder)
+    run = made.common() / "run"
+    recorded_runs.append(folder / "kept", run, "run", run_folder.read_config(run))
+    well(_prepare("in.jsonl"))
+    well(f"{CONVERT}bert", folder / "bert")
+    retrieve = RETRIEVE.replace("PROBLEM", "{folder}")
+    well(f"{retrieve}{{folder}}/ranked")
+    well(f"{JUDGE}{{folder}}/claims.toml --out={{folder}}/claims.md")
+    rankings = {name: bits for name, bits in commands.contents(folder / "ranked").items() if not name.endswith(".run")}
+
+    # Texts, plain and compressed, and columns, of which two have no texts.
+    refused = {"b.parquet": "is of dictionary", "c.parquet": "is of int64"}
     sources = {**shared.SOURCES, "a.raw": shared.WIKI}
     texts = {name: contents for name, contents in sources.items() if not name.endswith(".parquet")}
     sources |= {f"{name}.gz": gzip.compress(contents) for name, contents in texts.items()}
     sources |= {f"{name}.zst": zstandard.compress(contents) for name, contents in texts.items()}
     found = {
-        name: Format({name: contents}, _prepare(name), REFUSED.get(name, "")) for name, contents in sources.items()
+        name: Format({name: contents}, _prepare(name), refused.get(name, "")) for name, contents in sources.items()
     }
+
+    names = {"bpe": "bpe:{given}/tokenizer.json", "bert": "bert:{given}/vocab.txt", "gpt2": "gpt2:{given}"}
     for kind, files in shared.vocabularies().items():
-        name = {"bpe": "bpe:{}/tokenizer.json", "bert": "bert:{}/vocab.txt", "gpt2": "gpt2:{}"}[kind]
-        found[f"{kind} tokenizer"] = Format({**files, "in.jsonl": shared.LINES}, _prepare("in.jsonl", name))
-    made.put(folder, {"in.jsonl": shared.LINES, "claims.toml": CLAIMS.encode(), **_problem(shared.TEXTS)})
-    made.well(*_prepare("in.jsonl")(folder, folder))
-    found["prepared folder"] = Format(made.contents(folder / "made"), _inspect)
-    weights = made.contents(bundled.FOLDER / "quickstart")
+        found[f"{kind} tokenizer"] = Format({**files, "in.jsonl": shared.LINES}, _prepare("in.jsonl", names[kind]))
+    weights = commands.contents(bundled.FOLDER / "quickstart")
     weights = {name: weights[name] for name in weights if "/" in name or name in ("config.json", "model.safetensors")}
-    found["exported weights"] = Format(
-        weights, lambda given, out: (convert.main, [f"--run={given}", f"--export={out / 'exported'}"])
-    )
-    theirs, draw = commands.of_test("convert/test_convert"), np.random.default_rng(0)
-    byte = "--config.data.tokenizer=byte"
+    draw, byte = np.random.default_rng(0), "--config.data.tokenizer=byte"
     bam = {"args.json": json.dumps(theirs.bam_args("bam_ssmax")).encode()}
     bam["model.safetensors"] = save(theirs.bam_weights(draw, "bam_ssmax"))
-    found["BAM's weights"] = Format(bam, _convert("bam", byte))
-    found["CABLE's weights"] = Format({"model.safetensors": save(theirs.cable_weights(draw))}, _convert("cable", byte))
-    bert = made.contents(ROOT / "tests" / "convert" / "bert_golden")
-    bert = {name: bert[name] for name in ("config.json", "model.safetensors", "vocab.txt")}
-    found["BERT's weights"] = Format(bert, _convert("bert"))
-    made.put(folder / "bert", bert)
-    made.well(*_convert("bert")(folder / "bert", folder))
-    made.well(*_retrieve(folder, folder / "run", folder / "ranked"))
-    found["retrieval problem"] = Format(
-        _problem(shared.TEXTS), lambda given, out: _retrieve(given, folder / "run", out / "ranked")
-    )
-    ranked = {name: bits for name, bits in made.contents(folder / "ranked").items() if not name.endswith(".run")}
-    found["rankings"] = Format(ranked, lambda given, out: _retrieve(folder, folder / "run", given), renewed=True)
     told = [{"text": " ".join(f"The tale {n} goes on for {at} days and ends." for at in range(40))} for n in range(30)]
-    found["documents to question"] = Format(
-        {"in.jsonl": "".join(json.dumps(record) + "\n" for record in told).encode()},
-        lambda given, out: (make_retrieval.main, [f"--source={given / 'in.jsonl'}", f"--out={out / 'problem'}"]),
+    documents = "".join(json.dumps(record) + "\n" for record in told).encode()
+    return (
+        found
+        | {
+            "prepared folder": Format(
+                commands.contents(folder / "made"),
+                "bam_jax.data.inspect {given} --config.context=16 --no-plot --rows=1",
+            ),
+            "exported weights": Format(weights, "bam_jax.convert --run={given} --export={out}/exported"),
+            "BAM's weights": Format(bam, f"{CONVERT}bam {byte}"),
+            "CABLE's weights": Format(
+                {"model.safetensors": save(theirs.cable_weights(draw))}, f"{CONVERT}cable {byte}"
+            ),
+            "BERT's weights": Format(bert, f"{CONVERT}bert"),
+            "retrieval problem": Format(problem, RETRIEVE.replace("PROBLEM", "{given}") + "{out}/ranked"),
+            "rankings": Format(rankings, f"{retrieve}{{given}}", renewed=True),
+            "documents to question": Format(
+                {"in.jsonl": documents}, "bam_jax.data.make_retrieval --source={given}/in.jsonl --out={out}/problem"
+            ),
+            "prompt": Format(  # read before the command looks for the run, of which there is none
+                {"prompt.txt": "".join(shared.TEXTS[:3]).encode()},
+                "bam_jax.generate --run={out}/none --file={given}/prompt.txt",
+                "/none is not a run",
+            ),
+            "experiment": Format(
+                {"two.py": EXPERIMENT.encode()}, "bam_jax.sweep {given}/two.py --print --runs={out}/runs"
+            ),
+            "records of an experiment": Format(
+                commands.contents(folder / "kept"),
+                "bam_jax.tables {folder}/tabled.py --format=markdown --runs={folder}/runs --records={given}",
+            ),
+            "claims": Format({"claims.toml": CLAIMS.encode()}, f"{JUDGE}{{given}}/claims.toml"),
+            "page of claims": Format(
+                {"claims.md": (folder / "claims.md").read_bytes()},
+                f"{JUDGE}{{folder}}/claims.toml --out={{given}}/claims.md",
+                renewed=True,
+            ),
+        }
     )
-    found["prompt"] = Format(
-        {"prompt.txt": "".join(shared.TEXTS[:3]).encode()},
-        lambda given, out: (generate.main, [f"--run={out / 'none'}", f"--file={given / 'prompt.txt'}"]),
-        NO_RUN,
-    )
-    found["experiment"] = Format(
-        {"two.py": EXPERIMENT.encode()},
-        lambda given, out: (sweep.main, [str(given / "two.py"), "--print", f"--runs={out / 'runs'}"]),
-    )
-    run = made.common() / "run"
-    small = shutil.copy(
-        made.configuration(made.common()).partition("=")[2], folder
-    )  # that one is written again by others
-    (folder / "tabled.py").write_text(TABLED.format(config=str(small)))
-    recorded_runs.append(folder / "kept", run, "run", run_folder.read_config(run))
-    kept = [str(folder / "tabled.py"), "--format=markdown", f"--runs={folder / 'runs'}"]
-    found["records of an experiment"] = Format(
-        made.contents(folder / "kept"), lambda given, out: (tables.main, [*kept, f"--records={given}"])
-    )
-    judge = lambda file, *options: (claims.main, [str(file), f"--runs={folder / 'runs'}", "--scale=toy", *options])
-    found["claims"] = Format({"claims.toml": CLAIMS.encode()}, lambda given, out: judge(given / "claims.toml"))
-    made.well(*judge(folder / "claims.toml", f"--out={folder / 'claims.md'}"))
-    found["page of claims"] = Format(
-        {"claims.md": (folder / "claims.md").read_bytes()},
-        lambda given, out: judge(folder / "claims.toml", f"--out={given / 'claims.md'}"),
-        renewed=True,
-    )
-    return found
 
 
 def spoilt(contents: bytes, chance: random.Random) -> bytes:
@@ -240,38 +223,36 @@ def _field_changed(contents: bytes, value: str, chance: random.Random) -> bytes:
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Damages so many files of each format; see `figures.Figure`."""
     (folder / "common").mkdir()
     known, failures = formats(folder / "common"), []
     refused = dict.fromkeys(known, 0)
     given, out = folder / "given", folder / "out"
-    cases = [(name, None) for name in known]
-    cases += [(list(known)[number % len(known)], number) for number in range(count)]
-    for name, number in cases:
+    for number in (*range(-len(known), 0), *range(count)):  # the negative ones are undamaged
+        name = list(known)[number % len(known)]
         chance = random.Random(f"{seed} {number}")
         file = chance.choice(sorted(known[name].files))
-        contents = known[name].files[file] if number is None else spoilt(known[name].files[file], chance)
-        made.put(given, known[name].files | {file: contents})
+        contents = known[name].files[file] if number < 0 else spoilt(known[name].files[file], chance)
+        commands.put(given, known[name].files | {file: contents})
         out.mkdir()
         before = commands.snapshot(given)
-        ended = commands.call(*known[name].command(given, out))
+        ended = commands.call(commands.fill(known[name].template, given=given, out=out, folder=folder / "common"))
         wrong = commands.complaint(ended)
         refusal = known[name].refusal
         as_known = refusal in ended.err if refusal else ended.status == 0
-        if not wrong and number is None and not as_known:
+        if not wrong and number < 0 and not as_known:
             wrong = f"undamaged, it ends with {ended.status}: {ended.err}"
         if not wrong and (ended.status or not known[name].renewed) and commands.snapshot(given) != before:
             wrong = "a file that is read is another afterwards"
         if wrong:
             failures.append(f"{name}, {file}, seed {seed}, case {number}: {wrong}")
-        refused[name] += number is not None and ended.status == 2 and not as_known
+        refused[name] += number >= 0 and ended.status == 2 and not as_known
         shutil.rmtree(given)
         shutil.rmtree(out)
     return Outcome(count, failures, {"formats": len(known), "refused": refused})
 
 
 FIGURE = Figure(
-    what="malformed files of every format that commands read: one line, status 2, nothing overwritten",
+    what="damaged files of every format: refused in one line, with nothing overwritten",
     unit="files",
     wanted=2000,
     part=250,

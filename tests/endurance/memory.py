@@ -1,9 +1,9 @@
-"""Memory, descriptors and threads of a long training: they are at its end what they were after its first tenth.
+"""Memory, descriptors and threads of a long training, which must not grow.
 
-The training is a process of its own, which gives the memory that it has freed back to the system before each look: a leak would
-fill that first, and not be seen. The least of the second tenth of the steps is held against the least of the last. Resident
-memory may grow by 32 MiB, descriptors and threads by 4. The record has the slope of the memory over all tenths but the first, by
-least squares.
+The training is a separate process, which returns freed memory to the system before each measurement, since a leak would
+otherwise fill that memory first. The minimum over the second tenth of the steps is compared with the minimum over the last.
+Resident memory may grow by 32 MiB, descriptors and threads by 4. The record has the least-squares slope of memory over all but
+the first tenth.
 """
 
 import ctypes
@@ -36,13 +36,7 @@ def held() -> tuple[int, int, int]:
 
 
 def train(config: str, folder: str, count: str) -> None:
-    """Trains so many steps, and writes into `held.json` what this process held at 500 of them.
-
-    Args:
-        config: the file of a configuration.
-        folder: of the run and of the file.
-        count: steps.
-    """
+    """Trains `count` steps, and writes what this process held at 500 of them to `held.json`."""
     seen: list[tuple[int, int, int]] = []
 
     def look(step: int) -> bool:
@@ -55,10 +49,11 @@ def train(config: str, folder: str, count: str) -> None:
 
 
 def measure(seed: int, count: int, folder: Path) -> Outcome:
-    """Trains a small model for so many steps, with 50 checkpoints at most; see `figures.Figure`."""
+    """Trains a small model for `count` steps, with 50 checkpoints at most."""
     # Of fewer than 100 steps between two checkpoints a loaded machine is still writing one when the next begins.
-    option = made.configuration(folder, steps=count, log_every=100, checkpoint_every=max(100, count // 50))
-    config = option.partition("=")[2]
+    changes = {"steps": count, "log_every": 100, "checkpoint_every": max(100, count // 50)}
+    config = folder / "small.py"
+    config.write_text(made.to_file({**made.values(folder), **changes}))
     subprocess.run([sys.executable, "-c", ENTRY, config, folder, str(count)], check=True)
     seen = json.loads((folder / "held.json").read_text())
     parts = [seen[len(seen) * n // 10 : len(seen) * (n + 1) // 10] for n in range(10)]

@@ -1,15 +1,15 @@
 """Random configurations of attention, compared with an independent reference in NumPy.
 
-The reference computes biases, masks and softmax in float64 and imports nothing of the package's attention. There are four kinds
+The reference computes biases, masks and softmax in float64, and imports nothing of the package's attention. There are four kinds
 of cases:
 
 - any: bias, mask, documents, window, sinks, soft cap, temperature, sizes, dtype, backend, and a first position up to 2^30.
-- decoded: a prompt and then one token after another from a cache, against the whole text.
-- ring: a text cut over four devices.
-- skipped: steep biases, and content that outweighs them at distant keys, in small tiles. A wrong bound would lose mass.
+- decoded: a prompt and then one token after another from a cache, compared with the whole text.
+- ring: a text split over four devices.
+- skipped: steep biases in small tiles, with content that outweighs them at distant keys. A wrong bound would lose mass.
 
-Each case compares outputs and log-normalisers, and the gradient of every array with finite differences of the reference along a
-random direction.
+Each case compares outputs, log-normalisers, and the gradient of every array along a random direction with finite differences of
+the reference.
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ from bam_jax.system.errors import UserError
 
 def test_the_page_is_made_from_the_records():
     text = page.PAGE.read_text()
-    assert page.made(text) == text, "python tests/endurance/run.py --page"
+    assert page.generate(text) == text, "python tests/endurance/run.py --page"
 
 
 def test_every_record_is_of_a_figure_that_is_there():
@@ -33,7 +33,7 @@ def test_what_falls_short_is_bold(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "NAMES", (name,))
     record = {"figure": name, "seed": 0, "count": 5, "failures": 2, "examples": ["x"], "seconds": 60.0, "commit": "abc"}
     jsonl.append(tmp_path / f"{name}.jsonl", record | {"machine": "abacus"})
-    said = page.table(tmp_path)
+    said = page.generate("", tmp_path)
     assert "**5 of 10,000**" in said and "| **2** | 1 | `abc` |" in said and "abacus" in said and "failed: `x`" in said
 
 
@@ -90,14 +90,12 @@ def _says(text, status=None):
     ],
 )
 def test_an_end_that_is_not_as_it_should_be_is_told(main, wrong):
-    found = commands.complaint(commands.call(main, []))
+    found = commands.complaint(commands.run_main(main, []))
     assert found.startswith(wrong) and bool(found) == bool(wrong)
 
 
 @pytest.mark.full
-def test_a_call_is_heard_as_a_process_is(tmp_path):
-    argv = [json.dumps("x"), "--format=markdown"]
-    from bam_jax import tables
-
-    here, there = commands.call(tables.main, argv), commands.start("bam_jax.tables", argv)
+def test_a_call_is_heard_as_a_process_is():
+    command = ["bam_jax.tables", json.dumps("x"), "--format=markdown"]
+    here, there = commands.call(command), commands.start(command)
     assert (here.status, here.out, here.err) == (there.status, there.out, there.err) and here.status == 2

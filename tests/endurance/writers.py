@@ -1,4 +1,4 @@
-"""The commands that write, on small inputs: what faults befall."""
+"""The commands that write, on small inputs."""
 
 import dataclasses
 import functools
@@ -10,8 +10,6 @@ from pathlib import Path
 
 from endurance import commands, flipped, made
 
-from bam_jax import sweep, train
-from bam_jax.convert import __main__ as convert
 from bam_jax.experiments.experiment_json import DESCRIPTION
 from bam_jax.experiments.sweep import Sweep
 from bam_jax.system import files, jsonl
@@ -28,7 +26,7 @@ VARYING = {
     "machine",
     "crc32",
 }
-"""Fields of records that another run may have otherwise; the checksum is that of the others."""
+"""Fields of records that differ between runs; the checksum is that of the others."""
 TABLED = """
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.experiments.experiment import Column, Row, Table, tabled
@@ -40,13 +38,13 @@ def get_experiment(scale):
     return tabled("Tabled", rows, [table], shared=False)
 """
 CLAIMS = """
-paper = "Tabled"
+paper = "{paper}"
 [tables]
-table1 = { file = "tabled", title = "Table 1" }
+table1 = {{ file = "{file}", title = "Table 1" }}
 [[claim]]
 place = "1"
 says = "it reads"
-checks = [{ is = "bound", table = "table1", columns = "16", rows = "One", least = 0.9 }]
+checks = [{{ is = "bound", table = "table1", columns = "16", rows = "{row}", least = 0.9 }}]
 """
 
 
@@ -55,16 +53,17 @@ class Writer:
     """A command that writes.
 
     Args:
-        module: of the command.
-        argv: by the folder that it writes and that of what it reads.
-        left: what it leaves, as texts by name.
-        copied: names of what it reads that lie in the folder which it writes.
+        template: its words, with the folder that it writes, `out`, and that of its inputs, `given`.
+        left: what it leaves in the folder, as texts by name.
+        copied: names of inputs that lie in the folder it writes.
     """
 
-    module: str
-    argv: Callable[[Path, Path], list[str]]
+    template: str
     left: Callable[[Path], Mapping[str, str]]
     copied: tuple[str, ...] = ()
+
+    def command(self, out: Path) -> list[str]:
+        return commands.fill(self.template, out=out, given=inputs())
 
     def begin(self, out: Path) -> None:
         """Makes the folder that it writes."""
@@ -75,7 +74,7 @@ class Writer:
 
 
 def records(folder: Path) -> dict[str, str]:
-    """The records of all runs, each line without what may differ; a line that cannot be read stays as "torn"."""
+    """The records of all runs, each line without the fields that vary; a line that cannot be read stays as "torn"."""
     found = {}
     for path in sorted(folder.rglob("*.jsonl")):
         if "checkpoints" in path.parts:  # which ones a run keeps depends on where it was stopped; the last is compared
@@ -96,7 +95,7 @@ def trained(folder: Path) -> dict[str, str]:
 
 
 def _files(out: Path) -> dict[str, str]:
-    """All files but the drafts that killed processes leave, which are removed a day later."""
+    """All files except the drafts that killed processes leave, which are removed a day later."""
     return {name: bits for name, bits in commands.snapshot(out).items() if not name.endswith(files.DRAFT)}
 
 
@@ -104,85 +103,45 @@ def _rankings(out: Path) -> dict[str, str]:
     return {name: bits for name, bits in _files(out).items() if name.endswith((".run", ".npy"))}
 
 
-LENGTHS = ",".join(map(str, range(2, 17)))
-QUIET = "--no-progress"
 WRITERS = {
     "prepare": Writer(
-        "bam_jax.data.prepare",
-        lambda out, given: [
-            *(f"--source={given / 'text'}", f"--out={out / 'data'}", "--tokenizer=byte"),
-            *("--shard-tokens=50000", "--workers=2"),
-        ],
+        "bam_jax.data.prepare --source={given}/text --out={out}/data --tokenizer=byte --shard-tokens=50000 --workers=2",
         _files,
     ),
-    "train": Writer(
-        "bam_jax.train",
-        lambda out, given: [f"--config={given / 'long.py'}", f"--workdir={out / 'run'}", QUIET],
-        trained,
-    ),
+    "train": Writer("bam_jax.train --config={given}/long.py --workdir={out}/run --no-progress", trained),
     "evaluate": Writer(
-        "bam_jax.evaluate",
-        lambda out, given: [
-            *(f"--run={out / 'decoder'}", "--eval=perplexity", f"--lengths={LENGTHS}", "--tokens=64", QUIET),
-        ],
+        "bam_jax.evaluate --run={out}/decoder --eval=perplexity --lengths=2,3,4,5,6,7,8,9,10,11,12,13,14,15,16 --tokens=64 "
+        "--no-progress",
         records,
         ("decoder",),
     ),
-    "sweep": Writer(
-        "bam_jax.sweep",
-        lambda out, given: [str(given / "tabled.py"), f"--runs={out / 'runs'}", "--jobs=2"],
-        trained,
-    ),
+    "sweep": Writer("bam_jax.sweep {given}/tabled.py --runs={out}/runs --jobs=2", trained),
     "retrieve": Writer(
-        "bam_jax.retrieve",
-        lambda out, given: [
-            *(f"--run={given / 'encoder'}", f"--corpus={given / 'corpus.jsonl'}"),
-            *(f"--queries={given / 'queries.jsonl'}", "--lengths=8,16", f"--out={out / 'ranked'}", QUIET),
-        ],
+        "bam_jax.retrieve --run={given}/encoder --corpus={given}/corpus.jsonl --queries={given}/queries.jsonl --lengths=8,16 "
+        "--out={out}/ranked --no-progress",
         _rankings,
     ),
-    "export": Writer(
-        "bam_jax.convert",
-        lambda out, given: [f"--run={given / 'decoder'}", f"--export={out / 'exported'}"],
-        trained,
-    ),
+    "export": Writer("bam_jax.convert --run={given}/decoder --export={out}/exported", trained),
     "import": Writer(
-        "bam_jax.convert",
-        lambda out, given: [
-            *("--layout=bam", f"--source={given / 'theirs'}", f"--run={out / 'run'}", "--config.data.tokenizer=byte"),
-        ],
-        trained,
+        "bam_jax.convert --layout=bam --source={given}/theirs --run={out}/run --config.data.tokenizer=byte", trained
     ),
-    "report": Writer("bam_jax.report", lambda out, given: [str(out / "runs")], _files, ("runs",)),
-    "tables": Writer(
-        "bam_jax.tables",
-        lambda out, given: [str(given / "tabled.py"), f"--runs={given / 'runs'}", f"--out={out / 'tables'}"],
-        _files,
-    ),
+    "report": Writer("bam_jax.report {out}/runs", _files, ("runs",)),
+    "tables": Writer("bam_jax.tables {given}/tabled.py --runs={given}/runs --out={out}/tables", _files),
     "claims": Writer(
-        "bam_jax.claims",
-        lambda out, given: [
-            *(str(given / "claims.toml"), f"--runs={given / 'runs'}", "--scale=toy", f"--out={out / 'claims.md'}"),
-        ],
-        _files,
+        "bam_jax.claims {given}/claims.toml --runs={given}/runs --scale=toy --out={out}/claims.md", _files
     ),
-    "figures": Writer(
-        "bam_jax.figures",
-        lambda out, given: ["priors", f"--run={given / 'decoder'}", f"--out={out / 'priors'}"],
-        _files,
-    ),
+    "figures": Writer("bam_jax.figures priors --run={given}/decoder --out={out}/priors", _files),
 }
 
 
 @functools.cache
 def inputs() -> Path:
-    """The folder of what the commands read; a process makes it once."""
+    """The folder of the commands' inputs; a process makes it once."""
     given = made.common() / "inputs"
-    given.mkdir()
+    (given / "text").mkdir(parents=True)
     draw = random.Random(0)
     words = [f"{a}{b}" for a in ("ba", "lo", "mi", "re", "sta", "un") for b in ("", "der", "kin", "ta", "son", "ver")]
     text = lambda n: " ".join(draw.choices(words, k=n))
-    (given / "text").mkdir()
     for number in range(40):
         (given / "text" / f"{number:02}.txt").write_text("\n\n".join(text(300) for _ in range(10)))
     lines = [{"docid": f"d{n}", "text": text(20)} for n in range(4000)]
@@ -199,15 +158,16 @@ def inputs() -> Path:
         "data": values["data"] | {"task": "masked"},
     }
     kinds = {"long": {"steps": 60, "checkpoint_every": 5}, "encoder": encoder, "decoder": {"steps": 4}}
+    well = lambda template, **places: made.well(commands.fill(template, given=given, **places))
     for name, changes in kinds.items():
         (given / f"{name}.py").write_text(made.to_file({**values, **changes}))
     for name in ("encoder", "decoder"):
-        made.well(train.main, [f"--config={given / name}.py", f"--workdir={given / name}", QUIET])
-    made.well(convert.main, ["--layout=bam", f"--run={given / 'decoder'}", f"--export={given / 'theirs'}"])
+        well("bam_jax.train --config={given}/{name}.py --workdir={given}/{name} --no-progress", name=name)
+    well("bam_jax.convert --layout=bam --run={given}/decoder --export={given}/theirs")
     (given / "tabled.py").write_text(TABLED.format(config=str(given / "decoder.py")))
-    (given / "claims.toml").write_text(CLAIMS)
-    table, runs = str(given / "tabled.py"), given / "runs"
+    (given / "claims.toml").write_text(CLAIMS.format(paper="Tabled", file="tabled", row="One"))
     for row in ("one-seed0", "two-seed0"):  # in this process; a sweep of both starts one for each
-        made.well(sweep.main, [table, f"--runs={runs}", f"--only={row}"])
-    (runs / DESCRIPTION).write_text(jsonl.document(Sweep.load([table], runs=runs).describe(), 2))
+        well("bam_jax.sweep {given}/tabled.py --runs={given}/runs --only={row}", row=row)
+    runs = given / "runs"
+    (runs / DESCRIPTION).write_text(jsonl.document(Sweep.load([str(given / "tabled.py")], runs=runs).describe(), 2))
     return given
