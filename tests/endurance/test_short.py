@@ -12,7 +12,7 @@ def _param(name):
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", map(_param, figures.NAMES))
+@pytest.mark.parametrize("name", [*map(_param, figures.NAMES)])
 def test_no_case_fails(name, tmp_path):
     figure = figures.find(name)
     try:
