@@ -53,12 +53,12 @@ def main(argv: Sequence[str]) -> None:
     steps = run_folder.read_config(run).steps
     if model.step < steps:
         state = "is being trained" if run_folder.is_claimed(run) else "was stopped"
-        console.say(f"{run} {state}: this is its checkpoint of step {model.step:,} of {steps:,}")
+        console.log(f"{run} {state}: this is its checkpoint of step {model.step:,} of {steps:,}")
     if lacking := model.lacks(prompt):
-        console.say(lacking)
+        console.log(lacking)
     length = len(model.ids(prompt))
     if length > CHUNK:
-        console.say(f"reading {length:,} tokens of prompt")
+        console.log(f"reading {length:,} tokens of prompt")
     bar = console.progress(length, unit="token", label="prompt", show=None if length > CHUNK else False)
     start, times = time.perf_counter(), []
 
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
             times.append(time.perf_counter() - start)
             yield token
 
-    tokens = timed(model.tokens(prompt, given.tokens, sampling=sampling, seed=given.seed, tell=bar.update))
+    tokens = timed(model.tokens(prompt, given.tokens, sampling=sampling, seed=given.seed, progress=bar.update))
     for piece in model.text(tokens, given.stop):
         print(piece, end="", flush=True)
     print()
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> None:
     if len(times) > 2:  # the first waits for the prompt and its compilation, the second for that of a step
         rate = (len(times) - 2) / (times[-1] - times[1])
         speed += f"; {times[1]:.1f} s until the second token, compilation included, then {rate:,.0f} a second"
-    console.say(speed)
+    console.log(speed)
 
 
 def _read(path: str) -> str:

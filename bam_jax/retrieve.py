@@ -122,9 +122,9 @@ def _check(given: argparse.Namespace, lengths: Sequence[int], scorers: Sequence[
 def _note(problem: Problem) -> None:
     """Say what of a problem counts for nothing, or can never be found."""
     if problem.unanswered:
-        console.say(f"{problem.unanswered} queries have no positive and are left out; {len(problem.queries)} are asked")
+        console.log(f"{problem.unanswered} queries have no positive and are left out; {len(problem.queries)} are asked")
     if problem.absent:
-        console.say(f"{problem.absent} positives are not in the corpus and count as not found")
+        console.log(f"{problem.absent} positives are not in the corpus and count as not found")
 
 
 if __name__ == "__main__":

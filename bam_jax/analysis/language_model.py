@@ -121,7 +121,7 @@ class LanguageModel:
         *,
         sampling: Sampling = USUAL,
         seed: int = 0,
-        tell: Callable[[int], object] = lambda count: None,
+        progress: Callable[[int], object] = lambda count: None,
     ) -> Iterator[int]:
         """Tokens after a prompt, each as soon as it is written.
 
@@ -130,7 +130,7 @@ class LanguageModel:
             tokens: that are written, at most.
             sampling: the distribution of each.
             seed: of the draws.
-            tell: see `generate.generate`.
+            progress: see `generate.generate`.
 
         Raises:
             UserError: the model is an encoder, the prompt is empty, or prompt and tokens are too many for its positions.
@@ -142,7 +142,9 @@ class LanguageModel:
         ids = jnp.asarray(self.ids(prompt))[None]
         self._check_room(ids.shape[1], tokens)
         vocab = self.tokenizer.size
-        written = generate.generate(self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab, progress=tell)
+        written = generate.generate(
+            self.decoder, ids, tokens, sampling=sampling, seed=seed, vocab=vocab, progress=progress
+        )
         return (int(token[0]) for token in written)
 
     def _check_room(self, read: int, written: int) -> None:

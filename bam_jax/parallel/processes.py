@@ -168,7 +168,7 @@ class _Stop:
             self._since = now
             if self._forward_sigterm is not None:
                 self._forward_sigterm(signal.SIGTERM)
-            console.say(
+            console.log(
                 f"{name}: it saves after the steps under way, then ends; once more, and it ends at once without that"
             )
         elif now - self._since >= URGENT:
@@ -178,7 +178,7 @@ class _Stop:
 
 
 def _end_alone(status: int, line: str) -> None:
-    console.say(line)
+    console.log(line)
     sys.stdout.flush()
     os._exit(status)  # an orderly exit would wait for what is being compiled
 
@@ -266,7 +266,7 @@ class _Together:
                     self._leave(int(status), line)
 
     def _leave(self, status: int, line: str) -> None:
-        console.say(line)
+        console.log(line)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the one that is gone does not come
             self._client.wait_at_barrier(_END, _FAREWELL * 1000)
         if is_first():

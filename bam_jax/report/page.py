@@ -162,4 +162,4 @@ class Skipped:
     def log(self) -> None:
         """Prints the lines on stderr."""
         for line in self.lines:
-            console.say(line)
+            console.log(line)

@@ -16,7 +16,7 @@ type Bar = tqdm
 _MINUTE = 60.0  # seconds between two lines of progress where there is no terminal
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Print a line on stderr, above the bar if a terminal shows one; from any thread."""
     bars = sys.modules.get("tqdm")  # else there is no bar
     if bars is not None and sys.stderr.isatty():

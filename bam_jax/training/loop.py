@@ -121,7 +121,7 @@ def fit(
 
     def log(text: str) -> None:
         if verbose:
-            console.say(f"{run.name}: {text}")
+            console.log(f"{run.name}: {text}")
 
     with jax.set_mesh(mesh), contextlib.ExitStack() as stack:
         # The tokenizer, and the shapes of the model and the optimiser.

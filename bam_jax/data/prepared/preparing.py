@@ -119,7 +119,7 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
     line = count_in_source(fragments, request.tokenizer).line(source.path, request.tokenizer, "--tokenizer")
     if line:
-        console.say(line)
+        console.log(line)
     encoder = Encoder(request.tokenizer, request.seed)
     recipe |= dict(zip(_THRESHOLDS, _thresholds(request, fragments, encoder), strict=True))
     fresh = Manifest(
