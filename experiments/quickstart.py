@@ -57,7 +57,7 @@ NOTES = (
     was looked for.""",
     """20 prompts a cell (40 in the first row, 10 at 500×) are worth about ±0.1 for one model, ±0.2 where it finds half of the
     keys, and one training seed says nothing about a baseline's spread. Another machine rounds differently, which acts like
-    another seed: a baseline may find most keys on one and few on another. The README's table has eight seeds of most.""",
+    another seed: a baseline may find most keys on one and few on another. The README's figure has eight seeds of most.""",
     """A baseline that does not find the keys at 1× has not learned the task at any of its rates: what it does
     beyond says nothing of its reach.""",
     """Perplexity is per character, of text without keys. It does not show how far a model looks: Local RoPE sees no

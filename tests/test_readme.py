@@ -59,7 +59,10 @@ def test_its_table_and_figure_are_what_the_records_give(tmp_path, capsys):
     asked = [f"{ROOT / 'experiments' / 'headline.py'}", "--scale=small", f"--runs={tmp_path}"]
     tables.main([*asked, "--format=markdown"])
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert len(table) == 2 + 7 and {*table} <= {*README.splitlines()}
+    assert len(table) == 2 + 7 and {*table} <= {*(ROOT / "docs" / "quickstart.md").read_text().splitlines()}
+    said = re.findall(r"(\w+ SSMax)(?: has a passkey accuracy of)? (\d\.\d\d \[[^]]*\])", " ".join(README.split()))
+    at_64 = {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[4] for row in table[2:]}
+    assert len(said) == 3 and said == [(label, at_64[label]) for label, _ in said]
     tables.main([*asked, "--format=figures", f"--out={tmp_path}"])
     (drawn,) = tmp_path.iterdir()
     assert drawn.read_bytes() == (ROOT / "docs" / "figures" / drawn.name).read_bytes(), "draw it again"
