@@ -41,19 +41,12 @@ class AttentionShape:
         """Floating-point operations of the products over the pairs of a causal mask; a backward pass has 2.5 times a forward's.
 
         Pairs that are skipped because their weight is negligible count as well: that is the work asked for.
-
-        Args:
-            which: "forward" or "forward+backward".
         """
         pairs = self.queries * (self.length - (self.queries - 1) / 2)
         return 4 * self.batch * self.heads * self.width * pairs * (1 if which == "forward" else 3.5)
 
     def bytes(self, which: str) -> float:
-        """The fewest bytes to move: every operand is read once and every result written once.
-
-        Args:
-            which: "forward" or "forward+backward".
-        """
+        """The fewest bytes to move: every operand is read once and every result written once."""
         size = {"float32": 4, "bfloat16": 2}[self.dtype]
         tokens = 2 * (self.queries + self.length) * (1 if which == "forward" else 2)  # q and out, k and v
         return float(tokens * self.batch * self.heads * self.width * size)

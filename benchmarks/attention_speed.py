@@ -58,18 +58,7 @@ REFUSALS = (ImportError, NotImplementedError, ValueError, RuntimeError, Exceptio
 
 
 def measure(shape: AttentionShape, which: str, entrants: dict, repetitions: int, memory: float) -> list[dict]:
-    """Measure one pass of every contender.
-
-    Args:
-        shape: what all of them compute.
-        which: of `PASSES`.
-        entrants: functions as `contenders.preparers` gives them, by name.
-        repetitions: of all of them, one after another.
-        memory: temporary bytes above which one does not run.
-
-    Returns:
-        One record for each: median and fastest seconds and bytes, or the reason why it did not run.
-    """
+    """Measure one pass of every contender."""
     ready, records = {}, []
     for name, prepare in entrants.items():
         record = {"contender": name, "pass": which, **dataclasses.asdict(shape), "reason": None}
@@ -122,11 +111,7 @@ def _take_turns(ready: dict[str, tuple[PreparedRun, int]], repetitions: int) -> 
 
 
 def first_line(error: BaseException) -> str:
-    """Say an error in one line, the first of a group's.
-
-    Args:
-        error: one of `REFUSALS`.
-    """
+    """Say an error in one line, the first of a group's."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     lines = str(error).strip().splitlines()
@@ -214,11 +199,7 @@ def _chosen(entrants: dict, only: str | None) -> dict:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the command line; see the module's docstring.
-
-    Raises:
-        UserError: bad arguments.
-    """
+    """Run the command line; see the module's docstring."""
     given = _parser().parse_args(argv)
     cases = list(_cases(given))
     entrants = _chosen(preparers(_skips(given.skip)), given.only)

@@ -48,12 +48,7 @@ class Cost:
 
 
 def compile_once(config: Config, chip: str | None = None) -> Cost:
-    """Compile a model's training step, as a new process would.
-
-    Args:
-        config: the run's.
-        chip: of `tpu_static.CHIPS`; None: this machine.
-    """
+    """Compile a model's training step, as a new process would."""
     vocab = config.model.vocab or find_tokenizer(config.data.tokenizer, config.data.sources()).padded
     there: contextlib.AbstractContextManager = contextlib.nullcontext()
     if chip is not None:
@@ -73,12 +68,7 @@ def compile_once(config: Config, chip: str | None = None) -> Cost:
 
 
 def medians(entrants: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, Cost]:
-    """The medians of what each costs, by turns.
-
-    Args:
-        entrants: by any names.
-        rounds: turns of all of them.
-    """
+    """The medians of what each costs, by turns."""
     found: dict[str, list[Cost]] = {name: [] for name in entrants}
     for _ in range(rounds):
         for name, cost in entrants.items():
@@ -92,20 +82,12 @@ def equal_layers(pattern: str) -> list[str]:
 
     >>> equal_layers("rope:window=8/rope:window=8/nope")
     ['rope:window=8', 'nope']
-
-    Args:
-        pattern: `config.encoding`.
     """
     return list(dict.fromkeys(pattern.split("/")))
 
 
 def report(patterns: Sequence[str], costs: Mapping[str, Cost]) -> Iterator[str]:
-    """The lines of the table.
-
-    Args:
-        patterns: what is compared.
-        costs: of each, and of the equal layers of each of their places.
-    """
+    """The lines of the table."""
     for name, cost in costs.items():
         yield f"{cost.seconds:8.2f} s {cost.instructions:8,.0f} instructions  {name}"
     for pattern in patterns:
@@ -121,11 +103,7 @@ _FIELDS = ("seconds", "instructions")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the command line; see the module's docstring.
-
-    Raises:
-        UserError: bad arguments or configurations.
-    """
+    """Run the command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m benchmarks.compile_time", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument("--pattern", action="append", required=True, help="of encodings; again for each")

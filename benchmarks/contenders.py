@@ -60,11 +60,7 @@ class Operands:
         )
 
     def scoring(self, learned: dict[str, Any]) -> Scoring:
-        """Put numbers in the place of everything that is learned: how queries score keys then.
-
-        Args:
-            learned: as the field.
-        """
+        """Put numbers in the place of everything that is learned: how queries score keys then."""
         position = jnp.arange(self.k.shape[1], dtype=jnp.int32)[None]
         parameters = {name: x for name, x in learned.items() if name not in ("i", "j")}
         of = lambda name: learned[name] if name in learned else None
@@ -102,7 +98,6 @@ def dense(q: Array, k: Array, v: Array, scoring: Scoring) -> Array:
     Args:
         q: [B, T, H, D].
         k, v: [B, S, H, D].
-        scoring: the bias, tokens and mask; no temperature.
 
     Returns:
         [B, T, H, D].
@@ -135,9 +130,6 @@ def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShap
 
     Such a function raises where the contender cannot run: ImportError, NotImplementedError, ValueError, or a compiler's
     RuntimeError.
-
-    Args:
-        skips: what this package's attention leaves out, one contender for each; see `Tiling.skip`.
     """
     backend = jax.default_backend()
     fused = {"implementation": "cudnn"} if backend == "gpu" else {}
@@ -161,12 +153,7 @@ def preparers(skips: Sequence[float | str]) -> dict[str, Callable[[AttentionShap
 def tile_preparers(
     backend: str, sizes: Sequence[tuple[int, int] | None]
 ) -> dict[str, Callable[[AttentionShape, str], PreparedRun]]:
-    """Name tiles of attention, such as "ours 128 x 256", with the function that prepares each, as of `preparers`.
-
-    Args:
-        backend: a name in `BACKENDS`.
-        sizes: queries and keys of a tile; None: the backend's choice, "ours default".
-    """
+    """Name tiles of attention, such as "ours 128 x 256", with the function that prepares each, as of `preparers`."""
     tilings = {
         f"ours {size[0]} x {size[1]}" if size else "ours default": Tiling("exact", *size or ()) for size in sizes
     }

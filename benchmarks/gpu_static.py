@@ -96,12 +96,7 @@ _NO_LAUNCH = ("", "parameter", "constant", "tuple", "get-tuple-element", "bitcas
 
 
 def compile_for_h100(f: Callable, *arguments: Any) -> Any:
-    """Compile a function for one H100, which need not be there.
-
-    Args:
-        f: a function of arrays.
-        arguments: arrays, or their shapes.
-    """
+    """Compile a function for one H100, which need not be there."""
     device: Any = topologies.get_topology_desc(
         platform="cuda", topology_name="h100", target_config=H100, topology="1x1x1"
     ).devices[0]
@@ -113,14 +108,7 @@ def compile_for_h100(f: Callable, *arguments: Any) -> Any:
 
 
 def launches(program: str) -> int:
-    """Count the kernels that a compiled program starts, those of a loop as often as it runs.
-
-    Args:
-        program: the text of a module that XLA compiled for a GPU.
-
-    Raises:
-        ValueError: a loop whose length is not known before it runs.
-    """
+    """Count the kernels that a compiled program starts, those of a loop as often as it runs."""
     computations = {
         name: body
         for _, name, body in re.findall(
@@ -153,15 +141,7 @@ def launches(program: str) -> int:
 def operand_shapes(
     name: str, width: int, *, length: int = LENGTH, dtype: str = "bfloat16", packed: bool = False
 ) -> tuple:
-    """Make shapes of q, k, v and a scoring with one of `BIASES`.
-
-    Args:
-        name: of the bias.
-        width: of a head.
-        length: tokens of a row.
-        dtype: of q, k and v.
-        packed: whether there are documents, a window and a temperature.
-    """
+    """Make shapes of q, k, v and a scoring with one of `BIASES`."""
     own = lambda: (_number(1, HEADS, length), _number(1, HEADS, length))
     i: Any = None
     j: Any = None
@@ -180,9 +160,6 @@ def kernels(q: Any, k: Any, v: Any, scoring: Scoring) -> dict[str, tuple[Callabl
     """Separate the kernels: by name, a function that runs one alone and the shapes of that function's arguments.
 
     A function gives the results of one kernel: XLA removes the others, which nobody asks for.
-
-    Args:
-        q, k, v, scoring: shapes, as of `operand_shapes`.
     """
     tiling = Tiling()
     out, lse, d_out = _number(*q.shape), _number(q.shape[0], q.shape[2], q.shape[1]), q
@@ -248,11 +225,7 @@ def _captured_output() -> Iterator[list[str]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Compile every kernel with every bias, print a table and write it as JSON.
-
-    Raises:
-        UserError: bad arguments, or the plugin is missing.
-    """
+    """Compile every kernel with every bias, print a table and write it as JSON."""
     parser = errors.Parser(prog="python -m benchmarks.gpu_static", description=__doc__)
     parser.add_argument("--out", type=files.local_path, required=True, help="JSON file to write")
     parser.add_argument("--bias", choices=BIASES, nargs="+", default=list(BIASES), help="which biases")

@@ -39,14 +39,7 @@ NEED = FLOPS * UTILISATION / (6 * PARAMETERS)
 
 
 def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0) -> None:
-    """Write a prepared folder of random bytes.
-
-    Args:
-        folder: where; it is empty.
-        tokens: of all documents, about.
-        documents: of a shard.
-        seed: decides on lengths and bytes.
-    """
+    """Write a prepared folder of random bytes."""
     rng = np.random.default_rng(seed)
     lengths = (rng.lognormal(6, 1.05, max(tokens // 700, 1)) + 2).astype(int).tolist()
     byte = tokenizer("byte")
@@ -63,16 +56,7 @@ def make_up(folder: Path, tokens: int, *, documents: int = 2**14, seed: int = 0)
 
 
 def measure(config: Config, seconds: float) -> dict[str, Any]:
-    """Make batches for a while.
-
-    Args:
-        config: its data, context and batch matter.
-        seconds: for how long, after the first batch of each worker.
-
-    Returns:
-        packing, workers; opening: seconds until the first batch; tokens_per_second, pads not counted; fill: the
-        fraction of the places that are no pads.
-    """
+    """Make batches for a while."""
     start = time.perf_counter()
     made = find_tokenizer(config.data.tokenizer, config.data.sources())
     with contextlib.closing(loader.batches(config, made)) as batches:
@@ -91,14 +75,7 @@ def measure(config: Config, seconds: float) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: the source is not a prepared folder, or a number makes no sense.
-    """
+    """Run the command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m benchmarks.loader_speed", description=__doc__)
     parser.add_argument("--source", help="a prepared folder (made-up documents)")
     parser.add_argument("--tokens", type=int, default=2 * 10**7, help="of made-up documents (20 million)")

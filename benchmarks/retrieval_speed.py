@@ -51,15 +51,7 @@ class Work(NamedTuple):
 
 
 def make_up(folder: Path, documents: int, queries: int) -> None:
-    """Write a problem of random words; each query is the beginning of a document.
-
-    Args:
-        folder: where; a corpus that is there stays, with its queries.
-        documents, queries: their numbers.
-
-    Raises:
-        UserError: a corpus or queries of somebody else's are there.
-    """
+    """Write a problem of random words; each query is the beginning of a document."""
     whole = folder / "corpus.jsonl"
     if whole.exists():
         with whole.open("rb") as corpus:
@@ -88,11 +80,7 @@ def work(model: ModelConfig, parameters: int, counts: np.ndarray, length: int, d
     """The tokens and the forward operations of embedding documents: 2 N a token, and attention's 4 layers width length.
 
     Args:
-        model: the run's.
-        parameters: of its layers.
         counts: [n] tokens of some of the documents, from which those of all are estimated.
-        length: tokens at which they are cut.
-        documents: their number.
     """
     cut = np.minimum(counts, length).astype(np.float64)
     pairs = 4 * model.layers * model.width * cut
@@ -107,14 +95,7 @@ def token_counts(problem: Problem, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def main(argv: Sequence[str]) -> None:
-    """The command line; see the module's docstring.
-
-    Args:
-        argv: the arguments.
-
-    Raises:
-        UserError: bad arguments, no run, or a length that the model cannot have.
-    """
+    """The command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m benchmarks.retrieval_speed", description=__doc__)
     parser.add_argument("--run", type=files.local_path, required=True, help="the folder of a trained run")
     parser.add_argument("--out", type=files.local_path, required=True, help="the folder to write")

@@ -74,10 +74,6 @@ def label(config: Config, backend: str = "auto") -> str:
 
     >>> label(Config(encoding="rope", encoding_options={"base": 500000.0}, ssmax="on"), "reference")
     "rope {'base': 500000.0} SSMax, dense"
-
-    Args:
-        config: its configuration.
-        backend: of its attention.
     """
     options = f" {config.encoding_options}" if config.encoding_options else ""
     how = {DENSE: ", dense", torch_decoder.BACKEND: ", torch"}.get(backend, "")
@@ -85,13 +81,7 @@ def label(config: Config, backend: str = "auto") -> str:
 
 
 def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[str, np.ndarray]:
-    """Time the calls of every entrant by turns: seconds, [rounds x calls] of each.
-
-    Args:
-        entrants: by any names.
-        rounds: turns of all of them.
-        calls: in each turn, after one that is not timed.
-    """
+    """Time the calls of every entrant by turns: seconds, [rounds x calls] of each."""
     seconds: dict[str, list[float]] = {name: [] for name in entrants}
     for _ in range(rounds):
         for name, workload in entrants.items():
@@ -105,18 +95,7 @@ def race(entrants: Mapping[str, Workload], *, rounds: int, calls: int) -> dict[s
 
 
 def measure(which: str, length: int, contenders: Mapping[str, Contender], *, rounds: int) -> dict[str, dict[str, Any]]:
-    """Measure one cell: every contender that has positions for so many tokens.
-
-    Args:
-        which: of `MEASURES`.
-        length: tokens.
-        contenders: by any names; the first is the baseline.
-        rounds: see `race`.
-
-    Returns:
-        `value`, its `ratio` to the baseline's and `n`, how often it was measured; of a time its quartiles, `low` and `high`;
-        of memory `device_peak_bytes`, None where the device counts none.
-    """
+    """Measure one cell: every contender that has positions for so many tokens; the first is the baseline of the ratios."""
     calls = CALLS[which]
     further = DECODED if which in ("decoding", "latency") else 0
     entrants = {name: one for name, one in contenders.items() if one.limit is None or length + further <= one.limit}
@@ -163,17 +142,7 @@ def _measure_time(
 def compare(
     contenders: Mapping[str, Contender], cells: Sequence[tuple[str, int]], path: Path, *, rounds: int
 ) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
-    """Measure what a file of records lacks, cell by cell; those of another machine or other versions do not count.
-
-    Args:
-        contenders: by the digests of their configurations; the first is the baseline.
-        cells: measures and lengths, tokens.
-        path: JSON lines, appended to.
-        rounds: see `race`.
-
-    Yields:
-        Measure, length and the records of all contenders, old or new.
-    """
+    """Measure what a file of records lacks, cell by cell; those of another machine or other versions do not count."""
     about = {"machine": machine(), "commit": git.describe()}
     for which, length in cells:
         by_config = {
@@ -238,14 +207,7 @@ def enter(
 ) -> dict[str, Contender]:
     """The contenders by the digests of their configurations, first of them the baseline, NoPE without Scalable Softmax.
 
-    Args:
-        file: a config file.
-        entrants: the changes of each; where none of them is the baseline, it is like the first one otherwise.
-        dense: whether each takes part again with all logits in memory, under its digest and "-dense".
-        torch: whether each takes part again in PyTorch, under its digest and "-torch".
-
-    Raises:
-        UserError: a bad configuration, encoders beside decoders, or see `torch_decoder.require`.
+    `dense` enters each again with all logits in memory, under its digest and "-dense"; `torch` in PyTorch, under "-torch".
     """
     entered = [configs.load(file, changes) for changes in entrants]
     plain = [config for config in entered if config.encoding == "nope" and config.ssmax == "off"]
@@ -267,12 +229,7 @@ def enter(
 def measure_cells(
     contenders: Mapping[str, Contender], cells: Sequence[tuple[str, int]], path: Path, *, rounds: int = ROUNDS
 ) -> None:
-    """Measure what a file of records lacks, and print all of it.
-
-    Args:
-        contenders, cells, rounds: see `compare`.
-        path: the records; its folder is made.
-    """
+    """Measure what a file of records lacks, and print all of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     about = machine()
     print(
@@ -288,11 +245,7 @@ def measure_cells(
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the command line; see the module's docstring.
-
-    Raises:
-        UserError: bad arguments or configurations.
-    """
+    """Run the command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--config", required=True, help="a Python file with get_config()")
     parser.add_argument(

@@ -26,14 +26,7 @@ _EPSILON = 1e-5  # of norms
 
 
 def require(config: Config) -> None:
-    """Check that PyTorch is installed, that JAX computes on the CPU as it does, and that the decoder is written.
-
-    Args:
-        config: the contender's.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Check that PyTorch is installed, that JAX computes on the CPU as it does, and that the decoder is written."""
     if importlib.util.find_spec("torch") is None:
         raise UserError("--torch needs PyTorch, which no extra installs: pip install torch")
     backend = jax.default_backend()
@@ -53,12 +46,7 @@ def require(config: Config) -> None:
 
 
 def training(contender: Contender, length: int) -> Workload:
-    """Take optimiser steps on the rows of `workloads.training`, from the same parameters, at the highest learning rate.
-
-    Args:
-        contender: the model.
-        length: tokens of a row.
-    """
+    """Take optimiser steps on the rows of `workloads.training`, from the same parameters, at the highest learning rate."""
     import torch
 
     config, rows = micro_batch(contender.config, length)
@@ -114,8 +102,6 @@ def loss(config: Config, tensors: dict[str, Any], tokens: Any, targets: Any) -> 
     """The mean cross-entropy of a batch, in nats.
 
     Args:
-        config: the model's.
-        tensors: of `parameters`.
         tokens, targets: [B, T].
     """
     from torch.nn import functional

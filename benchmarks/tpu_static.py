@@ -70,16 +70,7 @@ class Shape:
 
 
 def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
-    """Compile a function for one TPU, which need not be there.
-
-    Args:
-        chip: a name in `CHIPS`.
-        f: the function.
-        arguments: arrays or `jax.ShapeDtypeStruct`s.
-
-    Raises:
-        UserError: no such chip.
-    """
+    """Compile a function for one TPU, which need not be there."""
     here = SingleDeviceSharding(_device(chip))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), arguments)
     with use_abstract_mesh(mesh_for(chip)):
@@ -87,14 +78,7 @@ def compile_for(chip: str, f: Any, *arguments: Any) -> Any:
 
 
 def mesh_for(chip: str) -> AbstractMesh:
-    """The mesh under which `jax.sharding.use_abstract_mesh` traces for one TPU.
-
-    Args:
-        chip: a name in `CHIPS`.
-
-    Raises:
-        UserError: no such chip.
-    """
+    """The mesh under which `jax.sharding.use_abstract_mesh` traces for one TPU."""
     device = _device(chip)
     described = AbstractDevice(device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu")
     return AbstractMesh((), (), abstract_device=described)
@@ -108,13 +92,7 @@ def _device(chip: str) -> Any:
 
 
 def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[Any, tuple]:
-    """Make a function that runs attention forward and backward, and the shapes of its arguments.
-
-    Args:
-        shape: what is compiled.
-        bias: with parameters that have a shape only.
-        fixed: names of parameters that get no gradient.
-    """
+    """Make a function that runs attention forward and backward, and the shapes of its arguments."""
     row = jax.ShapeDtypeStruct((1, shape.length, shape.heads, shape.width), jnp.bfloat16)
     number = jax.ShapeDtypeStruct((1, shape.length), jnp.int32)
     # CABLE's keys have running sums of each head, high and low parts, and its queries a weight as well.
@@ -132,11 +110,7 @@ def training_step(shape: Shape, bias: Any, fixed: Sequence[str] = ()) -> tuple[A
 
 
 def splash_step(shape: Shape) -> tuple[Any, tuple]:
-    """Make the same of tokamax's splash attention, without a bias and in tiles as large as ours.
-
-    Args:
-        shape: what is compiled.
-    """
+    """Make the same of tokamax's splash attention, without a bias and in tiles as large as ours."""
     # tokamax's public attention chooses its kernel and tiles itself: only its inside lets them be set to ours.
     from tokamax._src.ops.experimental.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
@@ -153,17 +127,7 @@ def splash_step(shape: Shape) -> tuple[Any, tuple]:
 
 
 def measure(chip: str, name: str, shape: Shape, dump: Path) -> list[dict]:
-    """Compile one bias and read, kernel by kernel, what the compiler wrote: one record for each.
-
-    Args:
-        chip: a name in `CHIPS`.
-        name: of a bias in `BIASES`, or `SPLASH`; of the generalised Gaussian, shape and log_scale are trained and loc is fixed.
-        shape: what is compiled.
-        dump: the folder to which libtpu writes its schedules.
-
-    Returns:
-        Bundles, spills and fills of registers, and bytes beside the operands.
-    """
+    """Compile one bias and read, kernel by kernel, what the compiler wrote: one record for each."""
     for old in dump.glob("*"):
         old.unlink()
     if name == SPLASH:
@@ -202,11 +166,7 @@ def _slots(report: str) -> dict[str, int]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the command line; see the module's docstring.
-
-    Raises:
-        UserError: no such chip or bias.
-    """
+    """Run the command line; see the module's docstring."""
     parser = errors.Parser(prog="python -m benchmarks.tpu_static", description=__doc__)
     parser.add_argument("--chips", default=",".join(CHIPS), help="of " + ", ".join(CHIPS))
     parser.add_argument("--biases", default=",".join(BIASES), help="of " + ", ".join(BIASES))

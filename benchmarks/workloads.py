@@ -46,9 +46,6 @@ class Contender:
     Args:
         config: its configuration.
         backend: of its attention (`bam_jax.attention.attention`).
-
-    Raises:
-        UserError: it will not do, or its tokenizer has no files here.
     """
 
     def __init__(self, config: Config, backend: str = "auto"):
@@ -83,12 +80,7 @@ class Contender:
 
 
 def inference(contender: Contender, length: int) -> Workload:
-    """Compute the logits of all tokens of a batch of one.
-
-    Args:
-        contender: the model.
-        length: tokens.
-    """
+    """Compute the logits of all tokens of a batch of one."""
     tokens = contender.texts(1, length)
     forward = jax.jit(lambda tree, tokens: contender.decoder(tree)(tokens)[0])
 
@@ -100,12 +92,7 @@ def inference(contender: Contender, length: int) -> Workload:
 
 
 def embedding(contender: Contender, length: int) -> Workload:
-    """Make one vector of a text.
-
-    Args:
-        contender: the model, an encoder.
-        length: tokens.
-    """
+    """Make one vector of a text."""
     tokens, filled = contender.texts(1, length), jnp.full((1,), length, jnp.int32)
     embed = jax.jit(lambda tree, tokens: embed_texts(contender.decoder(tree), tokens, filled))
 
@@ -117,13 +104,7 @@ def embedding(contender: Contender, length: int) -> Workload:
 
 
 def training(contender: Contender, length: int, batch: Mapping[str, Any] | None = None) -> Workload:
-    """Take optimiser steps on one micro-batch: as many rows as the configuration's have tokens for.
-
-    Args:
-        contender: the model.
-        length: tokens of a row.
-        batch: of that size, of a loader; None: random tokens, each row a document.
-    """
+    """Take optimiser steps on one micro-batch: as many rows as the configuration's have tokens for."""
     config, rows = micro_batch(contender.config, length)
     tx = optimizer.make(config.optimizer, config.steps, contender.shapes["params"])
     step = make_step(config, contender.graph, tx)
@@ -140,24 +121,13 @@ def training(contender: Contender, length: int, batch: Mapping[str, Any] | None 
 
 
 def micro_batch(config: Config, length: int) -> tuple[Config, int]:
-    """The configuration of steps on one micro-batch, and its rows: as many as the configuration's have tokens for.
-
-    Args:
-        config: of a run.
-        length: tokens of a row.
-    """
+    """The configuration of steps on one micro-batch, and its rows: as many as the configuration's have tokens for."""
     rows = max(1, config.batch * config.context // config.optimizer.accumulate // length)
     return dataclasses.replace(config, batch=rows, optimizer=dataclasses.replace(config.optimizer, accumulate=1)), rows
 
 
 def decoding(contender: Contender, length: int, calls: int) -> Workload:
-    """Decode one token after another, a batch of one, behind a context that is in the cache.
-
-    Args:
-        contender: the model.
-        length: tokens of the context.
-        calls: at most so many from each start.
-    """
+    """Decode one token after another, a batch of one, behind a context that is in the cache."""
     chunk = min(length, CHUNK)
     slots = length + -length % chunk + calls * TOKENS
 
@@ -184,15 +154,7 @@ def decoding(contender: Contender, length: int, calls: int) -> Workload:
 def gradient_memory(contender: Contender, length: int) -> tuple[int, Callable[[], int | None]]:
     """Compile the gradient of a batch of one: the memory that the program takes, and the device's peak.
 
-        bytes = arguments + results - what they share + temporaries
-
-    Args:
-        contender: the model.
-        length: tokens.
-
-    Returns:
-        Bytes, and a function that runs it and gives the most bytes that the device has had in use since the process
-        began; None where it does not count them.
+    bytes = arguments + results - what they share + temporaries
     """
     batch = contender.batch(1, length)
 

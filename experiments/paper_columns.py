@@ -88,10 +88,6 @@ def far_passkeys(scale: str, asked: Sequence[str] = FAR_ASKED, *, depths: int = 
     At the toy and small scales they are at 64 and to 64,000 tokens; at the small scale each has few prompts, at 5 depths. At the
     paper's scale the prompts give a first digit, as the authors' runs over long contexts do; keys that are planted in training
     have no sixth digit.
-
-    Args:
-        asked: the heads of the columns that the small scale measures.
-        depths: of the paper.
     """
     columns = []
     for label, length in ({"<1K": 512} | {head(length): length for length in FAR}).items():
@@ -109,12 +105,7 @@ def far_passkeys(scale: str, asked: Sequence[str] = FAR_ASKED, *, depths: int = 
 def perplexity(
     length: int, scale: str, *, shrink: int = BAM_SHRINK, held_out: str = "", budget: int = 3_932_160
 ) -> Perplexity:
-    """Perplexity at a length.
-
-    Args:
-        held_out: another corpus than the one held out in training; the toy scale has no other.
-        budget: tokens to measure at the paper's scale.
-    """
+    """Perplexity at a length."""
     text = {"toy": "", "small": small_scale.OTHER_TEXT, "paper": held_out}[scale] if held_out else ""
     measured = {"toy": 2**15, "small": 2**17, "paper": budget}[scale]
     other = {"data.held_out_source": text} if text else {}
@@ -149,12 +140,7 @@ def ruler(label: str, length: int, task: str, scale: str) -> Column:
 
 
 def questions(label: str, evaluation: Harness, scale: str, *, shrink: int = BAM_SHRINK, unit: float = 1.0) -> Column:
-    """A benchmark of questions as a column; at the toy scale 64 invented ones, or four of each of many tasks, in bytes.
-
-    Args:
-        evaluation: of one benchmark, with the paper's tokens that are read at most.
-        unit: 0.01 for percent.
-    """
+    """A benchmark of questions as a column; at the toy scale 64 invented ones, or four of each of many tasks, in bytes."""
     if scale == "small":
         return Column(label, unit=unit, missing=TOO_HARD)
     (length,), (task,) = evaluation.lengths, evaluation.tasks
@@ -175,11 +161,6 @@ def speed(
     """The speed or memory of a model with random parameters, as a column.
 
     The small scale has none: a small model's speed on a CPU says nothing about an accelerator's.
-
-    Args:
-        measure: a name in `benchmarks.speed.MEASURES`.
-        unit: the paper's unit in ours.
-        room: tokens of the length that are left for decoding.
     """
     if scale == "small":
         return Column(

@@ -105,22 +105,10 @@ def bam(
     context: int = 512,
     overrides: Mapping[str, Any] = {},
     changes: Mapping[str, Any] = {},
-    text: bool = False,
-    learner: str = "",
+    text: bool = False,  # its perplexity is claimed: at the small scale it learns from text alone
+    learner: str = "",  # its name in the small scale's search for rates; "": the method's
 ) -> Row:
-    """A model of BAM's section 3 or appendices.
-
-    Args:
-        method: a name in `BAM_METHODS`.
-        scale: "toy", "small" or "paper".
-        label: of the row; "": the method's name.
-        size: a name in `BAM_SIZES`.
-        context: of training, tokens of the paper.
-        overrides: further changes of the configuration, values by dotted names.
-        changes: further ones at evaluation.
-        text: whether its perplexity is claimed: at the small scale it then learns from text alone.
-        learner: its name in the small scale's search for rates; "": the method's.
-    """
+    """A model of BAM's section 3 or appendices."""
     here = tokens(context, scale)
     own: Mapping[str, Mapping[str, Any]] = {
         "RoPE Local": {"encoding_options.window": here},
@@ -153,10 +141,6 @@ def bam_extended(
     changes: Mapping[str, Any] = {},
 ) -> Row:
     """256 further steps at context 1024 of a model trained at 512, at the rate that its training ended with.
-
-    Args:
-        start: label of the row that it starts from.
-        method, scale, label, size, overrides, changes: as in `bam`.
 
     Source: BAM, appendices C and H.5; the rate is ours.
     """
@@ -203,17 +187,7 @@ def cable(
     context: int = 1024,
     overrides: Mapping[str, Any] = {},
 ) -> Row:
-    """A GPT-2 of CABLE's section 4.
-
-    Args:
-        method: a name in `CABLE_METHODS`.
-        scale: "toy", "small" or "paper".
-        label: of the row.
-        size: "tiny", "small" or "medium".
-        corpus: `FINEWEB_EDU` or `WIKITEXT`.
-        context: of training, tokens of the paper.
-        overrides: further changes of the configuration, values by dotted names.
-    """
+    """A GPT-2 of CABLE's section 4."""
     here = tokens(context, scale, CABLE_SHRINK)
     every: dict[str, Any] = {"encoding": CABLE_METHODS[method], "context": here}
     if scale == "toy":
@@ -240,13 +214,6 @@ def printed(text: str, *, transpose: bool = False) -> tuple[tuple[str, ...], dic
 
     >>> printed("| length | CABLE | RoPE |\\n| 512 | 17.00 | 17.39 |", transpose=True)
     (('512',), {'CABLE': ('17.00',), 'RoPE': ('17.39',)})
-
-    Args:
-        text: a line for each row, first that of the heads.
-        transpose: whether the paper's columns are wanted as rows.
-
-    Raises:
-        UserError: a row with more or fewer cells than the heads have, or two of one label.
     """
     lines = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.strip().splitlines()]
     for line in lines:
@@ -271,20 +238,7 @@ def paper(
     preparations: Sequence[Preparation | Fetch] = (),
     notes: Sequence[str] = (),
 ) -> Experiment:
-    """The experiment of a table or figure; at the paper's scale the corpora that its trained rows read are prepared first.
-
-    Args:
-        title: which one, and of what.
-        scale: "toy", "small" or "paper".
-        rows: as `bam` and `cable` make them.
-        tables: with the paper's own values.
-        fetches: what the user provides for its evaluations, at the paper's scale.
-        preparations: others, before the corpora.
-        notes: what the numbers do not say.
-
-    Raises:
-        UserError: a table names a row that is missing.
-    """
+    """The experiment of a table or figure; at the paper's scale the corpora that its trained rows read are prepared first."""
     own = scale == "paper"
     notes = notes if own else (SCALE_NOTES[scale], *notes)
     made = tabled(title, rows, tables, notes=tuple(notes), comparable=own, scale="" if own else scale)
@@ -320,15 +274,7 @@ def ruler_tables(table: str, texts: Mapping[str, str], scale: str) -> list[Table
 def cable_tables(
     table: str, parts: Sequence[tuple[str, str, str, str]], scale: str, *, notes: Sequence[str] = (), repeats: str = ""
 ) -> Experiment:
-    """The experiment of one of CABLE's tables of perplexities: a row for each method, a column for each length.
-
-    Args:
-        table: its name in the paper.
-        parts: of the table: (text with a line for each length, title, size of the model, corpus).
-        scale: "toy", "small" or "paper".
-        notes: as in `paper`.
-        repeats: why the small scale has nothing to measure here; "": it has.
-    """
+    """The experiment of one of CABLE's tables of perplexities: a row for each method, a column for each length."""
     rows: list[Row] = []
     tables = []
     for text, group, size, corpus in parts:

@@ -43,13 +43,7 @@ def label_of(learner: str, number: int) -> str:
 
 
 def try_rows(tries: Mapping[str, Sequence[Rates]], make: Callable[[str, Rates], Row], **fields: Any) -> list[Row]:
-    """A row for each learner with each of its tries.
-
-    Args:
-        tries: of each learner.
-        make: a learner's row with rates.
-        fields: of every row, such as its seeds and evaluations.
-    """
+    """A row for each learner with each of its tries."""
     return [
         dataclasses.replace(make(learner, rates), label=label_of(learner, number), **fields)
         for learner, tried in tries.items()
@@ -58,14 +52,10 @@ def try_rows(tries: Mapping[str, Sequence[Rates]], make: Callable[[str, Rates], 
 
 
 def best(scores: Sequence[Mapping[str, float]], enough: float = 1.0) -> int:
-    """The number of the best try; the first of equals.
+    """The number of the best try; the first of equals, also among accuracies of `enough` and more.
 
     >>> best([{"accuracy": 1.0, "perplexity": 5.0}, {"accuracy": 1.0, "perplexity": 4.0}, {"accuracy": 0.9, "perplexity": 3.0}])
     1
-
-    Args:
-        scores: of each try, its accuracy, its perplexity or loss, or one of each.
-        enough: the accuracy that no greater one is better than.
     """
 
     def rank(score: Mapping[str, float]) -> tuple[float, ...]:
@@ -93,22 +83,7 @@ def worst_scores(made: Experiment, folder: Path) -> dict[str, dict[str, float]]:
 def search(
     path: Path, tries: Mapping[str, Sequence[Rates]], folder: Path, out: Path, *, records: str = "", enough: float = 1.0
 ) -> dict[str, Any]:
-    """Do what is missing of a search, and write which rates each learner gets.
-
-    Args:
-        path: the experiment's file, whose rows are those of `try_rows`.
-        tries: of each learner.
-        folder: of the runs.
-        out: the file to write: the rule, what was found and the rates.
-        records: the folder of records, which count as measured without the runs' folders; "": none.
-        enough: see `best`.
-
-    Returns:
-        What was written.
-
-    Raises:
-        UserError: a run failed.
-    """
+    """Do what is missing of a search, and write which rates each learner gets."""
     # Records keep the command, with the files as a user in the clone would name them.
     sweep = Sweep.load([os.path.relpath(path)], runs=folder, records=os.path.relpath(records) if records else "")
     if sweep.run():
@@ -126,14 +101,7 @@ def search(
 
 
 def main(file: str, out: Path, *stages: Mapping[str, Sequence[Rates]], enough: float = 1.0) -> None:
-    """The command line of a search: do what is missing, and write the file of rates.
-
-    Args:
-        file: the experiment's; records/NAME beside it has what was measured.
-        out: see `search`.
-        stages: the tries of each learner; later ones may need what earlier ones have found.
-        enough: see `best`.
-    """
+    """The command line of a search: do what is missing, and write the file of rates."""
     path = Path(file)
 
     def run(argv: Sequence[str]) -> None:

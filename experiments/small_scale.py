@@ -74,11 +74,7 @@ def learner(name: str, kind: str) -> str:
 
 
 def chosen_rates(name: str, file: Path = RATES) -> dict[str, float]:
-    """The rates of a learner in the file of a search, as overrides of the configuration.
-
-    Raises:
-        UserError: no such file, or none of its learners has that name.
-    """
+    """The rates of a learner in the file of a search, as overrides of the configuration."""
     search = f"python experiments/{file.stem}.py"
     if not file.is_file():
         raise UserError(f"no {file}; give the command in a clone, after {search}")
