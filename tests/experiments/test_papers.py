@@ -1,24 +1,20 @@
 """The experiments of the papers' tables and figures: their values, and the setups at both scales."""
 
-import collections
 import dataclasses
 import functools
-import json
 from decimal import Decimal
 from pathlib import Path
 
 import paper_columns
 import paper_rows
 import pytest
-import small_scale
 
 from bam_jax import config as configs
 from bam_jax.data.tasks import benchmarks
 from bam_jax.evals.passkey import Passkey
 from bam_jax.experiments import experiment, jobs, tables
-from bam_jax.experiments.experiment import DASH, SCALES, Column, Experiment, Preparation, Row, Table, tabled
+from bam_jax.experiments.experiment import DASH, SCALES, Column, Preparation, Row, Table, tabled
 from bam_jax.experiments.tables import parse_number
-from bam_jax.models import counts
 from bam_jax.system.errors import UserError
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -144,67 +140,6 @@ def test_the_toy_scale_is_small_and_says_so(name):
         assert job.config.data.source == "stdlib" and job.config.data.tokenizer == tokenizer
 
 
-@pytest.mark.parametrize("name", ["bam_figure2_passkey", "bam_figure6_perplexity", "cable_table1_perplexity"])
-def test_the_small_scale_has_seeds_and_the_data_of_what_is_claimed(name):
-    made = load(name, "small")
-    assert "(small scale)" in made.heading and made.notes[0] == paper_rows.SCALE_NOTES["small"]
-    assert not made.comparable and made.platform == "" and not made.preparations
-    source, task = ("stdlib", "passkey") if name == "bam_figure2_passkey" else ("corpora/english", "packed")
-    for row in made.rows:
-        assert row.seeds == tuple(range(8)) and min(rate_seeds()) > max(row.seeds)
-        config = configs.load(row.config, row.overrides)
-        assert (config.data.source, config.data.task) == (source, task)
-        assert config.batch * config.context == 1024
-    lengths = {n for row in made.rows for each in row.evaluations for n in each.lengths}
-    toy = load(name, "toy")
-    assert lengths == {n for row in toy.rows for each in row.evaluations for n in each.lengths}
-
-
-def rate_seeds():
-    searches = [experiment.load(EXPERIMENTS / f"{name}.py") for name in ("small_rates", "encoder_rates")]
-    return {seed for search in searches for row in search.rows for seed in row.seeds}
-
-
-def test_the_sizes_of_the_small_scale_span_sixteen_times_the_parameters():
-    rows = [paper_rows.bam("BAM SSMax", "small", size=size) for size in paper_rows.BAM_SIZES]
-    made = [configs.load(row.config, row.overrides) for row in rows]
-    sizes = [sum(vars(counts.parameters(each)).values()) for each in made]
-    assert [each.model.layers for each in made] == [2, 4, 8] and sizes[2] / sizes[0] > 16
-    assert len({each.steps for each in made}) == 1
-    rates = [each.optimizer.rate for each in made]
-    assert [rate / rates[0] for rate in rates] == pytest.approx([1.0, 0.5, 0.3])  # as in BAM's Table 1
-
-
-@pytest.mark.parametrize("file", [small_scale.RATES, small_scale.ENCODER_RATES])
-def test_every_learner_of_the_small_scale_has_as_many_tries(tmp_path, file):
-    search = experiment.load(EXPERIMENTS / f"{file.stem}.py")
-    tried = collections.Counter(row.label.rpartition(", try ")[0] for row in search.rows)
-    written = json.loads(file.read_text())
-    assert set(tried) <= set(written["rates"])
-    kinds = {(label.rpartition(", ")[2], number) for label, number in tried.items()}
-    assert len(kinds) == len(dict(kinds)), "methods that learn from the same have as many"
-    assert set(tried) == set(written["found"]) or "not searched yet" in written["rule"]
-    for row in search.rows:
-        config = configs.load(row.config, row.overrides)
-        assert {config.context} == {n for each in row.evaluations for n in each.lengths}
-        assert all(each.seed == 100 for each in row.evaluations if isinstance(each, Passkey))
-    with pytest.raises(UserError, match="has no rates of 'Mine, text'"):
-        small_scale.chosen_rates("Mine, text", file)
-    for damaged in ("{", "{}", "[]"):
-        (tmp_path / file.name).write_text(damaged)
-        with pytest.raises(UserError, match="is not what python experiments/.* writes .*; put it back"):
-            small_scale.chosen_rates("Mine, text", tmp_path / file.name)
-
-
-def test_other_text_is_held_out():
-    """No model is evaluated on a corpus that it has learned from as a whole."""
-    for scale in SCALES:
-        for name in ("bam_table2_perplexity", "bam_figure7_wikipedia"):
-            for job in jobs.jobs(load(name, scale)):
-                for evaluation in job.row.evaluations:
-                    assert job.config.data.source not in evaluation.overrides.values()
-
-
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_columns_can_be_measured(name, scale):
@@ -314,15 +249,6 @@ def test_rope_ssmax_has_both_factors_of_its_base():
     for table in (table for name in VALUES for table in load(name, "paper").tables):
         if "RoPE SSMax" in table.values and not any(column.speed for column in table.columns):
             assert "RoPE SSMax x50" in table.values, table.title
-
-
-def test_rope_ssmax_at_its_own_base_is_evaluated_and_not_trained():
-    for name in ("bam_figure2_passkey", "bam_figure6_perplexity", "bam_figure7_wikipedia", "bam_figure10_context1024"):
-        rows = {row.label: dataclasses.replace(row, seeds=(0,)) for row in load(name, "small").rows}
-        both = rows["RoPE SSMax"], rows["RoPE SSMax x1"]
-        assert len(jobs.jobs(Experiment("t", both, shared=True))) == 1
-        assert not any("encoding_options.base_scale" in each.overrides for each in both[1].evaluations)
-        assert max(n for each in both[1].evaluations for n in each.lengths) == 4096  # the paper's 32K
 
 
 def test_the_extension_goes_on_at_the_rate_that_training_ended_with():

@@ -40,11 +40,6 @@ def test_each_method_has_the_better_rate_of_the_screening(tmp_path):
             assert rate == min(tried, key=lambda each: np.mean(tried[each])), (method, layers, tried)
 
 
-def test_the_screenings_have_other_seeds_than_the_confirmation():
-    screened = {seed for each in (SHAPES, PATTERNS) for row in each["get_experiment"]().rows for seed in row.seeds}
-    assert not {*STUDY["SEEDS"], *SLOPES["SEEDS"], *screened} & {*CONFIRMATION["SEEDS"]["small"]}
-
-
 def test_the_quickstart_starts_as_what_is_confirmed():
     rows = {
         "quickstart": runpy.run_path(str(EXPERIMENTS / "quickstart.py"))["MAIN"],
@@ -58,12 +53,6 @@ def test_the_quickstart_starts_as_what_is_confirmed():
         started.append((config.ssmax, config.optimizer, transformer.split(model)[1]))
     assert started[0][:2] == started[1][:2]
     jax.tree.map(np.testing.assert_array_equal, started[0][2], started[1][2])
-
-
-def test_what_is_confirmed_was_screened():
-    screened = {row.label: row.overrides for row in SHAPES["get_experiment"]().rows}
-    rates = {"optimizer.rate": CONFIRMATION["RATES"][2][OURS], "optimizer.prior_rate": 1.0}
-    assert screened["16 nats, 2 layers"] == {**CONFIRMATION["METHODS"][OURS], "model.layers": 2, **rates}
 
 
 def test_the_figure_of_reach_is_what_the_records_give(tmp_path, capsys):
