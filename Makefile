@@ -57,6 +57,7 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	cd $(ROOT) && .venv/bin/lint-imports --no-logo --no-cache
 	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	cd $(ROOT) && .venv/bin/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
