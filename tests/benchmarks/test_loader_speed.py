@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 
-from bam_jax.config import Config, DataConfig, ModelConfig
-from bam_jax.data import prepare
+from bam_jax.config import Config, DataConfig
 from bam_jax.data.prepared import shards
-from bam_jax.data.tokenizers.training import train_bpe
 from bam_jax.system.errors import UserError
 from benchmarks.loader_speed import NEED, main, make_up, measure
-from benchmarks.workloads import Contender
 
 
 def test_made_up_documents_are_a_prepared_folder(tmp_path):
@@ -29,20 +26,6 @@ def test_pads_do_not_count(tmp_path, packing, least, monkeypatch):
     record = measure(Config(data=data, context=32, batch=8), seconds=5.0)
     assert record["opening"] == 1.0 and least <= record["fill"] <= 1
     assert record["tokens_per_second"] == pytest.approx(2 * 8 * 32 * record["fill"] / 5)
-
-
-def test_a_prepared_folder_is_measured_with_its_own_tokenizer(tmp_path):
-    text = "a tale of some length in 1984\n" * 100
-    (tmp_path / "text.txt").write_text(text)
-    (tmp_path / "bpe.json").write_text(train_bpe([text], 280))
-    folder = str(tmp_path / "prepared")
-    source, bpe = f"--source={tmp_path / 'text.txt'}", f"--tokenizer=bpe:{tmp_path / 'bpe.json'}"
-    prepare.main([source, bpe, f"--out={folder}", "--workers=0"])
-    (tmp_path / "bpe.json").unlink()
-    model = ModelConfig(layers=1, width=16, heads=2, hidden=16)
-    config = Config(model=model, data=DataConfig(source=folder, tokenizer="bpe"), context=32, batch=2)
-    assert measure(config, seconds=0.01)["tokens_per_second"] > 0
-    assert 256 < Contender(config).vocab <= 280
 
 
 def test_the_command(tmp_path, capsys):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bam_jax.retrieval.embedding import Embedder
 from bam_jax.system import errors
 from bam_jax.training import run_folder
 from benchmarks import retrieval_speed
@@ -29,22 +28,6 @@ def test_it_says_what_all_of_mldr_would_take(encoder_run, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.startswith("20 documents cut at 32 tokens, 3 queries:") and "200,000 documents cut at 16384" in said
     assert "--documents must be" in (command(*asked, "--queries=21") == 2 and capsys.readouterr().err)
-
-
-def test_rates_are_those_of_a_whole_command_and_another_size_is_another_folder(
-    encoder_run, tmp_path, monkeypatch, capsys
-):
-    def rank(problem, reader, scorer, lengths, bar, *, folder, k):
-        Embedder(reader).folder(folder, lengths[0]).mkdir(parents=True, exist_ok=True)
-
-    monkeypatch.setattr(retrieval_speed, "rank", rank)
-    asked = [f"--run={encoder_run}", f"--out={tmp_path}", "--queries=1", "--no-progress"]
-    for length, said in ((8, "documents/s"), (8, "say no rate"), (9, "documents/s")):
-        assert not command(*asked, "--documents=2", f"--length={length}")
-        out = capsys.readouterr().out
-        assert said in out and ("200,000 documents" in out) == (said == "documents/s")
-    assert command(*asked, "--documents=3") == 2
-    assert "has 2 documents and 1 queries, not 3 and 1; give another --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
