@@ -9,6 +9,7 @@ from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ContextualBA
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,
+    NAPE,
     T5,
     AdditiveDecay,
     ALiBi,
@@ -35,6 +36,7 @@ __all__ = [
     "ENCODINGS",
     "FIRE",
     "KCABLE",
+    "NAPE",
     "NTK",
     "T5",
     "ALiBi",

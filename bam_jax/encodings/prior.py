@@ -60,6 +60,33 @@ class LearnedALiBi(ALiBi):
         return jnp.exp(self.log_slope[...])
 
 
+class NAPE(Encoding):
+    """NAPE: ALiBi in some heads, no positions in the others.
+
+        b(i, j) = -slope_h * abs(i - j),   slope_h = 1 / h or 2 ** (1 - h) for h = 1 to A, 0 for the other heads
+
+    Options:
+      alibi_heads: A, half of the heads by default.
+      slopes: "linear", 1 / h, or "exponential", 2 ** (1 - h).
+
+    Its authors scale the scores of the heads without positions alone with the text's length. Here ssmax="effective" does so:
+    it leaves heads that look at their neighbours nearly as they are.
+
+    Source: Vasylenko et al. 2026 (arXiv 2506.16640), section 4 and their code.
+    """
+
+    extrapolates = "yes, with SSMax"
+
+    def __init__(self, dims: Dims, *, alibi_heads: int | None = None, slopes: str = "linear", rngs: nnx.Rngs):
+        count = within("alibi_heads", dims.heads // 2 if alibi_heads is None else alibi_heads, 0, dims.heads)
+        kinds = {"linear": lambda h: 1 / h, "exponential": lambda h: 2.0 ** (1 - h)}
+        slope = kinds[among("slopes", slopes, kinds)]
+        self.slopes = tuple(slope(h) if h <= count else 0.0 for h in range(1, dims.heads + 1))
+
+    def bias(self) -> biases.Bias:
+        return biases.ALiBi(jnp.asarray(self.slopes, jnp.float32))
+
+
 class Sandwich(Encoding):
     """Sandwich: inner products of sinusoidal position vectors, without parameters.
 

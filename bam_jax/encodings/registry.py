@@ -6,6 +6,7 @@ from bam_jax.encodings.context_aware import CABLE, CABLENW, KCABLE, ContextualBA
 from bam_jax.encodings.prior import (
     BAM,
     FIRE,
+    NAPE,
     T5,
     AdditiveDecay,
     ALiBi,
@@ -25,6 +26,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "nope": NoPE,
     "alibi": ALiBi,
     "alibi_learned": LearnedALiBi,
+    "nape": NAPE,
     "bam": BAM,
     "bam_contextual": ContextualBAM,
     "gaussian": Gaussian,

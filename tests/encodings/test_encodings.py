@@ -71,6 +71,7 @@ PARAMETERS = {
     "nope": set(),
     "alibi": set(),
     "alibi_learned": {"log_slope"},
+    "nape": set(),
     "bam": {"shape", "log_scale"},
     "bam_contextual": {"shape", "log_scale", "step_size/kernel", "step_size/bias"},
     "gaussian": {"log_width"},
@@ -116,6 +117,22 @@ def test_trained_parameters(name):
 
 def test_alibi_has_the_published_slopes():
     np.testing.assert_allclose(build("alibi").bias().slope, [2**-2, 2**-4, 2**-6, 2**-8])
+
+
+@pytest.mark.parametrize(
+    ("options", "slopes"),
+    [
+        ({}, [1, 1 / 2, 0, 0]),
+        ({"alibi_heads": 3, "slopes": "exponential"}, [1, 1 / 2, 1 / 4, 0]),
+        ({"alibi_heads": 0}, [0] * 4),
+    ],
+)
+def test_nape_has_alibi_in_some_heads_and_no_positions_in_the_others(options, slopes):
+    made = build("nape", **options)
+    np.testing.assert_allclose(made.bias().slope, slopes)
+    keys = jnp.exp(biases.log_effective_keys(made.bias(), jnp.array([[4096]])))
+    weights = np.exp(-np.outer(slopes, np.arange(4096)))
+    np.testing.assert_allclose(keys[0, :, 0], weights.sum(1), rtol=1e-3)
 
 
 def test_trained_slopes_of_alibi_start_from_the_published_ones():

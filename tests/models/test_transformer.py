@@ -25,7 +25,10 @@ VOCAB, T = 24, 12
 TINY = ModelConfig(layers=2, width=16, heads=4, hidden=16, scan=False, dtype="float32")
 
 # Encodings that differ from one that is tested in a formula alone; `-m full` takes them, too.
-POSITIONAL = ("additive_decay", "alibi_learned", "gaussian", "kerple_log", "kerple_power", "nope", "student_t", "t5")
+POSITIONAL = (
+    *("additive_decay", "alibi_learned", "gaussian", "kerple_log", "kerple_power", "nape", "nope"),
+    *("student_t", "t5"),
+)
 ALIKE = (
     *POSITIONAL,
     "bam_contextual",
