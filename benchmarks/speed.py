@@ -270,11 +270,12 @@ def main(argv: Sequence[str]) -> None:
     own = every_encoding()
     if given.contender is not None:
         own = [configs.from_arguments(shlex.split(contender)) for contender in given.contender]
-    contenders = enter(given.config, [shared | changes for changes in own], dense=given.dense, torch=given.torch)
-    config = next(iter(contenders.values())).config
+    entrants = [shared | changes for changes in own]
+    config = configs.load(given.config, entrants[0])
     cells = _cells(given.cells, config.context, encoder=not config.model.causal)
     if given.torch and any(which != "training" for which, _ in cells):
         raise UserError(f"--torch trains and does nothing else: give --cells=training:{config.context}")
+    contenders = enter(given.config, entrants, dense=given.dense, torch=given.torch)
     measure_cells(contenders, cells, given.out, rounds=given.rounds)
 
 
