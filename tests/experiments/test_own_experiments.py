@@ -3,11 +3,16 @@
 import json
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import small_scale
 from flax import nnx
 
+from bam_jax import biases
 from bam_jax.config.sections import SYNTHETIC
+from bam_jax.encodings import ENCODINGS
 from bam_jax.evals.synthetic import Synthetic
 from bam_jax.experiments import experiment, jobs
 from bam_jax.experiments.cells import Printed, TableName
@@ -18,7 +23,7 @@ from bam_jax.training.loop import DECODER_TASKS
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.mark.parametrize("name", ["patterns", "synthetic"])
+@pytest.mark.parametrize("name", ["patterns", "synthetic", "leaderboard", "null_models"])
 def test_no_paper_has_them(name):
     with pytest.raises(UserError, match=f"{name}.py compares is no paper's; give --scale=toy or --scale=small"):
         experiment.load(EXPERIMENTS / f"{name}.py", scale="paper")
@@ -68,3 +73,44 @@ def test_every_method_learns_all_tasks_and_text_and_is_asked_for_them():
             assert isinstance(evaluation, Synthetic) == (tasks == {*SYNTHETIC})
             if isinstance(evaluation, Synthetic):
                 assert {*evaluation.tasks} == tasks and min(evaluation.lengths) == job.config.context
+
+
+def test_the_leaderboard_has_every_encoding_and_the_factors_of_those_that_are_stretched():
+    made = experiment.load(EXPERIMENTS / "leaderboard.py")
+    planned = {job.row.label: job for job in jobs.jobs(made)}
+    assert {*ENCODINGS} < {*planned} == {row.label for row in made.rows}
+    with_factor = {
+        label: {(each.lengths, *each.overrides.values()) for each in job.row.evaluations if each.overrides}
+        for label, job in planned.items()
+    }
+    stretched = {label: found for label, found in with_factor.items() if found}
+    assert {*stretched} == {label for label in ENCODINGS if label.startswith("rope_")} | {"alibi"}
+    assert all(found == {((256,), 4.0), ((1024,), 16.0), ((4096,), 64.0)} for found in stretched.values())
+
+
+def test_the_null_models_differ_in_one_part_each():
+    made = experiment.load(EXPERIMENTS / "null_models.py")
+    planned = {job.row.label: job.config for job in jobs.row_jobs(made)}
+    trained = nnx.eval_shape(
+        lambda: transformer.build(planned["frozen ladder, effective SSMax, 2 layers"], vocab=64, rngs=nnx.Rngs(0))
+    )
+    assert not {"shape", "log_scale", "loc"} & {
+        path[-1] for path, _ in nnx.to_flat_state(nnx.state(trained, nnx.Param))
+    }
+    starts = [
+        transformer.build(
+            planned[f"{name}, effective SSMax, 2 layers"], vocab=64, rngs=nnx.Rngs(0)
+        ).layers.attention.encoding
+        for name in ("ladder", "frozen ladder", "NAPE")
+    ]
+    ladder, frozen, nape = (
+        biases.table(x.bias(), *[jnp.arange(8.0)[None, None]] * 2)[0] for x in map(first_layer, starts)
+    )
+    np.testing.assert_array_equal(ladder, frozen)
+    np.testing.assert_allclose(ladder[1:], nape[:3], atol=1e-4)  # the near heads, in another order
+    assert not nape[3].any()
+
+
+def first_layer(encoding):
+    graph, state = nnx.split(encoding)
+    return nnx.merge(graph, jax.tree.map(lambda x: x[0], state))

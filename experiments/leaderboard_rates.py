@@ -1,0 +1,38 @@
+"""The search for the learning rates of `leaderboard.py`: every method has four tries.
+
+Command:  python experiments/leaderboard_rates.py
+Hardware: a CPU; 136 models of 2 layers, some 4 core-hours.
+Expected: experiments/leaderboard_rates.json, which the small scale reads. experiments/records/leaderboard_rates has what was
+          measured: a search that was stopped resumes from it, on any machine.
+"""
+
+import leaderboard
+import rate_search
+import small_scale
+
+from bam_jax.evals.passkey import Passkey
+from bam_jax.evals.perplexity import Perplexity
+from bam_jax.experiments.experiment import Experiment, Row
+
+SEEDS = (100,)
+"""The seed of training; the leaderboard has others."""
+ASKED = (
+    Passkey((leaderboard.CONTEXT,), trials=5, seed=SEEDS[0]),
+    Perplexity((leaderboard.CONTEXT,), tokens=2**17),
+)
+"""The evaluations at the training context that score a try."""
+TRIES = dict.fromkeys(leaderboard.METHODS, tuple({"optimizer.rate": rate} for rate in (1e-3, 3e-3, 1e-2, 3e-2)))
+"""The tries of each method."""
+ENOUGH = 0.95
+"""The accuracy from which perplexity decides."""
+
+
+def get_experiment() -> Experiment:
+    """A row for each method with each of its tries, evaluated at the training context only."""
+    make = lambda method, rates: Row(method, leaderboard.CONFIG, {**leaderboard.METHODS[method], **rates}, SEEDS)
+    rows = rate_search.try_rows(TRIES, make, evaluations=ASKED)
+    return Experiment("Learning rates of the leaderboard", tuple(rows), platform="cpu")
+
+
+if __name__ == "__main__":
+    rate_search.main(__file__, small_scale.LEADERBOARD_RATES, TRIES, enough=ENOUGH)
