@@ -1,4 +1,4 @@
-"""Documents that the tests of packing share."""
+"""Documents that the tests share."""
 
 import itertools
 
@@ -27,29 +27,9 @@ class Listed:
         return [self.texts[number] for number in numbers.tolist()]
 
 
-class Endless:
-    """As many documents as one likes, none of which is there before it is asked for."""
-
-    class Lengths:
-        def __getitem__(self, part):
-            return (np.arange(part.start, part.stop, dtype=np.int64) * 7919 % 1291).astype(np.int32)
-
-    def __init__(self, documents, shards):
-        self.lengths = self.Lengths()
-        self.shards = np.linspace(0, documents, shards + 1).astype(np.int64)
-
-    def read(self, numbers):
-        return [np.full(int(number) * 7919 % 1291, number % 1000, np.int32) for number in numbers]
-
-
 @pytest.fixture(scope="session")
 def listed():
     return Listed
-
-
-@pytest.fixture(scope="session")
-def endless():
-    return Endless
 
 
 def prepare(folder, texts, held_out=(), *, name="byte", fields=("text",)):
@@ -71,3 +51,16 @@ def prepare(folder, texts, held_out=(), *, name="byte", fields=("text",)):
 @pytest.fixture(scope="session")
 def prepared():
     return prepare
+
+
+@pytest.fixture(scope="session")
+def decoded():
+    """Reads the texts of a split of a folder that is prepared in bytes, without their end tokens."""
+
+    def read(folder, split="train"):
+        documents = shards.open_split(folder, split)
+        ids = documents.read(np.arange(len(documents)))
+        assert all(each[-1] == 256 for each in ids)
+        return [bytes(each[:-1].astype(np.uint8)).decode("utf-8", "surrogatepass") for each in ids]
+
+    return read

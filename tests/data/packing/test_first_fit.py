@@ -36,6 +36,7 @@ def test_runs_of_bins_are_what_first_fit_does_piece_by_piece(case):
 
 
 def test_many_equal_pieces(rng):
+    """Bins are kept in runs: far fewer than there are pieces."""
     pieces = rng.choice([1, 2, 3, 50, 51, 64, 99, 100], 3000).tolist()
     made = first_fit_decreasing(np.bincount(pieces, minlength=101))
     assert (made.of_pieces().tolist(), made.count) == slow_first_fit(pieces, 100)

@@ -14,6 +14,7 @@ from bam_jax.data.tokenizers import CharTokenizer, tokenizer
 from bam_jax.system.errors import UserError
 
 CHAR = CharTokenizer()
+KINDS = {"tokens": "int32", "targets": "int32", "weights": "float32"}
 
 
 @pytest.mark.parametrize(("split", "stream"), [("train", TRAINING), ("held_out", HELD_OUT)])
@@ -30,11 +31,7 @@ def test_the_loss_is_that_of_answers_and_of_fillers_that_can_be_foretold(name, s
         np.testing.assert_array_equal(row[foretold] - 64, (row[foretold - 2] - 64 + 1) % 8)
         filler = [64 <= token < 72 for token in row]
         assert foretold.tolist() == [place for place in range(2, 65) if filler[place] and filler[place - 2]]
-    assert {key: values.dtype for key, values in batch.items()} == {
-        "tokens": np.int32,
-        "targets": np.int32,
-        "weights": np.float32,
-    }
+    assert {key: values.dtype.name for key, values in batch.items()} == KINDS
 
 
 def test_unknown_splits_are_refused():
@@ -46,25 +43,22 @@ BYTE = tokenizer("byte")
 
 
 class Text:
-    """Rows of letters with end tokens; the last quarter of each is pads if `pads`."""
+    """Rows of 64 letters with end tokens; the last 16 are pads if `pads`."""
 
-    def __init__(self, context=64, pads=False):
-        self.context, self.pads = context, pads
+    def __init__(self, pads=False):
+        self.pads = pads
 
     def take(self, numbers):
-        tokens = (numbers[:, None] * 31 + np.arange(self.context) * 7) % 26 + 97
+        tokens = ((numbers[:, None] * 31 + np.arange(64) * 7) % 26 + 97).astype(np.int32)
         tokens[:, 5::16] = BYTE.eos
-        segment = np.ones(tokens.shape, np.int32)
-        if self.pads:
-            segment[:, -self.context // 4 :] = 0
-            tokens[segment == 0] = 0
-        tokens = tokens.astype(np.int32)
-        batch = {"tokens": tokens, "targets": tokens, "weights": (segment > 0).astype(np.float32)}
-        return batch | ({"segment": segment} if self.pads else {})
+        if not self.pads:
+            return {"targets": tokens}
+        tokens[:, 48:] = 0
+        return {"targets": tokens, "segment": np.broadcast_to(np.int32(np.arange(64) < 48), tokens.shape)}
 
 
 def within(count, total, probability):
-    """Whether a binomial count is one that chance gives in all but one of a thousand million draws."""
+    """True of a binomial count, but for one draw in a billion."""
     return stats.binomtest(int(count), int(total), probability).pvalue > 1e-9
 
 
@@ -75,13 +69,9 @@ def test_eighty_ten_ten(fraction, pads):
     numbers = np.arange(3000)
     batch, plain = Masked(rows, BYTE, fraction=fraction, seed=1).take(numbers), rows.take(numbers)
     tokens, targets, chosen = batch["tokens"], batch["targets"], batch["weights"] == 1
-    assert {name: values.dtype.name for name, values in batch.items() if name != "segment"} == {
-        "tokens": "int32",
-        "targets": "int32",
-        "weights": "float32",
-    }
+    assert {name: batch[name].dtype.name for name in KINDS} == KINDS
     assert set(np.unique(batch["weights"])) == {0, 1}
-    np.testing.assert_array_equal(targets, plain["tokens"])
+    np.testing.assert_array_equal(targets, plain["targets"])
     np.testing.assert_array_equal(tokens[~chosen], targets[~chosen])
     may = targets != BYTE.eos
     if pads:
