@@ -3,12 +3,11 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 from bam_jax.data import prepare
 from bam_jax.data.corpora.presets import CORPORA, FORMATS, Corpus
-from bam_jax.data.prepared import shards
+from bam_jax.data.prepared.manifest import read_manifest
 from bam_jax.data.sources.corpus import read_texts
 from bam_jax.system.errors import UserError
 
@@ -22,13 +21,7 @@ def couplets(lines):
         before = "" if before else line
 
 
-VERSES = Corpus(
-    paper="of one's own",
-    licence="CC0",
-    splits={"train": ("*.txt",)},
-    format="couplets",
-    tokenizer="byte",
-)
+VERSES = Corpus(paper="of one's own", licence="CC0", splits={"train": ("*.txt",)}, format="couplets", tokenizer="byte")
 
 
 @pytest.fixture(autouse=True)
@@ -50,24 +43,22 @@ WANTED = {"arxiv": [f"Title {n}\n\nAbstract {n}." for n in range(5)], "verses": 
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_it_is_prepared_and_read_by_its_name(name):
+def test_it_is_prepared_and_read_by_its_name(decoded, name):
     prepare.main([f"--preset={name}", "--out=out", "--workers=0"])
-    split = shards.open_split("out", "train")
-    texts = [bytes(ids[:-1].astype(np.uint8)).decode() for ids in split.read(np.arange(len(split)))]
-    assert texts == WANTED[name] == list(read_texts(name))
-    assert split.manifest.fields == (("title+abstract",) if name == "arxiv" else ("text",))
+    assert decoded("out") == WANTED[name] == list(read_texts(name))
+    assert read_manifest("out").fields == (("title+abstract",) if name == "arxiv" else ("text",))
 
 
 def test_fields_that_are_given_take_the_place_of_its_schema():
     prepare.main(["--preset=arxiv", "--out=out", "--workers=0", "--text-field=title"])
-    assert shards.open_split("out", "train").manifest.fields == ("title",)
+    assert read_manifest("out").fields == ("title",)
     with pytest.raises(UserError, match=r"--text-field \(title, not title\+abstract\)"):
         prepare.main(["--preset=arxiv", "--out=out", "--workers=0"])
 
 
 def test_its_format_serves_other_files():
     prepare.main(["--source=corpora/verses", "--format=couplets", "--tokenizer=byte", "--out=out", "--workers=0"])
-    assert len(shards.open_split("out", "train")) == 2
+    assert read_manifest("out").documents("train") == 2
 
 
 def test_a_folder_goes_before_a_corpus_of_its_name(tmp_path):
@@ -92,8 +83,8 @@ def test_what_cannot_be_held_in_memory_or_read_from_files_is_refused(tmp_path):
         prepare.main(["--source=x", "--text-field=a,b", "--format=couplets", "--tokenizer=byte", "--out=out"])
 
 
-def test_the_corpus_of_python_is_prepared_too(monkeypatch):
+def test_the_corpus_of_python_is_prepared_too(monkeypatch, decoded):
     small = dataclasses.replace(CORPORA["stdlib"], make=lambda: iter(["some text", " ", "more"]))
     monkeypatch.setitem(CORPORA, "stdlib", small)
     prepare.main(["--preset=stdlib", "--tokenizer=byte", "--out=out", "--workers=0"])
-    assert len(shards.open_split("out", "train")) == 2
+    assert decoded("out") == ["some text", "more"]

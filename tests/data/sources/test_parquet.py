@@ -38,13 +38,10 @@ def test_sizes_add_up_to_those_of_the_file(version, compression, dictionary, sta
 
 @pytest.mark.parametrize("dictionary", [True, False])
 def test_a_page_that_is_too_large_is_refused_by_its_header(tmp_path, monkeypatch, dictionary):
-    path = tmp_path / "a.parquet"
-    text = "x" * 2**23
+    path, text = tmp_path / "a.parquet", "x" * 2**23
     pq.write_table(pa.table({"text": ["short"] * 99 + [text]}), path, compression="zstd", use_dictionary=dictionary)
-    read = lambda max_bytes: [
-        text for (text,), _ in Source(str(path), ("text",), max_bytes=max_bytes).fragments()[0].read()
-    ]
-    assert read(2**23)[-1] == text
+    read = lambda max_bytes: list(Source(str(path), max_bytes=max_bytes).fragments()[0].read())
+    assert read(2**23)[-1][0] == (text,)
     monkeypatch.setattr(parquet, "_PAGE", 2**21)
     with pytest.raises(UserError, match="a page of group 0 of .* has more than 2,097,152 bytes"):
         read(2**21)
