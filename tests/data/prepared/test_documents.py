@@ -30,22 +30,18 @@ def test_documents_that_begin_with_a_token_are_whole_in_other_processes_as_well(
             assert ids.tolist() == [7, *own] and len(ids) == begun.lengths[number] and ids.dtype == np.int32
 
 
-def test_a_prepared_folder_gives_the_batches_of_its_texts(tmp_path, folder):
+@pytest.mark.parametrize("packing", ["concat", "first_fit"])
+def test_a_prepared_folder_gives_the_batches_of_its_texts(tmp_path, folder, packing):
     (tmp_path / "texts").mkdir()
     for number, text in enumerate(TEXTS):
         (tmp_path / "texts" / f"{number}.txt").write_text(text)
-    sources = folder, str(tmp_path / "texts")
-    for packing in "concat", "first_fit":
-        data = DataConfig(tokenizer="byte", holdout=0.0, packing=packing)
-        one, other = (
-            batches(Config(data=dataclasses.replace(data, source=source), context=8, batch=3), BYTE)
-            for source in sources
-        )
-        for _ in range(10):
-            left, right = next(one), next(other)
-            assert left.keys() == right.keys()
-            for key in left:
-                np.testing.assert_array_equal(left[key], right[key])
+    data = DataConfig(source=folder, tokenizer="byte", holdout=0.0, packing=packing)
+    one, other = (
+        batches(Config(data=each, context=8, batch=3), BYTE)
+        for each in (data, dataclasses.replace(data, source=str(tmp_path / "texts")))
+    )
+    for _, left, right in zip(range(10), one, other, strict=False):
+        np.testing.assert_equal(left, right)
 
 
 def test_what_a_prepared_folder_holds_out(tmp_path, folder, prepared):

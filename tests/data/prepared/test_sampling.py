@@ -1,13 +1,10 @@
 """Text that the tokenizer lacks: said in a line, refused where it is most, before anything is made of it."""
 
-import re
-
 import pytest
 
 from bam_jax.config import Config, DataConfig
 from bam_jax.data import loader, prepare
 from bam_jax.data.prepared import sampling
-from bam_jax.data.sources.corpus import read_texts
 from bam_jax.data.tokenizers import BertTokenizer, tokenizer
 from bam_jax.system.errors import UserError
 
@@ -33,7 +30,6 @@ def test_a_sample_is_spread_over_all_documents_and_bounded():
     texts = [LATIN] * 2000 + [CYRILLIC] * 2000
     assert sampling.count_in_texts(texts, CHAR).share == pytest.approx(17 / len(LATIN + CYRILLIC), rel=0.01)
     assert sampling.count_in_texts([], CHAR) == (0, 0)
-    assert sampling.count_in_texts(list(read_texts("stdlib")), CHAR).share < sampling.REPORTED
 
 
 def test_training_says_them_and_refuses_what_is_mostly_unknown(tmp_path):
@@ -61,5 +57,4 @@ def test_preparing_says_them_and_refuses_what_is_mostly_unknown(tmp_path, capsys
     assert not (out / "manifest.json").exists()
     path.write_text(MIXED * 100)
     prepare.main(options)
-    assert len(re.findall(f"{SHARE:.0%} are unknown to the tokenizer 'char'", capsys.readouterr().err)) == 1
-    assert (out / "manifest.json").exists()
+    assert capsys.readouterr().err.count(f"{SHARE:.0%} are unknown to the tokenizer 'char'") == 1
