@@ -1,6 +1,5 @@
 """The problem that is made of any text: what asks for what, and that nothing of the test is trained on."""
 
-import dataclasses
 import json
 
 import pytest
@@ -12,29 +11,19 @@ from bam_jax.system import errors
 from bam_jax.system.errors import UserError
 
 SIZES = Sizes(passage=120, document=1500, questions=4, test=0.5)
+OPTIONS = ("--passage=120", "--document=1500", "--questions=4")
 NAMES = ["lock", "queue", "parser", "socket", "thread", "buffer", "signal", "module"]
 
 
 def text(n):
-    """Sixty sentences, of which one is in every text."""
-    own = [
-        f"Sentence {k} of text {n} says how a {NAMES[(n + k) % 8]} waits for another {NAMES[k % 8]}." for k in range(60)
-    ]
-    return (
-        "\n\n".join(" ".join(own[k : k + 5]) for k in range(0, 60, 5))
-        + "\n\nThis very sentence stands at the end of all."
-    )
+    """Sixty sentences, and one that is in every text."""
+    says = lambda k: f"Sentence {k} of text {n} says how a {NAMES[(n + k) % 8]} waits for another {NAMES[k % 8]}."
+    paragraphs = [" ".join(map(says, range(k, k + 5))) for k in range(0, 60, 5)]
+    return "\n\n".join([*paragraphs, "This very sentence stands at the end of all."])
 
 
 TEXTS = [text(n) for n in range(12)]
-
-
-def whole_texts():
-    return [" ".join(cut_sentences(each)) for each in TEXTS]
-
-
-def trained_texts(made):
-    return {record["text"] for record in made.texts}
+WHOLE = [" ".join(cut_sentences(each)) for each in TEXTS]
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +38,14 @@ def test_the_same_seed_gives_the_same_problem(made):
 
 def test_a_query_stood_in_its_document_alone(made):
     documents = {record["docid"]: record["text"] for record in made.corpus}
-    assert len(documents) == len(made.corpus) and len({record["query_id"] for record in made.queries}) == len(
-        made.queries
-    )
+    assert len(documents) == len(made.corpus)
+    assert len({record["query_id"] for record in made.queries}) == len(made.queries)
     for record in made.queries:
         (positive,) = record["positive_passages"]
         assert documents[positive["docid"]] == positive["text"]
         assert not any(record["query"] in text for text in documents.values())
         assert SHORTEST <= len(record["query"]) <= LONGEST and "stands at the end" not in record["query"]
-        (home,) = [" ".join(cut_sentences(text)) for text in TEXTS if record["query"] in text]
+        (home,) = [text for text in WHOLE if record["query"] in text]
         before = cut_sentences(positive["text"][: record["character"]])
         assert not before or f"{before[-1]} " in home + " ", "a whole sentence ends where it stood"
 
@@ -72,7 +60,7 @@ def test_answers_stand_in_all_parts_of_long_documents(made):
 
 @pytest.mark.parametrize("name", make_retrieval.TRIPLETS)
 def test_a_triplet_is_a_sentence_and_what_stood_around_it(made, name):
-    homes = [text for text in whole_texts() if (text in trained_texts(made)) != (name == "test_triplets")]
+    homes = [text for text in WHOLE if ({"text": text} in made.texts) != (name == "test_triplets")]
     for record in getattr(made, name):
         (home,) = [text for text in homes if record["query"] in text]
         assert record["query"] not in record["positive"]
@@ -96,11 +84,9 @@ def test_triplets_that_are_held_out_have_no_sentence_of_the_others(made):
 def test_nothing_of_the_test_is_trained_on(made):
     trained = " ".join(record["text"] for record in made.texts)
     assert not any(record["query"] in trained for record in made.queries)
-    for record in made.corpus:
-        own = [s for s in cut_sentences(record["text"]) if "stands at the end" not in s]
-        assert own and not any(sentence in trained for sentence in own)
-    share = sum(len(r["text"]) for r in made.texts) / sum(map(len, TEXTS))
-    assert 0.4 < share < 0.6
+    own = [s for record in made.corpus for s in cut_sentences(record["text"]) if "stands at the end" not in s]
+    assert own and not any(sentence in trained for sentence in own)
+    assert 0.4 < len(trained) / sum(map(len, TEXTS)) < 0.6
 
 
 @pytest.mark.parametrize(
@@ -126,13 +112,7 @@ def test_the_command_writes_files(tmp_path, capsys):
     (tmp_path / "source").mkdir()
     for n, each in enumerate(TEXTS):
         (tmp_path / "source" / f"{n:02}.txt").write_text(each)
-    asked = [
-        f"--source={tmp_path}/source",
-        f"--out={tmp_path}/out",
-        "--passage=120",
-        "--document=1500",
-        "--questions=4",
-    ]
+    asked = [f"--source={tmp_path}/source", f"--out={tmp_path}/out", *OPTIONS]
     assert not command(*asked) and "triplets of" in capsys.readouterr().out
     expected = make(TEXTS, SIZES, seed=0)
     for name in ("texts", *make_retrieval.TRIPLETS, "corpus", "queries"):
@@ -140,11 +120,10 @@ def test_the_command_writes_files(tmp_path, capsys):
         assert [json.loads(line) for line in lines] == getattr(expected, name)
     (tmp_path / "out" / "queries.jsonl").unlink()  # killed before the end: the same command goes on
     assert not command(*asked, "--vocab=300")
-    config = configs.from_dict({"context": 32, "batch": 4, "model": {"causal": False}, "data": {"task": "triplets"}})
     tokenizer = tokenizers.tokenizer(f"bpe:{tmp_path}/out/bpe.json")
     folders = {"source": f"{tmp_path}/out/triplets", "held_out_source": f"{tmp_path}/out/held_out_triplets"}
-    data = dataclasses.replace(config.data, **folders, tokenizer=tokenizer.spec)
-    config = dataclasses.replace(config, data=data)
+    data = {"task": "triplets", "tokenizer": tokenizer.spec, **folders}
+    config = configs.from_dict({"context": 32, "batch": 4, "model": {"causal": False}, "data": data})
     batch = next(loader.batches(config, tokenizer))
     assert len(loader.held_out_triplets(config, tokenizer, 32)) == len(expected.held_out_triplets)
     assert batch["positive"].shape == (4, 32)
@@ -157,7 +136,7 @@ def test_the_command_writes_files(tmp_path, capsys):
 def test_files_of_the_user_stay(tmp_path, capsys, name):
     for n, each in enumerate(TEXTS):
         (tmp_path / f"{n:02}.txt").write_text(each)
-    asked = [f"--source={tmp_path}", "--passage=120", "--document=1500", "--vocab=300"]
+    asked = [f"--source={tmp_path}", *OPTIONS, "--vocab=300"]
     mine = tmp_path.with_name(f"{tmp_path.name}-mine")
     mine.mkdir()
     (mine / name).write_text("mine")

@@ -73,22 +73,20 @@ def test_paper_prompt(length, depth, digits):
     assert after.endswith(f" What is the pass key? The pass key is {key[:-5]}")
 
 
+TEXT = np.zeros(9)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (
-            lambda: prompt(np.zeros(9), 7, 0.5, [1] * 5, TOKENIZER),
-            "length 7 is shorter than the passkey prompt; give 8",
-        ),
-        (lambda: prompt(np.zeros(9), -4, 0.5, [1] * 5, TOKENIZER), "length -4 is shorter"),
-        (lambda: prompt(np.zeros(9), 64, 1.5, [1] * 5, TOKENIZER), "depth 1.5 must be between 0 and 1"),
-        (lambda: prompt(np.zeros(9), 64, 0.5, [1] * 4, TOKENIZER), "a passkey is 5 digits"),
-        (lambda: prompt(np.zeros(9), 64, 0.5, [1] * 6, TOKENIZER), "a passkey is 5 digits"),
+        (lambda: prompt(TEXT, 7, 0.5, [1] * 5, TOKENIZER), "length 7 is shorter than the passkey prompt; give 8"),
+        (lambda: prompt(TEXT, 64, 1.5, [1] * 5, TOKENIZER), "depth 1.5 must be between 0 and 1"),
+        (lambda: prompt(TEXT, 64, 0.5, [1] * 6, TOKENIZER), "a passkey is 5 digits"),
         (lambda: paper_prompt(999, 0.5, [1] * 4, ByteTokenizer()), "a passkey is 5 digits"),
-        (lambda: prompt(np.zeros(0), 64, 0.5, [1] * 5, TOKENIZER), "no held-out text"),
+        (lambda: prompt(TEXT[:0], 64, 0.5, [1] * 5, TOKENIZER), "no held-out text"),
         (
             lambda: paper_prompt(64, 0.5, [1] * 5, ByteTokenizer()),
-            "length 64 is shorter than the paper's passkey prompt",
+            "shorter than the paper's passkey prompt; give 246 or",
         ),
         (lambda: paper_prompt(999, 0.5, [1] * 5, TOKENIZER), "tokenizer 'char' does not keep each digit"),
     ],
@@ -96,10 +94,3 @@ def test_paper_prompt(length, depth, digits):
 def test_bad_prompts(call, says):
     with pytest.raises(UserError, match=re.escape(says)):
         call()
-
-
-def test_the_shortest_paper_prompt_that_it_names_works():
-    with pytest.raises(UserError) as error:
-        paper_prompt(64, 0.5, [1] * 5, ByteTokenizer())
-    least = int(re.search(r"give (\d+)", str(error.value))[1])
-    assert len(paper_prompt(least, 0.5, [1] * 5, ByteTokenizer())[0]) == least
