@@ -1,6 +1,5 @@
 """The tokenizer travels with a run: its own copy is used, and no other is taken for it."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -27,16 +26,10 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kept")
     (folder / "text.txt").write_text(TALE * 100)
     (folder / "bpe.json").write_text(train_bpe([TALE * 2], 280))
-    config = configs.from_dict(
-        {
-            "encoding": "nope",
-            "steps": 1,
-            "batch": 2,
-            "context": 16,
-            "model": {"layers": 1, "width": 16, "heads": 2, "hidden": 16},
-            "data": {"source": str(folder / "text.txt"), "tokenizer": "bpe:bpe.json"},
-        }
-    )
+    sizes = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}
+    data = {"source": str(folder / "text.txt"), "tokenizer": "bpe:bpe.json"}
+    tree = {"encoding": "nope", "steps": 1, "batch": 2, "context": 16, "model": sizes, "data": data}
+    config = configs.from_dict(tree)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         loop.fit(config, "run")
@@ -65,11 +58,8 @@ def test_a_name_without_a_path_is_the_tokenizer_of_the_prepared_folder(trained, 
     (tmp_path / "bpe.json").unlink()
     changes = {"data.source": "prepared", "data.tokenizer": "bpe", "data.held_out_source": str(trained[0] / "text.txt")}
     config = configs.override(trained[1], changes)
-    assert counts.parameters(config) == counts.parameters(
-        dataclasses.replace(
-            trained[1], data=dataclasses.replace(trained[1].data, tokenizer=f"bpe:{trained[0] / 'bpe.json'}")
-        )
-    )
+    named = configs.override(trained[1], {"data.tokenizer": f"bpe:{trained[0] / 'bpe.json'}"})
+    assert counts.parameters(config) == counts.parameters(named)
     loop.fit(config, "run")
     shutil.rmtree("prepared/tokenizer")
     (record,) = measuring.evaluate("run", Perplexity((16,), tokens=64))
@@ -95,26 +85,14 @@ def test_an_override_of_the_tokenizer_is_refused_unless_it_is_the_same(trained, 
         checkpoint.restore_model(run, overrides={"data.tokenizer": "byte"})
 
 
-RECORD = {
-    "eval": "perplexity",
-    "tokenizer": "0123456789abcdef",
-    "length": 16,
-    "n": 4,
-    "step": 1,
-    "overrides": {},
-    "unit": "perplexity",
-    "value": 2.0,
-    "window": 16,
-    "windows": [0.7],
-}
+RECORD = {"eval": "perplexity", "tokenizer": "0123456789abcdef", "length": 16, "n": 4, "step": 1, "overrides": {}}
+RECORD |= {"unit": "perplexity", "value": 2.0, "window": 16, "windows": [0.7]}
 
 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
         ("tokenizer/tokenizer.json", train_bpe([TALE], 270), "was made with a tokenizer of hash"),
-        ("tokenizer/identity.json", "{", "identity.json is not JSON"),
-        ("tokenizer/identity.json", '{"name": "bpe"}', "identity.json has no text in the field 'spec'"),
         ("results.jsonl", json.dumps(RECORD) + "\n", "results.jsonl was made with"),
     ],
 )
@@ -145,9 +123,8 @@ def test_a_torn_copy_is_made_again(tmp_path, trained):
 
 def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
     save_tokenizer(tokenizer("byte"), tmp_path)
-    assert load_tokenizer(tmp_path, "byte").name == "byte" and [p.name for p in (tmp_path / "tokenizer").iterdir()] == [
-        "identity.json"
-    ]
+    assert load_tokenizer(tmp_path, "byte").name == "byte"
+    assert [path.name for path in (tmp_path / "tokenizer").iterdir()] == ["identity.json"]
     with pytest.raises(UserError, match="made with the tokenizer byte, .* names char"):
         load_tokenizer(tmp_path, "char")
     for stray in (".identity.json.4711", ".DS_Store"):
@@ -158,12 +135,12 @@ def test_one_that_comes_with_the_code_is_known_by_its_hash(tmp_path):
 @pytest.mark.parametrize(
     ("name", "files", "says"),
     [
-        ("bpe", {"identity.json": "[" * 20_000 + "]" * 20_000}, "identity.json is nested too deep"),
+        ("bpe", {"identity.json": "{"}, "identity.json is not JSON"),
         ("gpt2", {"vocab.bpe": "#", "encoder.json": "[" * 20_000 + "]" * 20_000}, "are not GPT-2's vocabulary"),
         (
             "bpe",
             {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}}'},
-            "has no token for the digit 0",
+            "no token for the digit 0",
         ),
         ("../x", {"tokenizer.json": "{}"}, "made with the tokenizer ../x"),
         (["bpe"], {"tokenizer.json": "{}"}, "identity.json has no text in the field 'name'"),
