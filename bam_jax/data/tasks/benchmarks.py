@@ -1,21 +1,17 @@
 """Benchmarks of questions: which tasks there are, by their names in the LM Evaluation Harness, and their local files.
 
-A folder holds each data set as its place on the Hugging Face hub does, for example
-
-    hf download allenai/ai2_arc --repo-type dataset --local-dir FOLDER/allenai/ai2_arc
-
-Parquet files and .jsonl files of the same records will do. Instead of a folder there are invented
-questions, for models too small for the real ones and for tests: sums, and passages of Python's documentation to go on with,
-which the toy models are trained on. Right and wrong answers are drawn alike, and so is their order: guessing finds one in four.
+A folder holds each data set as its place on the Hugging Face hub does (`download`), or .jsonl files of the same records.
+Instead of a folder there are invented questions, for models too small for the real ones and for tests: sums, and passages of
+Python's documentation to go on with, which the toy models are trained on. Right and wrong answers are drawn alike, and so is
+their order: guessing finds one in four.
 """
 
-import dataclasses
 import functools
 import itertools
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bam_jax.data.sources.corpus import STDLIB, read_texts
 from bam_jax.data.sources.fragment import decode
@@ -27,8 +23,7 @@ from bam_jax.system.files import File
 INVENTED = "invented"
 LARGEST = 2**30  # bytes of a file, at most: LongBench v2 has half as many
 
-RECORDS = 64  # records in every split of every subset
-PAGES = 8  # pages of WikiText in every split
+RECORDS = 64
 COLOURS = ("amber", "black", "blue", "brown", "green", "grey", "orange", "pink", "purple", "red", "white", "yellow")
 LONG = (20, 600)  # words around a fact of a long context
 
@@ -78,8 +73,7 @@ longbench2_structured | graph            | graph_reasoning          | Knowledge 
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A kind of questions of LongBench v2: its group, the harness's names of the task and its data, and the data's own."""
 
     group: str
@@ -136,11 +130,7 @@ _ALIASES = {"recursal/longbench-v2": LONGBENCH}
 
 
 def leaves(tasks: Sequence[str]) -> tuple[str, ...]:
-    """The harness's tasks that some names stand for, each once.
-
-    >>> leaves(["arc_easy", "longbench2_history", "arc_easy"])
-    ('arc_easy', 'longbench2_agent_history', 'longbench2_dialogue_history')
-    """
+    """The harness's tasks that some names stand for, each once."""
     return tuple(dict.fromkeys(leaf for task in tasks for leaf in TASKS[task]))
 
 
@@ -158,20 +148,17 @@ def read(data: str, dataset: str, subset: str | None, split: str) -> list[Record
     """The records of one split of a data set, as the harness's task wants them."""
     own = _ALIASES[dataset] if dataset in _ALIASES else dataset
     if data == INVENTED:
-        return _MAKE[own](random.Random(f"{own} {subset} {split}"))
+        rng, (make, count) = random.Random(f"{own} {subset} {split}"), _MAKE[own]
+        return [make(rng) for _ in range(count)]
     folder = Path(data) / own
     if own == LONGBENCH:
         assert subset is not None
         return _long_questions(_longbench(folder), subset)
-    return _read_files(_find_files(folder, subset or "data", split, own), own)
-
-
-def _find_files(folder: Path, subset: str, split: str, dataset: str) -> tuple[Path, ...]:
-    place = folder / subset
+    place = folder / (subset or "data")
     for pattern in (f"{split}-*.parquet", f"{split}.parquet", f"{split}.jsonl"):
         if found := sorted(place.glob(pattern)):
-            return tuple(found)
-    raise _missing(f"{place}/{split}-*.parquet or {split}.jsonl", dataset, folder)
+            return _read_files(found, own)
+    raise _missing(f"{place}/{split}-*.parquet or {split}.jsonl", own, folder)
 
 
 def download(dataset: str, folder: str | Path) -> str:
@@ -186,17 +173,16 @@ def _missing(file: str, dataset: str, folder: Path) -> UserError:
 
 
 def _read_files(paths: Sequence[Path], dataset: str) -> list[Record]:
-    records = [record for path in paths for record in _read_file(path)]
+    records, columns = [record for path in paths for record in _read_file(path)], COLUMNS[dataset]
     if not records:
         raise UserError(f"{paths[0]} holds no record; fetch it again")
     for number, record in enumerate(records, 1):
-        for column in COLUMNS[dataset]:
+        for column in columns:
             if not isinstance(record, dict) or column not in record:
                 raise UserError(
-                    f"{paths[0]} record {number} has no field {column!r}, which those of {dataset} have; "
-                    "give that data set"
+                    f"{paths[0]} record {number} has no field {column!r}, which those of {dataset} have; give that data set"
                 )
-    return [{column: record[column] for column in COLUMNS[dataset]} for record in records]
+    return [{column: record[column] for column in columns} for record in records]
 
 
 def _read_file(path: Path) -> list[Any]:
@@ -238,14 +224,15 @@ def _longbench(folder: Path) -> list[Record]:
     path = folder / "data.json"
     if not path.exists():
         raise _missing(str(path), LONGBENCH, folder)
-    return _read_files([path], LONGBENCH)
+    records = _read_files([path], LONGBENCH)
+    for number, record in enumerate(records, 1):
+        if record["answer"] not in list("ABCD"):
+            raise UserError(f"{LONGBENCH}/data.json record {number}: the answer is not A, B, C or D; fetch it again")
+    return records
 
 
 def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[Record]:
     (kind,) = [kind for kind in _KINDS if kind.subset == subset]
-    for number, record in enumerate(records, 1):
-        if record["answer"] not in list("ABCD"):
-            raise UserError(f"{LONGBENCH}/data.json record {number}: the answer is not A, B, C or D; fetch it again")
     questions = [
         {
             "context": record["context"],
@@ -263,94 +250,72 @@ def _long_questions(records: Sequence[Mapping[str, Any]], subset: str) -> list[R
     return questions
 
 
-def additions(rng: random.Random) -> list[Record]:
-    """Additions, as questions of MMLU."""
-
-    def record() -> Record:
-        first, second = rng.randint(2, 49), rng.randint(2, 49)
-        answer = rng.randrange(4)
-        # The right sum is as often the least of the four as the greatest.
-        least = first + second - rng.randrange(4)
-        choices = [least + k for k in range(4)]
-        rng.shuffle(choices)
-        choices.remove(first + second)
-        choices.insert(answer, first + second)
-        return {"question": f"What is {first} + {second}?", "choices": [*map(str, choices)], "answer": answer}
-
-    return [record() for _ in range(RECORDS)]
+def _addition(rng: random.Random) -> Record:
+    first, second = rng.randint(2, 49), rng.randint(2, 49)
+    answer = rng.randrange(4)
+    # The right sum is as often the least of the four as the greatest.
+    least = first + second - rng.randrange(4)
+    choices = [least + k for k in range(4)]
+    rng.shuffle(choices)
+    choices.remove(first + second)
+    choices.insert(answer, first + second)
+    return {"question": f"What is {first} + {second}?", "choices": [*map(str, choices)], "answer": answer}
 
 
-def next_words(rng: random.Random) -> list[Record]:
-    """Questions after the word that follows in a passage, in the form of ARC."""
-
-    def record() -> Record:
-        *before, right = _passage(rng, 8).split()
-        choices: list[str] = []
-        while len(choices) < 3:
-            wrong = _passage(rng, 1)
-            # The beginning of an answer would be as likely as the whole of it.
-            if not any(wrong.startswith(other) or other.startswith(wrong) for other in (right, *choices)):
-                choices.append(wrong)
-        answer = rng.randrange(4)
-        choices.insert(answer, right)
-        return {
-            "question": f"Which word follows: {' '.join(before)}?",
-            "choices": {"text": choices, "label": list("ABCD")},
-            "answerKey": "ABCD"[answer],
-        }
-
-    return [record() for _ in range(RECORDS)]
+def _next_word(rng: random.Random) -> Record:
+    """The word that follows in a passage."""
+    *before, right = _passage(rng, 8).split()
+    choices: list[str] = []
+    while len(choices) < 3:
+        wrong = _passage(rng, 1)
+        # The beginning of an answer would be as likely as the whole of it.
+        if not any(wrong.startswith(other) or other.startswith(wrong) for other in (right, *choices)):
+            choices.append(wrong)
+    answer = rng.randrange(4)
+    choices.insert(answer, right)
+    return {
+        "question": f"Which word follows: {' '.join(before)}?",
+        "choices": {"text": choices, "label": list("ABCD")},
+        "answerKey": "ABCD"[answer],
+    }
 
 
-def endings(rng: random.Random) -> list[Record]:
-    """Passages with four endings, in the form of HellaSwag."""
-
-    def record() -> Record:
-        words = _passage(rng, 20).split()
-        found = [_passage(rng, 8) for _ in range(4)]
-        answer = rng.randrange(4)
-        found[answer] = " ".join(words[12:])
-        return {
-            "activity_label": "Documentation",
-            "ctx_a": " ".join(words[:8]),
-            "ctx_b": " ".join(words[8:12]),
-            "endings": found,
-            "label": str(answer),
-        }
-
-    return [record() for _ in range(RECORDS)]
+def _ending(rng: random.Random) -> Record:
+    """A passage with four endings."""
+    words = _passage(rng, 20).split()
+    endings = [_passage(rng, 8) for _ in range(4)]
+    answer = rng.randrange(4)
+    endings[answer] = " ".join(words[12:])
+    context = {"ctx_a": " ".join(words[:8]), "ctx_b": " ".join(words[8:12])}
+    return {"activity_label": "Documentation", **context, "endings": endings, "label": str(answer)}
 
 
-def pages(rng: random.Random) -> list[Record]:
-    return [{"page": _passage(rng, 200)} for _ in range(PAGES)]
+def _page(rng: random.Random) -> Record:
+    return {"page": _passage(rng, 200)}
 
 
-def long_contexts(rng: random.Random) -> list[Record]:
-    """A number hidden in a passage of any length, as questions of LongBench v2."""
-
-    def record() -> Record:
-        choices = rng.sample(range(100, 1000), 4)
-        answer, colour = rng.randrange(4), rng.choice(COLOURS)
-        fact = f"The {colour} box holds the number {choices[answer]}."
-        before, after = (_passage(rng, rng.randint(*LONG)) for _ in range(2))
-        return {
-            "context": f"{before} {fact} {after}",
-            "question": f"Which number does the {colour} box hold?",
-            "choices": [*map(str, choices)],
-            "answer": answer,
-        }
-
-    return [record() for _ in range(RECORDS)]
+def _long_context(rng: random.Random) -> Record:
+    """A number hidden in a passage of any length."""
+    choices = rng.sample(range(100, 1000), 4)
+    answer, colour = rng.randrange(4), rng.choice(COLOURS)
+    fact = f"The {colour} box holds the number {choices[answer]}."
+    before, after = (_passage(rng, rng.randint(*LONG)) for _ in range(2))
+    return {
+        "context": f"{before} {fact} {after}",
+        "question": f"Which number does the {colour} box hold?",
+        "choices": [*map(str, choices)],
+        "answer": answer,
+    }
 
 
-_MAKE: Mapping[str, Callable[[random.Random], list[Record]]] = {
-    "cais/mmlu": additions,
-    "allenai/ai2_arc": next_words,
-    "Rowan/hellaswag": endings,
-    "EleutherAI/wikitext_document_level": pages,
-    "THUDM/LongBench-v2": long_contexts,
+_MAKE: Mapping[str, tuple[Callable[[random.Random], Record], int]] = {
+    "cais/mmlu": (_addition, RECORDS),
+    "allenai/ai2_arc": (_next_word, RECORDS),
+    "Rowan/hellaswag": (_ending, RECORDS),
+    "EleutherAI/wikitext_document_level": (_page, 8),
+    LONGBENCH: (_long_context, RECORDS),
 }
-"""The function that makes the records of a split, by data set."""
+"""The function that makes a record, and the records of every split of every subset, by data set."""
 
 
 @functools.cache
