@@ -49,13 +49,11 @@ def batches(
     documents = _open_parts(config, tokenizer, split)
     for name, (_, part) in config.data.parts().items():
         opened = documents[name]
-        # For a prepared folder `prepare` has reported it.
-        if split == "train" and isinstance(opened, InMemory):
-            line = opened.out_of_vocabulary.line(part.source, tokenizer, "--config.data.tokenizer")
-            if line:
+        if split == "train" and isinstance(opened, InMemory):  # for a prepared folder `prepare` has reported it
+            if line := opened.out_of_vocabulary.line(part.source, tokenizer, "--config.data.tokenizer"):
                 log(line)
     return Batches(
-        _make_rows(config, tokenizer, split, documents),
+        make_rows(config, tokenizer, split, documents),
         config.batch,
         _checksum(documents),
         host=host,
@@ -77,26 +75,12 @@ def _checksum(documents: dict[str, Documents | None]) -> int:
     return zlib.crc32(json.dumps(checksums).encode())
 
 
-def make_rows(config: Config, tokenizer: Tokenizer, split: str = "train") -> RowSource:
-    """The rows that the batches are made of, in their global order."""
-    return _make_rows(config, tokenizer, split, _open_parts(config, tokenizer, split))
-
-
 def _open_parts(config: Config, tokenizer: Tokenizer, split: str) -> dict[str, Documents | None]:
     """The documents of each part of a mixture; None of one that is made without text."""
-    parts = config.data.parts()
-    _check_hold_outs(parts)
-    return {
-        name: None if part.task in SYNTHETIC else _open(part, tokenizer, split) for name, (_, part) in parts.items()
-    }
-
-
-def _check_hold_outs(parts: dict[str, tuple[float, DataConfig]]) -> None:
-    """Refuse parts of one source that hold out different documents of it: one would train on what the other holds out."""
+    parts = {name: part for name, (_, part) in config.data.parts().items()}
+    read = {name: part for name, part in parts.items() if part.task not in SYNTHETIC}
     first: dict[str, tuple[str, DataConfig]] = {}
-    for name, (_, part) in parts.items():
-        if part.task in SYNTHETIC:
-            continue
+    for name, part in read.items():
         other, before = first.setdefault(part.source, (name, part))
         for key in ("holdout", "held_out_source"):
             mine, theirs = getattr(part, key), getattr(before, key)
@@ -105,6 +89,7 @@ def _check_hold_outs(parts: dict[str, tuple[float, DataConfig]]) -> None:
                     f"config.data.mixture.{name}.{key}={shown(mine)}, and {shown(theirs)} of mixture.{other}, whose source is "
                     f"the same, {shown(part.source)}: one would be trained on what the other holds out; give both the same"
                 )
+    return {name: _open(part, tokenizer, split) if name in read else None for name, part in parts.items()}
 
 
 def _open(data: DataConfig, tokenizer: Tokenizer, split: str) -> Documents:
@@ -118,8 +103,12 @@ def _open(data: DataConfig, tokenizer: Tokenizer, split: str) -> Documents:
     return open_documents(data, tokenizer, split)
 
 
-def _make_rows(config: Config, tokenizer: Tokenizer, split: str, documents: dict[str, Documents | None]) -> RowSource:
+def make_rows(
+    config: Config, tokenizer: Tokenizer, split: str = "train", documents: dict[str, Documents | None] | None = None
+) -> RowSource:
+    """The rows that the batches are made of, in their global order; of the documents of each part, if they are open."""
     rows: dict[str, tuple[float, RowSource]] = {}
+    documents = documents or _open_parts(config, tokenizer, split)
     for name, (weight, part) in config.data.parts().items():
         opened = documents[name]
         if opened is None:
@@ -199,15 +188,9 @@ def mask_texts(texts: np.ndarray, first: int, data: DataConfig, tokenizer: Token
 def _task_rows(documents: Documents, data: DataConfig, config: Config, tokenizer: Tokenizer, split: str) -> RowSource:
     match data.task:
         case "passkey":
+            keys = {"fraction": data.passkey_fraction, "answer_weight": data.answer_weight}
             return Planted(
-                documents,
-                tokenizer,
-                config.context,
-                block=config.batch,
-                fraction=data.passkey_fraction,
-                answer_weight=data.answer_weight,
-                seed=config.seed,
-                split=split,
+                documents, tokenizer, config.context, block=config.batch, seed=config.seed, split=split, **keys
             )
         case "triplets":
             shuffle = Shuffle(documents, config.seed, data.shuffle)
@@ -228,11 +211,8 @@ def _packed(documents: Documents, data: DataConfig, config: Config, tokenizer: T
             )
         documents = Begun(documents, tokenizer.bos)
     shuffle = Shuffle(documents, config.seed, data.shuffle)
-    options: dict[str, Any] = {
-        "shift": shift,
-        "document_mask": data.document_mask,
-        "restart": data.positions == "restart",
-    }
+    options: dict[str, Any] = {"document_mask": data.document_mask, "restart": data.positions == "restart"}
     if data.packing == "first_fit":
-        return FirstFit(documents, shuffle, config.context, **options)
-    return Concatenated(documents, shuffle, config.context, across=data.packing == "framed", **options)
+        return FirstFit(documents, shuffle, config.context, shift=shift, **options)
+    across = data.packing == "framed"
+    return Concatenated(documents, shuffle, config.context, shift=shift, across=across, **options)

@@ -46,17 +46,14 @@ class _OpenRuns:
         self._room[:filled] -= most[:filled] * length
         if left:
             if filled == len(self._bins):
-                self._open_bins(-(-left // (self._size // length)))
+                new = -(-left // (self._size // length))
+                self._first, self._bins = np.append(self._first, self.made), np.append(self._bins, new)
+                self._room = np.append(self._room, self._size)
+                self.made += new
             taken.append(self._divide_run(filled, length, left))
         still = self._room > 0
         self._first, self._bins, self._room = self._first[still], self._bins[still], self._room[still]
         return taken
-
-    def _open_bins(self, count: int) -> None:
-        self._first = np.append(self._first, self.made)
-        self._bins = np.append(self._bins, count)
-        self._room = np.append(self._room, self._size)
-        self.made += count
 
     def _divide_run(self, run: int, length: int, left: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Divides a run: bins that take all they can, one that takes what is left, bins that take nothing."""
@@ -127,33 +124,22 @@ class FirstFit(PackedRows):
     def take(self, numbers: np.ndarray) -> Batch:
         tokens, targets, segment = np.zeros((3, len(numbers), self.context), np.int32)
         for epoch, group, chosen, rows in self.shuffle.locate(numbers, self._rows):
-            self._fill(self._pieces(epoch, group), rows, chosen, tokens, targets, segment)
+            pieces = self._pieces(epoch, group)
+            firsts, lasts = pieces.first[rows], pieces.first[rows + 1]
+            wanted = np.concatenate([np.arange(first, last) for first, last in zip(firsts, lasts, strict=True)])
+            documents = iter(self._read(pieces.document[wanted]))  # all at once: the reader groups them by shard
+            starts, sizes = iter(pieces.start[wanted].tolist()), iter(pieces.size[wanted].tolist())
+            for row, count in zip(chosen.tolist(), (lasts - firsts).tolist(), strict=True):
+                at = 0
+                for number in range(1, count + 1):
+                    ids, start, size = next(documents), next(starts), next(sizes)
+                    tokens[row, at : at + size] = ids[start : start + size]
+                    targets[row, at : at + size] = ids[start + self.shift : start + self.shift + size]
+                    segment[row, at : at + size] = number
+                    at += size
         batch = {"tokens": tokens, "targets": targets, "weights": (segment > 0).astype(np.float32)}
         position = {"position": restarted_positions(segment)} if self.restart else {}
         return batch | {"segment": segment if self.document_mask else np.minimum(segment, 1)} | position
-
-    def _fill(
-        self,
-        pieces: _Pieces,
-        rows: np.ndarray,
-        places: np.ndarray,
-        tokens: np.ndarray,
-        targets: np.ndarray,
-        segment: np.ndarray,
-    ) -> None:
-        """Writes rows of a group, [r], into places of the arrays, [r]."""
-        firsts, lasts = pieces.first[rows], pieces.first[rows + 1]
-        wanted = np.concatenate([np.arange(first, last) for first, last in zip(firsts, lasts, strict=True)])
-        documents = iter(self._read(pieces.document[wanted]))  # all at once: the reader groups them by shard
-        starts, sizes = iter(pieces.start[wanted].tolist()), iter(pieces.size[wanted].tolist())
-        for row, count in zip(places.tolist(), (lasts - firsts).tolist(), strict=True):
-            at = 0
-            for number in range(1, count + 1):
-                ids, start, size = next(documents), next(starts), next(sizes)
-                tokens[row, at : at + size] = ids[start : start + size]
-                targets[row, at : at + size] = ids[start + self.shift : start + self.shift + size]
-                segment[row, at : at + size] = number
-                at += size
 
     def _count_rows(self, group: int) -> int:
         slots = np.maximum(self.shuffle.lengths(group) - self.shift, 0)

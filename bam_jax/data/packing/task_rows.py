@@ -1,5 +1,7 @@
 """Rows of the tasks: text with passkeys planted or tokens masked, triplets of texts, and synthetic tasks."""
 
+import dataclasses
+
 import numpy as np
 
 from bam_jax.config.sections import TRIPLET
@@ -16,52 +18,44 @@ from bam_jax.system.errors import UserError, nearest
 _SPAWN_KEYS = {"train": (), "held_out": (1,)}  # of each split's random numbers
 
 
+@dataclasses.dataclass(eq=False)
 class Planted:
     """Random windows of the text, with keys planted in some (`passkey.plant`); a block of rows shares a random stream."""
 
-    def __init__(
-        self,
-        documents: Documents,
-        tokenizer: Tokenizer,
-        context: int,
-        *,
-        block: int,
-        fraction: float,
-        answer_weight: float,
-        seed: int,
-        split: str,
-    ) -> None:
-        if not isinstance(tokenizer, CharTokenizer):
-            raise UserError(f"the task 'passkey' needs the tokenizer 'char', not '{tokenizer.name}'")
-        self._stream = in_order(documents)
-        if len(self._stream) <= context:
-            raise too_short(len(self._stream), context)
-        self._tokenizer = tokenizer
-        self._context, self._size, self._seed, self._key = context, block, seed, _SPAWN_KEYS[split]
-        self._fraction, self._answer_weight = fraction, answer_weight
+    documents: Documents
+    tokenizer: Tokenizer
+    context: int
+    _: dataclasses.KW_ONLY
+    block: int
+    fraction: float
+    answer_weight: float
+    seed: int
+    split: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tokenizer, CharTokenizer):
+            raise UserError(f"the task 'passkey' needs the tokenizer 'char', not '{self.tokenizer.name}'")
+        self._stream = in_order(self.documents)
+        if len(self._stream) <= self.context:
+            raise too_short(len(self._stream), self.context)
         self._block = Memo(self._make, size=2)  # a batch of a mixture may begin in one and end in the next
 
     def take(self, numbers: np.ndarray) -> Batch:
-        tokens = np.empty((len(numbers), self._context + 1), np.int32)
+        tokens = np.empty((len(numbers), self.context + 1), np.int32)
         weights = np.empty(tokens.shape, np.float32)
-        blocks = numbers // self._size
+        blocks, rows = np.divmod(numbers, self.block)
         for block in np.unique(blocks).tolist():
             here = blocks == block
             planted, weight = self._block(block)
-            tokens[here], weights[here] = planted[numbers[here] % self._size], weight[numbers[here] % self._size]
+            tokens[here], weights[here] = planted[rows[here]], weight[rows[here]]
         return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights[:, 1:]}
 
     def _make(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        rng = np.random.default_rng(np.random.SeedSequence([self._seed, block], spawn_key=self._key))
-        starts = rng.integers(0, len(self._stream) - self._context, (self._size, 1))
-        cuts = [self._stream.cut(start, start + self._context + 1) for start in starts.ravel().tolist()]
-        return plant(
-            np.stack(list(map(np.concatenate, cuts))),
-            rng,
-            self._tokenizer,
-            fraction=self._fraction,
-            answer_weight=self._answer_weight,
-        )
+        assert isinstance(self.tokenizer, CharTokenizer)
+        rng = np.random.default_rng(np.random.SeedSequence([self.seed, block], spawn_key=_SPAWN_KEYS[self.split]))
+        starts = rng.integers(0, len(self._stream) - self.context, (self.block, 1)).ravel().tolist()
+        windows = np.stack([np.concatenate(self._stream.cut(start, start + self.context + 1)) for start in starts])
+        return plant(windows, rng, self.tokenizer, fraction=self.fraction, answer_weight=self.answer_weight)
 
 
 STREAMS = dict(zip(SPLITS, (TRAINING, HELD_OUT), strict=True))
