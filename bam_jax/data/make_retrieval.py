@@ -13,7 +13,6 @@ from bam_jax.system import errors, regular
 if __name__ == "__main__":
     errors.before_imports()
 
-import argparse
 from collections.abc import Sequence
 
 from bam_jax.config.sections import TRIPLET
@@ -33,7 +32,22 @@ TRIPLETS = ("triplets", "held_out_triplets", "test_triplets")  # the files that 
 
 
 def main(argv: Sequence[str]) -> None:
-    given = _parser().parse_args(argv)
+    parser = errors.Parser(prog="python -m bam_jax.data.make_retrieval", description=__doc__)
+    add = parser.add_argument
+    add("--source", default="stdlib", help="text, as in config.data.source (stdlib)")
+    add("--text-field", default="text", help="the field of a record that holds the text (text)")
+    add("--out", type=files.local_path, required=True, help="the folder to make")
+    add("--vocab", type=int, help="ids of a tokenizer to train and to prepare the triplets with (default: neither)")
+    for name, meaning in (
+        ("passage", "characters of a text in a triplet, at least"),
+        ("document", "characters of a document to be found, at least"),
+        ("questions", "sentences taken out of each, beside a title"),
+    ):
+        default = getattr(Sizes, name)
+        add(f"--{name}", type=int, default=default, help=f"{meaning} ({default})")
+    add("--test", type=float, default=Sizes.test, help=f"share of the text to test with ({Sizes.test})")
+    add("--seed", type=int, default=0, help="of the choice of documents and sentences (0)")
+    given = parser.parse_args(argv)
     out = given.out
     if (out / LAST).exists():
         raise UserError(f"--out={out} has a {LAST}; remove it or give another folder")
@@ -64,25 +78,6 @@ def main(argv: Sequence[str]) -> None:
         f"{out}: {len(made.triplets)} triplets of {len(made.texts)} documents to train on, "
         f"{len(made.queries)} queries of {len(made.corpus)} other documents to test with"
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = errors.Parser(prog="python -m bam_jax.data.make_retrieval", description=__doc__)
-    add = parser.add_argument
-    add("--source", default="stdlib", help="text, as in config.data.source (stdlib)")
-    add("--text-field", default="text", help="the field of a record that holds the text (text)")
-    add("--out", type=files.local_path, required=True, help="the folder to make")
-    add("--vocab", type=int, help="ids of a tokenizer to train and to prepare the triplets with (default: neither)")
-    for name, meaning in (
-        ("passage", "characters of a text in a triplet, at least"),
-        ("document", "characters of a document to be found, at least"),
-        ("questions", "sentences taken out of each, beside a title"),
-    ):
-        default = getattr(Sizes, name)
-        add(f"--{name}", type=int, default=default, help=f"{meaning} ({default})")
-    add("--test", type=float, default=Sizes.test, help=f"share of the text to test with ({Sizes.test})")
-    add("--seed", type=int, default=0, help="of the choice of documents and sentences (0)")
-    return parser
 
 
 if __name__ == "__main__":

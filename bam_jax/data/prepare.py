@@ -12,6 +12,7 @@ if __name__ == "__main__":
     errors.before_imports()
 
 import argparse
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,22 @@ def main(argv: Sequence[str]) -> None:
         shards.verify(_require(options, "out"))
         print(f"{options.out}: every byte of every shard is as it was written")
         return
-    request = _complete(options)
+    if options.preset is None:
+        _require(options, "source")
+        if options.split is not None:
+            raise UserError(
+                f"--split={options.split} chooses among the files of a --preset; give one, or name the files with --source alone"
+            )
+    options.split = options.split or "train"
+    request = PreparationRequest(
+        **_limits(options),
+        tokenizer=_tokenizer(options),
+        source=_open(options),
+        preset=options.preset,
+        seed=options.seed,
+        shard_tokens=options.shard_tokens,
+        workers=options.workers,
+    )
     fragments = request.source.fragments()
     if options.dry_run:
         print(forecast(request, fragments))
@@ -45,29 +61,6 @@ def main(argv: Sequence[str]) -> None:
     check_outside(f"--out={folder}", folder, request.source.path)
     with lock.hold_folder(folder, f"another process is preparing {folder}; wait for it, or give another --out"):
         print(prepare(folder, request, fragments))
-
-
-def _complete(options: argparse.Namespace) -> PreparationRequest:
-    """Fills in what the options leave open: from the preset, or the defaults."""
-    if options.preset is None:
-        _require(options, "source")
-        if options.split is not None:
-            raise UserError(
-                f"--split={options.split} chooses among the files of a --preset; give one, or name the files with --source alone"
-            )
-    if options.split is None:
-        options.split = "train"
-    limits = _limits(options)
-    made = _tokenizer(options)
-    return PreparationRequest(
-        source=_open(options),
-        preset=options.preset,
-        tokenizer=made,
-        seed=options.seed,
-        shard_tokens=options.shard_tokens,
-        workers=options.workers,
-        **limits,
-    )
 
 
 def _require(options: argparse.Namespace, name: str) -> Any:
@@ -93,15 +86,14 @@ def _tokenizer(options: argparse.Namespace) -> Tokenizer:
 
 def _limits(options: argparse.Namespace) -> dict[str, Any]:
     """The numbers of tokens and records: those given, or else the preset's."""
-    limits: dict[str, Any] = dict.fromkeys(("max_tokens", "max_records", "sample_records"))
-    limits |= {"holdout_tokens": 0, "holdout_records": 0}
+    limits: dict[str, Any] = {"holdout_tokens": 0, "holdout_records": 0, "max_tokens": None, "sample_records": None}
     if options.preset is not None:
         corpus = find_corpus(options.preset, options.split)
-        limits |= {"max_tokens": corpus.max_tokens, "sample_records": corpus.sample_records}
-        if options.split == "train":  # other splits are held out already
-            limits |= {"holdout_tokens": corpus.holdout_tokens, "holdout_records": corpus.holdout_records}
-    given = {name: getattr(options, name) for name in limits}
-    limits |= {name: value for name, value in given.items() if value is not None}
+        limits = {name: getattr(corpus, name) for name in limits}
+        if options.split != "train":  # it is held out already
+            limits |= {"holdout_tokens": 0, "holdout_records": 0}
+    given = {name: getattr(options, name) for name in (*limits, "max_records")}
+    limits = {"max_records": None} | limits | {name: value for name, value in given.items() if value is not None}
     drawn = [name for name in ("sample_records", "holdout_records") if limits[name]]
     first = [name for name in ("max_tokens", "max_records", "holdout_tokens") if limits[name]]
     if drawn and first:
@@ -116,11 +108,10 @@ def _limits(options: argparse.Namespace) -> dict[str, Any]:
 def _open(options: argparse.Namespace) -> Source:
     fields = None if options.text_field is None else tuple(options.text_field.split(","))
     reading: dict[str, Any] = {"errors": options.errors, "max_bytes": options.max_record_bytes}
-    if options.preset is not None:
-        reading |= {"path": options.source, "fields": fields, "format": options.format}
-        return open_corpus(options.preset, options.split, **reading)
-    format = BY_SUFFIX if options.format is None else options.format
-    return Source(options.source, fields or ("text",), format=format, **reading)
+    if options.preset is None:
+        return Source(options.source, fields or ("text",), format=options.format or BY_SUFFIX, **reading)
+    reading |= {"path": options.source, "fields": fields, "format": options.format}
+    return open_corpus(options.preset, options.split, **reading)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -140,16 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--errors", default="strict", help=f"{' or '.join(ERRORS)}: what bytes that are not UTF-8 become")
     add("--holdout-tokens", type=_positive, help="tokens of whole documents to hold out (default: 0, or the preset's)")
-    add(
-        "--holdout-records",
-        type=_natural,
-        help="documents or triplets to hold out, drawn at random from the whole source",
-    )
-    add(
-        "--sample-records",
-        type=_positive,
-        help="documents or triplets to train on, drawn at random from the whole source",
-    )
+    drawn = "drawn at random from the whole source"
+    add("--holdout-records", type=_natural, help=f"documents or triplets to hold out, {drawn}")
+    add("--sample-records", type=_positive, help=f"documents or triplets to train on, {drawn}")
     add("--seed", type=_seed, default=0, help="of the choice which documents are held out, and which are drawn")
     add("--max-tokens", type=_positive, help="stop when so many are there to train on")
     add("--max-records", type=_positive, help="stop when so many documents or triplets are read")
@@ -167,18 +151,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _whole(text: str, least: int) -> int:
+def _whole(least: int, text: str) -> int:
     if not text.replace("_", "").isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
+
+
+_natural, _positive = functools.partial(_whole, 0), functools.partial(_whole, 1)
 
 
 def _seed(text: str) -> int:

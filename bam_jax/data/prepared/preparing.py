@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import shutil
 import time
 from collections.abc import Iterator
@@ -27,7 +28,6 @@ DOCUMENT_BYTES = 66  # of a document beside its ids: its chunk's header, its pla
 
 _THRESHOLDS = ("threshold", "sample_threshold")  # the entries of a recipe that reading the source decides
 _NOTHING_READ = {"records": 0, "empty": 0, "left_out": 0, "bytes": 0}
-_FREE = ("source", "preset", "parts")  # entries that may change: where the source lies, and how it is named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,41 @@ class PreparationRequest:
 
 
 def prepare(folder: Path, request: PreparationRequest, fragments: list[Fragment]) -> str:
-    """Makes a prepared folder, or goes on with one that was begun with the same request."""
+    """Makes a prepared folder, or goes on with one that was begun with the same request.
+
+    A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
+    after each section, and says where the next begins. A record whose hash is below the threshold is held out until there is
+    enough, and left out after that: equal texts are never both trained on and held out. One whose hash is not below that of
+    the sample is left out.
+    """
     manifest = _begin(folder, request, fragments)
     save_tokenizer(request.tokenizer, folder)  # so that the folder can be read where the tokenizer's files are not
     if manifest.next is None:
         return f"{folder} is complete already: {_summarise(manifest)}"
     encoder = Encoder(request.tokenizer, request.seed, manifest.recipe["sample_threshold"])
-    return _summarise(write_shards(folder, manifest, fragments, encoder, request.workers))
+    section = _Section(folder, manifest)
+    batches = tokenise(batch_records(fragments, manifest.next), encoder, request.workers)
+    sizes = [fragment.size for fragment in fragments]
+    progress = console.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")
+    progress.unit_scale = True
+    with contextlib.closing(batches), progress as bar:
+        start, bytes_before = time.perf_counter(), section.counts["bytes"]
+        for batch, encoded in batches:
+            for end, (texts, digest, size) in zip(batch.ends, _divide(encoded), strict=True):
+                section.add(texts, digest, size)
+                if section.enough:
+                    bar.update(bar.total - bar.n)
+                    return _summarise(section.finish())
+                if section.full:
+                    section.close(end)
+            counts, tokens = section.counts, sum(map(section.tokens, SPLITS))
+            rate = (counts["bytes"] - bytes_before) / (time.perf_counter() - start)
+            bar.set_postfix_str(
+                f"{counts['records']:,} documents, {tokens / 1e6:,.1f}M tokens, {rate / 1e6:.1f} MB/s of text",
+                refresh=False,
+            )
+            bar.update(batch.read - bar.n)
+    return _summarise(section.finish())
 
 
 def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
@@ -65,20 +93,15 @@ def forecast(request: PreparationRequest, fragments: list[Fragment]) -> str:
     tokens, documents = whole.tokens * share, whole.documents * share
     size = tokens * int(encoder.dtype[-1]) + documents * DOCUMENT_BYTES
     duration = datetime.timedelta(seconds=round(whole.seconds * share / max(request.workers, 1)))
-    return "\n".join(
-        [
-            f"source      {len(fragments):,} parts, {_bytes(sum(fragment.size for fragment in fragments))} as stored",
-            f"documents   about {documents:,.0f}, {_bytes(whole.bytes * share)} of text",
-            f"tokens      about {tokens:,.0f}",
-            f"shards      about {_bytes(size)}",
-            f"time        about {duration} with {request.workers} workers "
-            f"({whole.tokens / whole.seconds / 1e6:.2f} M tokens/s each)",
-        ]
+    unit = lambda n: f"{n / 1e9:,.3f} GB" if n >= 1e9 else f"{n / 1e6:,.3f} MB"
+    return (
+        f"source      {len(fragments):,} parts, {unit(sum(fragment.size for fragment in fragments))} as stored\n"
+        f"documents   about {documents:,.0f}, {unit(whole.bytes * share)} of text\n"
+        f"tokens      about {tokens:,.0f}\n"
+        f"shards      about {unit(size)}\n"
+        f"time        about {duration} with {request.workers} workers "
+        f"({whole.tokens / whole.seconds / 1e6:.2f} M tokens/s each)"
     )
-
-
-def _bytes(n: float) -> str:
-    return f"{n / 1e9:,.3f} GB" if n >= 1e9 else f"{n / 1e6:,.3f} MB"
 
 
 def _share(whole: SourceSize, request: PreparationRequest) -> float:
@@ -117,8 +140,7 @@ def _begin(folder: Path, request: PreparationRequest, fragments: list[Fragment])
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
     elif any(not path.name.startswith(".") for path in folder.iterdir()):
         raise UserError(f"--out={folder} holds other files; name a folder that is empty or not there yet")
-    line = count_in_source(fragments, request.tokenizer).line(source.path, request.tokenizer, "--tokenizer")
-    if line:
+    if line := count_in_source(fragments, request.tokenizer).line(source.path, request.tokenizer, "--tokenizer"):
         console.log(line)
     encoder = Encoder(request.tokenizer, request.seed)
     recipe |= dict(zip(_THRESHOLDS, _thresholds(request, fragments, encoder), strict=True))
@@ -148,11 +170,20 @@ def _check_begun(folder: Path, begun: Manifest, recipe: dict[str, Any], request:
     for name in _THRESHOLDS:
         if type(begun.recipe[name]) is not int or not 0 <= begun.recipe[name] <= ALL_HASHES:
             raise UserError(f"{folder}: the field 'recipe.{name}' of its manifest is not a hash; give another --out")
-    _check_same(folder, "tokenizer", begun.tokenizer["hash"], request.tokenizer.hash)
-    _check_same(folder, "text-field", ",".join(begun.fields), ",".join(request.source.documents))
-    for name, value in recipe.items():
-        if name not in _FREE:
-            _check_same(folder, name, begun.recipe[name], value)
+    values = {
+        "--tokenizer": (begun.tokenizer["hash"], request.tokenizer.hash),
+        "--text-field": (",".join(begun.fields), ",".join(request.source.documents)),
+        "the files of the source": (begun.recipe["parts_hash"], recipe["parts_hash"]),
+    }
+    for name in recipe:
+        if name not in ("source", "preset", "parts", "parts_hash"):  # it may lie elsewhere, and be named otherwise
+            values[f"--{name.replace('_', '-')}"] = begun.recipe[name], recipe[name]
+    for what, (before, given) in values.items():
+        if before != given:
+            raise UserError(
+                f"{folder} was begun with another value of {what} ({before}, not {given}); "
+                "give the same, or another --out, or remove that folder to begin anew"
+            )
 
 
 def _thresholds(request: PreparationRequest, fragments: list[Fragment], encoder: Encoder) -> tuple[int, int]:
@@ -165,23 +196,12 @@ def _thresholds(request: PreparationRequest, fragments: list[Fragment], encoder:
     return reserve(request.holdout_tokens, round(whole.tokens * _share(whole, request))), ALL_HASHES
 
 
-def _check_same(folder: Path, name: str, begun: Any, given: Any) -> None:
-    if begun != given:
-        what = "the files of the source" if name == "parts_hash" else f"--{name.replace('_', '-')}"
-        raise UserError(
-            f"{folder} was begun with another value of {what} ({begun}, not {given}); "
-            "give the same, or another --out, or remove that folder to begin anew"
-        )
-
-
 def _summarise(manifest: Manifest) -> str:
-    lines = []
-    for split in SPLITS:
-        lines.append(
-            f"{split} {manifest.tokens(split):,} tokens in {manifest.documents(split):,} documents, "
-            f"{len(manifest.shards[split])} shards"
-        )
     counts = manifest.counts
+    lines = [
+        f"{split} {manifest.tokens(split):,} tokens in {manifest.documents(split):,} documents, {len(shards)} shards"
+        for split, shards in manifest.shards.items()
+    ]
     lines.append(f"{counts['records']:,} records read, {counts['empty']:,} of them empty")
     short = manifest.recipe["holdout_tokens"] - manifest.tokens("held_out")
     if short > 0:
@@ -192,52 +212,14 @@ def _summarise(manifest: Manifest) -> str:
     return "; ".join(lines)
 
 
-def write_shards(
-    folder: Path, manifest: Manifest, fragments: list[Fragment], encoder: Encoder, workers: int
-) -> Manifest:
-    """Writes the shards that are missing.
-
-    A section of the source gives a train shard and, if any of its documents is held out, one of these; the manifest is written
-    after each section, and says where the next begins. A record whose hash is below the threshold is held out until there is
-    enough, and left out after that: equal texts are never both trained on and held out. One whose hash is not below that of
-    the sample is left out.
-    """
-    assert manifest.next is not None
-    section = _Section(folder, manifest)
-    batches = tokenise(batch_records(fragments, manifest.next), encoder, workers)
-    sizes = [fragment.size for fragment in fragments]
-    progress = console.progress(sum(sizes), done=sum(sizes[: manifest.next[0]]), unit="B", label="preparing")
-    progress.unit_scale = True
-    with contextlib.closing(batches), progress as bar:
-        start, bytes_before = time.perf_counter(), section.counts["bytes"]
-        for batch, encoded in batches:
-            for end, (texts, digest, size) in zip(batch.ends, _divide(encoded), strict=True):
-                section.add(texts, digest, size)
-                if section.enough:
-                    bar.update(bar.total - bar.n)
-                    return section.finish()
-                if section.full:
-                    section.close(end)
-            counts, tokens = section.counts, sum(map(section.tokens, SPLITS))
-            rate = (counts["bytes"] - bytes_before) / (time.perf_counter() - start)
-            bar.set_postfix_str(
-                f"{counts['records']:,} documents, {tokens / 1e6:,.1f}M tokens, {rate / 1e6:.1f} MB/s of text",
-                refresh=False,
-            )
-            bar.update(batch.read - bar.n)
-    return section.finish()
-
-
 def _divide(encoded: EncodedBatch) -> Iterator[tuple[list[np.ndarray], int, int]]:
     """Each record of a batch: the ids of its texts, [tokens] each, its hash, and its bytes."""
     start = 0
     columns = (encoded.lengths.tolist(), encoded.hashes.tolist(), encoded.bytes.tolist())
     for lengths, digest, size in zip(*columns, strict=True):
-        texts = []
-        for length in lengths:
-            texts.append(encoded.ids[start : start + length])
-            start += length
-        yield texts, digest, size
+        stops = list(itertools.accumulate(lengths, initial=start))
+        yield [encoded.ids[a:b] for a, b in itertools.pairwise(stops)], digest, size
+        start = stops[-1]
 
 
 class _Section:

@@ -57,10 +57,8 @@ class Split:
         # Lengths decide on places in rows and on memory: wrong ones are found here, not in the midst of training.
         for shard, first in zip(shards, self.shards[:-1].tolist(), strict=True):
             own = self.lengths[first : first + shard.documents]
-            negative = own.min(initial=1) < 0
-            if negative or own.sum(dtype=np.int64) != shard.tokens:
-                raise _damaged(lengths, f"its lengths are not those of {shard.name}")
-            if shard.tokens * self._dtype.itemsize > shard.bytes:
+            fits = own.min(initial=0) >= 0 and shard.tokens * self._dtype.itemsize <= shard.bytes
+            if not fits or own.sum(dtype=np.int64) != shard.tokens:
                 raise _damaged(lengths, f"its lengths are not those of {shard.name}")
         self._open_reader = functools.lru_cache(maxsize=_OPEN)(_open_reader)
 
@@ -195,12 +193,9 @@ def sha256(path: Path, start: int = 0, size: int | None = None) -> str:
     """The SHA-256 of a file or of a range of its bytes, hexadecimal, read in pieces."""
     digest = hashlib.sha256()
     with open(path, "rb", opener=regular.opener) as file:
+        left = file.seek(0, os.SEEK_END) - start if size is None else size
         file.seek(start)
-        left = path.stat().st_size - start if size is None else size
-        while left > 0:
-            piece = file.read(min(2**20, left))
-            if not piece:  # the file is shorter than it should be
-                break
+        while piece := file.read(min(2**20, left)):
             digest.update(piece)
             left -= len(piece)
     return digest.hexdigest()
