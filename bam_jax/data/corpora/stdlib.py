@@ -7,16 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-_UNREAD = {
-    "__pycache__",
-    "dist-packages",
-    "idlelib",
-    "lib2to3",
-    "pydoc_data",
-    "site-packages",
-    "test",
-    "tests",
-}
+_UNREAD = {*"__pycache__ dist-packages idlelib lib2to3 pydoc_data site-packages test tests".split()}
 
 
 def passages() -> Iterator[str]:

@@ -17,19 +17,15 @@ def names_corpus(source: str) -> bool:
     return source in CORPORA and (CORPORA[source].make is not None or not Path(source).exists())
 
 
-def find_path(source: str) -> str | None:
-    """The path that a source is read from; None for a corpus that is read from no files."""
-    if not names_corpus(source):
-        return source
-    return None if CORPORA[source].make is not None else f"corpora/{source}"
-
-
 def check_outside(name: str, path: Path, source: str) -> None:
     """See that what is written does not lie in a source, where it would be read as data."""
-    read = find_path(source)
-    if read is not None and path.resolve().is_relative_to(Path(read).resolve()):
+    if names_corpus(source):
+        if CORPORA[source].make is not None:  # it is read from no files
+            return
+        source = f"corpora/{source}"
+    if path.resolve().is_relative_to(Path(source).resolve()):
         raise UserError(
-            f"{name} lies in the data source {read}, where it would be read as data; give one outside of it"
+            f"{name} lies in the data source {source}, where it would be read as data; give one outside of it"
         )
 
 

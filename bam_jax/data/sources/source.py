@@ -7,6 +7,7 @@ A page of a parquet file that inflates to more is refused by its header.
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 
@@ -57,7 +58,8 @@ class Source:
 
     def fragments(self) -> list[Fragment]:
         if self.make is not None:
-            return [_made(self.path, self.make)]
+            texts = list(self.make())
+            return [Fragment(self.path, sum(map(len, texts)), functools.partial(_read_made, texts))]
         if self.path.startswith(TFDS):
             found = tfds.fragments(self.path, self.fields, self.errors, self.max_bytes)
         else:
@@ -83,15 +85,12 @@ class Source:
                 raise UserError(
                     f"{file.path} has no fields {', '.join(self.fields)}; take it away, or name the files that have them"
                 )
-            match kind:
-                case "text":
-                    found.append(Fragment(file.name, file.size, functools.partial(_read_text, file, self)))
-                case "jsonl":
-                    found.append(Fragment(file.name, file.size, functools.partial(_read_jsonl, file, self)))
-                case "parquet":
-                    found += _row_groups(file, self)
-                case _:
-                    in_lines.append(file)
+            if kind == "parquet":
+                found += _row_groups(file, self)
+            elif kind in _READ:
+                found.append(Fragment(file.name, file.size, functools.partial(_READ[kind], file, self)))
+            else:
+                in_lines.append(file)
         if in_lines:
             # One fragment of all: a document may begin in one file and end in the next.
             read = functools.partial(_read_documents_in_lines, in_lines, self)
@@ -100,11 +99,7 @@ class Source:
 
 
 def is_fetched(path: str) -> bool:
-    """True of a source that is no path of this machine: an address for fsspec, or a dataset by its name.
-
-    >>> is_fetched("s3://bucket/corpus"), is_fetched("tfds:wiki40b/en"), is_fetched("corpora/fineweb")
-    (True, True, False)
-    """
+    """True of a source that is no path of this machine: an address for fsspec, or a dataset by its name."""
     return path.startswith(TFDS) or is_remote(path)
 
 
@@ -114,17 +109,10 @@ def hash_fragments(fragments: list[Fragment]) -> str:
     return hashlib.sha256(listed.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _made(name: str, make: Callable[[], Iterator[str]]) -> Fragment:
-    """The documents that a corpus makes, in one fragment; its size is their characters."""
-    texts = list(make())
-
-    def read() -> Reading:
-        done = 0
-        for text in texts:
-            done += len(text)
-            yield (text,), done
-
-    return Fragment(name, sum(map(len, texts)), read)
+def _read_made(texts: list[str]) -> Reading:
+    """Documents that a corpus makes; their size is that of their characters."""
+    for text, done in zip(texts, itertools.accumulate(map(len, texts)), strict=True):
+        yield (text,), done
 
 
 def _read_composed(fragment: Fragment, compose: Callable[..., str]) -> Reading:
@@ -146,6 +134,9 @@ def _read_jsonl(file: File, source: Source) -> Reading:
             record = strict_json.parse(decode(line, source.errors, file.path, start), where, strict=False)
             yield pick_texts(record, source.fields, where), done
         start += len(line)
+
+
+_READ = {"text": _read_text, "jsonl": _read_jsonl}
 
 
 def _row_groups(file: File, source: Source) -> list[Fragment]:

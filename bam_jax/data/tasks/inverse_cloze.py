@@ -29,6 +29,8 @@ SHORTEST, LONGEST, WORDS = 40, 200, 6
 
 HELD_OUT = 0.2  # the share of the characters to train on of which no triplet is trained on
 
+Records = list[dict[str, Any]]
+
 _END = re.compile(r"(?<=[.!?:])\s+|\n\s*\n")
 
 
@@ -54,15 +56,14 @@ class Sizes:
 class InverseCloze:
     """The problem as records."""
 
-    # {"text"} of the documents to train on, for a tokenizer and for masked language modelling
-    texts: list[dict[str, Any]]
-    triplets: list[dict[str, Any]]  # {"query", "positive", "negative"} of most of the same documents
-    held_out_triplets: list[dict[str, Any]]  # of the rest of them, by which choices are made
-    test_triplets: list[dict[str, Any]]  # of the documents to test with
-    corpus: list[dict[str, Any]]  # {"docid", "text"} of the others, as MLDR has it
+    texts: Records  # {"text"} of the documents to train on, for a tokenizer and for masked language modelling
+    triplets: Records  # {"query", "positive", "negative"} of most of the same documents
+    held_out_triplets: Records  # of the rest of them, by which choices are made
+    test_triplets: Records  # of the documents to test with
+    corpus: Records  # {"docid", "text"} of the others, as MLDR has it
     # {"query_id", "query", "positive_passages": [{"docid", "text"}]} as MLDR has it, with "kind" (title or sentence)
     # and "character", the place in the document where the sentence stood
-    queries: list[dict[str, Any]]
+    queries: Records
 
     def files(self) -> Iterator[tuple[str, str]]:
         """The name of each file and its contents, the queries last."""
@@ -130,9 +131,7 @@ def _divide(texts: Sequence[list[str]], share: float, seed: int) -> tuple[list[l
     return train, [texts[number] for number in sorted(tested)]
 
 
-def _triplets(
-    texts: Sequence[list[str]], counts: Counter[str], passage: int, rng: np.random.Generator
-) -> list[dict[str, Any]]:
+def _triplets(texts: Sequence[list[str]], counts: Counter[str], passage: int, rng: np.random.Generator) -> Records:
     """A query, the sentences around it without it, and a passage of another text; in random order."""
     found = [
         (number, sentence, _around(sentences, place, passage, rng))
@@ -169,10 +168,10 @@ def _around(sentences: Sequence[str], place: int, size: int, rng: np.random.Gene
 
 def _test(
     texts: Sequence[list[str]], counts: Counter[str], sizes: Sizes, rng: np.random.Generator
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[Records, Records]:
     """Long documents without the sentences that ask for them, and these."""
-    corpus: list[dict[str, Any]] = []
-    queries: list[dict[str, Any]] = []
+    corpus: Records = []
+    queries: Records = []
     for number, sentences in enumerate(_long_documents(texts, sizes.document)):
         asked = _choose(sentences, counts, sizes.questions, rng)
         text = " ".join(sentence for place, sentence in enumerate(sentences) if place not in asked)

@@ -26,11 +26,7 @@ QUESTION = "What is the pass key? The pass key is {key}"
 
 
 def depths(count: int) -> list[float]:
-    """Equally spaced depths of the key, from 0 to 1.
-
-    >>> depths(3)
-    [0.0, 0.5, 1.0]
-    """
+    """Equally spaced depths of the key, from 0 to 1."""
     return [round(float(depth), 6) for depth in np.linspace(0, 1, count)]
 
 

@@ -204,10 +204,6 @@ def _among_sentences(needles: list[str], sentences: list[str], rng: random.Rando
     return " ".join([*parts, " ".join(sentences[places[-1] :])])
 
 
-def _number(rng: random.Random) -> str:
-    return str(rng.randint(10**6, 10**7 - 1))
-
-
 def _word(rng: random.Random) -> str:
     """One of the six million pairs, each as likely as in RULER's list of them all, which takes a gigabyte."""
     adjectives, nouns = _words()
@@ -215,11 +211,11 @@ def _word(rng: random.Random) -> str:
     return f"{adjectives[adjective]}-{nouns[noun]}"
 
 
-def _uuid(rng: random.Random) -> str:
-    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
-
-
-_DRAW: dict[str, Callable[[random.Random], str]] = {"numbers": _number, "words": _word, "uuids": _uuid}
+_DRAW: dict[str, Callable[[random.Random], str]] = {
+    "numbers": lambda rng: str(rng.randint(10**6, 10**7 - 1)),
+    "words": _word,
+    "uuids": lambda rng: str(uuid.UUID(int=rng.getrandbits(128), version=4)),
+}
 
 
 @functools.cache

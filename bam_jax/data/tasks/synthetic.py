@@ -109,11 +109,6 @@ class SyntheticTask(abc.ABC):
         return self.draw(np.random.default_rng(sequence), length + 1)
 
 
-def draw_any(rng: np.random.Generator, symbols: range, count: int) -> np.ndarray:
-    """Symbols drawn independently, [count] int32 (`Generator.choice` of a range is ten times slower)."""
-    return rng.integers(symbols.start, symbols.stop, count, dtype=np.int32)
-
-
 def draw_different(rng: np.random.Generator, symbols: range, count: int) -> np.ndarray:
     """Symbols of which no two are the same, in random order, [count]."""
     return symbols.start + rng.choice(len(symbols), count, replace=False)
@@ -184,7 +179,7 @@ class Recall(SyntheticTask):
     def draw(self, rng: np.random.Generator, length: int) -> np.ndarray:
         keys = draw_different(rng, self.alphabet.keys, self.items)
         writes = rng.permutation(np.repeat(np.arange(self.items), self.writes))
-        values = draw_any(rng, self.alphabet.values, len(writes))
+        values = rng.integers(self.alphabet.values.start, self.alphabet.values.stop, len(writes), dtype=np.int32)
         last = np.empty_like(keys)
         last[writes] = values  # of equal indices the last one is kept
         pairs = np.stack([keys[writes], values], axis=1)

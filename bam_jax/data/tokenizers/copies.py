@@ -23,9 +23,8 @@ def save_tokenizer(made: Tokenizer, run: str | os.PathLike) -> None:
     folder.mkdir(exist_ok=True)
     for name, path in made.files.items():
         files.write_atomically(folder / name, files.read_small(path))
-    files.write_atomically(
-        folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n"
-    )  # last: without it the copy does not count
+    # Last: without it the copy does not count.
+    files.write_atomically(folder / IDENTITY, json.dumps(made.identity(), indent=1) + "\n")
 
 
 def find_tokenizer(spec: str, sources: Iterable[str]) -> Tokenizer:
