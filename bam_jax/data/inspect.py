@@ -41,15 +41,12 @@ QUANTILES = {"1%": 0.01, "10%": 0.1, "median": 0.5, "90%": 0.9, "99%": 0.99, "lo
 
 def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.data.inspect", description=__doc__)
-    parser.add_argument("source", nargs="?", help="a prepared folder, or any data source; default: the configuration's")
-    parser.add_argument(
-        "--config", help="a Python file with get_config(); default: the tokenizer of the folder, rows of 512"
-    )
-    parser.add_argument("--rows", type=int, default=2, help="of the first batch, shown as text (2)")
-    parser.add_argument(
-        "--plot", type=files.local_path, help="the .png (default: SOURCE-lengths.png in the current folder)"
-    )
-    parser.add_argument("--no-plot", action="store_true", help="no .png")
+    add = parser.add_argument
+    add("source", nargs="?", help="a prepared folder, or any data source; default: the configuration's")
+    add("--config", help="a Python file with get_config(); default: the tokenizer of the folder, rows of 512")
+    add("--rows", type=int, default=2, help="of the first batch, shown as text (2)")
+    add("--plot", type=files.local_path, help="the .png (default: SOURCE-lengths.png in the current folder)")
+    add("--no-plot", action="store_true", help="no .png")
     given, overrides = configs.parse(argv, parser)
     if given.source is None and given.config is None:
         raise UserError("give a prepared folder or a data source, or --config=FILE")
@@ -61,9 +58,9 @@ def main(argv: Sequence[str]) -> None:
     if given.rows < 0:
         raise UserError(f"--rows={given.rows} must be 0 or more")
     path = None if given.no_plot else given.plot or Path(f"{Path(given.source or given.config).stem}-lengths.png")
-    if path is not None and path.suffix != ".png":
-        raise UserError(f"--plot={path} must end with .png")
     if path is not None:
+        if path.suffix != ".png":
+            raise UserError(f"--plot={path} must end with .png")
         style.keep_other(path)
     settled = {} if given.source is None else {"data.source": given.source}
     if given.source is not None and is_prepared(given.source):
@@ -106,15 +103,11 @@ def histogram(lengths: np.ndarray) -> str:
     totals = np.array(list(counted.values()), np.float64)
     shares = totals / np.maximum(totals.sum(0), 1)
     lines = [("length", " documents", " tokens")]
-    for octave, (documents, tokens) in zip(counted, shares.tolist(), strict=True):
+    for octave, pair in zip(counted, shares.tolist(), strict=True):
         name = f"{octave.start:,}–{octave.stop - 1:,}" if len(octave) > 1 else f"{octave.start:,}"
-        lines.append((name, _bar(documents, shares.max()), _bar(tokens, shares.max())))
+        lines.append((name, *(f"{share:6.1%} {'█' * round(BAR * share / shares.max())}" for share in pair)))
     width = max(len(name) for name, _, _ in lines[1:])
     return "\n".join(f"{name:>{width}} {left:<{BAR + 9}}{right}".rstrip() for name, left, right in lines)
-
-
-def _bar(share: float, largest: float) -> str:
-    return f"{share:6.1%} {'█' * round(BAR * share / largest)}"
 
 
 def render_ids(ids: np.ndarray, tokenizer: Tokenizer) -> str:
@@ -124,11 +117,8 @@ def render_ids(ids: np.ndarray, tokenizer: Tokenizer) -> str:
     cuts = np.flatnonzero(special[1:] | special[:-1]) + 1  # a special id stands by itself
     texts = []
     for run in np.split(ids, cuts) if len(ids) else []:
-        if run[0] in tokenizer.special:
-            known = names[run[0]] if run[0] in names else tokenizer.decode(run)
-            texts.append(known or f"⟨{run[0]}⟩")
-        else:
-            texts.append(tokenizer.decode(run))
+        text = names[run[0]] if run[0] in names else tokenizer.decode(run)
+        texts.append(text or (f"⟨{run[0]}⟩" if run[0] in tokenizer.special else ""))
     return "".join(texts).replace("\n", "⏎")
 
 
@@ -146,12 +136,8 @@ def show_row(batch: Batch, row: int, tokenizer: Tokenizer) -> str:
         for name in TRIPLET:
             size = int(batch[f"{name}_length"][row])
             parts[f"{name}, {size} tokens"] = batch[name][row][:size]
-    indent = "    "
-    filled = [
-        textwrap.fill(render_ids(ids, tokenizer), WIDTH, initial_indent=indent, subsequent_indent=indent)
-        for ids in parts.values()
-    ]
-    return "\n".join(f"  {name}\n{text}".rstrip() for name, text in zip(parts, filled, strict=True))
+    wrap = textwrap.TextWrapper(WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(f"  {name}\n{wrap.fill(render_ids(ids, tokenizer))}".rstrip() for name, ids in parts.items())
 
 
 def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None) -> Iterator[str]:
@@ -171,7 +157,12 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
             drawn[label or part.source] = lengths
             yield f"\n{histogram(lengths)}"
             if part.task in PACKED:
-                yield f"\n{compare_packings(lengths, config.context)}"
+                rows_of = [
+                    [name, f"{made.rows:,}", f"{made.filled:.1%}", f"{made.predicted:.1%}", f"{made.whole:.1%}"]
+                    for name, made in packing_statistics(lengths, config.context).items()
+                ]
+                head = [f"packed at {config.context}", "rows", "filled", "predicted", "documents in one row"]
+                yield f"\n{table(head, rows_of)}"
     if path is not None and drawn:
         style.save(curves.lengths(drawn, config.context), path)
         yield f"\nplot of the lengths: {path}"
@@ -180,15 +171,6 @@ def overview(config: Config, tokenizer: Tokenizer, rows: int, path: Path | None)
     yield f"\nthe first rows to train on, task {config.data.task}: {shapes}"
     for row in range(rows):
         yield f"row {row}\n{show_row(batch, row, tokenizer)}"
-
-
-def compare_packings(lengths: np.ndarray, context: int) -> str:
-    """A table of what each packing makes of documents, given their lengths and the tokens of a row."""
-    rows = [
-        [name, f"{made.rows:,}", f"{made.filled:.1%}", f"{made.predicted:.1%}", f"{made.whole:.1%}"]
-        for name, made in packing_statistics(lengths, context).items()
-    ]
-    return table([f"packed at {context}", "rows", "filled", "predicted", "documents in one row"], rows)
 
 
 @dataclasses.dataclass(frozen=True)

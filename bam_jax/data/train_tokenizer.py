@@ -45,17 +45,14 @@ class Texts:
 
 def main(argv: Sequence[str]) -> None:
     parser = errors.Parser(prog="python -m bam_jax.data.train_tokenizer", description=__doc__)
-    parser.add_argument("--kind", default="bpe", help=f"{' or '.join(TRAINERS)} (bpe)")
-    parser.add_argument("--source", required=True, help="text, as in config.data.source")
-    parser.add_argument("--text-field", default="text", help="the field of a record that holds the text (text)")
-    parser.add_argument("--vocab", type=int, required=True, help="number of ids, such as 8192")
-    parser.add_argument(
-        "--out", type=files.local_path, required=True, help="the file to write; it must not be there yet"
-    )
-    parser.add_argument(
-        "--characters", type=float, default=math.inf, help="read about as many, such as 1e9 (default: all)"
-    )
-    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
+    add = parser.add_argument
+    add("--kind", default="bpe", help=f"{' or '.join(TRAINERS)} (bpe)")
+    add("--source", required=True, help="text, as in config.data.source")
+    add("--text-field", default="text", help="the field of a record that holds the text (text)")
+    add("--vocab", type=int, required=True, help="number of ids, such as 8192")
+    add("--out", type=files.local_path, required=True, help="the file to write; it must not be there yet")
+    add("--characters", type=float, default=math.inf, help="read about as many, such as 1e9 (default: all)")
+    add("--progress", action=argparse.BooleanOptionalAction, help="default: only on a terminal")
     given = parser.parse_args(argv)
     out = given.out
     if given.kind not in TRAINERS:
