@@ -105,7 +105,8 @@ def histogram(lengths: np.ndarray) -> str:
     lines = [("length", " documents", " tokens")]
     for octave, pair in zip(counted, shares.tolist(), strict=True):
         name = f"{octave.start:,}–{octave.stop - 1:,}" if len(octave) > 1 else f"{octave.start:,}"
-        lines.append((name, *(f"{share:6.1%} {'█' * round(BAR * share / shares.max())}" for share in pair)))
+        left, right = (f"{share:6.1%} {'█' * round(BAR * share / shares.max())}" for share in pair)
+        lines.append((name, left, right))
     width = max(len(name) for name, _, _ in lines[1:])
     return "\n".join(f"{name:>{width}} {left:<{BAR + 9}}{right}".rstrip() for name, left, right in lines)
 
