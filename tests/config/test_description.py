@@ -7,7 +7,6 @@ import pytest
 from bam_jax import config as configs
 from bam_jax import train
 from bam_jax.config import description
-from bam_jax.system.errors import UserError
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -28,8 +27,3 @@ def test_the_help_of_train_lists_them(capsys):
 
 def test_the_page_has_the_table():
     assert description.to_markdown() in PAGE.read_text(), "python -m bam_jax.config --markdown has another table"
-
-
-def test_a_mistyped_group_lists_its_keys():
-    with pytest.raises(UserError, match="did you mean 'optimizer'.*; keys of optimizer: name, rate, prior_rate"):
-        configs.from_arguments(["--config.optimiser.rate=1"])
