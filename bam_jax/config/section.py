@@ -82,14 +82,9 @@ def typed(path: str, value: Any, kind: Any) -> Any:
         if not abs(value) <= sys.float_info.max:  # an int may be too large for a float
             raise UserError(f"{path}={shown(value)} must be finite")
         return float(value)
-    if wanted is str and not _is_text(value):
+    if wanted is str and re.search("[\0\ud800-\udfff]", value):  # no path can be made of it, nor a line printed
         raise UserError(f"{path}={shown(value)} must be text: no NUL, no half of a surrogate pair")
     return _options(path, value) if wanted is dict else value
-
-
-def _is_text(value: str) -> bool:
-    """True for text of which a path can be made, and a line printed."""
-    return not re.search("[\0\ud800-\udfff]", value)
 
 
 def _options(path: str, value: dict[Any, Any]) -> dict[str, Any]:

@@ -187,7 +187,15 @@ def _initialise(coordinator: str, count: int, index: int | None) -> bool:
     """Join the other processes; False if there are none."""
     if (coordinator, count, index) == ("", 1, None):
         return False
-    _check_arguments(coordinator, count, index)
+    stated = coordinator != "", count != 0, index is not None
+    if any(stated) and not all(stated):
+        raise UserError(
+            "--coordinator=HOST:PORT, --processes=N and --process=I belong together; give all three, or none"
+        )
+    if index is not None and not 0 <= index < count:
+        raise UserError(f"--process={index} must be from 0 to {count - 1}, one less than --processes={count}")
+    if any(stated) and not re.fullmatch(r".+:\d+", coordinator):
+        raise UserError(f"--coordinator={coordinator} must be HOST:PORT, of process 0")
     count = count or jax_private.scheduled_processes()
     if count == 1:
         return False
@@ -205,18 +213,6 @@ def _initialise(coordinator: str, count: int, index: int | None) -> bool:
     except (jax.errors.JaxRuntimeError, RuntimeError) as error:
         raise UserError(f"{NOT_TOGETHER} ({_shorten(error)})") from error
     return True
-
-
-def _check_arguments(coordinator: str, count: int, index: int | None) -> None:
-    stated = coordinator != "", count != 0, index is not None
-    if any(stated) and not all(stated):
-        raise UserError(
-            "--coordinator=HOST:PORT, --processes=N and --process=I belong together; give all three, or none"
-        )
-    if index is not None and not 0 <= index < count:
-        raise UserError(f"--process={index} must be from 0 to {count - 1}, one less than --processes={count}")
-    if any(stated) and not re.fullmatch(r".+:\d+", coordinator):
-        raise UserError(f"--coordinator={coordinator} must be HOST:PORT, of process 0")
 
 
 class _Together:

@@ -23,19 +23,12 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The capabilities of an accelerator.
+    """The capabilities of an accelerator."""
 
-    Args:
-        memory: bytes that the compiler gives to a program: what it names where one needs more.
-        bandwidth: of the memory, bytes a second.
-        links: of the interconnect, bytes a second that a chip can send over all its ports together.
-        largest: the largest slice, as chips stand in it.
-    """
-
-    memory: float
-    bandwidth: float
-    links: float
-    largest: tuple[int, ...]
+    memory: float  # bytes that the compiler gives to a program: what it names where one needs more
+    bandwidth: float  # of the memory, bytes a second
+    links: float  # of the interconnect, bytes a second that a chip can send over all its ports together
+    largest: tuple[int, ...]  # slice, as chips stand in it
 
 
 CHIPS = {
@@ -50,16 +43,10 @@ CPU = "cpu"
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Devices that a program is compiled for.
+    """Devices that a program is compiled for: of `jax.experimental.topologies`, or this machine's for "cpu"."""
 
-    Args:
-        name: as it was asked for, such as "v5e:4x4".
-        kind: a name in `CHIPS`, or "cpu".
-        devices: of `jax.experimental.topologies`, or this machine's for "cpu".
-    """
-
-    name: str
-    kind: str
+    name: str  # as it was asked for, such as "v5e:4x4"
+    kind: str  # a name in `CHIPS`, or "cpu"
     devices: Sequence[jax.Device] = dataclasses.field(repr=False)
 
     @property
@@ -92,7 +79,14 @@ def find(name: str) -> Slice:
             )
         return Slice(name, kind, jax.devices()[: int(shape)])
     example = f"{kind}:{'x'.join('4' * len(CHIPS[kind].largest))}"
-    _check_shape(name, kind, shape, example)
+    sizes, largest = shape.split("x"), CHIPS[kind].largest  # checked before libtpu is loaded and asked
+    if not all(size.isdecimal() for size in sizes):
+        raise UserError(f"--topology={name} is not a chip and numbers of them; give for example v5e:4x4 or v5p:4x4x4")
+    if len(sizes) != len(largest) or not 0 < math.prod(map(int, sizes)) <= math.prod(largest):
+        raise UserError(
+            f"--topology={name}: slices of {kind} stand in {len(largest)} numbers, of {math.prod(largest):,} chips at most; "
+            f"give for example {example}"
+        )
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"--topology={name} needs libtpu, which is not installed: {extras.remedy('compilers')}, or give cpu:N"
@@ -104,19 +98,6 @@ def find(name: str) -> Slice:
     except jax.errors.JaxRuntimeError as error:
         said = str(error).splitlines()[0]
         raise UserError(f"--topology={name} is no slice that there is; give for example {example} ({said})") from error
-
-
-def _check_shape(name: str, kind: str, shape: str, example: str) -> None:
-    """Refuse a shape before libtpu is loaded and asked."""
-    sizes = shape.split("x")
-    if not all(size.isdecimal() for size in sizes):
-        raise UserError(f"--topology={name} is not a chip and numbers of them; give for example v5e:4x4 or v5p:4x4x4")
-    largest = CHIPS[kind].largest
-    if len(sizes) != len(largest) or not 0 < math.prod(map(int, sizes)) <= math.prod(largest):
-        raise UserError(
-            f"--topology={name}: slices of {kind} stand in {len(largest)} numbers, of {math.prod(largest):,} chips at most; "
-            f"give for example {example}"
-        )
 
 
 @contextlib.contextmanager

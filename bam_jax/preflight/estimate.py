@@ -14,17 +14,11 @@ from bam_jax.preflight.step import Step, held
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The work of one device in a step.
+    """The work of one device in a step."""
 
-    Args:
-        operations: floating-point ones, a third more where layers are computed again.
-        read: bytes that it reads from and writes to its memory.
-        sent: bytes that it sends to others.
-    """
-
-    operations: float
-    read: float
-    sent: float
+    operations: float  # floating-point ones, a third more where layers are computed again
+    read: float  # bytes that it reads from and writes to its memory
+    sent: float  # bytes that it sends to others
 
     def seconds(self, where: Slice, utilisation: float) -> dict[str, float] | None:
         """Seconds of each kind of work, were there nothing else to do; None for a CPU."""

@@ -58,13 +58,7 @@ def to_text(found: dict[str, Any]) -> str:
     for kind, (text, amount) in amounts.items():
         taken = "" if found["seconds"] is None else f"{found['seconds'][kind]:12.3g}"
         lines.append(f"  {text:32}{amount:>12}{taken}")
-    options = [f"with {' '.join(found['options'])}"] if found["options"] else []
-    return "\n".join([*lines, "", *_answers(found), *options, f"compiled in {made['seconds']:.0f} s"])
-
-
-def _answers(found: dict[str, Any]) -> list[str]:
-    """Whether it fits, and the bound of its time."""
-    made, lines = found["compiled"], []
+    lines.append("")
     if made["refused"]:
         lines.append(f"it does not fit: {made['refused']}")
     elif found["memory"] is not None:
@@ -77,7 +71,9 @@ def _answers(found: dict[str, Any]) -> list[str]:
             f"at best {seconds:.3g} s a step, {found['tokens_per_second']:,.0f} tokens/s, bound by {bound}: an estimate, at "
             f"{assumed}"
         )
-    return lines
+    if found["options"]:
+        lines.append(f"with {' '.join(found['options'])}")
+    return "\n".join([*lines, f"compiled in {made['seconds']:.0f} s"])
 
 
 def _size(n: float) -> str:

@@ -18,22 +18,13 @@ from bam_jax.training.step import State, define_training, make_step, state_shard
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """The compiler's account of one device.
+    """The compiler's account of one device, in bytes."""
 
-    Args:
-        arguments: bytes of the state and the batch as laid out; TPUs fill the last axes up to whole tiles.
-        temporaries: bytes of all else that the step needs beside its results, which take the state's place: gradients,
-            activations and scratch memory.
-        program: bytes of the program itself.
-        seconds: that compiling took.
-        refused: the compiler's first line on a step that does not fit its memory, or ""; then the others are 0.
-    """
-
-    arguments: float = 0
-    temporaries: float = 0
+    arguments: float = 0  # the state and the batch as laid out; TPUs fill the last axes up to whole tiles
+    temporaries: float = 0  # gradients, activations and scratch memory; the results take the state's place
     program: float = 0
-    seconds: float = 0
-    refused: str = ""
+    seconds: float = 0  # that compiling took
+    refused: str = ""  # the compiler's first line on a step that does not fit its memory; then the others are 0
 
     @property
     def total(self) -> float:
@@ -43,22 +34,13 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step that is not run.
-
-    Args:
-        config: the run's.
-        mesh: of the devices.
-        state: shapes and shardings of the training state.
-        batch: the same of a batch.
-        item: bytes of a number in matrix products.
-        lowered: the step for these devices, with the shardings of training.
-    """
+    """A step that is not run, lowered for the devices of a mesh."""
 
     config: Config
     mesh: Mesh
-    state: State
+    state: State  # shapes and shardings
     batch: dict[str, jax.ShapeDtypeStruct]
-    item: int
+    item: int  # bytes of a number in matrix products
     lowered: jax.stages.Lowered
 
     @classmethod

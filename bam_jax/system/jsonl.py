@@ -21,17 +21,12 @@ _REMEDY = "put it back from a copy or remove that line"
 
 
 class Writer:
-    """Appends records to a JSON-lines file, one flushed line each.
-
-    Args:
-        path: the file; it is made if it is missing and its folder must exist.
-    """
+    """Appends records to a JSON-lines file, one flushed line each; the file is made if it is missing."""
 
     def __init__(self, path: str | os.PathLike):
         self._file = open(path, "a", encoding="utf-8", opener=regular.opener)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record."""
         try:
             self._file.write(line(record) + "\n")
             self._file.flush()  # the record outlives this process, and others read it at once
@@ -39,7 +34,6 @@ class Writer:
             raise files.named(error, self._file.name) from None
 
     def close(self) -> None:
-        """Close the file."""
         try:
             self._file.close()  # writes what is left
         except OSError as error:
@@ -75,9 +69,8 @@ def document(record: Mapping[str, Any], indent: int, *, sort: bool = False) -> s
 
 def verified(record: dict[str, Any], where: str, remedy: str) -> dict[str, Any]:
     """A record without its CRC-32, which it must have been written with; one that has none is taken as it is."""
-    name = (
-        CRC if CRC in record else next(reversed(record), CRC)
-    )  # a checksum whose own name was changed is the last field
+    # A checksum whose own name was changed is the last field.
+    name = CRC if CRC in record else next(reversed(record), CRC)
     rest = {each: value for each, value in record.items() if each != name}
     crc = record.pop(CRC, None)
     if crc not in (None, _checksum(record)) or (name != CRC and record[name] == _checksum(rest)):

@@ -11,15 +11,15 @@ def end_with_parent(number: int | None = None) -> None:
 
     `number` is the parent's process number, or None if `multiprocessing` started this process.
     """
-    threading.Thread(target=_wait_and_end, args=(number,), daemon=True).start()
 
+    def wait_and_end() -> None:
+        if number is None:
+            parent = multiprocessing.parent_process()
+            assert parent is not None
+            parent.join()
+        else:
+            while os.getppid() == number:
+                time.sleep(0.2)
+        os._exit(1)
 
-def _wait_and_end(number: int | None) -> None:
-    parent = multiprocessing.parent_process()
-    if number is None:
-        assert parent is not None
-        parent.join()
-    else:
-        while os.getppid() == number:
-            time.sleep(0.2)
-    os._exit(1)
+    threading.Thread(target=wait_and_end, daemon=True).start()

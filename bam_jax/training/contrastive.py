@@ -39,7 +39,7 @@ def ranking_loss(
     query, candidates = directions[:, 0], jnp.concatenate([directions[:, 1], directions[:, 2]])
     # An accelerator's fast products have three digits, and the scale makes the error of a cosine 20 times as large.
     cosines = jnp.matmul(query, candidates.T, precision=jax.lax.Precision.HIGHEST)
-    own = _own_positive(len(query))
+    own = jnp.arange(len(query))[:, None] == jnp.arange(len(candidates))
     scores = jnp.where(excluded & ~own, -jnp.inf, scale * cosines)
     positive = jnp.sum(jnp.where(own, scores, 0), axis=1)
     others = jnp.max(jnp.where(own, -jnp.inf, scores), axis=1)
@@ -71,7 +71,7 @@ def make_gradient(
 
     def embed(params: Any, frozen: Any, part: dict[str, Array]) -> Float[Array, "R 3 E"]:
         # The three texts of a row stay side by side: rows are cut over devices, and none is moved.
-        tokens, length = _side_by_side(part, ""), _side_by_side(part, "_length")
+        tokens, length = (jnp.stack([part[name + end] for name in TRIPLET], axis=1) for end in ("", "_length"))
         rows = sharding.shard_activations(tokens.reshape(-1, tokens.shape[-1]))
         model: Decoder = nnx.merge(graph, params, frozen)
         return embed_texts(model, rows, length.reshape(-1)).reshape(*length.shape, -1)
@@ -96,16 +96,6 @@ def make_gradient(
         return values, gradient
 
     return gradient_of
-
-
-def _own_positive(rows: int) -> Bool[Array, "B 2*B"]:
-    """True where a candidate is a query's own positive."""
-    return jnp.arange(rows)[:, None] == jnp.arange(2 * rows)
-
-
-def _side_by_side(part: dict[str, Array], suffix: str) -> Int[Array, "R 3 *T"]:
-    """The tokens of the three texts of a row, or their lengths, in one array."""
-    return jnp.stack([part[f"{name}{suffix}"] for name in TRIPLET], axis=1)
 
 
 def _equal_texts(

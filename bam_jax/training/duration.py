@@ -22,24 +22,18 @@ _TRIAL = {"batch": 8, "context": 128, "model.layers": 2, "optimizer.accumulate":
 _UNITS = {"years": 365.25 * 86400, "days": 86400.0, "hours": 3600.0, "minutes": 60.0}
 
 
-def describe_size(config: Config, known: ParameterCounts, devices: Sequence[jax.Device]) -> str:
-    """A line with the numbers of parameters, steps, tokens and devices."""
-    count = known.embedding + known.transformer + known.prior
-    plural = "" if len(devices) == 1 else "s"
-    return (
-        f"{count:,} parameters, {config.steps:,} steps of {config.sequences * config.context:,} tokens, "
-        f"on {len(devices)} device{plural} ({devices[0].device_kind})"
-    )
-
-
-def describe_duration(
-    config: Config, known: ParameterCounts, devices: Sequence[jax.Device], done: int
-) -> Iterator[str]:
-    """A line with the estimated time of a step and of the steps left, and another with a remedy if that is very long.
+def describe(config: Config, known: ParameterCounts, devices: Sequence[jax.Device], done: int) -> Iterator[str]:
+    """A line with the size, one with the estimated time of the steps left, and another with a remedy if that is very long.
 
     The estimate divides the operations of a step by the speed of a matrix product on this process's first device, times
     `counts.UTILISATION`.
     """
+    count = known.embedding + known.transformer + known.prior
+    plural = "" if len(devices) == 1 else "s"
+    yield (
+        f"{count:,} parameters, {config.steps:,} steps of {config.sequences * config.context:,} tokens, "
+        f"on {len(devices)} device{plural} ({devices[0].device_kind})"
+    )
     cpu = devices[0].platform == "cpu"
     # The devices of a CPU share its cores: those of a process are no faster than one.
     sharing = len({device.process_index for device in devices} if cpu else devices)

@@ -49,12 +49,7 @@ def train(
     count: int = 0,
     process: int | None = None,
 ) -> None:
-    """`fit` as a command: joins the other processes of the job, stops at signals, and prints how the run ended.
-
-    Args:
-        config, workdir, progress, longer: see `fit`.
-        coordinator, count, process: see `processes.joined`.
-    """
+    """`fit` as a command: joins the other processes of the job, stops at signals, and prints how the run ended."""
     with processes.joined(coordinator, count, process) as end:
         finished = processes.is_first() and run_folder.latest_step(workdir) == config.steps
         with processes.stopping(end) as stop:
@@ -143,8 +138,7 @@ def fit(
                 log(
                     f"config.start={config.start} has encoding={before_start.encoding}; it goes on with {config.encoding}"
                 )
-            log(duration.describe_size(config, known, devices))
-            for line in duration.describe_duration(config, known, devices, latest):
+            for line in duration.describe(config, known, devices, latest):
                 log(line)
 
         # The data.

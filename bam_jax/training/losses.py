@@ -62,25 +62,21 @@ def chunk_rows(vocab: int, elements: int = 2**25) -> int:
 def _sum_of_losses(kernel: Array, bias: Array | None, rows: Array, targets: Array, weights: Array) -> Array:
     """The weighted loss of rows whose logits fit into memory."""
     # Wide operands need no gradient of their own, and keep their derivatives of gradients.
-    logits = head_logits(rows, kernel, bias) if rows.dtype == wide(rows) else _narrow_logits(rows, kernel, bias)
+    product = head_logits(rows, kernel, None) if rows.dtype == wide(rows) else _narrow_product(rows, kernel)
+    logits = product if bias is None else product + bias
     ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 1)
     # No gather: where devices share the vocabulary, a sum needs no more than a number of each to be sent.
     chosen = jnp.sum(jnp.where(ids == targets[:, None], logits, 0), axis=1)
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=1) - chosen))
 
 
-def _narrow_logits(rows: Array, kernel: Array, bias: Array | None) -> Array:
-    """`head_logits` of narrow rows, such that the gradient's products have operands as narrow.
+@jax.custom_vjp
+def _narrow_product(rows: Array, kernel: Array) -> Array:
+    """The logits of narrow rows, such that the gradient's products have operands as narrow.
 
     JAX would widen one of each to the type of the logits' cotangent, float32, which a GPU's tensor cores multiply at half the
     rate by the data sheet. A TPU narrows both by itself.
     """
-    logits = _narrow_product(rows, kernel)
-    return logits if bias is None else logits + bias
-
-
-@jax.custom_vjp
-def _narrow_product(rows: Array, kernel: Array) -> Array:
     return head_logits(rows, kernel, None)
 
 

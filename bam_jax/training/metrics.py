@@ -64,15 +64,7 @@ class Meter:
     """Takes the metrics of every step, stops at numbers that are not finite, writes and shows the rest.
 
     To read a step's metrics is to wait for the device. They are read one step late, when the next step has been dispatched:
-    the device works on that one meanwhile, and never waits for Python.
-
-    Args:
-        config: the run's.
-        run: its folder.
-        writer: of metrics.jsonl; None: nothing is written.
-        logger: where numbers go as well; None: nowhere.
-        bar: the progress.
-        seconds: of training before.
+    the device works on that one meanwhile, and never waits for Python. `seconds` are those of training before.
     """
 
     def __init__(

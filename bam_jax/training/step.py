@@ -108,22 +108,12 @@ def make_gradient(
 ) -> Callable[[Any, Any, dict[str, Any]], tuple[tuple[jax.Array, ...], Any]]:
     """The function (params, frozen, batch) -> ((loss, ...), gradient) of the run's task.
 
-    `cut` constrains a gradient to the shardings of the parameters.
+    `cut` constrains a gradient to the shardings of the parameters. The loss of tokens is sum_n w_n nll_n / sum_n w_n over the
+    whole batch, also when it is cut into micro-batches, whose gradients are added up.
     """
     count = config.optimizer.accumulate
     if config.data.contrastive:
         return contrastive.make_gradient(graph, count, config.data.similarity_scale, cut)
-    return _make_token_gradient(graph, count, cut)
-
-
-def _make_token_gradient(
-    graph: nnx.GraphDef, count: int, cut: Callable[[Any], Any]
-) -> Callable[[Any, Any, dict[str, Any]], tuple[tuple[jax.Array, ...], Any]]:
-    """The function (params, frozen, batch) -> ((loss,), gradient) of a step that predicts tokens.
-
-    The loss is sum_n w_n nll_n / sum_n w_n over the whole batch, also when it is cut into `count` micro-batches, whose gradients
-    are added up.
-    """
 
     def loss(params: Any, frozen: Any, part: dict[str, Any], weight: jax.Array) -> jax.Array:
         decoder = nnx.merge(graph, params, frozen)

@@ -87,30 +87,23 @@ def test_what_axes_leave_of_the_work():
     [["document_mask=False"], ["positions=restart"], ["task=passkey", "positions=restart"], ["packing=first_fit"]],
 )
 def test_the_batch_is_what_the_loader_gives(overrides):
-    config = configs.load(
-        QUICKSTART, configs.from_arguments([f"--config.data.{each}" for each in ("task=packed", *overrides)])
-    )
+    changes = configs.from_arguments([f"--config.data.{each}" for each in ("task=packed", *overrides)])
+    config = configs.load(QUICKSTART, changes)
     with contextlib.closing(loader.batches(config, tokenizers.tokenizer("char"))) as data:
         given = next(data)
-    mesh = chips.find("cpu:1").mesh(MeshConfig())
-    wanted = batch_of(config, mesh)
-    assert {name: (x.shape, x.dtype) for name, x in given.items()} == {
-        name: (x.shape, x.dtype) for name, x in wanted.items()
-    }
+    wanted = batch_of(config, chips.find("cpu:1").mesh(MeshConfig()))
+    kinds = [{name: (x.shape, x.dtype) for name, x in batch.items()} for batch in (given, wanted)]
+    assert kinds[0] == kinds[1]
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("v9:4x4", "unknown chip; known: cpu, v5e, v5p, v6e"),
-        ("v5f:4x4", "did you mean 'v5"),
         ("v5e", "give for example v5e:4x4"),
         ("v5e:4x4x4", "v5e stand in 2 numbers, .* for example v5e:4x4"),
-        ("v5p:4x4", "v5p stand in 3 numbers, .* for example v5p:4x4x4"),
         ("v5e:100x100", "of 256 chips at most"),
-        ("v6e:0x4", "of 256 chips at most"),
         ("cpu:0", "of which there are 8 here"),
-        ("cpu:many", "of which there are 8 here"),
         ("cpu:9", "set JAX_NUM_CPU_DEVICES"),
     ],
 )

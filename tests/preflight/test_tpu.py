@@ -59,13 +59,8 @@ def test_a_model_that_does_not_fit(config, capsys):
 )
 def test_a_pattern_and_all_that_goes_with_attention(config, pattern, chip, mesh, capsys):
     """One body for places that differ in numbers, and one for each run of others; sinks, gates, norms and caps in both."""
-    today = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
-    today += [
-        "--config.model.soft_cap=50",
-        "--config.model.layers=8",
-        "--config.ssmax=off",
-        "--config.log_temperature=0.1",
-    ]
+    options = "model.qk_norm=True model.gate=True model.sinks=True model.soft_cap=50 model.layers=8 ssmax=off"
+    today = [f"--config.{each}" for each in f"{options} log_temperature=0.1".split()]
     assert main([config, f"--topology={chip}:2x2", "--json", f"--config.encoding={pattern}", *today, *mesh]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["compiled"]["arguments"] == pytest.approx(sum(found["bytes"].values()), rel=0.1)

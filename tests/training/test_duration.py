@@ -15,19 +15,17 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 VOCAB = {"model.vocab": 32768}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "speed", "begins"),
-    [
-        ("lm_120m", VOCAB, 1e9, "about 10 days a step and "),
-        ("quickstart", {}, 5e10, "at least 0.029 s a step and 88 s for the steps to come"),
-    ],
-)
-def test_the_time_is_that_of_the_operations(monkeypatch, name, changes, speed, begins):
-    monkeypatch.setattr(resources, "speed", lambda dtype: speed)
-    config = configs.load(CONFIGS / f"{name}.py", changes)
-    first, *more = duration.describe_duration(config, counts.parameters(config), jax.devices(), done=0)
-    assert first.startswith(begins)
-    assert bool(more) == (name == "lm_120m")
+def described(config, done=0):
+    return [*duration.describe(config, counts.parameters(config), jax.devices(), done)][1:]
+
+
+def test_the_time_is_that_of_the_operations_that_are_left(monkeypatch):
+    monkeypatch.setattr(resources, "speed", lambda dtype: 5e10)
+    config = configs.load(CONFIGS / "quickstart.py")
+    (whole,), (half,) = described(config), described(config, done=1500)
+    assert whole.startswith("at least 0.029 s a step and 88 s for the steps to come") and whole != half
+    monkeypatch.setattr(resources, "speed", lambda dtype: 1e9)
+    assert described(configs.load(CONFIGS / "lm_120m.py", VOCAB))[0].startswith("about 10 days a step and ")
 
 
 def test_the_encoding_is_described_with_all_its_options_and_its_ssmax():
@@ -41,20 +39,11 @@ def test_the_encoding_is_described_with_all_its_options_and_its_ssmax():
     assert said(encoding="nope", shared_encoding=True) == "nope, SSMax off, one for all layers"
 
 
-def test_what_is_left_counts(monkeypatch):
-    monkeypatch.setattr(resources, "speed", lambda dtype: 1e9)
-    config = configs.load(CONFIGS / "quickstart.py")
-    whole, half = (
-        next(duration.describe_duration(config, counts.parameters(config), jax.devices(), done)) for done in (0, 1500)
-    )
-    assert "for the steps to come" in whole and whole != half
-
-
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.stem)
 def test_every_configuration_can_be_made_as_small_as_is_said(path, monkeypatch):
     monkeypatch.setattr(resources, "speed", lambda dtype: 1.0)
     config = configs.load(path, VOCAB)
-    _, advice = duration.describe_duration(config, counts.ParameterCounts(1, 1, 1, 1), jax.devices(), done=0)
+    *_, advice = duration.describe(config, counts.ParameterCounts(1, 1, 1, 1), jax.devices(), done=0)
     smaller = duration.smaller(config)
     small = configs.load(path, VOCAB | smaller)
     assert all(argument in advice for argument in configs.arguments(smaller)) and duration.smaller(small) == {}
