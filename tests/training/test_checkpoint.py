@@ -18,34 +18,13 @@ from bam_jax.training import checkpoint, loop, metrics, run_folder
 from bam_jax.training.step import define_training
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "text.txt").write_text("a tale of some length, told again and again. " * 200)
-    config = configs.from_dict(
-        {
-            "encoding": "bam",
-            "ssmax": "on",
-            "steps": 4,
-            "checkpoint_every": 2,
-            "log_every": 1,
-            "batch": 2,
-            "context": 16,
-            "model": {"width": 16, "heads": 2, "hidden": 16},
-            "data": {"source": str(folder / "text.txt")},
-        }
-    )
-    loop.fit(config, folder / "run")
-    return config, folder / "run"
-
-
 @pytest.fixture
-def run(trained, tmp_path):
-    return shutil.copytree(trained[1], tmp_path / "run")
+def config(finished):
+    return configs.load(finished / "tiny.py")
 
 
-def test_restored_model_is_the_trained_one(trained):
-    config, run = trained
+def test_restored_model_is_the_trained_one(config, finished):
+    run = finished / "run"
     assert run_folder.latest_step(run) == 4
     loaded, made, decoder = checkpoint.restore_model(run)
     assert loaded == config and made.name == "char"
@@ -57,13 +36,11 @@ def test_restored_model_is_the_trained_one(trained):
     np.testing.assert_array_equal(*(t["frozen"]["layers"]["attention"]["encoding"]["loc"] for t in (tree, fresh)))
 
 
-def test_overrides_apply_and_must_fit(trained):
-    config, *_ = checkpoint.restore_model(trained[1], overrides={"context": 32})
+def test_overrides_apply_and_must_fit(finished):
+    config, *_ = checkpoint.restore_model(finished / "run", overrides={"context": 32})
     assert config.context == 32
     with pytest.raises(UserError, match="--config.model.width=32"):
-        checkpoint.restore_model(trained[1], overrides={"model.width": 32})
-    with pytest.raises(UserError, match="did you mean 'context'"):
-        checkpoint.restore_model(trained[1], overrides={"contest": 32})
+        checkpoint.restore_model(finished / "run", overrides={"model.width": 32})
 
 
 def test_missing_run_or_checkpoint(tmp_path, run):
@@ -119,14 +96,14 @@ def test_a_lack_of_memory_is_not_blamed_on_the_checkpoint(run, monkeypatch):
         checkpoint.restore_model(run)
 
 
-def test_a_finished_run_is_verified_where_there_is_nothing_to_do(trained, run):
-    loop.fit(trained[0], run, progress=False)
+def test_a_finished_run_is_verified_where_there_is_nothing_to_do(config, run):
+    loop.fit(config, run, progress=False)
     arrays = (run / "checkpoints" / "4" / "optimizer").rglob("*")
     path = max(arrays, key=lambda path: path.is_file() and path.stat().st_size)
     contents = path.read_bytes()
     path.write_bytes(contents[:-1] + bytes([contents[-1] ^ 255]))
     with pytest.raises(UserError, match="checkpoints/4 cannot be read: optimizer/.*; remove that folder and train on"):
-        loop.fit(trained[0], run, progress=False)
+        loop.fit(config, run, progress=False)
 
 
 class Data:
@@ -174,49 +151,35 @@ def test_a_save_that_takes_too_long_is_one_line(tmp_path):
             raise TimeoutError("ChainedFuture completed 0/2 futures but timed out")  # as orbax does
 
 
-def held():
-    """Descriptors and threads of this process."""
-    return np.array([len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")])
-
-
-@pytest.mark.parametrize("saves", [25, pytest.param(1000, marks=pytest.mark.endurance)])
-def test_saves_hold_no_descriptors_and_threads(tmp_path, saves):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+def test_saves_hold_no_descriptors_and_threads(tmp_path):
     counts = []
-    try:
-        with checkpoint.Checkpoints(tmp_path) as checkpoints:
-            for step in range(1, saves + 1):
-                checkpoints.save(step, state(), Data())
-                if step in (5, saves):
-                    checkpoints._wait()
-                    counts.append(held())
-        assert (counts[1] < counts[0] + 10).all()  # threads of orbax's end when they come to it
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {str(saves - 1), str(saves)}
+    with checkpoint.Checkpoints(tmp_path) as checkpoints:
+        for step in range(1, 26):
+            checkpoints.save(step, state(), Data())
+            if step in (5, 25):
+                checkpoints._wait()
+                counts.append([len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")])
+    assert (np.subtract(*reversed(counts)) < 10).all()  # threads of orbax's end when they come to it
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"24", "25"}
 
 
-def test_a_checkpoint_counts_when_its_sums_are_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["checksums", "_publish"])
+def test_a_checkpoint_counts_when_its_sums_are_there(tmp_path, monkeypatch, name):
     class Killed(BaseException):
         pass
 
     def killed(*_):
         raise Killed
 
-    for name in ("checksums", "_publish"):
-        run = tmp_path / name
-        with pytest.raises(Killed), checkpoint.Checkpoints(run) as checkpoints:
-            checkpoints.save(1, state(), Data())
-            checkpoints.save(2, state(), Data())
-            checkpoints._wait()
-            with monkeypatch.context() as patch:
-                patch.setattr(checkpoint, name, killed)
-                checkpoints.save(3, state(), Data())
-                checkpoints._wait()
-        assert run_folder.latest_step(run) == 2
-        loaded(run)
-        assert {path.name for path in (run / "checkpoints").iterdir()} == {"1", "2"}
+    with pytest.raises(Killed), checkpoint.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state(), Data())
+        checkpoints.save(2, state(), Data())
+        checkpoints._wait()
+        monkeypatch.setattr(checkpoint, name, killed)
+        checkpoints.save(3, state(), Data())
+    assert run_folder.latest_step(tmp_path) == 2
+    loaded(tmp_path)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"1", "2"}
 
 
 def test_metrics_are_those_of_the_checkpoint(tmp_path):
@@ -267,27 +230,22 @@ def test_a_closed_event_loop_is_not_said_and_another_error_of_a_thread_is(monkey
     checkpoint._mute_what_is_raised.cache_clear()  # for the hook that comes back
 
 
-def listing(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
-
-
 @pytest.mark.parametrize("place", ["checkpoints", "checkpoints/2", "checkpoints/4", "checkpoints/4.draft"])
-def test_checkpoints_elsewhere_are_neither_read_nor_removed(trained, run, tmp_path, place):
+def test_checkpoints_elsewhere_are_neither_read_nor_removed(config, run, tmp_path, place):
     """A stranger's run in whose place of checkpoints a link leads to another run's."""
     (tmp_path / "other" / place).parent.mkdir(parents=True)
-    other = shutil.copytree(
-        run / ("checkpoints" if place == "checkpoints" else "checkpoints/4"), tmp_path / "other" / place
-    )
+    theirs = run / ("checkpoints" if place == "checkpoints" else "checkpoints/4")
+    other = shutil.copytree(theirs, tmp_path / "other" / place)
     shutil.rmtree(run / place, ignore_errors=True)
     (run / place).symlink_to(other, target_is_directory=True)
-    before = listing(other)
+    before = sorted(other.rglob("*"))
     with pytest.raises(UserError, match=f"{place} is a link.*link the whole folder"):
-        loop.fit(dataclasses.replace(trained[0], steps=6), run, longer=True)
+        loop.fit(dataclasses.replace(config, steps=6), run, longer=True)
     if place in ("checkpoints", "checkpoints/4"):
         for read in (checkpoint.restore_model, metrics.read_metrics, run_folder.latest_step):
             with pytest.raises(UserError, match=f"{place} is a link"):
                 read(run)
-    assert listing(other) == before
+    assert sorted(other.rglob("*")) == before
 
 
 def test_a_run_that_is_a_link_itself_is_opened(run, tmp_path):
@@ -295,7 +253,7 @@ def test_a_run_that_is_a_link_itself_is_opened(run, tmp_path):
     assert checkpoint.restore_model(tmp_path / "link")[0] == run_folder.read_config(run)
 
 
-@pytest.mark.parametrize("name", ["model/d/pipe", "model/_METADATA", "sums.json"])
+@pytest.mark.parametrize("name", ["model/d/pipe", "sums.json"])
 def test_nothing_in_a_checkpoint_is_waited_for(run, name):
     path = run / "checkpoints" / "4" / name
     path.unlink(missing_ok=True)

@@ -21,11 +21,8 @@ SIZES = {"layers": 1, "width": 16, "heads": 2, "hidden": 16}
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    words = np.random.default_rng(0).integers(100, 999, 3000)
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(" ".join(np.base_repr(word, 30).lower() for word in words))
-    return str(path)
+def text(tmp_path_factory, write_tiny):
+    return str(write_tiny(tmp_path_factory.mktemp("text")) / "text.txt")
 
 
 def described(text, **changes):
@@ -49,10 +46,7 @@ def batches(config, tokenizer):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"data": {"task": "passkey", "answer_weight": 3.0}, "context": 24}],
-)
+@pytest.mark.parametrize("changes", [{}, {"data": {"task": "passkey", "answer_weight": 3.0}, "context": 24}])
 def test_it_is_the_weighted_mean_over_tokens(text, changes):
     config, tokenizer = described(text, **changes), tokenizers.tokenizer("char")
     found, graph, state = measured(config, tokenizer)
@@ -90,20 +84,19 @@ def test_it_changes_nothing_of_a_training_and_stands_in_its_lines(text, tmp_path
     assert last["held_out_loss"] == records[-1]["held_out_loss"]
 
 
-def test_nothing_held_out_is_said_before_a_folder_is_made(text, tmp_path):
-    config = described(text, eval_every=2, data={"holdout": 0.0})
-    with pytest.raises(UserError, match="config.eval_every=2 measures on held-out text, and the text has 0 tokens"):
-        loop.fit(config, tmp_path / "run", progress=False)
-    assert not (tmp_path / "run").exists()
+MASKED = {"data": {"task": "masked", "tokenizer": "byte", "mask_fraction": 1e-9}, "model": SIZES | {"causal": False}}
 
 
-def test_text_with_nothing_to_predict_is_said_before_a_folder_is_made(text, tmp_path):
-    data = {"task": "masked", "tokenizer": "byte", "mask_fraction": 1e-9}
-    config = described(text, eval_every=2, data=data, model=SIZES | {"causal": False})
-    with pytest.raises(
-        UserError, match="the first config.eval_tokens=100 of it have nothing to predict; measure on more"
-    ):
-        loop.fit(config, tmp_path / "run", progress=False)
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data": {"holdout": 0.0}}, "config.eval_every=2 measures on held-out text, and the text has 0 tokens"),
+        (MASKED, "the first config.eval_tokens=100 of it have nothing to predict; measure on more"),
+    ],
+)
+def test_nothing_to_measure_is_said_before_a_folder_is_made(text, tmp_path, changes, says):
+    with pytest.raises(UserError, match=says):
+        loop.fit(described(text, eval_every=2, **changes), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 

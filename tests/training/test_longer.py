@@ -21,20 +21,6 @@ from bam_jax.training.metrics import read_metrics
 from bam_jax.training.step import define_training, initial_state, make_step
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, write_tiny):
-    folder = tmp_path_factory.mktemp("longer")
-    write_tiny(folder, steps=4, log_every=1, batch=4, context=16, optimizer={"warmup": 2})
-    loop.fit(configs.load(folder / "tiny.py"), folder / "run", progress=False)
-    return folder
-
-
-@pytest.fixture
-def folder(finished, tmp_path):
-    shutil.copytree(finished / "run", tmp_path / "run")
-    return tmp_path
-
-
 def longer(finished, steps):
     return configs.load(finished / "tiny.py", {"steps": steps})
 
@@ -54,20 +40,20 @@ def by_hand(config, run):
 
 
 @pytest.mark.full
-def test_it_goes_on_from_parameters_moments_and_data_by_the_new_schedule(finished, folder):
+def test_it_goes_on_from_parameters_moments_and_data_by_the_new_schedule(finished, run):
     config = longer(finished, 7)
-    wanted = by_hand(config, folder / "run")
-    records = loop.fit(config, folder / "run", progress=False, longer=True)
+    wanted = by_hand(config, run)
+    records = loop.fit(config, run, progress=False, longer=True)
     assert [line["step"] for line in records] == [1, 2, 3, 4, 5, 6, 7]
     rates = [float(optimizer.schedule(config.optimizer, 7)(step)) for step in (4, 5, 6)]
     np.testing.assert_allclose([line["rate"] for line in records[4:]], rates, rtol=1e-6)
-    found = transformer.split(checkpoint.restore_model(folder / "run")[2])[1]
+    found = transformer.split(checkpoint.restore_model(run)[2])[1]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
-    assert run_folder.read_config(folder / "run").steps == 7
+    assert run_folder.read_config(run).steps == 7
 
 
-def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
-    command = [f"--config={finished / 'tiny.py'}", f"--workdir={folder / 'run'}"]
+def test_the_command_says_what_becomes_of_the_rate(finished, run, capsys):
+    command = [f"--config={finished / 'tiny.py'}", f"--workdir={run}"]
     with pytest.raises(SystemExit) as end:
         errors.run(train.main, command)
     said = capsys.readouterr().out
@@ -81,61 +67,59 @@ def test_the_command_says_what_becomes_of_the_rate(finished, folder, capsys):
         train.main(command)
 
 
-def test_weights_alone_are_not_said_to_train_longer(finished, folder, capsys):
-    convert.main([f"--run={folder / 'run'}", f"--export={folder / 'out'}"])
-    train.main([f"--config={finished / 'tiny.py'}", f"--workdir={folder / 'out'}"])
+def test_weights_alone_are_not_said_to_train_longer(finished, run, capsys):
+    convert.main([f"--run={run}", f"--export={run.parent / 'out'}"])
+    train.main([f"--config={finished / 'tiny.py'}", f"--workdir={run.parent / 'out'}"])
     said = capsys.readouterr().out
     assert "nothing to do, finished at step 4" in said and "longer" not in said
-    assert f"; --config.start={folder / 'out'} trains another run from it" in said
+    assert f"; --config.start={run.parent / 'out'} trains another run from it" in said
 
 
-def test_torn_metrics_are_those_of_the_checkpoint(finished, folder, capsys):
-    whole = read_metrics(folder / "run")
-    path = folder / "run" / "metrics.jsonl"
+def test_torn_metrics_are_those_of_the_checkpoint(finished, run):
+    whole = read_metrics(run)
+    path = run / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    assert read_metrics(folder / "run") == whole
-    train.main([f"--config={finished / 'tiny.py'}", f"--workdir={folder / 'run'}", "--no-progress"])
-    assert f"finished at step 4: loss {whole[-1]['loss']:.4g};" in capsys.readouterr().out
+    assert read_metrics(run) == whole == loop.fit(longer(finished, 4), run, progress=False)
 
 
-def test_other_text_is_not_gone_on_with(finished, folder):
+def test_other_text_is_not_gone_on_with(finished, run):
     text = finished / "text.txt"
     before = text.read_text()
     text.write_text(before + "one file more, or another Python's documentation")
     with pytest.raises(UserError, match=r"^config.data names other documents .* this run as --config.start$"):
-        loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)
+        loop.fit(longer(finished, 6), run, progress=False, longer=True)
     text.write_text(before)
-    assert run_folder.read_config(folder / "run").steps == 4
-    assert len(loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)) == 6
+    assert run_folder.read_config(run).steps == 4
+    assert len(loop.fit(longer(finished, 6), run, progress=False, longer=True)) == 6
 
 
-def test_a_start_that_fails_leaves_the_steps_of_before(finished, folder):
-    sums = folder / "run" / "checkpoints" / "4" / "sums.json"
+def test_a_start_that_fails_leaves_the_steps_of_before(finished, run):
+    sums = run / "checkpoints" / "4" / "sums.json"
     kept = sums.read_text()
     sums.write_text("{}")
     with pytest.raises(UserError, match="checkpoints/4 cannot be read"):
-        loop.fit(longer(finished, 6), folder / "run", progress=False, longer=True)
+        loop.fit(longer(finished, 6), run, progress=False, longer=True)
     sums.write_text(kept)
-    assert len(loop.fit(longer(finished, 4), folder / "run", progress=False)) == 4
+    assert len(loop.fit(longer(finished, 4), run, progress=False)) == 4
 
 
 @pytest.mark.parametrize("steps", [4, 6])
-def test_the_same_text_elsewhere_is_gone_on_with(finished, folder, steps):
-    moved = shutil.copyfile(finished / "text.txt", folder / "moved.txt")
+def test_the_same_text_elsewhere_is_gone_on_with(finished, run, steps):
+    moved = shutil.copyfile(finished / "text.txt", run.parent / "moved.txt")
     config = configs.override(longer(finished, steps), {"data.source": str(moved)})
-    other = folder / "other.txt"
+    other = run.parent / "other.txt"
     other.write_text(moved.read_text() + "and one tale more")
     with pytest.raises(UserError, match=rf"holds a run with config.data.source='.*/text.txt', not '{other}'; use that"):
-        loop.fit(configs.override(config, {"data.source": str(other)}), folder / "run", progress=False, longer=True)
-    assert run_folder.read_config(folder / "run") == longer(finished, 4)
-    assert len(loop.fit(config, folder / "run", progress=False, longer=True)) == steps
-    assert run_folder.read_config(folder / "run") == config
+        loop.fit(configs.override(config, {"data.source": str(other)}), run, progress=False, longer=True)
+    assert run_folder.read_config(run) == longer(finished, 4)
+    assert len(loop.fit(config, run, progress=False, longer=True)) == steps
+    assert run_folder.read_config(run) == config
 
 
-def test_other_fields_stay_and_experiments_do_not_go_on(finished, folder):
+def test_other_fields_stay_and_experiments_do_not_go_on(finished, run):
     config = longer(finished, 6)
     with pytest.raises(UserError, match=r"config.steps=4, not 6"):
-        loop.fit(config, folder / "run", progress=False)  # as a sweep does: its rows begin anew
+        loop.fit(config, run, progress=False)  # as a sweep does: its rows begin anew
     with pytest.raises(UserError, match=r"config.batch=4, not 8"):
-        loop.fit(configs.override(config, {"batch": 8}), folder / "run", progress=False, longer=True)
-    assert run_folder.read_config(folder / "run").steps == 4
+        loop.fit(configs.override(config, {"batch": 8}), run, progress=False, longer=True)
+    assert run_folder.read_config(run).steps == 4

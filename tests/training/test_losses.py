@@ -32,22 +32,21 @@ def test_sum_and_weight(rows, chunk):
         assert weight == rows[4].sum()
 
 
+def loss_of_head(rows, **how):
+    """The loss as a function of rows, kernel, bias and weights."""
+    return lambda hidden, kernel, bias, weights: losses.cross_entropy(hidden, kernel, bias, rows[3], weights, **how)[0]
+
+
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("chunk", [4, 7])
-def test_gradients_do_not_depend_on_the_chunks(rows, chunk, recompute):
-    def gradients(chunk):
-        def loss(hidden, kernel, bias, weights):
-            given = hidden, kernel, bias, rows[3], weights
-            return 0.3 * losses.cross_entropy(*given, chunk=chunk, recompute=recompute)[0]
-
-        return jax.grad(loss, (0, 1, 2, 3))(*rows[:3], rows[4])
-
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), gradients(chunk), gradients(1000))
+def test_gradients_do_not_depend_on_the_chunks(rows, recompute):
+    given = *rows[:3], rows[4]
+    gradients = lambda chunk: jax.grad(loss_of_head(rows, chunk=chunk, recompute=recompute), (0, 1, 2, 3))(*given)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5), gradients(4), gradients(1000))
 
 
 def test_a_hessian_times_a_vector_does_not_depend_on_the_chunks(rows):
     def product(chunk):
-        loss = lambda kernel: losses.cross_entropy(rows[0], kernel, *rows[2:], chunk=chunk)[0]
+        loss = lambda kernel: loss_of_head(rows, chunk=chunk)(rows[0], kernel, rows[2], rows[4])
         return jax.jvp(jax.grad(loss), (rows[1],), (np.cos(rows[1]),))[1]
 
     np.testing.assert_allclose(product(4), product(1000), atol=1e-5)
@@ -55,8 +54,8 @@ def test_a_hessian_times_a_vector_does_not_depend_on_the_chunks(rows):
 
 def test_a_gradient_takes_three_products_of_each_chunk_and_four_where_logits_are_recomputed(rows):
     def products(recompute):
-        loss = lambda *given: losses.cross_entropy(*given, *rows[2:], chunk=7, recompute=recompute)[0]
-        return str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(*rows[:2])).count("dot_general")
+        gradient = jax.grad(loss_of_head(rows, chunk=7, recompute=recompute), (0, 1))
+        return str(jax.make_jaxpr(gradient)(*rows[:3], rows[4])).count("dot_general")
 
     assert (products(False), products(True)) == (3, 4)
 
@@ -71,29 +70,20 @@ def test_logits_of_the_whole_batch_never_exist():
 
 
 def test_bfloat16_states_give_a_float32_loss(rows):
-    hidden, kernel, bias, targets, weights = rows
-    total, weight = losses.cross_entropy(hidden.astype(jnp.bfloat16), kernel, bias, targets, weights, chunk=4)
+    total, weight = losses.cross_entropy(rows[0].astype(jnp.bfloat16), *rows[1:], chunk=4)
     assert total.dtype == weight.dtype == jnp.float32
     np.testing.assert_allclose(total, expected(*rows), rtol=2e-2)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_bfloat16_head_has_a_bfloat16_gradient(rows, recompute):
-    narrow = [jnp.asarray(x, jnp.bfloat16) for x in rows[:2]]
-    loss = lambda *given: losses.cross_entropy(*given, *rows[2:], chunk=4, recompute=recompute)[0]
-    exact = jax.grad(loss, (0, 1))(*rows[:2])
-    for x, right in zip(jax.grad(loss, (0, 1))(*narrow), exact, strict=True):
+def test_a_bfloat16_head_has_a_bfloat16_gradient_of_products_as_narrow(rows, recompute):
+    """A GPU would take twice as long for products of wider operands, or more."""
+    narrow = *(jnp.asarray(x, jnp.bfloat16) for x in rows[:2]), rows[2], rows[4]
+    gradient = jax.grad(loss_of_head(rows, chunk=4, recompute=recompute), (0, 1))
+    exact = gradient(*rows[:3], rows[4])
+    for x, right in zip(gradient(*narrow), exact, strict=True):
         assert x.dtype == jnp.bfloat16
         np.testing.assert_allclose(x.astype(np.float32), right, atol=0.1)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_no_product_of_a_bfloat16_head_is_of_wider_operands(rows, recompute):
-    """A GPU would take twice as long for those, or more."""
-    narrow = [jnp.asarray(x, jnp.bfloat16) for x in rows[:2]]
-    loss = lambda *given: losses.cross_entropy(*given, *rows[2:], chunk=7, recompute=recompute)[0]
-    lowered = jax.jit(jax.grad(loss, (0, 1))).lower(*narrow).as_text()
-    operands = [
-        line.partition(" : (")[2].partition(") ->")[0] for line in lowered.splitlines() if "dot_general" in line
-    ]
+    lowered = jax.jit(gradient).lower(*narrow).as_text().splitlines()
+    operands = [line.partition(" : (")[2].partition(") ->")[0] for line in lowered if "dot_general" in line]
     assert len(operands) >= 3 and all(x.count("bf16>") == 2 for x in operands), operands

@@ -12,12 +12,7 @@ from bam_jax.models import transformer
 from bam_jax.training import optimizer
 
 PRIOR = {"layers/attention/encoding/shape", "layers/attention/encoding/log_scale"}
-PLAIN = {
-    "layers/attention/ssmax/scale",
-    "layers/attention_norm/scale",
-    "layers/mlp_norm/scale",
-    "norm/scale",
-}
+PLAIN = {"layers/attention/ssmax/scale", "layers/attention_norm/scale", "layers/mlp_norm/scale", "norm/scale"}
 DECAYED = {
     "embed/embedding",
     "head/kernel",
@@ -26,17 +21,13 @@ DECAYED = {
 }
 
 
-@pytest.fixture(scope="module")
-def trees():
-    config = Config(encoding="bam", ssmax="on")
-    return transformer.split(nnx.eval_shape(lambda: transformer.build(config, vocab=11, rngs=nnx.Rngs(0))))[1]
-
-
 def names(tree):
     return {keystr(keys, simple=True, separator="/") for keys, _ in jax.tree.leaves_with_path(tree)}
 
 
-def test_groups_and_decay_of_the_decoder_by_name(trees):
+def test_groups_and_decay_of_the_decoder_by_name():
+    build = lambda: transformer.build(Config(encoding="bam", ssmax="on"), vocab=11, rngs=nnx.Rngs(0))
+    trees = transformer.split(nnx.eval_shape(build))[1]
     trained = names(trees["params"])
     assert trained == PRIOR | PLAIN | DECAYED
     assert {name for name in trained if optimizer.group(name) == "prior"} == PRIOR
@@ -97,11 +88,8 @@ def test_updates_against_a_loop(name, b2):
         updates, state = tx.update(jax.tree.map(jnp.float32, gradient), state, ours)
         ours = optax.apply_updates(ours, updates)
 
-    for part, leaf, multiplier, decay in [
-        ("mlp", "kernel", 1, 0.1),
-        ("encoding", "shape", 20, 0),
-        ("norm", "scale", 1, 0),
-    ]:
+    groups = ("mlp", "kernel", 1, 0.1), ("encoding", "shape", 20, 0), ("norm", "scale", 1, 0)
+    for part, leaf, multiplier, decay in groups:
         p = params[part][leaf]
         for t, u in enumerate(direction(name, config.b1, b2, [g[part][leaf] for g in clipped])):
             p = p - multiplier * rate(config, 20, t) * (u + decay * p)

@@ -40,22 +40,15 @@ class Own(Encoding):
 """
 
 
-def fit(tmp_path, encoding, **model):
-    (tmp_path / "text.txt").write_text("a tale of some length, told again and again. " * 200)
-    config = configs.override(
-        {
-            "steps": 2,
-            "checkpoint_every": 2,
-            "log_every": 1,
-            "batch": 2,
-            "context": 16,
-            "model": {"layers": 4, "width": 16, "heads": 2, "hidden": 16, **model},
-            "data": {"source": str(tmp_path / "text.txt")},
-        },
-        {"encoding": encoding},
-    )
-    loop.fit(config, tmp_path / "run")
-    return tmp_path / "run"
+@pytest.fixture
+def fit(tmp_path, write_tiny):
+    def fit(encoding, **more):
+        model = {"layers": 4, "width": 16, "heads": 2, "hidden": 16, **more}
+        write_tiny(tmp_path, encoding=encoding, steps=2, log_every=1, batch=2, context=16, model=model)
+        loop.fit(configs.load(tmp_path / "tiny.py"), tmp_path / "run")
+        return tmp_path / "run"
+
+    return fit
 
 
 def losses(run, *overrides):
@@ -65,8 +58,8 @@ def losses(run, *overrides):
 
 
 @pytest.mark.full
-def test_places_that_differ_in_numbers_may_be_others_at_evaluation(tmp_path):
-    run = fit(tmp_path, "rope:window=4/nope:log_temperature=0.5", qk_norm=True, gate=True, sinks=True)
+def test_places_that_differ_in_numbers_may_be_others_at_evaluation(fit, tmp_path):
+    run = fit("rope:window=4/nope:log_temperature=0.5", qk_norm=True, gate=True, sinks=True)
     own = losses(run)
     same = losses(run, "--config.encoding=rope:window=4/nope:log_temperature=0.5,log_temperature_start=16")
     narrow = losses(run, "--config.encoding=rope:window=2/nope:log_temperature=0.5")
@@ -80,19 +73,17 @@ def test_places_that_differ_in_numbers_may_be_others_at_evaluation(tmp_path):
 
 
 @pytest.mark.full
-def test_heads_of_layers_with_and_without_a_prior(tmp_path):
-    run = fit(tmp_path, "rope:window=4/bam:init=spread,ssmax=on")
+def test_heads_of_layers_with_and_without_a_prior(fit):
+    run = fit("rope:window=4/bam:init=spread,ssmax=on")
     records = heads.measure(run, keys=[16], progress=False)
     assert [record["encoding"] for record in records] == ["rope"] * 2 + ["bam"] * 2 + ["rope"] * 2 + ["bam"] * 2
     assert ["shape" in record for record in records] == ["scale" in record for record in records]
     _, _, decoder = checkpoint.restore_model(run)
     found = head_parameters.head_parameters(decoder)
-    assert {name: value.shape for name, value in found.items()} == dict.fromkeys(
-        ("shape", "log_scale", "loc", "ssmax"), (2, 2)
-    )
-    np.testing.assert_allclose(
-        [record["shape"] for record in records if "shape" in record], found["shape"].ravel(), atol=1e-6
-    )
+    names = ("shape", "log_scale", "loc", "ssmax")
+    assert {name: value.shape for name, value in found.items()} == dict.fromkeys(names, (2, 2))
+    shapes = [record["shape"] for record in records if "shape" in record]
+    np.testing.assert_allclose(shapes, found["shape"].ravel(), atol=1e-6)
     assert max(record["reach"]["16"][-1] for record in records if record["encoding"] == "rope") <= 4
     text = heads.to_text(records).splitlines()
     assert len({len(line) for line in text[:9]}) == 1 and text[9].startswith("class, by the shape")
@@ -104,10 +95,10 @@ def test_heads_of_layers_with_and_without_a_prior(tmp_path):
 
 
 @pytest.mark.full
-def test_an_encoding_of_ones_own_has_options_and_a_place(tmp_path, monkeypatch):
+def test_an_encoding_of_ones_own_has_options_and_a_place(fit, tmp_path, monkeypatch):
     (tmp_path / "cauchy_place.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    run = fit(tmp_path, "cauchy_place:Own:width=8,window=6/rope:window=4")
+    run = fit("cauchy_place:Own:width=8,window=6/rope:window=4")
     _, _, decoder = checkpoint.restore_model(run)
     first, second, *_ = decoder.blocks()
     assert first.attention.mask.window == 6 and np.abs(np.asarray(first.attention.encoding.width[...]) - 8).max() < 0.1

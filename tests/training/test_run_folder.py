@@ -26,15 +26,15 @@ def test_claim_writes_the_configuration_once(tmp_path):
     assert (run / "config.json").stat().st_mtime_ns == before.st_mtime_ns
 
 
+COPY = "put it back from a copy, or"
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda text: text[:40], r"is not JSON \(.*\); put it back from a copy, or train into another folder"),
-        (lambda text: "[]", r"is no record but \[\]; put it back from a copy, or train into another folder"),
-        (
-            lambda text: text.replace('"seed": 3', '"seed": 4'),
-            r"was changed after .*; put it back from a copy, or take its crc32 out where the change is yours",
-        ),
+        (lambda text: text[:40], rf"is not JSON \(.*\); {COPY} train into another folder"),
+        (lambda text: "[]", rf"is no record but \[\]; {COPY} train into another folder"),
+        (lambda text: text.replace('"seed": 3', '"seed": 4'), f"was changed after .*; {COPY} take its crc32 out .*"),
         (
             lambda text: re.sub(r',\n  "crc32": \d+', "", text.replace('"steps": ', '"steps": -')),
             r": config\.steps=-.*; mend it or train into another folder",
@@ -60,18 +60,18 @@ def test_claim_refuses_another_configuration(tmp_path, changed):
     assert run_folder.read_config(tmp_path / "run") == Config(seed=3)
 
 
+FREE = ("log_every", "checkpoint_every", "eval_every")
+
+
 @pytest.mark.parametrize(
     "changed",
     [
         {"optimizer": OptimizerConfig(accumulate=4)},
         {"data": DataConfig(workers=2)},
         {"mesh": MeshConfig(data=2)},
-        {"logger": "wandb"},
-        {"log_every": 7},
-        {"checkpoint_every": 7},
-        {"eval_every": 7},
+        {"logger": "wandb"} | dict.fromkeys(FREE, 7),
     ],
-    ids=lambda changed: "".join(changed),
+    ids=lambda changed: min(changed),
 )
 def test_a_run_goes_on_with_other_values_of_what_changes_no_mathematics(tmp_path, changed):
     claim(tmp_path / "run", Config())
@@ -93,12 +93,13 @@ def test_a_folder_in_which_nothing_is_trained_takes_a_new_configuration(tmp_path
 
 def test_claim_refuses_what_is_not_a_run(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="not a run"):
-        claim(tmp_path, Config())
-    with pytest.raises(UserError, match="not a run"):
-        claim(tmp_path / "thesis.tex", Config())
-    with pytest.raises(UserError, match="thesis.tex/run cannot be made: .*thesis.tex is a file"):
-        claim(tmp_path / "thesis.tex" / "run", Config())
+    for run, says in (
+        (".", "not a run"),
+        ("thesis.tex", "not a run"),
+        ("thesis.tex/run", "thesis.tex/run cannot be made: .*thesis.tex is a file"),
+    ):
+        with pytest.raises(UserError, match=says):
+            claim(tmp_path / run, Config())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

@@ -19,20 +19,9 @@ VOCAB, ROWS, CONTEXT = 64, 8, 512
 
 def make(family, encoding, dtype, **model):
     """A model's gradient function, its parameters, and a batch in which few tokens make up most of the text."""
-    config = configs.from_dict(
-        {
-            "encoding": encoding,
-            "context": CONTEXT,
-            "batch": ROWS,
-            "model": {
-                "family": family,
-                "causal": family != "bert",
-                "dtype": dtype,
-                **{"layers": 1, "width": 32, "heads": 2, "hidden": 32, "vocab": VOCAB},
-                **model,
-            },
-        }
-    )
+    sizes = {"layers": 1, "width": 32, "heads": 2, "hidden": 32, "vocab": VOCAB, **model}
+    sizes |= {"family": family, "causal": family != "bert", "dtype": dtype}
+    config = configs.from_dict({"encoding": encoding, "context": CONTEXT, "batch": ROWS, "model": sizes})
     graph, tree = transformer.split(transformer.build(config, vocab=VOCAB, rngs=nnx.Rngs(0)))
     often = 1 / np.arange(1, VOCAB + 1)
     text = np.random.default_rng(0).choice(VOCAB, (ROWS, CONTEXT + 1), p=often / often.sum()).astype(np.int32)

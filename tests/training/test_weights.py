@@ -1,6 +1,7 @@
 """A run without its training: what reads a run reads it as well, what trains does not, and what is damaged is named."""
 
 import errno
+import functools
 import os
 import shutil
 
@@ -27,9 +28,8 @@ SIZES = {"layers": 2, "width": 16, "heads": 2, "hidden": 16}
 def made(tmp_path_factory):
     """The folder of weights of a new model at step 3 of 4, and its arrays."""
     folder = tmp_path_factory.mktemp("weights") / "model"
-    config = configs.from_dict(
-        {"encoding": "bam", "ssmax": "on", "context": 16, "batch": 2, "steps": 4, "model": SIZES}
-    )
+    tree = {"encoding": "bam", "ssmax": "on", "context": 16, "batch": 2, "steps": 4, "model": SIZES}
+    config = configs.from_dict(tree)
     tokenizer = tokenizers.tokenizer("char")
     model = nnx.jit(lambda: transformer.build(config, vocab=tokenizer.size, rngs=nnx.Rngs(3)))()
     tree = transformer.split(model)[1]
@@ -47,8 +47,7 @@ def test_the_arrays_are_the_models(made):
     found, tokenizer, model = checkpoint.restore_model(folder)
     assert (found, tokenizer.name, run_folder.trained_step(folder)) == (config, "char", 3)
     jax.tree.map(np.testing.assert_array_equal, transformer.split(model)[1], tree)
-    like = jax.tree.map(np.zeros_like, tree)
-    like = jax.tree.map(jax.numpy.asarray, like)
+    like = jax.tree.map(jax.numpy.zeros_like, tree)
     jax.tree.map(np.testing.assert_array_equal, checkpoint.restore_parameters(folder, like), tree)
 
 
@@ -67,9 +66,8 @@ def test_a_run_is_exported_with_its_measurements(made, tmp_path, capsys):
         convert.main([f"--run={run}", f"--export={run}"])
 
 
-@pytest.mark.parametrize("layout", [[], ["--layout=bam"]])
-@pytest.mark.parametrize("there", [False, True])
-def test_a_full_disk_leaves_nothing_that_opens_as_a_run(made, tmp_path, monkeypatch, layout, there):
+@pytest.mark.parametrize(("layout", "there"), [([], True), (["--layout=bam"], False)])
+def test_a_full_disk_leaves_nothing_that_opens_as_a_run(made, tmp_path, monkeypatch, request, layout, there):
     out, written = tmp_path / "out", []
     (tmp_path / "run").symlink_to(made[0])
     command = [f"--run={tmp_path / 'run'}", f"--export={out}", *layout]
@@ -84,6 +82,7 @@ def test_a_full_disk_leaves_nothing_that_opens_as_a_run(made, tmp_path, monkeypa
         write(path, contents)
 
     monkeypatch.setattr(files, "write_atomically", fill_up)
+    request.addfinalizer(functools.partial(os.umask, os.umask(0o022)))
     most = 0
     while True:
         most += 1
@@ -95,17 +94,8 @@ def test_a_full_disk_leaves_nothing_that_opens_as_a_run(made, tmp_path, monkeypa
         else:
             break
     assert len(written) == most - 1 > 1 and not list(out.glob(".*"))
-
-
-@pytest.mark.parametrize("layout", [[], ["--layout=bam"]])
-def test_others_may_read_what_is_exported(made, tmp_path, layout):
-    before = os.umask(0o022)
-    try:
-        convert.main([f"--run={made[0]}", f"--export={tmp_path / 'new' / 'out'}", *layout])
-    finally:
-        os.umask(before)
-    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "new").rglob("*") if path.is_file()}
-    assert modes == {0o644}
+    modes = {path.stat().st_mode & 0o777 for path in out.rglob("*") if path.is_file()}
+    assert modes == {0o644}, "others may read it"
 
 
 @pytest.mark.full
@@ -119,32 +109,26 @@ def test_a_run_starts_from_weights_and_none_goes_on_in_them(made, folder, tmp_pa
 
 def test_what_is_damaged_is_one_line(folder):
     path = folder / "model.safetensors"
-    whole = path.read_bytes()
+    whole, arrays = path.read_bytes(), load_file(path)
+
+    def refused(says):
+        with pytest.raises(UserError, match=says):
+            checkpoint.restore_model(folder)
+
     for contents in (whole[: len(whole) // 2], b"", b"\xff" * 64):
         path.write_bytes(contents)
-        with pytest.raises(UserError, match="not a whole safetensors file"):
-            checkpoint.restore_model(folder)
-    arrays = load_file_of(whole, path)
+        refused("not a whole safetensors file")
     flipped = bytearray(whole)
     flipped[-100] ^= 0x40  # a number's exponent
     path.write_bytes(flipped)
-    with pytest.raises(UserError, match="does not hold what was exported"):
-        checkpoint.restore_model(folder)
+    refused("does not hold what was exported")
     for metadata, says in [(None, "does not say the step"), ({"step": "-1"}, "'-1'"), ({"step": "9" * 5000}, "'99999")]:
         save_file(arrays, path, metadata=metadata)
-        with pytest.raises(UserError, match=says):
-            checkpoint.restore_model(folder)
+        refused(says)
     save_file(arrays | {"params.more": np.zeros(2, np.float32)}, path, metadata={"step": "3"})
-    with pytest.raises(UserError, match=r"params.more is \(2,\) there and nothing here"):
-        checkpoint.restore_model(folder)
+    refused(r"params.more is \(2,\) there and nothing here")
     save_file({name: array for name, array in arrays.items() if "norm" not in name}, path, metadata={"step": "3"})
-    with pytest.raises(UserError, match=r"norm.* is nothing there and \("):
-        checkpoint.restore_model(folder)
-
-
-def load_file_of(whole, path):
-    path.write_bytes(whole)
-    return load_file(path)
+    refused(r"norm.* is nothing there and \(")
 
 
 def test_a_model_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
