@@ -138,11 +138,8 @@ def asked(path):
 
 def see_it_trained_as_one_process_does(path):
     alone = loop.fit(configs.load(path / "tiny.py"), path / "alone")
-    both = [
-        [(record["step"], record["loss"]) for record in records]
-        for records in (alone, jsonl.read(path / "run" / run_folder.METRICS))
-    ]
-    assert both[0] == both[1]
+    losses = lambda records: [(record["step"], record["loss"]) for record in records]
+    assert losses(alone) == losses(jsonl.read(path / "run" / run_folder.METRICS))
 
 
 def says(path, codes):
@@ -165,13 +162,11 @@ exit "$code"
     "code, more, again",
     [
         (0, {}, False),
-        (1, {}, False),
         (2, {}, False),
-        (75, {}, True),
+        (75, {"SLURM_RESTART_COUNT": "49"}, True),
         (137, {}, True),
         (143, {}, True),
         (75, {"STATE": "COMPLETING"}, False),
-        (75, {"SLURM_RESTART_COUNT": "49"}, True),
         (75, {"SLURM_RESTART_COUNT": "50"}, False),
     ],
 )
@@ -185,8 +180,6 @@ def test_slurm_queues_a_job_again_that_can_go_on(path, environment, code, more, 
 @pytest.mark.parametrize(
     "codes, setup, starts, status",
     [
-        ([0], "true", 1, 0),
-        ([2], "true", 1, 2),
         ([1], "true", 1, 1),
         ([75, 75, 0], "true", 3, 0),
         ([75, 2], "true", 2, 2),

@@ -89,10 +89,7 @@ def test_the_state_of_every_config_is_cut(path):
     state = jax.eval_shape(init)
     cut = state_shardings(state, tx, mesh)
     whole = sum(map(bytes_of, jax.tree.leaves(state)))
-    here = [
-        math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize
-        for x, s in zip(*map(jax.tree.leaves, (state, cut)), strict=True)
-    ]
+    here = jax.tree.leaves(jax.tree.map(lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize, state, cut))
     moments = cut["optimizer"][1]
     assert moments.mu == moments.nu == cut["model"]["params"]
     if whole > 100 * sharding.LARGE:
@@ -108,9 +105,8 @@ def test_every_rule_is_of_use():
                 used |= {pattern for pattern, _ in sharding.RULES if re.fullmatch(pattern, name)}
     assert used == {pattern for pattern, _ in sharding.RULES}
     today = ModelConfig(family="gpt2", qk_norm=True, gate=True, sinks=True)
-    for path, leaf in jax.tree.leaves_with_path(
-        shapes(Config(encoding="cable/bam:ssmax=on", model=today), 32)["params"]
-    ):
+    tree = shapes(Config(encoding="cable/bam:ssmax=on", model=today), 32)["params"]
+    for path, leaf in jax.tree.leaves_with_path(tree):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         single = re.sub(r"layers/\d+/", "layers/", name)
         assert sharding.rule(name) == sharding.rule(single) and len(sharding.rule(name)) <= leaf.ndim
@@ -183,9 +179,7 @@ def test_two_axes_share_the_crossing():
 
 def test_slices_of_different_sizes_are_refused():
     uneven = [Device(slice_index=int(n > 2), id=n) for n in range(8)]
-    with pytest.raises(
-        UserError, match="some of the 2 hosts or slices have 3 devices and some 5; start as many on each"
-    ):
+    with pytest.raises(UserError, match="some of the 2 hosts or slices have 3 devices and some 5; start as many on"):
         sharding.arrange((8, 1, 1, 1), sharding.AXES, uneven)
 
 
@@ -194,7 +188,6 @@ def test_slices_of_different_sizes_are_refused():
     [
         ({"tensor": 3}, "tensor=3, context=1 does not fit the 8 devices present; choose axes whose product divides it"),
         ({"data": 2, "fsdp": 2}, "data=2, fsdp=2, .* does not fit the 8 .*data=0"),
-        ({"data": 2, "fsdp": 8}, "choose axes"),
     ],
 )
 def test_meshes_that_do_not_fit(stated, says):
@@ -217,6 +210,8 @@ def test_a_mesh_larger_than_the_processor():
         (["--config.mesh.context=8", "--config.context=60"], "context=60 .* context=8"),
         (["--config.mesh.data=8", "--config.optimizer.accumulate=8"], "the 4 rows .* = 8; set .*accumulate=4"),
         (["--config.mesh.data=8", "--config.batch=12"], "the 12 rows .* config.batch to a multiple"),
+        (["--config.mesh.context=2", "--config.encoding=cope"], "CoPE needs whole rows of logits, .* mesh.context=1"),
+        (["--config.mesh.tensor=2", "--config.encoding=dape_kerple"], "DAPE needs the logits of all .*mesh.tensor=1"),
     ],
 )
 def test_meshes_that_do_not_fit_the_configuration(overrides, says):
@@ -264,13 +259,8 @@ def rows(config, vocab=32, seed=0, dtype=np.float32):
 
 
 def tiny(*overrides):
-    base = Config(
-        encoding="bam",
-        ssmax="on",
-        context=32,
-        batch=8,
-        model=ModelConfig(width=32, heads=4, hidden=64, kv_heads=2),
-    )
+    model = ModelConfig(width=32, heads=4, hidden=64, kv_heads=2)
+    base = Config(encoding="bam", ssmax="on", context=32, batch=8, model=model)
     return configs.override(base, {"optimizer.warmup": 2, "optimizer.clip": 1e9, **configs.from_arguments(overrides)})
 
 
@@ -288,12 +278,6 @@ def apart(a, b):
     return max(jax.tree.leaves(jax.tree.map(lambda x, y: np.abs(x - y).max(), a, b)))
 
 
-def see_first_step(alone, meshed):
-    (a, _, one, _), (b, _, many, _) = alone, meshed
-    assert a[0, 1] > 0.1 and np.abs(a[0] / b[0] - 1).max() < 1e-5
-    assert apart(gradients(one), gradients(many)) < 1e-5
-
-
 def drawn(config, vocab=32, seed=0):
     """A first state that need not be compiled."""
     rng = np.random.default_rng(seed)
@@ -303,21 +287,15 @@ def drawn(config, vocab=32, seed=0):
 
 
 def see_training_on(mesh, *overrides):
-    alone, meshed = [tiny(*overrides, *on(each)) for each in ((1, 1, 1, 1), mesh)]
-    see_first_step(*[stepped(config, 1, rows(config), first=drawn(config)) for config in (alone, meshed)])
-
-
-@pytest.mark.full
-def test_a_mesh_of_all_axes_but_data_trains_as_one_device_does():
-    see_training_on((1, 2, 2, 2), "--config.encoding=cable")
+    """In float32 a first step gives the loss and the gradients of one device."""
+    configs = [tiny(*overrides, *on(each)) for each in ((1, 1, 1, 1), mesh)]
+    (a, _, one, _), (b, _, many, _) = [stepped(config, 1, rows(config), first=drawn(config)) for config in configs]
+    assert a[0, 1] > 0.1 and np.abs(a[0] / b[0] - 1).max() < 1e-5
+    assert apart(gradients(one), gradients(many)) < 1e-5
 
 
 MESHES = [(8, 1, 1, 1), (2, 2, 2, 1), (1, 1, 2, 4), (1, 1, 1, 8)]
-METHODS = {
-    "bam_ssmax": [],
-    "cable": ["--config.encoding=cable", "--config.ssmax=off"],
-    "rope": ["--config.encoding=rope", "--config.ssmax=off"],
-}
+METHODS = {"bam_ssmax": []} | {name: [f"--config.encoding={name}", "--config.ssmax=off"] for name in ("cable", "rope")}
 
 
 def longest(*values):
@@ -330,34 +308,21 @@ PRODUCT = [pair if pair in EACH else longest(*pair) for pair in itertools.produc
 
 
 @functools.cache
-def of_one_device(method, dtype, steps):
+def of_one_device(method):
     config = tiny(*METHODS[method], *on((1, 1, 1, 1)))
-    return stepped(config, steps, rows(config, dtype=dtype), dtype=dtype)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("mesh", "method"), EACH, ids=str)
-def test_the_first_step_on_every_mesh(mesh, method):
-    alone = of_one_device(method, np.float32, 1)
-    config = tiny(*METHODS[method], *on(mesh))
-    found = stepped(config, 1, rows(config), first=alone[1])
-    loss = np.abs(found[0] / alone[0] - 1).max()
-    print(f"{mesh} {method} float32: loss {loss:.1e}, gradients {apart(gradients(found[2]), gradients(alone[2])):.1e}")
-    see_first_step(alone, found)
+    return stepped(config, 20, rows(config, dtype=np.float64), dtype=np.float64)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("mesh", "method"), PRODUCT, ids=str)
 def test_twenty_steps_on_every_mesh_in_float64(mesh, method, x64, monkeypatch):
     monkeypatch.setattr(transformer, "product_dtype", lambda name: np.dtype(np.float64))
-    expected, first, _, one = of_one_device(method, np.float64, 20)
+    expected, first, _, one = of_one_device(method)
     config = tiny(*METHODS[method], *on(mesh))
     found, _, _, many = stepped(config, 20, rows(config, dtype=np.float64), dtype=np.float64, first=first)
     assert {x.dtype for x in (expected, *jax.tree.leaves(many["model"]["params"]))} == {np.dtype(np.float64)}
     assert expected[-1, 0] < expected[0, 0] - 0.1
-    loss, parameters = np.abs(found - expected).max(), apart(one["model"], many["model"])
-    print(f"{mesh} {method} float64, 20 steps: loss {loss:.1e}, parameters {parameters:.1e}")
-    assert max(loss, parameters) < 1e-9
+    assert max(np.abs(found - expected).max(), apart(one["model"], many["model"])) < 1e-9
 
 
 @pytest.mark.full
@@ -385,6 +350,7 @@ TODAY = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
 @pytest.mark.parametrize(
     ("mesh", "overrides"),
     [
+        ((1, 2, 2, 2), ["--config.encoding=cable"]),
         longest((1, 2, 2, 2), ["--config.model.scan=False", "--config.optimizer.accumulate=2"]),
         ((2, 2, 1, 2), ["--config.model.family=gpt2", "--config.encoding=learned", "--config.shared_encoding=True"]),
         ((1, 2, 4, 1), ["--config.encoding=cope", "--config.model.kv_heads=0"]),
@@ -399,19 +365,6 @@ TODAY = [f"--config.model.{name}=True" for name in ("qk_norm", "gate", "sinks")]
 )
 def test_the_other_ways_to_train(mesh, overrides):
     see_training_on(mesh, *overrides)
-
-
-@pytest.mark.parametrize(
-    ("mesh", "overrides", "says"),
-    [
-        ((1, 1, 1, 2), ["--config.encoding=cope"], "CoPE needs whole rows of logits, .* set config.mesh.context=1"),
-        ((1, 1, 2, 1), ["--config.encoding=dape_kerple"], "DAPE needs the logits of all heads.*config.mesh.tensor=1"),
-    ],
-)
-def test_what_needs_whole_rows_is_refused(mesh, overrides, says):
-    config = tiny(*overrides, *on(mesh))
-    with pytest.raises(UserError, match=says):
-        sharding.check(config, sharding.make_mesh(config.mesh))
 
 
 class _Own(nnx.Module):
