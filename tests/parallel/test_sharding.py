@@ -210,7 +210,7 @@ def test_a_mesh_larger_than_the_processor():
         (["--config.mesh.context=8", "--config.context=60"], "context=60 .* context=8"),
         (["--config.mesh.data=8", "--config.optimizer.accumulate=8"], "the 4 rows .* = 8; set .*accumulate=4"),
         (["--config.mesh.data=8", "--config.batch=12"], "the 12 rows .* config.batch to a multiple"),
-        (["--config.mesh.context=2", "--config.encoding=cope"], "CoPE needs whole rows of logits, .* mesh.context=1"),
+        (["--config.mesh.context=2", "--config.encoding=cope"], "CoPE needs whole rows of logits, .*mesh.context=1"),
         (["--config.mesh.tensor=2", "--config.encoding=dape_kerple"], "DAPE needs the logits of all .*mesh.tensor=1"),
     ],
 )
