@@ -14,9 +14,8 @@ import argparse
 from collections.abc import Sequence
 
 from bam_jax import config as configs
-from bam_jax.evals import summary
-from bam_jax.evals.measuring import evaluate
-from bam_jax.evals.options import add_options, from_options
+from bam_jax.evals.measuring import evaluate, summarise
+from bam_jax.evals.registry import add_options, from_options
 from bam_jax.system import console, files
 
 
@@ -47,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
     records = evaluate(
         given.run, evaluation, memory=given.memory, skip=given.skip, allow=allow, progress=given.progress
     )
-    for line in summary.lines(given.run, evaluation, records):
+    for line in summarise(given.run, evaluation, records):
         print(line)
 
 

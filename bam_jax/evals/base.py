@@ -1,4 +1,4 @@
-"""An evaluation as one object: its options, its records, its cells, its cost, and what a page draws of it."""
+"""The interface of an evaluation: its options, records, cells, cost and figure."""
 
 import dataclasses
 import typing
@@ -19,50 +19,38 @@ type Place = tuple[float | None, str]
 
 
 def option(default: int | str | tuple[str, ...] | None, help: str) -> Any:
-    """A field of an evaluation that is an argument of the command as well.
-
-    Args:
-        default: its value; None: the evaluation itself decides, or asks for it.
-        help: what the command says of it.
-    """
+    """A field of an evaluation that is also an argument of the command; None: the evaluation decides, or asks for it."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
 def prompt_seed(asked: int | None, config: Config) -> int:
-    """The seed of an evaluation's prompts: the run's own training seed, unless another is asked for.
-
-    So each training seed has prompts of its own, and all methods of that seed are asked the same ones.
-
-    Args:
-        asked: the evaluation's option; None: the training seed.
-        config: the run's.
-    """
+    """The seed of the prompts: the training seed unless another is given, so that all methods of a seed share prompts."""
     return config.seed if asked is None else asked
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """An evaluation of a trained run: what is asked, and all that tables, pages and costs need to know about it.
+    """An evaluation of a trained run.
 
     A kind of evaluation is a subclass in a file of its own and a line in `bam_jax.evals.registry`. Its options are fields made
     by `option`; their types, of `bam_jax.system.fields`, bound what a command or an experiment may give.
 
     Class attributes:
         name: the `eval` of its records.
-        encoder: whether it asks encoders, and no decoders.
-        sample_noun: what its samples are called, such as "prompts".
+        encoder: True if it evaluates encoders, and no decoders.
+        sample_noun: the name of its samples, such as "prompts".
         record: the type of its lines in results.jsonl, a `schema.CellRecord` with a `value`.
-        identity: besides what every record has, the fields that tell one cell from others.
-        curve: what its values by length show: "accuracy", "perplexity", or "" where no curve is drawn.
-        figure: what a picture of its records has beside the lengths: "depth" and "task" are the rows of a grid of fractions,
-            "position" the windows in `windows`; "": there is none.
-        unseen: whether its text must be such that the run was not trained on, so that no other text than the run's counts as
-            held out.
-        grouped: whether a task that is asked for may stand for several, some of which may have no samples to measure.
+        identity: the fields that identify a cell, besides those of every record.
+        curve: the kind of its values by length; "" where no curve is drawn.
+        figure: what a figure of its records has beside the lengths: "depth" and "task" are the rows of a grid of fractions,
+            "position" the windows in `windows`; "": there is no figure.
+        unseen: True if its text must not have been trained on, so that only the run's own held-out text counts.
+        grouped: True if one task may stand for several, some of which may have no samples.
+        costly: True if reading the samples takes a time that matters beside the training.
 
     Args:
         lengths: tokens of a sample.
-        overrides: changes at evaluation only, values by dotted names.
+        overrides: changes of the configuration at evaluation, values by dotted names.
         label: the curve's name; "" means the row's.
 
     Raises:
@@ -78,6 +66,7 @@ class Evaluation:
     figure: ClassVar[Literal["", "depth", "task", "position"]] = ""
     unseen: ClassVar[bool] = False
     grouped: ClassVar[bool] = False
+    costly: ClassVar[bool] = False
 
     lengths: tuple[int, ...]
     _: dataclasses.KW_ONLY
@@ -93,7 +82,7 @@ class Evaluation:
 
     @staticmethod
     def mismatch(record: Mapping[str, Any]) -> str:
-        """What contradicts itself in a record whose fields have the types of `record`; "": nothing."""
+        """A contradiction between the fields of a record that has the types of `record`; "": none."""
         return ""
 
     @classmethod
@@ -102,7 +91,7 @@ class Evaluation:
         return [field for field in dataclasses.fields(cls) if "help" in field.metadata]
 
     def arguments(self) -> list[str]:
-        """The arguments behind `python -m bam_jax.evaluate --run=FOLDER` that ask for the same."""
+        """This evaluation as arguments of `python -m bam_jax.evaluate --run=FOLDER`."""
         given = {field.name: getattr(self, field.name) for field in self.options()}
         words = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in given.items()}
         options = [f"--{name}={value}" for name, value in words.items() if value is not None]
@@ -110,40 +99,24 @@ class Evaluation:
         return [f"--eval={self.name}", f"--lengths={lengths}", *options, *configs.arguments(self.overrides)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The name and all fields, as experiment.json has them."""
+        """The name and all fields, as in experiment.json."""
         return {"name": self.name} | dataclasses.asdict(self)
 
     @property
     def quantity(self) -> Literal["accuracy", "perplexity", "loss"]:
-        """The kind of its values, by which seeds are summed up: a share of samples, a perplexity, or a loss in nats."""
+        """The kind of its values, which decides how seeds are averaged."""
         return "perplexity" if self.curve == "perplexity" else "accuracy"
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """The measurements that are asked for, those that belong together in one plan.
-
-        Args:
-            trained: the run.
-
-        Raises:
-            UserError: the run or the arguments will not do.
-        """
+        """The measurements; UserError where the run or the options do not allow them."""
         raise NotImplementedError
 
     def texts(self, length: int) -> float:
-        """The number of texts of a length that the model reads, at most.
-
-        Args:
-            length: tokens.
-        """
+        """The greatest number of texts of a length that the model reads."""
         raise NotImplementedError
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """The number of samples that make one depth and task of a length whole; None where only a record could say it.
-
-        Args:
-            length: tokens.
-            record: the newest that there is; None before the first.
-        """
+        """The samples of a depth and task at a length, given the newest record; None where only a record can tell."""
         raise NotImplementedError
 
     def places(self) -> list[Place]:
@@ -151,104 +124,63 @@ class Evaluation:
         return [(None, "")]
 
     def without_tasks(self) -> "Evaluation":
-        """The same of no task; itself where there are no tasks."""
+        """The same evaluation with no task; itself where there are no tasks."""
         return self
 
     def joined(self, others: Sequence[Any]) -> "Evaluation":
-        """One evaluation that asks for all that several ask for.
-
-        Args:
-            others: equal to this one but for their tasks.
-        """
+        """One evaluation in place of several that are equal but for their tasks."""
         return self
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """The fields that a record must have to answer this evaluation and no other of its name.
-
-        Args:
-            record: of what was measured, or left out.
-            config: the run's.
-        """
+        """The fields of a record that must have these values for it to answer this evaluation of a run."""
         return {}
 
     def asks(self, record: Mapping[str, Any], config: Config, overrides: Mapping[str, Any]) -> bool:
-        """True if this evaluation asks for a record of results.jsonl, at whatever length, depth and task.
+        """True if a record answers this evaluation, at whatever length, depth and task.
 
         Args:
-            record: of what was measured, or of what was left out with its `of` as `eval`.
-            config: the run's.
+            record: of a cell, or of stopped lengths with its `of` as `eval`.
             overrides: all changes at evaluation, values by dotted names.
         """
         asked = {"eval": self.name, "overrides": configs.typed(overrides)} | self.required(record, config)
         return all(name in record and record[name] == value for name, value in asked.items())
 
     def headings(self, record: Mapping[str, Any]) -> list[str]:
-        """The tasks that were asked for to which a record belongs; "" where there are no tasks.
-
-        Args:
-            record: of this evaluation.
-        """
+        """The given tasks to which a record belongs; "" where there are no tasks."""
         return [""]
 
     def gives_up(self, empty: int) -> bool:
-        """True if longer ones are left out after so many lengths, one after another, at which nothing was right.
-
-        Args:
-            empty: number of lengths.
-        """
+        """True if longer lengths are skipped after so many consecutive lengths without a correct answer."""
         return False
 
     @property
     def skips_samples(self) -> bool:
-        """True if samples that are too long are left out, so that a task may have none."""
+        """True if samples that are too long are skipped, so that a task may have none."""
         return False
 
     def why_left_out(self) -> str:
-        """The reason why a length has no records, as the command's last line says it."""
+        """The reason why a length has no records, for the command's last line."""
         return "where there is nothing to measure"
 
     @staticmethod
     def weight(record: Mapping[str, Any]) -> float:
-        """The weight of a record in the mean of several: its samples, unless its own value is a mean over something else.
-
-        Args:
-            record: of this evaluation.
-        """
+        """The weight of a record in the mean of several: its samples, unless its value is a mean over something else."""
         return record["n"]
 
     @staticmethod
     def mean(values: Sequence[float], weights: Sequence[float]) -> float:
-        """The mean of records' values.
-
-        Args:
-            values: one at least.
-            weights: of the values, see `weight`.
-        """
+        """The mean of records' values with their `weight`."""
         return float(np.average(values, weights=weights))
 
-    @staticmethod
-    def seconds(length: int) -> float:
-        """About how long a sample takes on one core; 0 where all samples together take little beside the training.
-
-        Args:
-            length: tokens.
-        """
-        return 0.0
+    @classmethod
+    def seconds(cls, length: int) -> float:
+        """About how long a sample takes on one core, its linear layers and attention; 0 where it does not matter."""
+        return length / 1e5 + length**2 / 1e9 if cls.costly else 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskEvaluation(Evaluation):
-    """An evaluation of one or more tasks by name, each with cells of its own.
-
-    Class attributes:
-        known: the tasks that there are.
-
-    Args:
-        tasks: some of them.
-
-    Raises:
-        UserError: another task.
-    """
+    """An evaluation of one or more tasks of `known`, each with cells of its own."""
 
     known: ClassVar[Collection[str]]
 
@@ -261,18 +193,14 @@ class TaskEvaluation(Evaluation):
                 raise UserError(f"unknown task {task!r}; {nearest(task, self.known)}")
 
     def places(self) -> list[Place]:
-        """See `Evaluation`."""
         return [(None, task) for task in self.tasks]
 
     def without_tasks(self) -> Evaluation:
-        """See `Evaluation`."""
         return dataclasses.replace(self, tasks=())
 
     def joined(self, others: Sequence[Any]) -> Evaluation:
-        """See `Evaluation`."""
         tasks = dict.fromkeys(task for each in (self, *others) for task in each.tasks)
         return dataclasses.replace(self, tasks=tuple(tasks))
 
     def headings(self, record: Mapping[str, Any]) -> list[str]:
-        """See `Evaluation`."""
         return [record["task"]]

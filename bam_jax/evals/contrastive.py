@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired
 
 import jax
@@ -15,7 +14,7 @@ from bam_jax.config.sections import TRIPLET
 from bam_jax.data import loader
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, SampleRange, Trained
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted
 from bam_jax.retrieval.embedding import Embedder
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Line, Loss, Share
@@ -23,10 +22,7 @@ from bam_jax.training import contrastive
 
 
 class ContrastiveRecord(schema.CellRecord):
-    """Batches of `batch` held-out triplets, of which there are `of`: the mean loss in nats a query, and the accuracy.
-
-    `data_hash` is that of the triplets, which older records lack.
-    """
+    """Batches of `batch` held-out triplets, of which there are `of`; `data_hash` of the triplets, which older records lack."""
 
     value: Loss
     accuracy: Share
@@ -40,10 +36,6 @@ class Contrastive(Evaluation):
     """The loss of held-out triplets that a contrastive training minimises, their texts cut at each length.
 
     A query has the texts of its batch as candidates: losses of batches of other sizes cannot be compared.
-
-    Args:
-        batch: triplets of a batch.
-        batches: whole ones, as many as there are at most.
     """
 
     name = "contrastive"
@@ -58,11 +50,9 @@ class Contrastive(Evaluation):
 
     @property
     def quantity(self) -> Literal["loss"]:
-        """See `Evaluation`."""
         return "loss"
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`."""
         rows = {}
         for length in self.lengths:
             trained.decoder.check_length(length)
@@ -73,35 +63,29 @@ class Contrastive(Evaluation):
                     "prepare the folder with more --holdout-records"
                 )
         of = min(map(len, rows.values())) // self.batch
-        wanted: dict[tuple[int, float | None], int] = {(length, None): min(self.batches, of) for length in self.lengths}
+        wanted: Wanted = {(length, None): min(self.batches, of) for length in self.lengths}
         measured = functools.partial(measure, trained, rows=rows, batch=self.batch)
         identity = {"batch": self.batch, "data_hash": loader.held_out_hash(trained.config)}
         return [Plan(identity, wanted, measured)]
 
     def texts(self, length: int) -> float:
-        """See `Evaluation`."""
         return len(TRIPLET) * self.batch * self.batches
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """See `Evaluation`; only a record says how many batches are held out."""
         return None if record is None else min(self.batches, record["of"])
 
 
-def measure(
-    trained: Trained, todo: Sequence[SampleRange], *, rows: Mapping[int, Any], batch: int
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, which are batches, shorter texts first."""
+def measure(trained: Trained, todo: Sequence[SampleRange], *, rows: Mapping[int, Any], batch: int) -> Results:
     embedder = Embedder(trained.reader())
     for samples in sorted(todo):
-        start = time.perf_counter()
         losses = []
         for number in range(samples.first, samples.stop):
             triplets = rows[samples.length].take(np.arange(number * batch, (number + 1) * batch))
             embeddings = embed(embedder, triplets)
             losses.append(_loss(embeddings, triplets, trained.config.data.similarity_scale))
         loss, accuracy = np.mean(losses, axis=0).tolist()
-        result = {"value": loss, "unit": "nats a query", "accuracy": accuracy, "of": len(rows[samples.length]) // batch}
-        yield samples, result | {"seconds": round(time.perf_counter() - start, 3)}
+        of = len(rows[samples.length]) // batch
+        yield samples, {"value": loss, "unit": "nats a query", "accuracy": accuracy, "of": of}
 
 
 def embed(embedder: Embedder, triplets: Mapping[str, np.ndarray]) -> Float[np.ndarray, "B 3 E"]:

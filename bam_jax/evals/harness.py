@@ -6,8 +6,7 @@ Its tasks are read from its own files by `bam_jax.evals.lm_eval_adapter`; the qu
 
 import dataclasses
 import functools
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, NotRequired
 
@@ -17,7 +16,7 @@ from bam_jax.config import Config
 from bam_jax.data.tasks.benchmarks import INVENTED, TASKS, count, leaves
 from bam_jax.evals import schema
 from bam_jax.evals.base import Place, TaskEvaluation, option
-from bam_jax.evals.plan import Plan, SampleRange, Trained
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted
 from bam_jax.system.errors import UserError, nearest
 from bam_jax.system.extras import import_extra
 from bam_jax.system.fields import Count, Line, Natural, Seconds
@@ -42,15 +41,7 @@ class HarnessRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Harness(TaskEvaluation):
-    """The accuracy of answers to benchmarks' questions; lengths are the tokens that the model reads at most.
-
-    Args:
-        tasks: names in `bam_jax.data.tasks.benchmarks.TASKS`.
-        questions: of each of the harness's tasks at most, the first ones.
-        shots: examples before each question.
-        data: a folder that holds the data sets, or "invented"; an evaluation without it is not carried out.
-        longer: what is done with questions that are longer than that: "cut" in the middle, or "skip".
-    """
+    """The accuracy of answers to benchmarks' questions; lengths are the tokens that the model reads at most."""
 
     name = "harness"
     sample_noun = "questions"
@@ -72,15 +63,9 @@ class Harness(TaskEvaluation):
 
     @property
     def quantity(self) -> Literal["accuracy", "perplexity"]:
-        """See `Evaluation`; of WikiText alone the perplexity of a word."""
-        return "perplexity" if {*self.tasks} == {"wikitext"} else "accuracy"
+        return "perplexity" if {*self.tasks} == {"wikitext"} else "accuracy"  # of a word
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; each task of the harness is a plan: MMLU has 57, LongBench v2 twenty.
-
-        A task's identity has `task`, `shots`, `data`, `data_hash` and `longer`; that of WikiText, whose perplexity is no
-        mean, also how many `pages`.
-        """
         if self.data is None:
             raise UserError(f"--data is missing: the folder of the data sets, or --data={INVENTED}")
         for length in self.lengths:
@@ -90,11 +75,9 @@ class Harness(TaskEvaluation):
             numbers = {length: self._numbers(trained, task, length) for length in self.lengths}
             identity = {"task": name, "shots": self.shots, "data": self.data, "data_hash": task.hash}
             identity["longer"] = self.longer
-            if name == "wikitext":
+            if name == "wikitext":  # whose perplexity is no mean over pages
                 identity["pages"] = min(self.questions, len(task.eval_docs))
-            wanted: dict[tuple[int, float | None], int] = {
-                (length, None): min(self.questions, len(numbers[length])) for length in self.lengths
-            }
+            wanted: Wanted = {(length, None): min(self.questions, len(numbers[length])) for length in self.lengths}
             plans.append(Plan(identity, wanted, functools.partial(measure, trained, task=task, numbers=numbers)))
         return plans
 
@@ -109,47 +92,36 @@ class Harness(TaskEvaluation):
         return [number for number, fits in enumerate(fit) if fits]
 
     def texts(self, length: int) -> float:
-        """See `Evaluation`: each question once for each of four answers."""
-        return 4 * count(self.tasks, self.questions)
+        return 4 * count(self.tasks, self.questions)  # each question with each of four answers
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """See `Evaluation`; only a record says how many questions there are."""
         return None if record is None or "of" not in record else min(self.questions, record["of"])
 
     def places(self) -> list[Place]:
-        """See `Evaluation`."""
         return [(None, leaf) for leaf in leaves(self.tasks)]
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """See `Evaluation`."""
         required: dict[str, Any] = {"shots": self.shots, "data": self.data, "longer": self.longer}
         if "pages" in record and "of" in record:
             required["pages"] = min(self.questions, record["of"])
         return required
 
     def headings(self, record: Mapping[str, Any]) -> list[str]:
-        """See `Evaluation`; one of the harness's tasks may be a part of several that were asked for."""
         return [task for task in self.tasks if record["task"] in TASKS[task]]
 
     @property
     def skips_samples(self) -> bool:
-        """See `Evaluation`."""
         return self.longer == "skip"
 
     def why_left_out(self) -> str:
-        """See `Evaluation`."""
         return "for which every question is too long"
 
 
-def measure(
-    trained: Trained, todo: Sequence[SampleRange], *, task: Any, numbers: dict[int, list[int]]
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures questions of a task, shorter ones first."""
+def measure(trained: Trained, todo: Sequence[SampleRange], *, task: Any, numbers: dict[int, list[int]]) -> Results:
     from lm_eval import evaluator  # not before it is needed: it is large
 
     name = task.config.task
     for samples in sorted(todo):
-        start = time.perf_counter()
         asked = numbers[samples.length][samples.first : samples.stop]
         adapter = _adapter(trained, samples.length)
         # One iteration: standard errors of means need none, others are not wanted.
@@ -161,11 +133,7 @@ def measure(
         result = {"value": metrics.pop(main), "unit": unit, "stderr": metrics.pop(f"{main}_stderr", None)}
         if main == "acc":
             result["chance"] = float(np.mean(1 / np.array(choices)))
-        rest = {
-            "of": len(numbers[samples.length]),
-            "cut": adapter.cut / sum(choices),
-            "seconds": round(time.perf_counter() - start, 3),
-        }
+        rest = {"of": len(numbers[samples.length]), "cut": adapter.cut / sum(choices)}
         yield samples, result | metrics | rest
 
 

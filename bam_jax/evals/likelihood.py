@@ -27,22 +27,14 @@ LEAST = 32
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A continuation whose likelihood is asked for.
-
-    Args:
-        context: [tokens] int32, one at least.
-        continuation: [tokens] int32.
-    """
+    """A continuation whose likelihood is wanted after a context of one token at least, both [tokens] int32."""
 
     context: np.ndarray
     continuation: np.ndarray
 
 
 def middle(tokens: np.ndarray, most: int) -> np.ndarray:
-    """The beginning and the end of a text that is too long: half of `most` tokens each, the end the odd one.
-
-    Args:
-        tokens: [tokens].
+    """A text [tokens] without its middle if it has more than `most` tokens: the rest is half beginning, half end.
 
     Source: LongBench, which asks about the text at its end, and explains the task at its beginning.
 
@@ -55,10 +47,7 @@ def middle(tokens: np.ndarray, most: int) -> np.ndarray:
 
 
 def fitting(request: Request, budget: int) -> Request:
-    """A request that reads at most `budget` tokens: its context is cut in the middle, its continuation is whole.
-
-    The last token of a continuation is not read.
-    """
+    """A request that reads at most `budget` tokens; its context is cut in the middle. The last token is not read."""
     room = budget + 1 - len(request.continuation)
     if room < 1:
         raise UserError(
@@ -82,7 +71,7 @@ def padded(length: int, budget: int) -> int:
 def batches(
     lengths: Sequence[int], budget: int, rows_of: Callable[[int], int]
 ) -> Iterator[tuple[int, list[tuple[list[int], int]]]]:
-    """The texts that are computed together: those that are padded to one length, the longest first.
+    """Padded length, and batches of texts with their padded number of rows; the longest first.
 
     >>> list(batches([40, 100, 45, 41], 512, lambda length: 2))
     [(128, [([1], 1)]), (48, [([0, 2], 2), ([3], 1)])]
@@ -121,7 +110,7 @@ def score(
             for row, number in enumerate(batch):
                 tokens[row, : lengths[number]] = rows[number].tokens
                 rows[number].ask(places[row], targets[row], owner[row])
-            # What pads a row stands behind it, where no token of a causal model sees it.
+            # Padding is behind a row, where no token of a causal model sees it.
             found, best = map(np.asarray, _logprobs(graph, state, tokens, places, targets))
             real = owner >= 0
             np.add.at(sums, owner[real], found[real])
@@ -131,24 +120,22 @@ def score(
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """Tokens that are read once, and the continuations that are asked of them, by number of the request."""
+    """Tokens that are read once, and the continuations to score after them, by number of the request."""
 
     tokens: np.ndarray
     continuations: list[tuple[int, np.ndarray]]
 
     @property
     def asked(self) -> int:
-        """Tokens whose likelihood is wanted."""
         return sum(len(continuation) for _, continuation in self.continuations)
 
     def ask(self, places: np.ndarray, targets: np.ndarray, owner: np.ndarray) -> None:
-        """Write where each is, what it is, and of which request."""
+        """Fill in the place, the id and the request of each token to score."""
         stop = 0
         for number, continuation in self.continuations:
             start, stop = stop, stop + len(continuation)
             here = slice(start, stop)
-            first = len(self.tokens) - len(continuation)
-            places[here] = np.arange(first, len(self.tokens))
+            places[here] = np.arange(len(self.tokens) - len(continuation), len(self.tokens))
             targets[here], owner[here] = continuation, number
 
 

@@ -41,13 +41,11 @@ CHUNK = 1024
 class Adapter(TemplateLM):
     """A decoder that answers requests of texts.
 
-    A request that is longer than the budget is cut in the middle. Where nothing stands before a text, the end of a document
-    does, or a newline where the tokenizer has no such token.
+    A request that is longer than the budget is cut in the middle. An empty context becomes the end of a document, or a newline
+    where the tokenizer has no such token.
 
     Args:
-        decoder: the model.
-        tokenizer: the one that it was trained with.
-        budget: tokens that it reads at most.
+        budget: tokens that are read at most.
         memory: for activations, bytes.
     """
 
@@ -59,19 +57,17 @@ class Adapter(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The token before a text that begins with nothing."""
         return self._ids("\n")[0] if self._tokens.eos is None else self._tokens.eos
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **others: Any) -> list[int]:
-        """The ids of a text, [tokens]; there are never special ones among them."""
         return list(self._ids(string))
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """For requests of (context, continuation): the log-likelihood in nats, and whether greedy decoding writes it."""
+        """Of requests (context, continuation) the log-likelihood in nats, and whether greedy decoding writes it."""
         return super().loglikelihood(requests, disable_tqdm=True)
 
     def fits(self, context: str, continuation: str) -> bool:
-        """True if a request, divided into tokens as it is when it is asked, is not cut."""
+        """True if a request is not cut; its tokens are those of `loglikelihood`."""
         return self._fits(*self._encode_pair(context, continuation))
 
     def _fits(self, context: Sequence[int], continuation: Sequence[int]) -> bool:
@@ -83,10 +79,7 @@ class Adapter(TemplateLM):
         return score(self._decoder, asked, budget=self._budget, memory=self._memory)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
-        """For requests of (text,): its log-likelihood in nats, in windows that fill the budget as well as they can.
-
-        Every token is predicted once; the last window is full, and only its new tokens count.
-        """
+        """Of requests (text,) the log-likelihood in nats, in full windows; each token is predicted once."""
         windows: list[Request] = []
         counts = []
         for (text,) in (request.args for request in requests):
@@ -99,7 +92,7 @@ class Adapter(TemplateLM):
         return [sum(nats for nats, _ in scores[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
-        """For requests of (context, options): what greedy decoding writes before the first of the strings that stop it."""
+        """Of requests (context, options) the text that greedy decoding writes before the first string that stops it."""
         written = [""] * len(requests)
         groups: dict[int, list[int]] = {}
         for number, (_, options) in enumerate(request.args for request in requests):
@@ -132,11 +125,7 @@ class Adapter(TemplateLM):
 
 
 def stopped(ids: Sequence[int], tokenizer: Tokenizer, until: str | Sequence[str]) -> str:
-    """The text of what was written, before the end of the document and before the first string that stops it.
-
-    Args:
-        ids: [tokens], as written.
-    """
+    """The text of written ids, up to the end of the document or the first string that stops it."""
     ids = list(ids)
     end = ids.index(tokenizer.eos) if tokenizer.eos in ids else len(ids)
     text = tokenizer.decode(np.array(ids[:end], np.int32))
@@ -146,7 +135,7 @@ def stopped(ids: Sequence[int], tokenizer: Tokenizer, until: str | Sequence[str]
 
 
 def _steps(options: Mapping[str, Any], budget: int) -> int:
-    """Tokens to be written."""
+    """The number of tokens to write."""
     given = {"do_sample": False, "temperature": 0.0, "max_gen_toks": DEFAULT_MAX_GEN_TOKS, **options}
     if given["do_sample"] or given["temperature"]:
         raise UserError("the task draws its answers at random (do_sample), and here is greedy decoding only")
@@ -170,7 +159,6 @@ class Local(ConfigurableTask):
         super().__init__(config=config)
 
     def download(self, dataset_kwargs: Mapping[str, Any] | None = None, **others: Any) -> None:
-        """Read the records, and take their hash."""
         config = self.config
         splits = (config.training_split, config.validation_split, config.test_split, config.fewshot_split)
         records = {
@@ -183,7 +171,7 @@ class Local(ConfigurableTask):
         self.dataset = {split: datasets.Dataset.from_list(found) for split, found in records.items()}
 
     def build_all_requests(self, **options: Any) -> None:
-        """Make the requests, without a progress bar for each task."""
+        # Without a progress bar for each task.
         with contextlib.redirect_stderr(io.StringIO()):
             super().build_all_requests(**options)
 

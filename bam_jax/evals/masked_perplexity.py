@@ -4,16 +4,15 @@ Source: Devlin et al. 2019, section 3.1; CABLE, figure 6, which shows its logari
 """
 
 import dataclasses
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired
 
 import numpy as np
 
 from bam_jax.data import loader
 from bam_jax.evals import schema
-from bam_jax.evals.perplexity import HeldOutText, fit_rows, sequences, token_losses
-from bam_jax.evals.plan import SampleRange, Trained
+from bam_jax.evals.perplexity import HeldOutText, fit_rows, sequences, to_perplexity, token_losses
+from bam_jax.evals.plan import Results, SampleRange, Trained
 from bam_jax.system.errors import UserError
 from bam_jax.system.fields import Count, Line, Positive
 
@@ -41,17 +40,12 @@ class MaskedPerplexity(HeldOutText):
 
     @staticmethod
     def weight(record: Mapping[str, Any]) -> float:
-        """See `Evaluation`; the value is a mean over masked tokens."""
         return record["masked"]
 
     @staticmethod
-    def measure(
-        trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray
-    ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-        """See `HeldOutText`; the loss is that of the masked tokens, of which there are `masked`."""
+    def measure(trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray) -> Results:
         row, rows = fit_rows(trained, todo)
         for samples in sorted(todo, key=lambda samples: samples.length):
-            start = time.perf_counter()
             texts = sequences(stream, samples)
             hidden = loader.mask_texts(texts, samples.first, trained.config.data, trained.tokenizer)
             masked = int(hidden["weights"].sum())
@@ -62,7 +56,5 @@ class MaskedPerplexity(HeldOutText):
                 )
             nll = token_losses(trained.decoder, hidden["tokens"], texts, row=row, rows=rows)
             mean = float(np.average(nll.astype(np.float64), weights=hidden["weights"]))
-            with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
-                value = float(np.exp(mean))
-            result = {"value": value, "unit": "perplexity per masked token", "of": (len(stream) - 1) // samples.length}
-            yield samples, result | {"masked": masked} | {"seconds": round(time.perf_counter() - start, 3)}
+            result = {"value": to_perplexity(mean), "unit": "perplexity per masked token"}
+            yield samples, result | {"of": (len(stream) - 1) // samples.length, "masked": masked}

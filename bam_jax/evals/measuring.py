@@ -1,9 +1,11 @@
-"""An evaluation of a run, carried out: what is missing of it is measured, a record for each cell is appended to results.jsonl."""
+"""Measures what is missing of an evaluation of a run, and appends a record for each cell to results.jsonl."""
 
 import dataclasses
 import functools
 import os
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,7 @@ _SOURCES = {"data.source", "data.held_out_source"}
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """A plan, and what of it was measured before.
-
-    Args:
-        plan: of the evaluation.
-        identity: the fields by which its records are found among all of the run.
-        cells: the records by length and depth, each sample once.
-    """
+    """A plan, the fields by which its records are found, and those records by length and depth, each sample once."""
 
     plan: Plan
     identity: Mapping[str, Any]
@@ -42,17 +38,11 @@ class Started:
 
     @property
     def records(self) -> list[Cell]:
-        """All of them."""
         return [record for records in self.cells.values() for record in records]
 
     def missing(self) -> list[SampleRange]:
-        """The samples that are still to be measured."""
         done = {at: sum(record["n"] for record in records) for at, records in self.cells.items()}
         return [SampleRange(*at, done[at], n) for at, n in self.plan.wanted.items() if done[at] < n]
-
-    def tokens(self) -> int:
-        """The number of tokens of all samples that are wanted."""
-        return sum(length * n for (length, _), n in self.plan.wanted.items())
 
 
 def evaluate(
@@ -71,8 +61,7 @@ def evaluate(
     from others' (`Evaluation.identity`), `step`, `overrides`, `config` (the run's digest), `tokenizer` (its hash), `commit` (of
     the code; null outside a git checkout) and `seconds`. More trials, samples, questions or tokens than before add a record
     with those that were missing, so that the mean of a cell's records (`Evaluation.mean`) is the cell's value. Where patience
-    ends an evaluation, a record of `STOPPED` says which lengths were left out; they have no cells, and are measured once they
-    are asked for without it.
+    ends an evaluation, a record of `STOPPED` names the skipped lengths; an evaluation without patience measures them.
     """
     resources.keep_freed_memory()
     run, name = bundled.find(run), evaluation.name
@@ -89,7 +78,7 @@ def evaluate(
     with lock.hold(run / f".{name}.lock", busy):
         _check_tokenizer(run, trained.tokenizer)
         started = [_find(run, plan, identity) for plan, identity in plans]
-        total = sum(each.tokens() for each in started)
+        total = sum(length * n for plan, _ in plans for (length, _), n in plan.wanted.items())
         missing = sum(samples.length * samples.n for each in started for samples in each.missing())
         label = f"{run.name} {name}"
         with console.progress(total, done=total - missing, unit="token", label=label, show=progress) as bar:
@@ -99,7 +88,6 @@ def evaluate(
 
 
 def _check_arguments(evaluation: Evaluation, memory: float) -> None:
-    """Raise UserError where no run could be evaluated so."""
     lengths = evaluation.lengths
     if not lengths or min(lengths) < 1:
         raise UserError(f"lengths {','.join(map(str, lengths))} must be 1 token or more, as in --lengths=64,4096")
@@ -118,7 +106,6 @@ def _check_arguments(evaluation: Evaluation, memory: float) -> None:
 def _prepare(
     run: Path, evaluation: Evaluation, *, memory: float, skip: bool, allow: Collection[str], progress: bool | None
 ) -> tuple[Trained, dict[str, Any], dict[str, Any]]:
-    """The run, ready to be measured."""
     own = run_folder.read_config(run)
     step = run_folder.trained_step(run)  # once: a training may save another in the meantime
     config, tokenizer, decoder = checkpoint.restore_model(run, overrides=evaluation.overrides, step=step)
@@ -126,11 +113,7 @@ def _prepare(
         stack.attention.tiling = Tiling(skip="exact" if skip else "off")
     # One layer is compiled instead of each: a forward pass is no slower for it, as a training step would be.
     decoder.config = dataclasses.replace(config.model, scan=True)
-    source = {
-        "config": configs.digest(own),
-        "tokenizer": tokenizer.hash,
-        "commit": git.describe(),
-    }
+    source = {"config": configs.digest(own), "tokenizer": tokenizer.hash, "commit": git.describe()}
     overrides = configs.typed(evaluation.overrides) | ({} if skip else {"skip": "off"})
     if config.model.causal == evaluation.encoder:
         known = ", ".join(name for name, kind in EVALUATIONS.items() if kind.encoder != config.model.causal)
@@ -146,12 +129,12 @@ def _prepare(
 
 
 def _text_of(config: Config) -> str:
-    """The JSON that says which text a run reads: the same for models of all sizes."""
+    """The JSON of the fields that decide which text a run reads: the same for models of all sizes."""
     return configs.to_json(Config(data=config.data, model=ModelConfig(causal=config.model.causal)))
 
 
 def _check_text(run: Path, own: Config, spec: str, allow: frozenset[str]) -> None:
-    """Raise UserError where a run's text is another than it was trained on: it holds out other documents then."""
+    """Raise UserError where a run's text has changed since its training: other documents are held out then."""
     known = checkpoint.trained_data(run)
     apart = all(part.held_out_source for part in loader.texts_of(own).values())
     if known is None or apart or known == _trained_data(_text_of(own), spec, allow):
@@ -164,28 +147,26 @@ def _check_text(run: Path, own: Config, spec: str, allow: frozenset[str]) -> Non
 
 @functools.lru_cache(maxsize=1)
 def _trained_data(text: str, spec: str, allow: frozenset[str]) -> int:
-    """The checksum of the text to train on, kept as `_held_out` is."""
     return loader.trained_data(configs.from_json(text), tokenizers.tokenizer(spec), allow)
 
 
 @functools.lru_cache(maxsize=1)
 def _held_out(text: str, spec: str, allow: frozenset[str]) -> np.ndarray:
-    """The held-out tokens of a configuration as JSON, kept: a sweep evaluates a run several times in one process."""
+    """The held-out tokens of a configuration as JSON, cached: a sweep evaluates a run several times in one process."""
     return loader.held_out(configs.from_json(text), tokenizers.tokenizer(spec), allow)
 
 
 def _check_tokenizer(run: Path, tokenizer: tokenizers.Tokenizer) -> None:
-    """Raise UserError where results come from other tokens; the oldest results do not say from which."""
+    """Raise UserError where results come from another tokenizer, which the oldest do not name."""
     for record in records.read_results(run)[0]:
         if "tokenizer" in record:
             tokenizer.check(record["tokenizer"], str(run / records.RESULTS))
 
 
 def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
-    """The records that have the samples of a plan, as far as they were measured.
+    """The plan with its records.
 
-    Records that lack a field, such as the text's hash, are older. They count where they have all samples, and never beside
-    others.
+    Records that lack a field, such as the text's hash, are older. They count if they have all samples, and never beside others.
     """
     found: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
     older: dict[tuple[int, float | None], list[Cell]] = {at: [] for at in plan.wanted}
@@ -203,7 +184,6 @@ def _find(run: Path, plan: Plan, identity: Mapping[str, Any]) -> Started:
 
 
 def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], bar: console.Bar) -> None:
-    """Measure what is missing of plans, and write it down."""
     path = run / records.RESULTS
     started = list(started)
     count, total = 0, sum(len(each.missing()) for each in started)
@@ -212,34 +192,46 @@ def _measure(run: Path, started: Iterable[Started], source: Mapping[str, Any], b
         measured = iter(each.plan.measure(remaining))
         # Patience ends nothing while a shorter length than those that it leaves out is still to be measured.
         while {samples.length for samples in remaining} - {*each.plan.left_out(known)[0]}:
+            begun = time.perf_counter()
             samples, result = next(measured)
+            result.setdefault("seconds", round(time.perf_counter() - begun, 3))
             remaining.remove(samples)
             count += 1
             place = {"length": samples.length, "depth": samples.depth, "first": samples.first, "n": samples.n}
             record = {**each.identity, **place, **result, **source}
-            _check_record(record, run)
+            # A record that could not be read again, such as the perplexity of a model that gives NaN, is refused here.
+            where = f"{run}: what {record['eval']} found at {record['length']} tokens"
+            records.checked(record, where, "it was not written; train the model again, at a lower rate perhaps")
             jsonl.append(path, record)
             known.append(record)
             text = f"cell {count} of {total}: {samples.length} tokens, {record['value']:.3g}"
             bar.set_postfix_str(text, refresh=False)
             bar.update(samples.length * samples.n)
             if not remaining:
-                next(measured, None)  # all is written down: what was kept until then can go
+                next(measured, None)  # all is written: embeddings kept for a resumption can go
         _note_stop(run, each, known, source)
 
 
-def _check_record(record: Mapping[str, Any], run: Path) -> None:
-    """Raise UserError where a record could not be read again, such as the perplexity of a model that gives NaN."""
-    where = f"{run}: what {record['eval']} found at {record['length']} tokens"
-    remedy = "it was not written; train the model again, at a lower rate perhaps"
-    records.checked(record, where, remedy)
-
-
 def _note_stop(run: Path, started: Started, known: Iterable[Cell], source: Mapping[str, Any]) -> None:
-    """Write down, once, the lengths that patience leaves out."""
+    """Append, once, a record of the lengths that patience skips."""
     lengths, after = started.plan.left_out(known)
     if not lengths:
         return
     stopped = {**started.identity, "eval": STOPPED, "of": started.identity["eval"], "lengths": lengths, "after": after}
     if not any(stopped.items() <= record.items() for record in records.read_results(run)[1]):
         jsonl.append(run / records.RESULTS, {**stopped, **source})
+
+
+def summarise(run: str | os.PathLike, evaluation: Evaluation, measured: Sequence[Cell]) -> Iterator[str]:
+    """A line with the mean of each task and length, and one with the lengths that were skipped."""
+    cells: dict[tuple[str, int], list[Cell]] = defaultdict(list)
+    for record in measured:
+        for heading in evaluation.headings(record):
+            cells[heading, record["length"]].append(record)
+    for (heading, length), found in sorted(cells.items()):
+        n = sum(record["n"] for record in found)
+        value = evaluation.mean([record["value"] for record in found], [*map(evaluation.weight, found)])
+        name = f"{heading} {found[0]['unit']}".strip()
+        yield f"{run}: {name} at {length} tokens: {value:.3f} ({n} {evaluation.sample_noun})"
+    if left_out := sorted({*evaluation.lengths} - {length for _, length in cells}):
+        yield f"{run}: not measured: {', '.join(map(str, left_out))} tokens, {evaluation.why_left_out()}"

@@ -1,9 +1,8 @@
 """Passkey retrieval: five digits hidden in a long text, asked for at its end.
 
-Prompts of up to `CHUNK` tokens are read together, as many as memory allows. Longer ones are read one after another, in pieces
-through the cache, so that memory grows with the length and not with the number of prompts; the key that lies deepest comes
-first, and what the next prompt has in common with it is not read again (the paper's prompts share all that comes before
-their keys).
+Prompts of up to `CHUNK` tokens are batched. Longer ones are read one by one, in pieces through the cache, so that memory grows
+with the length and not with the number of prompts. The deepest key comes first: the next prompt then shares the cache up to its
+own key (the paper's prompts agree before their keys).
 
 Source: BAM, passkey retrieval, after Mohtashami & Jaggi 2023.
 """
@@ -14,7 +13,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NotRequired, Protocol
+from typing import Annotated, Any, NotRequired
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ from bam_jax.data.tasks.passkey import DIGITS
 from bam_jax.data.tokenizers import CharTokenizer, Tokenizer
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, Place, option, prompt_seed
-from bam_jax.evals.plan import Plan, SampleRange, Trained, hash_tokens, rows_within
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, hash_tokens, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.models.counts import parameter_count
 from bam_jax.system import resources
@@ -51,6 +50,9 @@ _STREAM = 0x9A55  # a fifth word in the seed of a prompt, where training has two
 Sample = tuple[np.ndarray, np.ndarray]
 """Tokens of a prompt, and the five tokens of its answer."""
 
+type Prompts = Callable[[int, float, int], Sample]
+"""The prompt of at most `length` tokens with the key at `depth`, by (length, depth, trial); its token count depends on the
+length alone."""
 
 GIVEN = {"paper": 0, "first_digit": 1}
 """Digits by which a key of the paper's prompts is longer than five; the prompt ends with them. The last five are asked for.
@@ -59,22 +61,10 @@ Source: BAM's authors give the first digit in their runs over long contexts (the
 """
 
 PROMPTS = ("toy", *GIVEN)
-"""The prompts that can be asked for by name."""
-
-
-class Prompts(Protocol):
-    """Makes the prompts of an evaluation, each a pure function of its arguments."""
-
-    def __call__(self, length: int, depth: float, trial: int) -> Sample:
-        """The prompt of at most `length` tokens, with the key at `depth`; equal for equal lengths in its token count."""
 
 
 def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
-    """Prompts of held-out text from a place of their own, each with one key in the form that training plants.
-
-    Args:
-        stream: [tokens] held-out token ids; repeated where a prompt is longer.
-    """
+    """Prompts of held-out text [tokens] from a place of their own, each with one key in the form that training plants."""
     if not isinstance(tokenizer, CharTokenizer):
         raise UserError(f"the toy prompt needs the tokenizer 'char', not {tokenizer.name!r}; give --prompt=paper")
 
@@ -88,12 +78,11 @@ def toy(stream: np.ndarray, tokenizer: Tokenizer, seed: int) -> Prompts:
 
 
 def make_prompts(name: str, tokenizer: Tokenizer, seed: int, held_out: Callable[[], np.ndarray]) -> Prompts:
-    """The prompts of a name."""
     return toy(held_out(), tokenizer, seed) if name == "toy" else paper(tokenizer, seed, given=GIVEN[name])
 
 
 def paper(tokenizer: Tokenizer, seed: int, *, given: int = 0) -> Prompts:
-    """The paper's prompts; arguments and errors as in `toy`, for a tokenizer that keeps each digit as a token."""
+    """The paper's prompts, for a tokenizer that keeps each digit as a token."""
 
     def make(length: int, depth: float, trial: int) -> Sample:
         digits = _rng(seed, length, depth, trial).integers(0, 10, given + DIGITS).tolist()
@@ -103,7 +92,7 @@ def paper(tokenizer: Tokenizer, seed: int, *, given: int = 0) -> Prompts:
 
 
 class PasskeyRecord(schema.CellRecord):
-    """Prompts at one depth; `data_hash` is that of the text from which the toy prompts are drawn, which older records lack."""
+    """Prompts at one depth; `data_hash` of the toy prompts' text, which older records lack."""
 
     value: Share
     depth: Share
@@ -114,16 +103,7 @@ class PasskeyRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passkey(Evaluation):
-    """The share of prompts of each length and depth whose five digits are all found.
-
-    Args:
-        depths: number of equally spaced depths of the key, 0 to 1.
-        trials: prompts at each depth.
-        prompt: "toy", "paper", or "first_digit", the paper's with a first digit given (`GIVEN`); None: toy for the
-            character tokenizer, paper for others.
-        seed: of the prompts; None: the run's training seed.
-        patience: lengths one after another without a key found, after which longer ones are not measured; 0: all are.
-    """
+    """The share of prompts of each length and depth whose five digits are all found."""
 
     name = "passkey"
     sample_noun = "prompts"
@@ -131,6 +111,7 @@ class Passkey(Evaluation):
     identity = ("prompt", "seed", "depth", "data_hash")
     curve = "accuracy"
     figure = "depth"
+    costly = True
 
     depths: Annotated[int, Meta(ge=1, le=10_000)] = option(20, "equally spaced places of the key")
     trials: Count = option(1, "prompts at each depth")
@@ -146,57 +127,40 @@ class Passkey(Evaluation):
             raise UserError(f"unknown prompt {self.prompt!r}; {nearest(self.prompt, PROMPTS)}")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; all lengths and depths are one plan."""
         tokenizer = trained.tokenizer
         prompt, seed = self.prompt or passkey.usual(tokenizer.name), prompt_seed(self.seed, trained.config)
         prompts = make_prompts(prompt, tokenizer, seed, trained.held_out)
-        wanted: dict[tuple[int, float | None], int] = {
-            (length, depth): self.trials for length in self.lengths for depth in passkey.depths(self.depths)
-        }
         identity = {"prompt": prompt, "seed": seed}
         if prompt == "toy":
             identity["data_hash"] = hash_tokens(trained.held_out())
+        wanted = {(length, depth): self.trials for length in self.lengths for depth, _ in self.places()}
         measured = lambda todo: measure(trained.decoder, todo, prompts, memory=trained.memory)
         return [Plan(identity, wanted, measured, self.patience)]
 
     def texts(self, length: int) -> float:
-        """See `Evaluation`."""
         return self.depths * self.trials
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """See `Evaluation`."""
         return self.trials
 
     def places(self) -> list[Place]:
-        """See `Evaluation`."""
         return [(depth, "") for depth in passkey.depths(self.depths)]
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """See `Evaluation`."""
         prompt = self.prompt or passkey.usual(config.data.tokenizer)
         return {"seed": prompt_seed(self.seed, config), "prompt": prompt}
 
     def gives_up(self, empty: int) -> bool:
-        """See `Evaluation`."""
         return 0 < self.patience <= empty
 
     def why_left_out(self) -> str:
-        """See `Evaluation`."""
         return f"after {self.patience} lengths without any"
-
-    @staticmethod
-    def seconds(length: int) -> float:
-        """See `Evaluation`: linear layers, then attention; of a long prompt, what those before it have not read."""
-        return length / 1e5 + length**2 / 1e9
 
 
 def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows: int) -> np.ndarray:
-    """The digits that a model finds, teacher-forced: each is its most likely token after the prompt and the true digits before.
+    """Whether each digit is the most likely token after the prompt and the true digits before it, [samples, 5] bool.
 
-    The prompts are read in one forward pass, padded on the left: texts of different lengths share what is compiled.
-
-    Returns:
-        [samples, 5] bool.
+    One forward pass of prompts that are padded on the left, so that several lengths share a compiled program.
     """
     answers = np.stack([answer for _, answer in samples])
     tokens = np.stack([np.concatenate([prompt, answer[:FORCED]]) for prompt, answer in samples])
@@ -208,7 +172,7 @@ def correct(decoder: nnx.Module, samples: Sequence[Sample], *, slots: int, rows:
 
 
 def _one_by_one(decoder: transformer.Decoder, samples: Iterable[Sample], slots: int) -> Iterator[np.ndarray]:
-    """As `correct`, of any number of prompts, each read in pieces from where it parts from the one before: [1, 5] bool."""
+    """As `correct` for each prompt, [1, 5] bool, read in pieces from its first difference to the one before."""
     reader = generate.TextReader(decoder, slots + FORCED, chunk=CHUNK, read=DIGITS)
     for tokens, answer in samples:
         logits = reader(np.concatenate([tokens, answer[:FORCED]]))
@@ -230,10 +194,7 @@ def padding(prompts: Mapping[int, int], parameters: int) -> dict[int, int]:
     return padded
 
 
-def measure(
-    decoder: transformer.Decoder, todo: Sequence[SampleRange], prompts: Prompts, *, memory: float
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, shorter prompts first; see above how they are read."""
+def measure(decoder: transformer.Decoder, todo: Sequence[SampleRange], prompts: Prompts, *, memory: float) -> Results:
     lengths = {samples.length: len(prompts(samples.length, 0.0, 0)[0]) for samples in todo}
     for tokens in lengths.values():
         decoder.check_length(tokens + FORCED)
@@ -243,33 +204,24 @@ def measure(
     short = {length: n for length, n in counts.items() if length <= CHUNK}
     padded = {length: length for length in counts} | padding(short, parameter_count(decoder))
     most = {slots: max(n for length, n in counts.items() if padded[length] == slots) for slots in padded.values()}
+    prompt = lambda samples, trial: prompts(samples.length, samples.depth or 0.0, trial)
     for length, group in itertools.groupby(sorted(todo), key=lambda samples: samples.length):
         slots = padded[lengths[length]]
         asked = [(samples, trial) for samples in group for trial in range(samples.first, samples.stop)]
         if slots > CHUNK:
             rows = 1
-            asked.sort(key=lambda pair: -(pair[0].depth or 0.0))  # the deepest key first: see the module's docstring
-            answers = _one_by_one(decoder, (_prompt(prompts, *pair) for pair in asked), slots)
+            asked.sort(key=lambda pair: -(pair[0].depth or 0.0))  # the deepest key first
+            answers = _one_by_one(decoder, (prompt(*pair) for pair in asked), slots)
         else:
             rows = min(most[slots], rows_within(memory, slots, decoder.config))
-            batches = ([_prompt(prompts, *pair) for pair in batch] for batch in itertools.batched(asked, rows))
+            batches = ([prompt(*pair) for pair in batch] for batch in itertools.batched(asked, rows))
             answers = (correct(decoder, batch, slots=slots, rows=rows) for batch in batches)
         for samples, result in _results(asked, rows, answers):
             yield samples, result | {"tokens": lengths[length], "peak_bytes": resources.peak_bytes()}
 
 
-def _prompt(prompts: Prompts, samples: SampleRange, trial: int) -> Sample:
-    return prompts(samples.length, samples.depth or 0.0, trial)
-
-
-def _results(
-    asked: Sequence[tuple[SampleRange, int]], rows: int, answers: Iterable[np.ndarray]
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Samples with their results, as soon as the last of their prompts is answered.
-
-    Args:
-        answers: for each so many prompts which of their digits are right, [rows, 5] bool.
-    """
+def _results(asked: Sequence[tuple[SampleRange, int]], rows: int, answers: Iterable[np.ndarray]) -> Results:
+    """The results, each as soon as the last of its prompts is answered; answers are batches [rows, 5] bool."""
     found: dict[SampleRange, list[np.ndarray]] = collections.defaultdict(list)
     seconds: dict[SampleRange, float] = collections.defaultdict(float)
     start = time.perf_counter()

@@ -6,8 +6,7 @@ Source: BAM, perplexity by position; CABLE, non-overlapping sequences of the tes
 import dataclasses
 import functools
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired
 
 import jax
@@ -18,7 +17,7 @@ from jaxtyping import Array
 from bam_jax.attention import EMPTY
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, SampleRange, Trained, hash_tokens, rows_within
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted, hash_tokens, rows_within
 from bam_jax.models import transformer
 from bam_jax.models.layers import head_logits
 from bam_jax.system.errors import UserError
@@ -27,9 +26,9 @@ from bam_jax.training import losses
 
 
 class PerplexityRecord(schema.CellRecord):
-    """Sequences of held-out text, of which there are `of`, with the mean loss of each window of their positions.
+    """Sequences of held-out text, of which there are `of`, with the mean loss in nats of each window of their positions.
 
-    `data_hash` tells one text from another that has the same name; records from before it lack it.
+    A window is as long as a training context. `data_hash` identifies the text; older records lack it.
     """
 
     value: Positive
@@ -41,11 +40,7 @@ class PerplexityRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldOutText(Evaluation):
-    """A perplexity of held-out text in sequences of each length.
-
-    Args:
-        tokens: of text at each length; at least one sequence is measured.
-    """
+    """A perplexity of held-out text in sequences of each length, one at least."""
 
     sample_noun = "sequences"
     curve = "perplexity"
@@ -54,44 +49,32 @@ class HeldOutText(Evaluation):
     tokens: Count = option(2**15, "of text for each perplexity")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; all lengths are one plan, whose identity is the text's `data_hash`."""
         stream = trained.held_out()
-        wanted: dict[tuple[int, float | None], int] = {
-            (length, None): available(stream, length, self.tokens) for length in self.lengths
-        }
+        wanted: Wanted = {(length, None): available(stream, length, self.tokens) for length in self.lengths}
         identity = {"data_hash": hash_tokens(stream)}
         return [Plan(identity, wanted, lambda todo: self.measure(trained, todo, stream))]
 
     @staticmethod
-    def measure(
-        trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray
-    ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-        """Measures samples, which are sequences of the stream, shorter ones first.
-
-        Args:
-            stream: [tokens] held-out token ids, long enough for them.
-        """
+    def measure(trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray) -> Results:
+        """Measures sequences of the stream [tokens], shorter ones first."""
         raise NotImplementedError
 
     def texts(self, length: int) -> float:
-        """See `Evaluation`."""
         return max(1.0, self.tokens / length)
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """See `Evaluation`; old records do not say how many sequences the text has."""
         if record is None or "of" not in record:
             return None
         return min(max(1, self.tokens // length), record["of"])
 
     @staticmethod
     def mean(values: Sequence[float], weights: Sequence[float]) -> float:
-        """See `Evaluation`; the mean is that of the logarithms, the losses."""
-        return math.exp(np.average(np.log(values), weights=weights))
+        return math.exp(np.average(np.log(values), weights=weights))  # the mean of the losses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Perplexity(HeldOutText):
-    """Perplexity of all tokens of held-out text, as a decoder foretells each."""
+    """Perplexity of all tokens of held-out text, each given those before it."""
 
     name = "perplexity"
     record = PerplexityRecord
@@ -100,33 +83,28 @@ class Perplexity(HeldOutText):
 
     @staticmethod
     def mismatch(record: Mapping[str, Any]) -> str:
-        """See `Evaluation`."""
         windows = -(-record["length"] // record["window"])
         return "" if len(record["windows"]) == windows else f"{len(record['windows'])} windows, not {windows}"
 
     @staticmethod
-    def measure(
-        trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray
-    ) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-        """See `HeldOutText`; besides, `windows` are the mean losses of windows as long as a training context, in nats."""
+    def measure(trained: Trained, todo: Sequence[SampleRange], stream: np.ndarray) -> Results:
         row, rows = fit_rows(trained, todo)
         window = trained.config.context
         for samples in sorted(todo, key=lambda samples: samples.length):
-            start = time.perf_counter()
             inputs, targets = (sequences(stream, samples, shift=shift) for shift in (0, 1))
             nll = token_losses(trained.decoder, inputs, targets, row=row, rows=rows)
-            with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
-                value = float(np.exp(nll.mean(dtype=np.float64)))
-            result = {"value": value, "unit": "perplexity per token", "of": (len(stream) - 1) // samples.length}
-            windows = {"window": window, "windows": by_window(nll, window)}
-            yield samples, result | windows | {"seconds": round(time.perf_counter() - start, 3)}
+            value, of = to_perplexity(nll.mean(dtype=np.float64)), (len(stream) - 1) // samples.length
+            result = {"value": value, "unit": "perplexity per token", "of": of}
+            yield samples, result | {"window": window, "windows": by_window(nll, window)}
+
+
+def to_perplexity(loss: float) -> float:
+    with np.errstate(over="ignore"):  # an infinite perplexity is refused where it would be written
+        return float(np.exp(loss))
 
 
 def available(stream: np.ndarray, length: int, tokens: int) -> int:
-    """The number of non-overlapping sequences of a length to measure: as many as `tokens` hold, one at least.
-
-    Args:
-        stream: [tokens] held-out token ids.
+    """The number of non-overlapping sequences of a length in `tokens` of a stream [tokens], one at least.
 
     >>> available(np.zeros(1000), 64, 512)
     8
@@ -151,8 +129,7 @@ def token_losses(
     what is compiled.
 
     Args:
-        inputs: [sequences, length] ids.
-        targets: [sequences, length] ids.
+        inputs, targets: [sequences, length] ids.
     """
     count, length = inputs.shape
     each = row // length
@@ -174,20 +151,13 @@ def token_losses(
 
 
 def sequences(stream: np.ndarray, samples: SampleRange, *, shift: int = 0) -> np.ndarray:
-    """The tokens of samples, [sequences, length]: those of the stream from n L + shift on, with L the length.
-
-    Args:
-        stream: [tokens] held-out token ids.
-    """
+    """The tokens of samples, [sequences, length]: those of the stream [tokens] from n L + shift on, with L the length."""
     start, stop = (number * samples.length + shift for number in (samples.first, samples.stop))
     return stream[start:stop].reshape(samples.n, samples.length)
 
 
 def by_window(nll: np.ndarray, window: int) -> list[float]:
-    """Mean loss of each window of positions, in nats; the last window may be shorter.
-
-    Args:
-        nll: [sequences, length].
+    """Mean loss in nats of each window of positions, from [sequences, length]; the last window may be shorter.
 
     >>> by_window(np.array([[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]), 2)
     [2.5, 5.5]

@@ -1,4 +1,4 @@
-"""The measurements of an evaluation: the run they are given, the samples they are about, and the rows that fit into memory."""
+"""The measurements of an evaluation: the run, the samples, and the rows that fit into memory."""
 
 import dataclasses
 import functools
@@ -24,13 +24,11 @@ class Trained:
     """A trained run, as an evaluation needs it.
 
     Args:
-        decoder: the model.
-        tokenizer: the one that it was trained with.
         config: of the run, with the overrides of the evaluation.
         held_out: gives the held-out text, [tokens] int32.
         memory: for activations, bytes.
         folder: of the run, in which an evaluation may keep what a kill would lose; None: there is none.
-        progress: see `console.progress`; for what an evaluation does before its first record.
+        progress: see `console.progress`; for work before the first record.
     """
 
     decoder: Decoder
@@ -42,20 +40,14 @@ class Trained:
     progress: bool | None = False
 
     def reader(self) -> Reader:
-        """The model as retrieval reads texts with it, in batches that fit into the memory."""
+        """An embedder that batches texts to fit in memory."""
         rows = functools.partial(rows_within, self.memory, config=self.config.model)
         return Reader(self.decoder, self.tokenizer, rows, configs.to_json(self.config))
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class SampleRange:
-    """The samples `first` ... `stop` - 1 of a length and a depth, which one record is about.
-
-    Args:
-        length: tokens of a sample.
-        depth: of a passkey, 0 to 1; None where there is none.
-        first, stop: their numbers; those before `first` were measured earlier.
-    """
+    """The samples `first` ... `stop` - 1 of a length and, for a passkey, a depth from 0 to 1."""
 
     length: int
     depth: float | None
@@ -64,8 +56,15 @@ class SampleRange:
 
     @property
     def n(self) -> int:
-        """The number of samples."""
         return self.stop - self.first
+
+
+type Results = Iterator[tuple[SampleRange, dict[str, Any]]]
+"""Samples with the fields of their record, as soon as they are measured."""
+
+
+type Wanted = Mapping[tuple[int, float | None], int]
+"""Numbers of samples by length and depth."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,22 +72,20 @@ class Plan:
     """Samples that are measured together.
 
     Args:
-        identity: the fields that tell their records from others of the same evaluation, such as the seed.
-        wanted: number of samples by length and depth.
-        measure: yields samples with their results as soon as they are measured, shorter ones first. It goes on behind the
-            last of them once that is written down.
-        patience: lengths one after another at which nothing was right, after which longer ones are not measured; 0: all are.
+        identity: the fields that identify their records among those of the same evaluation, such as the seed.
+        measure: yields results, shorter samples first. It resumes once more after the last result is written.
+        patience: consecutive lengths without a correct answer after which longer ones are skipped; 0: none is.
     """
 
     identity: Mapping[str, Any]
-    wanted: Mapping[tuple[int, float | None], int]
-    measure: Callable[[Sequence[SampleRange]], Iterator[tuple[SampleRange, dict[str, Any]]]]
+    wanted: Wanted
+    measure: Callable[[Sequence[SampleRange]], Results]
     patience: int = 0
 
     def left_out(self, records: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]:
-        """The lengths that patience leaves out, and the empty ones before them.
+        """The lengths that patience skips, and the empty ones before them.
 
-        They follow from what was measured and from what is wanted alone, so that a command that was killed goes on with them.
+        They follow from the records and `wanted` alone, so that a command that was killed skips the same ones.
         """
         wanted, measured, right = Counter[int](), Counter[int](), Counter[int]()
         for (length, _), n in self.wanted.items():
@@ -110,16 +107,12 @@ class Plan:
 
 
 def hash_tokens(stream: np.ndarray) -> str:
-    """Sixteen hex digits of token ids: another text, or the same in another tokenizer, has others.
-
-    Args:
-        stream: [tokens] ids.
-    """
+    """Sixteen hex digits of token ids [tokens]."""
     return hashlib.sha256(stream.astype("<i4").tobytes()).hexdigest()[:16]
 
 
 def check_memory(memory: float) -> None:
-    """Refuse memory for activations that is no finite number of GiB above 0."""
+    """Raise UserError where memory is no finite number of GiB above 0."""
     if not 0 < memory < math.inf:  # NaN is not either
         raise UserError(f"--memory={memory} must be a number of GiB above 0, such as 2")
 

@@ -1,7 +1,4 @@
-"""The records that runs leave in their folders, read and checked, and the samples that they cover.
-
-Everything that reads such a file reads it here, so that a damaged record is one line that names its field.
-"""
+"""Reads, checks and merges records of evaluations. Everything that reads results.jsonl does so here."""
 
 import json
 from collections import Counter
@@ -18,18 +15,16 @@ from bam_jax.system.fields import Line
 
 RESULTS = "results.jsonl"
 STOPPED = "stopped"
-"""The `eval` of a record in results.jsonl that says which `lengths` of an evaluation (`of`) were left out, `after` which ones."""
-
-
+"""The `eval` of a record of skipped lengths, a `schema.StoppedRecord`."""
 HASHES = ("data_hash", "essays_hash")
-"""The fields that tell a text from another of its name. Records from before an evaluation had one lack it."""
+"""Fields that distinguish texts of one name; old records lack them."""
 
 Cell = dict[str, Any]
-"""A line of results.jsonl that says what was measured, with its `first`."""
+"""A line of results.jsonl of an evaluation, with its `first`."""
 
 
 def identity(cell: Mapping[str, Any]) -> str:
-    """All that tells a cell from others; records in which it is the same are about one cell."""
+    """The key of a cell: all its records have the same."""
     if cell["eval"] not in EVALUATIONS:
         return json.dumps(cell, sort_keys=True)
     names = ("eval", "length", "step", "overrides", *EVALUATIONS[cell["eval"]].identity)
@@ -37,7 +32,7 @@ def identity(cell: Mapping[str, Any]) -> str:
 
 
 def checked(record: Any, where: str, remedy: str) -> dict[str, Any]:
-    """A line of results.jsonl that has all that its kind needs."""
+    """The record, if it has the fields of its kind; else UserError."""
     strict_json.check(record, schema.Named, where, remedy)
     if record["eval"] == STOPPED:
         return strict_json.check(record, schema.StoppedRecord, where, remedy)
@@ -61,14 +56,13 @@ def read_results(run: Path) -> tuple[list[Cell], list[dict[str, Any]]]:
 
 
 def divide(lines: Iterable[dict[str, Any]]) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """Checked lines as what was measured, and what was left out (`schema.StoppedRecord`).
+    """Checked lines as cells and stopped lengths (`schema.StoppedRecord`), each once.
 
-    A record from before it had a `first` is about the samples after those of the records of its cell above it. A line that
-    says the same as one above it is left out. Overrides have the values that their fields read, also where they are texts.
+    An old record without a `first` is about the samples after those of the records of its cell above it.
     """
     distinct: dict[str, dict[str, Any]] = {}
     for record in lines:
-        if "overrides" in record:  # an evaluation that is not known here may have none
+        if "overrides" in record:  # an unknown evaluation may have none; old ones are text
             record["overrides"] = config.typed(record["overrides"])
         distinct.setdefault(json.dumps(record, sort_keys=True), record)
     cells, stops, ends = [], [], Counter[str]()
@@ -99,7 +93,7 @@ def cover(cells: Iterable[Cell], wanted: int | None = None) -> list[Cell]:
 
 
 def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
-    """Cells without those whose samples others of them have, and without those of a text in whose place is a newer one."""
+    """Cells without repeated samples, and without those of a text that a newer one has replaced."""
     groups: dict[str, list[Cell]] = {}
     newest: dict[str, str] = {}
     for cell in cells:
@@ -110,7 +104,7 @@ def without_repeats(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def merge(older: Sequence[Cell], newer: Sequence[Cell]) -> list[Cell]:
-    """The cells of two sources of a run; of two about the same samples the newer one."""
+    """The cells of two sources of a run; the newer one of two about the same samples."""
     spans = {(identity(cell), cell["first"], cell["n"]) for cell in newer}
     kept = [cell for cell in older if (identity(cell), cell["first"], cell["n"]) not in spans]
     return [*kept, *newer]

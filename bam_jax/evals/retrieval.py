@@ -8,14 +8,14 @@ import dataclasses
 import functools
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired
 
 from bam_jax.config import Config
 from bam_jax.evals import schema
 from bam_jax.evals.base import Evaluation, option
-from bam_jax.evals.plan import Plan, SampleRange, Trained
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted
 from bam_jax.retrieval.embedding import POOLS, Embedder
 from bam_jax.retrieval.metrics import DEPTH
 from bam_jax.retrieval.problem import Problem, load
@@ -48,13 +48,7 @@ class RetrievalRecord(schema.CellRecord):
 class Retrieval(Evaluation):
     """The mean nDCG@10 of documents that are ranked for queries; texts are cut at each length.
 
-    Args:
-        corpus: the documents, a file or folder (`bam_jax.retrieval.problem`); an evaluation without it is not carried out.
-        queries: the queries.
-        qrels: their judgements; "": they stand with the queries.
-        scorer: a name in `bam_jax.retrieval.ranking.SCORERS`.
-        samples: queries, the first ones of those with an answer.
-        documents: of the corpus at most, by which costs are estimated.
+    The queries are the first `samples` of those with an answer. Costs are estimated for a corpus of `documents`.
     """
 
     name = "retrieval"
@@ -62,6 +56,7 @@ class Retrieval(Evaluation):
     sample_noun = "queries"
     record = RetrievalRecord
     identity = ("scorer", "corpus", "queries", "qrels", "data_hash")
+    costly = True
 
     corpus: Line | None = option(
         None, "the documents: .jsonl, .jsonl.gz or .parquet, with MLDR's, BEIR's or mteb's columns"
@@ -78,7 +73,6 @@ class Retrieval(Evaluation):
             raise UserError(f"unknown --scorer={self.scorer!r}; {nearest(self.scorer, SCORERS)}")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; all lengths are one plan."""
         if self.corpus is None or self.queries is None:
             raise UserError(f"--{'corpus' if self.corpus is None else 'queries'} is missing: name its file or folder")
         problem = load(self.corpus, self.queries, self.qrels)
@@ -92,40 +86,29 @@ class Retrieval(Evaluation):
         identity = {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries, "qrels": self.qrels}
         identity["data_hash"] = problem.hash
         samples = min(self.samples, len(problem.queries))
-        wanted: dict[tuple[int, float | None], int] = {(length, None): samples for length in self.lengths}
+        wanted: Wanted = {(length, None): samples for length in self.lengths}
         measured = functools.partial(measure, trained, problem=problem, scorer=self.scorer)
         return [Plan(identity, wanted, measured)]
 
     def texts(self, length: int) -> float:
-        """See `Evaluation`; a ranking by words or by averages of token embeddings has the model read nothing."""
+        # The model reads nothing for a ranking by words or by averages of token embeddings.
         return self.documents + self.samples if self.scorer == "encoder" else 0.0
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """See `Evaluation`; a record says how many queries there are."""
         return None if record is None else min(self.samples, record["of"])
 
     def headings(self, record: Mapping[str, Any]) -> list[str]:
-        """See `Evaluation`: what ranked the documents."""
         return [record["scorer"]]
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """See `Evaluation`; older records do not say the judgements."""
-        judged = {"qrels": self.qrels} if "qrels" in record else {}
+        judged = {"qrels": self.qrels} if "qrels" in record else {}  # which older records lack
         return {"scorer": self.scorer, "corpus": self.corpus, "queries": self.queries} | judged
 
-    @staticmethod
-    def seconds(length: int) -> float:
-        """See `Evaluation`: linear layers, then attention."""
-        return length / 1e5 + length**2 / 1e9
 
+def measure(trained: Trained, todo: Sequence[SampleRange], *, problem: Problem, scorer: str) -> Results:
+    """Ranks all lengths in one pass over the corpus.
 
-def measure(
-    trained: Trained, todo: Sequence[SampleRange], *, problem: Problem, scorer: str
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, which are queries of the problem, shorter lengths first.
-
-    All lengths are ranked in one reading of the corpus. What is embedded lies in the run's folder until all samples are
-    measured, so that a process that was killed goes on with it.
+    Embeddings stay in the run's folder until all records are written, so that a killed process resumes with them.
     """
     if not todo:
         return
@@ -144,16 +127,8 @@ def measure(
         found = measure_rankings(asked, best[samples.length])
         means = [float(values[samples.first : samples.stop].mean()) for values in found]
         result = dict(zip(("value", "recall_100", "mrr_10"), means, strict=True))
-        yield (
-            samples,
-            {
-                **result,
-                "unit": "nDCG@10",
-                "documents": len(problem.ids),
-                "of": len(problem.queries),
-                "seconds": seconds,
-            },
-        )
+        counts = {"documents": len(problem.ids), "of": len(problem.queries)}
+        yield samples, {**result, "unit": "nDCG@10", **counts, "seconds": seconds}
     if folder is not None and folder.exists() and scorer in POOLS:
         _discard(Embedder(reader, scorer), lengths, folder)
 

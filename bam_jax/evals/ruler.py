@@ -6,8 +6,7 @@ Source: Hsieh et al. 2024; the measure and the 128 tokens from NVIDIA's code. BA
 import dataclasses
 import functools
 import itertools
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired
 
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from bam_jax.data.tasks.ruler import GENERATED, TASKS, Essays, Sample, Sampler, 
 from bam_jax.data.tokenizers import Tokenizer
 from bam_jax.evals import schema
 from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
-from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted, rows_within
 from bam_jax.models import generate, transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
 
@@ -28,8 +27,6 @@ CHUNK = 1024
 
 
 class RulerRecord(schema.CellRecord):
-    """Samples of a task."""
-
     value: Share
     depth: NotRequired[None]
     task: Line
@@ -40,14 +37,7 @@ class RulerRecord(schema.CellRecord):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ruler(TaskEvaluation):
-    """The share of RULER's answers that the model writes; lengths count the prompt and the 128 tokens that are written.
-
-    Args:
-        tasks: names in `bam_jax.data.tasks.ruler.TASKS`.
-        samples: of each task and length.
-        essays: a file or folder of texts for the tasks whose needles stand in essays, or "stdlib".
-        seed: of the samples; None: the run's training seed.
-    """
+    """The share of RULER's answers that the model writes; lengths count the prompt and the 128 tokens that are written."""
 
     name = "ruler"
     sample_noun = "samples"
@@ -64,12 +54,7 @@ class Ruler(TaskEvaluation):
     seed: Natural | None = option(None, "of the samples (the run's training seed)")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; each task is a plan.
-
-        A task's identity has `task`, `seed`, and, where its haystack is essays, their source as `essays` and `essays_hash`.
-        """
         tasks = dict.fromkeys(self.tasks)
-        wanted: dict[tuple[int, float | None], int] = {(length, None): self.samples for length in self.lengths}
         text = Essays(self.essays, ())
         if any(TASKS[task].haystack == "essay" for task in tasks):
             text = essays(self.essays)
@@ -84,20 +69,18 @@ class Ruler(TaskEvaluation):
             identity = {"task": task, "seed": seed}
             if TASKS[task].haystack == "essay":
                 identity |= {"essays": text.source, "essays_hash": text.hash}
+            wanted: Wanted = {(length, None): self.samples for length in self.lengths}
             plans.append(Plan(identity, wanted, functools.partial(measure, trained, make=make, task=task)))
         return plans
 
     def texts(self, length: int) -> float:
-        """See `Evaluation`."""
         return self.samples * len(self.tasks)
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """See `Evaluation`."""
         return self.samples
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """See `Evaluation`; only tasks in essays have records that name them."""
-        essays = {"essays": self.essays} if "essays" in record else {}
+        essays = {"essays": self.essays} if "essays" in record else {}  # only of tasks in essays
         return {"seed": prompt_seed(self.seed, config)} | essays
 
 
@@ -123,12 +106,8 @@ def write(
     return [tokenizer.decode(np.array(list(row), np.int32)) for row in ended]
 
 
-def measure(
-    trained: Trained, todo: Sequence[SampleRange], *, make: Sampler, task: str
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples of a task, shorter ones first."""
+def measure(trained: Trained, todo: Sequence[SampleRange], *, make: Sampler, task: str) -> Results:
     for samples in sorted(todo):
-        start = time.perf_counter()
         rows = min(samples.n, rows_within(trained.memory, samples.length, trained.config.model, cached=True))
         found: list[tuple[int, tuple[str, ...], str]] = []
         for numbers in itertools.batched(range(samples.first, samples.stop), rows):
@@ -141,6 +120,5 @@ def measure(
             "unit": "accuracy",
             "tokens": float(np.mean(lengths)),
             "example": {"answers": answers[0], "written": texts[0]},
-            "seconds": round(time.perf_counter() - start, 3),
         }
         yield samples, result

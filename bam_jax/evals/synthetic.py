@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import itertools
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired
 
 import jax
@@ -17,7 +16,7 @@ from bam_jax.config import Config
 from bam_jax.data.tasks.synthetic import ASKED, SYNTHETIC, SyntheticTask
 from bam_jax.evals import schema
 from bam_jax.evals.base import TaskEvaluation, option, prompt_seed
-from bam_jax.evals.plan import Plan, SampleRange, Trained, rows_within
+from bam_jax.evals.plan import Plan, Results, SampleRange, Trained, Wanted, rows_within
 from bam_jax.models import transformer
 from bam_jax.system.fields import Count, Line, Natural, Share
 
@@ -37,12 +36,8 @@ class SyntheticRecord(schema.CellRecord):
 class Synthetic(TaskEvaluation):
     """The share of a synthetic task's answers that are the model's most likely token, at each length.
 
-    Rows have as many items as those of the training context. A task need not be the one that the model was trained on.
-
-    Args:
-        tasks: names in `bam_jax.data.tasks.synthetic.SYNTHETIC`.
-        samples: rows of each task and length.
-        seed: of the rows, which are never those of a training; None: the run's training seed.
+    Rows have as many items as those of the training context, and are never those of a training. A task need not be the one that
+    the model was trained on.
     """
 
     name = "synthetic"
@@ -50,6 +45,7 @@ class Synthetic(TaskEvaluation):
     record = SyntheticRecord
     identity = ("task", "seed")
     curve = "accuracy"
+    costly = True
     known = SYNTHETIC
 
     tasks: tuple[Line, ...] = option(tuple(SYNTHETIC), f"with commas, of {', '.join(SYNTHETIC)} (all)")
@@ -57,8 +53,6 @@ class Synthetic(TaskEvaluation):
     seed: Natural | None = option(None, "of the rows (the run's training seed)")
 
     def plans(self, trained: Trained) -> list[Plan]:
-        """See `Evaluation`; each task is a plan."""
-        wanted: dict[tuple[int, float | None], int] = {(length, None): self.samples for length in self.lengths}
         plans, seed = [], prompt_seed(self.seed, trained.config)
         for name in dict.fromkeys(self.tasks):
             task = SYNTHETIC[name](trained.tokenizer.size, trained.config.context)
@@ -66,59 +60,39 @@ class Synthetic(TaskEvaluation):
                 task.check(length)
                 trained.decoder.check_length(length)
             measured = functools.partial(measure, trained.decoder, task=task, seed=seed, memory=trained.memory)
+            wanted: Wanted = {(length, None): self.samples for length in self.lengths}
             plans.append(Plan({"task": name, "seed": seed}, wanted, measured))
         return plans
 
     def texts(self, length: int) -> float:
-        """See `Evaluation`."""
         return self.samples * len(self.tasks)
 
     def wanted(self, length: int, record: Mapping[str, Any] | None) -> int | None:
-        """See `Evaluation`."""
         return self.samples
 
     def required(self, record: Mapping[str, Any], config: Config) -> dict[str, Any]:
-        """See `Evaluation`."""
         return {"seed": prompt_seed(self.seed, config)}
-
-    @staticmethod
-    def seconds(length: int) -> float:
-        """See `Evaluation`: linear layers, then attention."""
-        return length / 1e5 + length**2 / 1e9
 
 
 def measure(
     decoder: transformer.Decoder, todo: Sequence[SampleRange], *, task: SyntheticTask, seed: int, memory: float
-) -> Iterator[tuple[SampleRange, dict[str, Any]]]:
-    """Measures samples, which are rows of a task, shorter ones first."""
+) -> Results:
     for samples in sorted(todo):
-        start = time.perf_counter()
         size = min(samples.n, rows_within(memory, samples.length, decoder.config))
         right: list[np.ndarray] = []
         for numbers in itertools.batched(range(samples.first, samples.stop), size):
             rows = np.stack([task.row(seed, ASKED, samples.length, number) for number in numbers])
             right.append(correct(decoder, rows, task.answers, size=size))
-        yield (
-            samples,
-            {
-                "value": float(np.concatenate(right).mean()),
-                "unit": "accuracy",
-                "chance": task.chance,
-                "items": task.items,
-                "seconds": round(time.perf_counter() - start, 3),
-            },
-        )
+        value = float(np.concatenate(right).mean())
+        yield samples, {"value": value, "unit": "accuracy", "chance": task.chance, "items": task.items}
 
 
 def correct(decoder: nnx.Module, rows: np.ndarray, answers: np.ndarray, *, size: int) -> np.ndarray:
-    """The answers that a model finds: each is its most likely token after all that stands before it.
+    """Whether each answer is the most likely token after all tokens before it, [rows, answers] bool.
 
     Args:
         rows: [at most size, length + 1] ids, of which all but the last are read.
         answers: [answers] their places, counted from the end of a row, ascending.
-
-    Returns:
-        [rows, answers] bool.
     """
     tokens = np.pad(rows[:, :-1], ((0, size - len(rows)), (0, 0)))
     best = _most_likely(*nnx.split(decoder), tokens, read=-int(answers[0]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from bam_jax import config
 from bam_jax.config import Config
 from bam_jax.data.sources.source import is_fetched
-from bam_jax.evals import measuring, records, summary
+from bam_jax.evals import measuring, records
 from bam_jax.evals.base import Evaluation
 from bam_jax.evals.registry import kind_of
 from bam_jax.experiments.experiment import Experiment, Row, join_evaluations
@@ -41,7 +41,7 @@ class Job:
         """Measure what is missing of an evaluation of the trained run, and print the results."""
         run = folder / self.name
         found = measuring.evaluate(run, evaluation, allow=_addresses(self.config))
-        for line in summary.lines(run, evaluation, found):
+        for line in measuring.summarise(run, evaluation, found):
             print(line)
 
     def commands(self, folder: Path) -> list[list[str]]:

@@ -9,7 +9,7 @@ from flax import nnx
 from bam_jax.config import Config, DataConfig, ModelConfig
 from bam_jax.data import loader
 from bam_jax.data.tokenizers import tokenizer
-from bam_jax.evals import measuring, summary
+from bam_jax.evals import measuring
 from bam_jax.evals.masked_perplexity import MaskedPerplexity
 from bam_jax.evals.perplexity import Perplexity
 from bam_jax.evals.plan import SampleRange, Trained
@@ -70,7 +70,7 @@ def test_two_records_are_together_what_one_is(trained):
     assert cells[0]["masked"] * cells[1]["n"] != cells[1]["masked"] * cells[0]["n"]
     assert results.mean(cells) == pytest.approx(whole["value"], rel=1e-5)
     asked = MaskedPerplexity((30,))
-    (line,) = summary.lines("run", asked, [{"length": 30, **cell} for cell in cells])
+    (line,) = measuring.summarise("run", asked, [{"length": 30, **cell} for cell in cells])
     assert line.endswith(f"at 30 tokens: {whole['value']:.3f} (7 sequences)")
 
 
