@@ -1,4 +1,4 @@
-"""Embeddings of a corpus: in batches of few shapes, in files that a killed process goes on from."""
+"""Embeddings of a corpus: in batches of few shapes, and in files from which a killed process resumes."""
 
 import dataclasses
 import functools
@@ -35,14 +35,11 @@ def average_tokens(model: Decoder, tokens: Array, length: Array) -> Array:
 
 
 POOLS: Mapping[str, Callable[[Decoder, Array, Array], Array]] = {"encoder": embed_texts, "tokens": average_tokens}
-"""The ways to make one vector of a text."""
+"""Functions that make one vector of a text."""
 
 
 def padded_length(tokens: int, longest: int) -> int:
-    """The slots of a row for so many tokens: a power of two or one and a half times one, `longest` at most.
-
-    So rows of any corpus have few shapes, each of which is compiled once, and of a row of eleven tokens or more a third at
-    most is empty.
+    """The slots of a row: a power of two or one and a half times one, so that few shapes are compiled.
 
     >>> [padded_length(n, 100) for n in (0, 17, 25, 64, 65, 97)]
     [16, 24, 32, 64, 96, 100]
@@ -60,7 +57,7 @@ class Reader:
     model: Decoder  # an encoder, or a decoder whose rows see what came before
     tokenizer: Tokenizer
     rows: Callable[[int], int]  # gives the most rows of a length that fit into memory
-    identity: str  # all besides the parameters that embeddings depend on, such as the configuration
+    identity: str  # what embeddings depend on besides the parameters, such as the configuration
 
 
 class Embedder:
@@ -73,11 +70,10 @@ class Embedder:
         self.digest = _digest_model(self._state, f"{reader.identity} {reader.tokenizer.hash} {pool}")
 
     def folder(self, root: Path, length: int) -> Path:
-        """The folder of the embeddings of texts cut at a length; another model has another."""
+        """The folder of this model's embeddings of texts cut at a length."""
         return root / f"{self.digest}-{length}"
 
     def check_length(self, length: int) -> None:
-        """See that the model can read so many tokens."""
         if self._pool == "encoder":
             self._model.check_length(length)
 
@@ -93,14 +89,14 @@ class Embedder:
         return vectors
 
     def embed_further(self, ids: Sequence[np.ndarray], vectors: np.ndarray, before: int, length: int) -> np.ndarray:
-        """The embeddings of texts cut at a length, from those [texts, E] cut at `before`: a text that was whole keeps its own."""
+        """The embeddings of texts cut at a length, given those [texts, E] cut at `before`: whole texts keep theirs."""
         longer = [number for number, text in enumerate(ids) if len(text) > before]
         vectors = vectors.copy()
         vectors[longer] = self.embed([cut(ids[number], length, self.tokenizer.eos) for number in longer], length)
         return vectors
 
     def _batch(self, slots: int) -> int:
-        """The rows of every batch with so many slots; a smaller one is filled up, so that all share what is compiled."""
+        """The rows of every batch with so many slots; smaller batches are padded to it."""
         return min(self._rows(slots), max(1, TOKENS // slots))
 
     def _embed_batch(self, texts: Sequence[np.ndarray], slots: int) -> np.ndarray:
@@ -117,7 +113,7 @@ def _pooled(graph: nnx.GraphDef, state: nnx.State, tokens: Array, length: Array,
 
 
 def _digest_model(state: nnx.State, identity: str) -> str:
-    """Twelve hex digits of a model's numbers and of what else is said of it."""
+    """Twelve hex digits of a model's parameters and identity."""
     digest = hashlib.sha256(identity.encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         digest.update(jax.tree_util.keystr(path).encode())
@@ -134,11 +130,10 @@ def tokenise(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def embed_corpus(
     embedder: Embedder, pieces: Iterable[Piece], lengths: Sequence[int], folder: Path | None
 ) -> Iterator[tuple[int, Piece, np.ndarray]]:
-    """Embeds a corpus, every piece at every length, and keeps each result in a file at once.
+    """Embeds every piece of a corpus at every length, and writes each result to a file at once.
 
-    A file is known by the model, the length and the texts that it is about. The same call again, after a kill say, reads
-    the files that are there and makes the others: it loses one piece at one length. A document that is shorter than the
-    length before has the same embedding and is not embedded again.
+    A file is named by the model, the length and its texts. After a kill the same call reads the files that are there: it loses
+    one piece at one length. A document that is shorter than the previous length keeps its embedding.
     """
     for piece in pieces:
         ids: list[np.ndarray] | None = None
@@ -157,7 +152,7 @@ def embed_corpus(
 
 
 def _checksum(contents: bytes) -> bytes:
-    """CRC-32, which stands at the end of a file: a number with a flipped bit is finite as well."""
+    """CRC-32 at the end of a file: a number with a flipped bit can be finite."""
     return zlib.crc32(contents).to_bytes(_CHECKSUM, "little")
 
 

@@ -61,10 +61,7 @@ def measure(ranked: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]
 
 
 def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
-    """The percentile bootstrap's 95% interval of the mean of values [queries] (Efron 1979); the value itself where there is one.
-
-    It shows the spread over queries, not over training seeds.
-    """
+    """The percentile bootstrap's 95% interval of the mean over queries, not over training seeds (Efron 1979)."""
     from scipy import stats  # takes two seconds to import, which every evaluation would pay for
 
     if len(values) < 2:

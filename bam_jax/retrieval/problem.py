@@ -56,25 +56,23 @@ class Piece:
 
     @property
     def hash(self) -> str:
-        """Sixteen hex digits: other documents, or others before them, have others."""
         return _digest(self.documents).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Queries and the corpus that answers them; the documents' texts stay on disk."""
+    """Queries and their corpus, whose texts stay on disk."""
 
     corpus: str
     ids: tuple[str, ...]
     queries: tuple[Query, ...]  # those that some document answers
-    unanswered: int  # number of queries without a positive, which are left out
-    absent: int  # number of positives that the corpus lacks. They count as documents that no ranking finds
+    unanswered: int  # queries without a positive, which are skipped
+    absent: int  # positives that the corpus lacks; no ranking finds them
     repeated: frozenset[bytes]  # the `text_hash` of each text that several documents have
     documents_hash: str
     hash: str
 
     def pieces(self, size: int = PIECE) -> Iterator[Piece]:
-        """The documents, some at a time."""
         changed = UserError(f"{self.corpus} was changed while it was read; give the command again")
         first, kept, digest = 0, list[Document](), hashlib.sha256()
         for document in read_documents(self.corpus):
@@ -93,7 +91,6 @@ class Problem:
 
 
 def load(corpus: str, queries: str, qrels: str = "") -> Problem:
-    """Reads a problem, and sees that it is one."""
     digest, places, texts, repeated = hashlib.sha256(), dict[str, None](), set[bytes](), set[bytes]()
     for document in read_documents(corpus):
         if document.id in places:
@@ -149,7 +146,7 @@ def _digest(documents: Sequence[Document]) -> "hashlib._Hash":
 
 
 def read_documents(path: str) -> Iterator[Document]:
-    """Reads the documents of a corpus one by one, always in the same order; a title stands before its text."""
+    """Reads the documents in a fixed order; a title goes before its text."""
     for row, where in _read_rows(path):
         text, title = _text(row, ("text",), where), row["title"] if "title" in row else ""
         if title is not None and not isinstance(title, str):
@@ -161,10 +158,7 @@ def read_queries(path: str, qrels: str = "") -> Iterator[Query]:
     judged = read_judgements(qrels) if qrels else None
     for row, where in _read_rows(path):
         name = _identifier(row, QUERY, where)
-        if judged is None:
-            grades = _passages(row, where)
-        else:
-            grades = judged[name] if name in judged else {}
+        grades = _passages(row, where) if judged is None else judged.get(name, {})
         yield Query(name, _text(row, QUERY_TEXT, where), grades)
 
 
@@ -182,7 +176,6 @@ def read_judgements(path: str) -> dict[str, dict[str, int]]:
 
 
 def _passages(row: Mapping[str, Any], where: str) -> dict[str, int]:
-    """The positives that stand in a query's own record, grade 1 each."""
     if POSITIVES not in row:
         raise UserError(
             f"{where} has no column {POSITIVES} (its columns: {shortened(row)}); name the file of judgements with --qrels"
@@ -196,7 +189,7 @@ def _passages(row: Mapping[str, Any], where: str) -> dict[str, int]:
 
 
 def _column(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
-    """The value of the first of some columns that is there."""
+    """The value of the first of these columns that is present."""
     for name in names:
         if name in row:
             return row[name]
@@ -213,7 +206,7 @@ def _text(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
 
 
 def _identifier(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
-    """An identifier, which a TREC file can hold: no spaces, nothing that cannot be printed."""
+    """An identifier as TREC files allow it: printable, without spaces."""
     value = _column(row, names, where)
     name = str(value) if type(value) in (str, int) else ""
     if not name or not name.isprintable() or re.search(r"\s", name):
@@ -224,7 +217,7 @@ def _identifier(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> s
 
 
 def _grade(value: Any, where: str) -> int:
-    """A whole number, which .tsv files hold as text and .parquet files also as a float."""
+    """A whole number; .tsv files have text, .parquet files also floats."""
     text = str(value).removesuffix(".0")
     if not re.fullmatch(r"-?\d{1,9}", text):
         raise UserError(f"{where} has {GRADE}={shown(value)}, which must be a whole number; mend it")
@@ -232,7 +225,7 @@ def _grade(value: Any, where: str) -> int:
 
 
 def _read_rows(path: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Each record of the files of a path, and what an error calls it."""
+    """Each record of the files of a path, and its name in errors."""
     files = [file for file in list_files(path, ("*",)) if file.kind in KINDS]
     if not files:
         raise UserError(f"{path} has no {', '.join(KINDS[:-1])} or {KINDS[-1]} file; name one, or a folder with some")
@@ -269,7 +262,7 @@ def _read_parquet(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
 
 
 def _read_tsv(file: File) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Judgements with a line of names first, as BEIR has them, or in TREC's columns, which have no names."""
+    """Judgements below a line of names, as in BEIR, or in TREC's columns without names."""
     names: list[str] = []
     for number, (line, _) in enumerate(file.read_lines(_LARGEST), 1):
         where = f"{file.path} line {number}"

@@ -1,4 +1,4 @@
-"""The ranking of a corpus for each query, by a model or by words, at several lengths in one reading of the corpus."""
+"""Ranks a corpus for each query, by a model or by words, at several lengths in one pass over the corpus."""
 
 import itertools
 import math
@@ -19,10 +19,9 @@ K1, B = 1.2, 0.75  # the constants that Lucene uses by default
 
 
 class Best:
-    """The k best documents of each query among those that were added, in trec_eval's order.
+    """The k best documents of each query so far, in trec_eval's order: by score, then by name, the greater first.
 
-    The greater score comes first and, of equal scores, the greater name. Memory is that of k scores a query and of a place
-    for each document, whatever the size of the corpus.
+    Memory is k scores a query and a number for each document.
     """
 
     def __init__(self, queries: int, ids: Sequence[str], k: int) -> None:
@@ -34,7 +33,7 @@ class Best:
         self._place[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))
 
     def add(self, first: int, scores: np.ndarray) -> None:
-        """Considers documents that follow one another, by their finite scores [queries, documents] float32."""
+        """Adds consecutive documents by their finite scores [queries, documents] float32."""
         numbers = np.broadcast_to(np.arange(first, first + scores.shape[1]), scores.shape)
         scores = np.concatenate([self._scores, scores], axis=1)
         numbers = np.concatenate([self._numbers, numbers], axis=1)
@@ -42,7 +41,7 @@ class Best:
         self._scores = np.empty((len(scores), kept), np.float32)
         self._numbers = np.empty((len(scores), kept), np.int64)
         for query, (row, names) in enumerate(zip(scores, numbers, strict=True)):
-            # Ties at the last place that is kept are decided by names too: all of them go into the sort.
+            # Names also break ties at the last kept place: all of them are sorted.
             least = np.partition(row, len(row) - kept)[len(row) - kept] if kept else 0.0
             among = np.flatnonzero(row >= least)
             order = among[np.lexsort((-self._place[names[among]], -row[among]))][:kept]
@@ -66,7 +65,7 @@ def normalised(vectors: np.ndarray) -> np.ndarray:
 
 WORDS = "bm25"
 SCORERS = (*POOLS, WORDS)
-"""The scorers that order the documents: the model's embeddings, the averages of its token embeddings, or words alone."""
+"""The model's embeddings, the averages of its token embeddings, or words alone."""
 
 
 def rank(
@@ -79,7 +78,6 @@ def rank(
     folder: Path | None,
     k: int,
 ) -> dict[int, Best]:
-    """Ranks documents for each query at each length."""
     if scorer == WORDS:
         return rank_by_words(problem, reader.tokenizer, lengths, bar, k=k)
     return rank_by_embeddings(problem, Embedder(reader, scorer), lengths, bar, folder=folder, k=k)
@@ -97,8 +95,7 @@ def rank_by_embeddings(
 ) -> dict[int, Best]:
     """Ranks documents by the cosine of their embeddings and a query's, both cut at each length.
 
-    Documents of the same text tie: the first of them lends the others its embedding. Another shape of the batch, after a kill
-    and with another memory say, would have given it other last bits.
+    Documents of the same text tie: all use the embedding of the first, since another batch shape rounds differently.
     """
     for length in lengths:
         embedder.check_length(length)
@@ -111,7 +108,7 @@ def rank_by_embeddings(
     first = {length: dict[bytes, np.ndarray]() for length in lengths}
     for length, piece, vectors in embed_corpus(embedder, problem.pieces(size), lengths, folder):
         vectors = _lend(vectors, piece.documents, problem.repeated, first[length])
-        # In float64 and then rounded: a sum in float32 depends on the place, and documents that are the same would not tie.
+        # Rounded from float64: float32 sums depend on the place in a batch, and equal documents would not tie.
         scores = (queries[length] @ normalised(vectors).astype(np.float64).T).astype(np.float32)
         best[length].add(piece.first, scores)
         bar.update(len(vectors))
@@ -121,7 +118,7 @@ def rank_by_embeddings(
 def _lend(
     vectors: np.ndarray, documents: Sequence[Document], repeated: Collection[bytes], first: dict[bytes, np.ndarray]
 ) -> np.ndarray:
-    """The embeddings, each that of the first document of its text; `first` keeps those of repeated texts."""
+    """The embeddings, those of repeated texts replaced by the first one's, which `first` keeps."""
     vectors = vectors.copy()
     for row, document in enumerate(documents if repeated else ()):
         if (text := text_hash(document.text)) in repeated:
@@ -144,7 +141,7 @@ class BM25:
         score(q, d) = sum_{w in q} idf(w) f (K1 + 1) / (f + K1 (1 - B + B |d| / mean |d|)),   f = count of w in d
         idf(w) = log(1 + (N - n + 1/2) / (n + 1/2)),   n of the N documents have w
 
-    Only counts of words that some query has are kept of a document.
+    Of a document only the counts of words of queries are kept.
 
     Source: Robertson and Zaragoza 2009; the idf that is never negative is Lucene's.
     """
@@ -156,7 +153,7 @@ class BM25:
         self._lengths: list[int] = []
 
     def add(self, documents: Sequence[Sequence[str]]) -> None:
-        """Takes documents, given as their words, behind those that were added before."""
+        """Appends documents, given as their words."""
         self._parts.append(self._counts(documents))
         self._lengths += map(len, documents)
 
@@ -175,7 +172,7 @@ class BM25:
         return (self._queries @ weighted.T).toarray().astype(np.float32)
 
     def _counts(self, texts: Sequence[Sequence[str]]) -> sparse.csr_array:
-        """The number of times that each text has each known word, [texts, words] float64."""
+        """The count of each known word in each text, [texts, words] float64."""
         indices, data, ends = list[int](), list[int](), [0]
         for text in texts:
             for word, count in Counter(text).items():
@@ -189,7 +186,7 @@ class BM25:
 def rank_by_words(
     problem: Problem, tokenizer: Tokenizer, lengths: Sequence[int], bar: console.Bar, *, k: int, size: int = PIECE
 ) -> dict[int, Best]:
-    """Ranks documents by BM25, of which those words count, as of queries, that stand within each length as it is decoded."""
+    """Ranks documents by BM25 over the words in the first tokens of documents and queries."""
 
     def cut(texts: Sequence[np.ndarray], length: int) -> list[list[str]]:
         return [words(tokenizer.decode(text[:length])) for text in texts]

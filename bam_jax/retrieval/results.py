@@ -1,4 +1,4 @@
-"""The folder of rankings: TREC run files and their measures; more of the same ranking may join it."""
+"""A folder of rankings of one problem: TREC run files and their measures."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from bam_jax.system.fields import Count, Finite, Line, Natural
 
 
 class Setting(NamedTuple):
-    """The maker of a ranking: a name in `ranking.SCORERS`, and the tokens at which texts were cut."""
+    """A name in `ranking.SCORERS`, and the tokens at which texts were cut."""
 
     scorer: str
     length: int
@@ -26,10 +26,7 @@ def measure_rankings(problem: Problem, best: Best) -> Measures:
 
 
 def write_run(path: Path, problem: Problem, best: Best, tag: str) -> None:
-    """Writes rankings as trec_eval reads them: query, Q0, document, rank, score, tag.
-
-    The score has nine digits, so that it is the same float32 once more, ties included.
-    """
+    """Writes rankings as trec_eval reads them: query, Q0, document, rank, score, tag. Nine digits keep a float32 exactly."""
     lines = [
         f"{query.id} Q0 {name} {rank} {score:.9g} {tag}\n"
         for number, query in enumerate(problem.queries)
@@ -39,7 +36,7 @@ def write_run(path: Path, problem: Problem, best: Best, tag: str) -> None:
 
 
 def summarise(measures: Measures) -> dict[str, dict[str, float]]:
-    """The mean of each measure over the queries, with the ends of its bootstrap interval, as JSON has it."""
+    """The mean of each measure over the queries, with its bootstrap interval."""
     summary = {}
     for name, values in measures._asdict().items():
         low, high = bootstrap_interval(values)
@@ -65,7 +62,7 @@ _EMBEDDINGS_OF_LENGTH = re.compile(r"[0-9a-f]+-\d+")
 
 
 class Interval(TypedDict):
-    """The mean of a measure over the queries, and the ends of its interval."""
+    """The mean of a measure over the queries with its interval."""
 
     mean: Finite
     low: Finite
@@ -73,7 +70,7 @@ class Interval(TypedDict):
 
 
 class Result(TypedDict):
-    """The measures of one ranking, as `results.summarise` gives them, and the commit of the code that made it."""
+    """The measures of one ranking (`summarise`), and the commit of the code."""
 
     scorer: Line
     length: Count
@@ -84,7 +81,7 @@ class Result(TypedDict):
 
 
 class Origin(TypedDict):
-    """The things that all rankings of a folder have in common: a step of a run, and a problem."""
+    """What all rankings of a folder share: a step of a run, and a problem."""
 
     run: str
     config: str
@@ -98,14 +95,13 @@ class Origin(TypedDict):
 
 
 class Ranked(Origin):
-    """The contents of `METRICS`; older ones say the commit once."""
+    """The contents of `METRICS`; older ones have one commit."""
 
     results: list[Result]
     commit: NotRequired[Line | None]
 
 
 def read_results(out: Path, origin: Origin) -> dict[Setting, Mapping[str, Any]]:
-    """The results that stand in a folder, which more of the same origin may join."""
     path = out / METRICS
     regular.list_tree(out / EMBEDDINGS)
     if not path.exists():
@@ -127,7 +123,7 @@ def write_results(out: Path, origin: Origin, results: Mapping[Setting, Mapping[s
 
 
 def _holds_embeddings(path: Path) -> bool:
-    """True of a folder with embeddings, which a command that was killed leaves, and nothing besides."""
+    """True of a folder with nothing but embeddings, which a killed command leaves."""
     return (
         path.name == EMBEDDINGS
         and path.is_dir()
@@ -136,7 +132,7 @@ def _holds_embeddings(path: Path) -> bool:
 
 
 def _differences(found: Origin, ours: Origin) -> Iterator[str]:
-    """The ways in which what was ranked is not what is to be, in the words of the command's arguments."""
+    """The differences from earlier rankings, in the command's terms."""
     if (found["config"], found["tokenizer"]) != (ours["config"], ours["tokenizer"]):
         if found["run"] == ours["run"]:
             yield f"run {found['run']} when it had another configuration or tokenizer"
@@ -154,6 +150,5 @@ def _differences(found: Origin, ours: Origin) -> Iterator[str]:
 
 
 def _changes(origin: Origin) -> str:
-    """The changes of a run's configuration, as they are typed."""
     typed = [f"--config.{name}={value}" for name, value in origin["overrides"].items()]
     return " ".join(typed) or "the run's own configuration"
