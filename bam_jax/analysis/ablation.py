@@ -1,10 +1,10 @@
-"""The worth of each head to text: the loss that a decoder has more where the head's output is zero.
+"""The worth of each head: the increase of a decoder's loss when the head's output is zero.
 
     worth[l, h] = loss of the model without head h of layer l - loss of the model,   nats a token
 
-At several lengths of the text it shows which heads lose their use, and which cost more than they give, once a text is longer
-than those of training. Nothing is trained again, so that heads which stand in for each other are each worth little. All heads of
-one number are left out at once as well: a ladder's first look far in every layer.
+At several lengths it shows which heads lose their use, or cost more than they give, beyond the training length. Nothing is
+retrained, so heads that stand in for each other are each worth little. All heads of one number are also ablated at once: the
+first heads of a ladder are long-range in every layer.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from bam_jax.system.errors import UserError
 
 FILE = "ablation.jsonl"
 TOKENS = 2**15
-"""Tokens of held-out text, as many as a perplexity has."""
+"""Tokens of held-out text, as many as of a perplexity."""
 MEMORY = 2.0**31
 """Bytes for activations."""
 
@@ -58,10 +58,10 @@ def measure(
     allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures what each head of a run's newest checkpoint is worth to held-out text.
+    """Measures what each head of a run's newest checkpoint is worth.
 
-    A record holds `layer`, `head`, `length`, `tokens` of sequences of that length, `loss` of the whole model, and `worth`, both
-    in nats a token. Where `layer` is None all heads of that number are left out at once.
+    A record has `layer`, `head`, `length`, `tokens` of sequences of that length, `loss` of the whole model, and `worth`, both
+    in nats a token. Where `layer` is None, all heads of that number are ablated at once.
     """
     lengths, tokens = sorted({*lengths}), tokens or TOKENS
     if lengths[0] < 1:
@@ -107,7 +107,6 @@ def _losses(decoder: Decoder, text: np.ndarray, lengths: Sequence[int]) -> dict[
 
 
 def to_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of what heads are worth, for a terminal."""
     by_head: dict[tuple[int | None, int], dict[int, Mapping[str, Any]]] = {}
     for record in records:
         by_head.setdefault((record["layer"], record["head"]), {})[record["length"]] = record

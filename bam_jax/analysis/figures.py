@@ -27,10 +27,9 @@ CLASSES = ("retrieval", "long-tail", "local")
 PROMPT = 841
 """Tokens of the prompt in BAM's figure 4."""
 TEXT = 128
-"""Tokens of held-out text whose biases are drawn, at most."""
+"""Greatest number of tokens of held-out text whose biases are drawn."""
 
-type Runs = Mapping[str, Path]
-"""Folders of runs by label."""
+type Runs = Mapping[str, Path]  # by label
 
 
 def draw_priors(run: Path, length: int = 0) -> Figure:
@@ -59,7 +58,7 @@ def draw_classes(run: Path, length: int = 0) -> Figure:
 
 
 def draw_attention(run: Path, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """Attention in a passkey prompt, by the head of each class whose last query sees most of the key. Source: BAM, figure 4.
+    """Attention in a passkey prompt of the head of each class whose last query sees most of the key. Source: BAM, figure 4.
 
     The key is at the start. The paper's prompt has 841 tokens, the toy prompt four training contexts.
     """
@@ -141,7 +140,6 @@ def draw_scales(runs: Runs) -> Figure:
 
 
 def _encodings(runs: Runs) -> dict[str, str]:
-    """The name of each run's encoding, by the run's label."""
     return {label: run_folder.read_config(run).encoding for label, run in runs.items()}
 
 
@@ -152,7 +150,7 @@ NAMES = (*READING, *ONE, *SEVERAL, "biases")
 
 
 def draw(name: str, runs: Runs, length: int = 0, allow: Collection[str] = ()) -> Figure:
-    """A figure by its name, of one run or several; of so many tokens, or of the figure's own choice (0)."""
+    """A figure by its name, of one run or several; length 0: the figure's own choice."""
     if name not in NAMES:
         raise UserError(f"unknown figure {name!r}; {nearest(name, NAMES)}")
     if name in {*READING, *ONE} and len(runs) > 1:

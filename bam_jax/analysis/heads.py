@@ -1,4 +1,4 @@
-"""Measurements of a trained model's heads: the reach of their priors, and the coupling of content and position in a text."""
+"""Measures the heads of a trained model: the reach of their priors, and the coupling of content and position in a text."""
 
 import dataclasses
 import functools
@@ -27,9 +27,9 @@ FILE = "heads.jsonl"
 SHARES = (0.5, 0.9, 0.99)
 """Shares of the prior's mass whose distances are given."""
 WINDOWS = 16
-"""Windows of the text, over each of which a measurement along it is averaged."""
+"""Windows of the text over which measurements are averaged."""
 BLOCK = 2**22
-"""Entries of a table of logits that are computed at once."""
+"""Entries of a table of logits computed at once."""
 
 
 def take_queries(scoring: Scoring, start: int, stop: int) -> Scoring:
@@ -64,10 +64,9 @@ def coupling(q: Float[Array, "1 T H D"], k: Float[Array, "1 S K D"], scoring: Sc
 
 
 def last_prior(attention: Attention, q: Array, k: Array, scoring: Scoring, keys: int) -> Float[Array, "H N"] | None:
-    """The prior of a query that sees `keys` keys over their distances; None if it depends on another text than was scored.
+    """The prior of a query with `keys` keys over their distances; None if it depends on another text than was scored.
 
-    Args:
-        q, k, scoring: of a text [1, T], as `Decoder.scorings` gives them.
+    `q`, `k` and `scoring` are those of a text [1, T] from `Decoder.scorings`.
     """
     if scoring.queries.coordinate is None and scoring.rowwise is None:
         temperature = None
@@ -92,11 +91,11 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Measures the heads of a run's newest checkpoint.
 
-    A record holds `layer`, `head`; of BAM `shape`, `log_scale`, `loc`, `class`; under Scalable Softmax `scale`; `reach`, by
+    A record has `layer`, `head`; of BAM `shape`, `log_scale`, `loc`, `class`; under Scalable Softmax `scale`; `reach`, by
     number of keys, the distances that hold `shares` of the prior's mass; and of a held-out text of `tokens` tokens, for
     windows that end at `positions`, the means of `theory.Terms`, which add up to -ln Z. Scalable Softmax's factor is part
-    of the prior where the model has it inside. A sink's share of the weights is left out. Of a pattern `encoding` is the
-    layer's own.
+    of the prior where the model has it inside. A sink's share of the weights is ignored. In a pattern of layers `encoding`
+    is the layer's own.
     """
     opened = open_run(run, overrides=overrides, allow=allow)
     config, decoder = opened.config, opened.model
@@ -127,11 +126,7 @@ def measure(
 
 
 def score_text(decoder: Decoder, tokens: np.ndarray) -> list[tuple[Array, Array, Scoring]]:
-    """`Decoder.scorings` of one text, compiled.
-
-    Args:
-        tokens: [T] ids.
-    """
+    """`Decoder.scorings` of one text [T], compiled."""
     return _scored(*nnx.split(decoder), jnp.asarray(tokens)[None])
 
 
@@ -141,7 +136,6 @@ def _scored(graph: nnx.GraphDef, state: nnx.State, tokens: Array) -> list[tuple[
 
 
 def _layer(attention: Attention, q: Array, k: Array, scoring: Scoring, *, keys: Sequence[int]) -> list[dict[str, Any]]:
-    """The record of each head of a layer."""
     heads = q.shape[2]
     records: list[dict[str, Any]] = [{} for _ in range(heads)]
     if isinstance(scoring.bias, GeneralisedGaussian):
@@ -175,13 +169,13 @@ def _put(records: list[dict[str, Any]], name: str, values: Any) -> None:
 
 
 def write(run: Path, records: Sequence[dict[str, Any]], name: str = FILE) -> Path:
-    """Writes records into the run's folder, in place of those of before."""
+    """Writes records into the run's folder, in place of earlier ones."""
     files.write_atomically(run / name, "".join(json.dumps(record) + "\n" for record in records))
     return run / name
 
 
 def to_text(records: Sequence[dict[str, Any]]) -> str:
-    """The table of heads for a terminal, and what its columns mean."""
+    """The table of heads for a terminal, and the meaning of its columns."""
     head, rows = heads_table(records)
     lines = align([head, *rows])
     if any("class" in record for record in records):
@@ -210,7 +204,6 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def heads_table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Records as a head and rows of text."""
     bam, ssmax = (any(name in record for record in records) for name in ("shape", "scale"))
     names = [*(("shape", "log_scale", "loc") if bam else ()), *(("scale",) if ssmax else ())]
     shares = " ".join(f"{share:.0%}" for share in SHARES)

@@ -1,4 +1,4 @@
-"""A trained model in a person's hands: text in; text, logits and attention out."""
+"""A trained model for interactive use: text in; text, logits and attention out."""
 
 import dataclasses
 import functools
@@ -38,14 +38,7 @@ CACHE = 2**37
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-    """A model, with what turns text into its tokens; see `load`.
-
-    Args:
-        decoder: the model itself, a Flax module.
-        tokenizer: the one that it was trained with.
-        config: of its run.
-        step: of its training.
-    """
+    """A model with its tokenizer, the configuration of its run and the step of its training; see `load`."""
 
     decoder: Decoder
     tokenizer: Tokenizer
@@ -53,18 +46,13 @@ class LanguageModel:
     step: int
 
     def __repr__(self) -> str:
-        """The encoding, the size and the training, in a line."""
         count = f"{parameter_count(self.decoder):,} parameters"
         return f"LanguageModel({self.config.encoding}, {count}, tokenizer {self.tokenizer.spec}, step {self.step:,})"
 
     def ids(self, text: str) -> Int[np.ndarray, " T"]:
-        """The tokens of a text, after the one that begins a document where it was trained so.
+        """The tokens of a text, after the one that begins a document if the model was trained so.
 
-        Args:
-            text: symbols that no text has are written as the tokenizer writes them (<KEY> of the characters).
-
-        Raises:
-            UserError: there are none.
+        Special symbols are written as the tokenizer writes them (<KEY> of the characters). UserError: the text is empty.
         """
         if not isinstance(text, str):
             raise UserError(f"the text is {shown(text)}, of type {type(text).__name__}; give a string")
@@ -77,11 +65,7 @@ class LanguageModel:
         return ids
 
     def lacks(self, text: str) -> str:
-        """A line that names the characters of a text that the tokenizer has not; "" where it has all.
-
-        Args:
-            text: see `ids`.
-        """
+        """A line that names the characters of a text that the tokenizer lacks; "" if it has all."""
         unknown = self.tokenizer.out_of_vocabulary(text) if isinstance(text, str) else ""
         what = f"the tokenizer {self.tokenizer.name!r} lacks {shown(unknown[:20])}"
         return f"{what}: they are read as one unknown character" if unknown else ""
@@ -123,14 +107,7 @@ class LanguageModel:
         seed: int = 0,
         progress: Callable[[int], object] = lambda count: None,
     ) -> Iterator[int]:
-        """Tokens after a prompt, each as soon as it is written.
-
-        Args:
-            prompt: one token at least.
-            tokens: that are written, at most.
-            sampling: the distribution of each.
-            seed: of the draws.
-            progress: see `generate.generate`.
+        """At most `tokens` tokens after a prompt, each as soon as it is sampled; progress as in `generate.generate`.
 
         Raises:
             UserError: the model is an encoder, the prompt is empty, or prompt and tokens are too many for its positions.
@@ -161,14 +138,9 @@ class LanguageModel:
             raise UserError(f"{given} need {needed / 2**30:,.0f} GiB for keys and values; give fewer")
 
     def text(self, tokens: Iterable[int], stop: str | Sequence[str] = ()) -> Iterator[str]:
-        """The text of tokens in pieces, up to the token that ends a document, or to one of the strings `stop`.
+        """The text of token ids in pieces, up to the token that ends a document or to one of the strings `stop`.
 
-        Args:
-            tokens: ids.
-            stop: a string or several, which are left out.
-
-        Raises:
-            UserError: one of them is empty.
+        UserError: one of the strings is empty.
         """
         stop = [stop] if isinstance(stop, str) else stop
         if "" in stop:
@@ -176,11 +148,7 @@ class LanguageModel:
         return until(_decoded(self.tokenizer, tokens), stop)
 
     def logits(self, text: str) -> Float[np.ndarray, "T V"]:
-        """Logits at each token of a text, float32: in a decoder of the token after it, in an encoder of the token itself.
-
-        Args:
-            text: see `ids`.
-        """
+        """Logits at each token of a text, float32: in a decoder of the token after it, in an encoder of the token itself."""
         ids = self._ids_or_warn(text)
         self.decoder.check_length(len(ids))
         if self.config.model.causal and len(ids) > CHUNK:
@@ -193,15 +161,10 @@ class LanguageModel:
         return rows[len(rows) - len(ids) :, : self.tokenizer.size]
 
     def attention(self, text: str) -> list[theory.Factors]:
-        """Attention's weights over a text and what they factor into: of each layer `joint`, `content`, `position` [H, T, T].
+        """Attention's weights over a text and their factors: of each layer `joint`, `content`, `position` [H, T, T].
 
-        `position` is the prior of each query over its keys, and joint = content * position / z.
-
-        Args:
-            text: see `ids`; the tables of all layers must fit into memory.
-
-        Raises:
-            UserError: they do not.
+        `position` is the prior of each query over its keys, and joint = content * position / z. UserError: the tables of all
+        layers do not fit into memory.
         """
         ids = self._ids_or_warn(text)
         size = self.config.model
@@ -256,13 +219,9 @@ def load(
 
 
 def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
-    """The text of pieces up to the place where the first of some strings begins, however the pieces divide it.
+    """The text of pieces up to the first of some strings, none of them empty, however the pieces divide it.
 
-    What may be the beginning of one is held back until it is known.
-
-    Args:
-        pieces: of a text.
-        stop: strings, none of them empty.
+    A possible beginning of one is held back until it is known.
 
     >>> list(until(iter(["one, t", "wo, th", "ree"]), ["two", "e"]))
     ['on']
@@ -287,10 +246,8 @@ def until(pieces: Iterator[str], stop: Sequence[str]) -> Iterator[str]:
 def _decoded(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
     """The text of tokens behind others, up to the one that ends a document, a piece as soon as its letters are whole."""
     ids = tokenizer.encode("a").tolist()  # A text's first space may belong to its beginning, and this one goes on.
-    start, said = (
-        0,
-        len(ids),
-    )  # A token's text may depend on those before it: the last piece is decoded again with the next.
+    # A token's text may depend on those before it: the last piece is decoded again with the next.
+    start, said = 0, len(ids)
     text = lambda stop: tokenizer.decode(np.array(ids[start:stop], np.int32))
     for token in tokens:
         if token == tokenizer.eos:

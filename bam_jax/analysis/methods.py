@@ -33,7 +33,7 @@ def names() -> list[str]:
 
 
 def about(name: str) -> str:
-    """The text about one of `names`: its formula, its options, and the Scalable Softmax that it comes with.
+    """The text about one of `names`: its formula, options and Scalable Softmax.
 
     >>> about("nope").splitlines()[-1]
     'Where the config file has another encoding it comes with --config.ssmax=off.'
@@ -81,7 +81,7 @@ def _trained(module: nnx.Module) -> int:
 
 
 def _formula(encoding: Encoding) -> str:
-    """The equation of the encoding's docstring, or else those of what it is made of."""
+    """The equation of the encoding's docstring, or else those of its parts."""
     rowwise, bias = encoding.rowwise(), encoding.bias()
     parts = [rowwise] if isinstance(bias, Uniform) and rowwise is not None else [rowwise, bias]
     for group in ([type(encoding)], [encoding.embedding], [type(x) for x in parts if x is not None]):

@@ -20,14 +20,11 @@ from bam_jax.training import bundled, checkpoint, run_folder
 
 @dataclasses.dataclass(frozen=True)
 class OpenRun:
-    """A run's newest checkpoint and what its records say of it.
+    """A run's newest checkpoint.
 
     Args:
-        path: the run's folder.
-        config: with the changes asked for.
-        tokenizer: the run's.
-        model: the trained one.
-        origin: the fields of a record that name the model: `step`, `config`, `commit`, `overrides`, `tokenizer`.
+        config: with the overrides.
+        origin: the fields of a record that identify the model: `step`, `config`, `commit`, `overrides`, `tokenizer`.
         allow: addresses of text that may be fetched.
     """
 
@@ -39,7 +36,6 @@ class OpenRun:
     allow: frozenset[str]
 
     def require_decoder(self, because: str) -> None:
-        """Checks that the model is a decoder."""
         if not self.config.model.causal:
             raise UserError(f"{self.path} is an encoder, {because}; give the run of a decoder")
 
@@ -61,11 +57,6 @@ def open_run(run: str | os.PathLike, *, overrides: Mapping[str, Any] = {}, allow
     digest = configs.digest(run_folder.read_config(path))
     step = run_folder.trained_step(path)  # once: a training may save another in the meantime
     config, tokenizer, model = checkpoint.restore_model(path, overrides=overrides, step=step)
-    origin = {
-        "step": step,
-        "config": digest,
-        "commit": git.describe(),
-        "overrides": configs.typed(overrides),
-        "tokenizer": tokenizer.hash,
-    }
+    origin = {"step": step, "config": digest, "commit": git.describe()}
+    origin |= {"overrides": configs.typed(overrides), "tokenizer": tokenizer.hash}
     return OpenRun(path, config, tokenizer, model, origin, frozenset({*allow, *configs.mentioned(overrides)}))

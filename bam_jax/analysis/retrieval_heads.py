@@ -1,4 +1,4 @@
-"""Heads that find a passkey: the weight that each gives the digit that comes next, and that digit's lead over all other keys.
+"""Heads that retrieve a passkey: each head's weight on the digit that comes next, and that digit's lead over all other keys.
 
 With the scores s_j of n keys, of which the m in M hold the digit, a head's weight on it and its lead are
 
@@ -31,19 +31,14 @@ LEAST = 0.2
 
 
 class Found(NamedTuple):
-    """A head's view of the next digit, each [..., H, Q].
-
-    Args:
-        weight: of the digit's keys.
-        lead: nats; see the module's docstring.
-    """
+    """A head's weight on the next digit's keys, and their lead in nats, each [..., H, Q]; see the module's docstring."""
 
     weight: Array | np.ndarray
     lead: Array | np.ndarray
 
 
 def find(scores: Float[Array, "H Q S"], seen: Bool[Array, "#H Q S"], holds: Bool[Array, "Q S"]) -> Found:
-    """Weight and lead of the keys that hold what a query looks for."""
+    """Weight and lead of the keys that hold the digit of each query."""
     among = jax.nn.logsumexp(scores, axis=-1, where=seen & holds)
     others = jax.nn.logsumexp(scores, axis=-1, where=seen & ~holds)
     return Found(jax.nn.sigmoid(among - others), among - others + jnp.log((seen & ~holds).sum(-1)))
@@ -56,11 +51,9 @@ def _find(q: Array, k: Array, scoring: Scoring, holds: Array) -> Found:
 
 
 def holders(tokens: np.ndarray, answer: np.ndarray) -> np.ndarray:
-    """The keys of a prompt that hold each digit of the answer, [5, T] bool: wherever the whole answer stands in it.
+    """The keys that hold each digit of the answer [5], [5, T] bool: wherever the whole answer occurs in the prompt.
 
-    Args:
-        tokens: [T] of a prompt, with all digits of the answer but the last behind it.
-        answer: [5] tokens.
+    `tokens` [T] are a prompt followed by all digits of the answer but the last.
     """
     prompt = len(tokens) - FORCED
     windows = np.lib.stride_tricks.sliding_window_view(tokens[:prompt], len(answer))
@@ -80,11 +73,11 @@ def measure(
     allow: Collection[str] = (),
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Measures what the heads of a run's newest checkpoint see of a passkey, teacher-forced, over depths of the key.
+    """Measures the passkey retrieval of a run's heads, teacher-forced, over depths of the key.
 
-    A record holds `layer`, `head`, `length`, `keys` that the first of the queries sees, `prompts`, their kind, `prompt`, and
-    `seed`, and over digits and prompts the mean of `weight` and the median of `lead`, of which a head that looks near has some
-    far below all others; None where a window ends before the key. A sink's share of the weights is left out.
+    A record has `layer`, `head`, `length`, `keys` that the first of the queries sees, `prompts`, their kind, `prompt`, and
+    `seed`, and over digits and prompts the mean of `weight` and the median of `lead`, since a short-range head has a few far
+    below all others; None where a window ends before the key. A sink's share of the weights is ignored.
     """
     if prompts < 1:
         raise UserError(f"--prompts={prompts} must be 1 or more")
@@ -117,17 +110,12 @@ def measure(
 
 
 def summarise(found: Found) -> dict[str, float | None]:
-    """The mean of a head's weights and the median of its leads, as JSON has them: a lead that is not finite is None.
-
-    Args:
-        found: over digits and prompts, each [N].
-    """
+    """The mean of a head's weights and the median of its leads [N]; a lead that is not finite is None."""
     lead = float(np.median(found.lead))
     return {"weight": round(float(found.weight.mean()), 6), "lead": round(lead, 6) if math.isfinite(lead) else None}
 
 
 def _look(scored: Sequence[tuple[Array, Array, Scoring]], holds: np.ndarray) -> Found:
-    """The view of all layers, [layers, H, 5]."""
     found = []
     digits, length = holds.shape
     for q, k, scoring in scored:
@@ -136,7 +124,6 @@ def _look(scored: Sequence[tuple[Array, Array, Scoring]], holds: np.ndarray) -> 
 
 
 def to_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the heads that find keys, for a terminal."""
     lengths = list(dict.fromkeys(record["length"] for record in records))
     by_head: dict[tuple[int, int], dict[int, Mapping[str, Any]]] = {}
     for record in records:
