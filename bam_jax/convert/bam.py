@@ -1,4 +1,4 @@
-"""BAM's layout: that of the public code's training models. A plain-BAM inference file computes another prior."""
+"""BAM's layout, that of the public code's training models. Its plain-BAM inference file computes another prior."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -38,7 +38,7 @@ class _Args(TypedDict):
 
 
 class _Described(TypedDict):
-    """BAM's args.json, as far as it is read."""
+    """The fields of BAM's args.json that are read."""
 
     args: _Args
     model_args: _ModelArgs
@@ -71,11 +71,9 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration, from the 'args' and 'model_args' of their args.json."""
     strict_json.check(described, _Described, "args.json", "BAM's has 'args' and 'model_args'; fetch it again")
     model, encoding = described["model_args"], described["args"]["position_encoding"]
     width, heads, layers = model["dim"], model["n_heads"], model["n_layers"]
-    vocab, context = model["vocab_size"], model["max_seq_len"]
     name, _, ssmax = encoding.partition("_")
     if name not in _ENCODINGS or ssmax not in ("", "ssmax"):
         known = nearest(name, _ENCODINGS)
@@ -83,38 +81,29 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in (("norm_eps", 1e-5), ("multiple_of", 1)):
         if key in model and model[key] != value:
             raise UserError(f"args.json has {key}={model[key]}; only {value} can be converted")
-    hidden = width
-    if "ffn_dim_multiplier" in model and model["ffn_dim_multiplier"] is not None:
-        hidden = int(model["ffn_dim_multiplier"] * width)
+    ratio = model.get("ffn_dim_multiplier")
+    hidden = width if ratio is None else int(ratio * width)
     options: dict[str, Any] = {}
     if name == "bam":
         options = {name: bool(model[name]) for name in ("train_shape", "train_scale", "train_loc") if name in model}
     elif name == "rotary":
-        options = {"base": float(model["rope_theta"])} if "rope_theta" in model else {"base": 500_000.0}
+        options = {"base": float(model.get("rope_theta", 500_000))}
     elif name == "sinusoidal":
         options = {"odd_cosines": True}
-    outside = "ssmax_prior" in model and not model["ssmax_prior"]
-    groups = model["n_kv_heads"] if "n_kv_heads" in model else None
+    outside, groups = not model.get("ssmax_prior", True), model.get("n_kv_heads")
+    size = {"layers": layers, "width": width, "heads": heads, "hidden": hidden, "vocab": model["vocab_size"]}
     return {
         "encoding": _ENCODINGS[name],
         "encoding_options": options,
         "ssmax": "off" if not ssmax else "outside" if outside else "on",
         "shared_encoding": _SHARED in weights,
-        "model": {
-            "family": "llama",
-            "layers": layers,
-            "width": width,
-            "heads": heads,
-            "kv_heads": 0 if groups in (None, heads) else groups,
-            "hidden": hidden,
-            "vocab": vocab,
-        },
-        "context": context,
+        "model": {"family": "llama", **size, "kv_heads": 0 if groups in (None, heads) else groups},
+        "context": model["max_seq_len"],
     }
 
 
 def _args(config: Config, vocab: int) -> dict[str, Any]:
-    """An args.json that `_config` reads, and the authors' code."""
+    """An args.json for `_config` and the authors' code."""
     if config.ssmax == "effective":
         raise UserError(
             "config.ssmax='effective' has no place in the layout 'bam'; their code knows inside and outside"
@@ -141,10 +130,10 @@ def _args(config: Config, vocab: int) -> dict[str, Any]:
     }
     if config.encoding == "bam":
         trained = {"train_shape": True, "train_scale": True, "train_loc": False}
-        model |= {name: options[name] if name in options else value for name, value in trained.items()}
+        model |= {name: options.get(name, value) for name, value in trained.items()}
         model |= {"global_positional_encoding": config.shared_encoding, "ssmax_prior": config.ssmax in ("on", "inside")}
     if config.encoding == "rope":
-        model["rope_theta"] = options["base"] if "base" in options else 10_000.0
+        model["rope_theta"] = options.get("base", 10_000.0)
     return {
         "args": {"position_encoding": theirs[config.encoding] + ("" if config.ssmax == "off" else "_ssmax")},
         "model_args": model,

@@ -1,4 +1,4 @@
-"""A layout of weights: an author's arrays entry by entry beside ours, and the way of arrays between them."""
+"""A layout of weights: the mapping between an author's arrays and ours."""
 
 import dataclasses
 import math
@@ -12,17 +12,11 @@ from bam_jax.system.errors import UserError, nearest
 
 Arrays = dict[str, np.ndarray]
 ENCODING = "layers/attention/encoding/"
-"""The path of an encoding's parameters in ours."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The form of one array there and here.
-
-    Args:
-        ours: (theirs, config) -> the array as it is here.
-        theirs: (ours, config) -> the array as it is there.
-    """
+    """The conversions of one array: (array, config) -> array, from theirs to ours and back."""
 
     ours: Callable[[np.ndarray, Config], np.ndarray]
     theirs: Callable[[np.ndarray, Config], np.ndarray]
@@ -30,12 +24,11 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayMapping:
-    """One array of ours and where it is in theirs.
+    """One array of ours and its place in theirs.
 
     Args:
         ours: its path in the parameters, the layers stacked in front.
-        theirs: its name, {n} being the layer. A name without it gives every layer of ours the same.
-        form: how it is laid out.
+        theirs: its name, {n} being the layer. A name without it is shared by all layers.
         part, parts: which of how many equal parts of theirs, along the first axis.
     """
 
@@ -46,36 +39,27 @@ class ArrayMapping:
     parts: int = 1
 
     def names(self, config: Config) -> list[str]:
-        """The names in theirs: one of each layer, or the only one."""
         return [self.theirs.format(n=n) for n in range(config.model.layers)] if "{n}" in self.theirs else [self.theirs]
 
 
-def _same(x: np.ndarray, config: Config) -> np.ndarray:
-    return x
-
-
-def _transposed(x: np.ndarray, config: Config) -> np.ndarray:
-    return x.T
-
-
 def _pairs(config: Config) -> np.ndarray:
-    """The places of their outputs of a head in our order: they turn neighbours together, we the two halves."""
+    """The order of a head's outputs: they rotate neighbours together, we the two halves."""
     width = config.model.width // config.model.heads
     return np.arange(width).reshape(-1, 2).T.ravel()
 
 
 def _reorder_heads(x: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """The columns of a kernel, head by head in another order."""
+    """The columns of a kernel, reordered within each head."""
     return x.reshape(x.shape[0], -1, len(order))[..., order].reshape(x.shape)
 
 
 def _scale(config: Config) -> float:
-    """The factor by which our scores are divided and theirs are not."""
+    """The divisor of our scores, which theirs lack."""
     return math.sqrt(config.model.width // config.model.heads)
 
 
-SAME = Form(_same, _same)
-LINEAR = Form(_transposed, _transposed)
+SAME = Form(lambda x, config: x, lambda x, config: x)
+LINEAR = Form(lambda x, config: x.T, lambda x, config: x.T)
 HEADS = Form(lambda x, config: x.reshape(-1), lambda x, config: x.reshape(1, -1, 1, 1))
 ROTARY = Form(
     lambda x, config: _reorder_heads(x.T, _pairs(config)),
@@ -101,27 +85,22 @@ def norm_entries(ours: str, theirs: str) -> list[ArrayMapping]:
     ]
 
 
-def use_all(weights: Arrays) -> tuple[Arrays, list[str]]:
-    """The weights as they are, and no line about any."""
-    return weights, []
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """One way to lay out weights.
+    """A layout of weights.
 
     Args:
-        entries: (config, whether one prior serves all layers) -> an entry of every array.
-        config: (weights, what stands beside them) -> the configuration, as nested dictionaries.
-        holds: the encodings of ours that it has a place for.
+        entries: (config, whether all layers share one prior) -> an entry of every array.
+        config: (weights, their description) -> the configuration, as nested dictionaries.
+        holds: the encodings of ours that it supports.
         tokenizer: of the published models; {folder} is that of the weights.
-        document_mask: whether those were trained within documents.
+        document_mask: whether they were trained within documents.
         task: that they were trained on, `config.data.task`.
-        file: the name of the JSON file beside the weights that describes them; "": there is none.
-        args: (config, size of the vocabulary) -> what stands in that file; None: runs are not exported with one.
-        shared: the name of an array that is there where one prior serves all layers; "": there is none.
-        exports: whether a run can be laid out so.
-        normalise: weights -> those of them that are used, by the names in `entries`, and lines about the others.
+        file: the JSON file beside the weights that describes them; "": there is none.
+        args: (config, size of the vocabulary) -> the contents of that file; None: exports have none.
+        shared: the name of an array that is present if all layers share one prior; "": there is none.
+        exports: whether a run can be exported in it.
+        normalise: weights -> those that are used, by the names in `entries`, and notes about the others.
     """
 
     entries: Callable[[Config, bool], Sequence[ArrayMapping]]
@@ -134,11 +113,11 @@ class Layout:
     args: Callable[[Config, int], dict[str, Any]] | None = None
     shared: str = ""
     exports: bool = True
-    normalise: Callable[[Arrays], tuple[Arrays, list[str]]] = use_all
+    normalise: Callable[[Arrays], tuple[Arrays, list[str]]] = lambda weights: (weights, [])
 
 
 def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Our arrays from theirs; every one of both is used."""
+    """Our arrays from theirs; UserError unless every array of both is used."""
     entries = layout.entries(config, layout.shared in weights)
     known = {name for entry in entries for name in entry.names(config)}
     for name in weights:
@@ -177,7 +156,6 @@ def to_ours(layout: Layout, weights: Arrays, config: Config, shapes: Mapping[str
 
 
 def to_theirs(layout: Layout, arrays: Arrays, config: Config) -> Arrays:
-    """Their arrays from ours, by their names."""
     entries = layout.entries(config, config.shared_encoding)
     known = {entry.ours for entry in entries}
     for name in arrays:

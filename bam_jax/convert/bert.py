@@ -1,6 +1,6 @@
 """Hugging Face's layout of BERT: config.json, model.safetensors or pytorch_model.bin, and vocab.txt or tokenizer.json.
 
-A text is one segment here, so that type 0's row is added to every token: the position table takes it in.
+A text is one segment here: the row of token type 0, which every token adds, is folded into the position table.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,12 @@ Count = Annotated[int, Meta(ge=1, lt=2**31)]
 WORDS, POSITIONS, TYPES = (f"bert.embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type"))
 HEAD = "cls.predictions."
 UNUSED = ("bert.pooler.", "bert.embeddings.position_ids", "bert.embeddings.token_type_ids", "cls.seq_relationship.")
-"""Beginnings of names that no masked token needs: the pooler and the next-sentence task's head, and counts from 0."""
+"""Prefixes of unused arrays: the pooler, the head of the next-sentence task, and counts from 0."""
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-"""Ends of the norms' names in the oldest files, and today's."""
+"""Suffixes of the norms' names in the oldest files, and today's."""
 
 
 class _Described(TypedDict):
-    """The fields of config.json that are read."""
-
     model_type: NotRequired[Literal["bert"]]
     vocab_size: Count
     hidden_size: Count
@@ -41,7 +39,7 @@ class _Described(TypedDict):
 
 
 def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
-    """The weights by today's names, token types folded into the positions; and what is left out or made up."""
+    """The weights by today's names, token types folded into the positions; and notes on arrays left out or added."""
     named: Arrays = {}
     for name, array in weights.items():
         for old, new in OLD_NAMES.items():
@@ -58,22 +56,19 @@ def _normalise(weights: Arrays) -> tuple[Arrays, list[str]]:
             raise UserError(f"the weights hold {TYPES!r} and no {POSITIONS!r} of the same width; fetch them again")
         made[POSITIONS] = named[POSITIONS] + named[TYPES][0]
     if not any(name.startswith(HEAD) for name in made) and WORDS in made:
-        made |= _plain_head(*made[WORDS].shape)
+        # A head that passes on what its GELU leaves: a beginning for training.
+        vocab, width = made[WORDS].shape
+        made |= {
+            f"{HEAD}transform.dense.weight": np.eye(width, dtype=np.float32),
+            f"{HEAD}transform.dense.bias": np.zeros(width, np.float32),
+            f"{HEAD}transform.LayerNorm.weight": np.ones(width, np.float32),
+            f"{HEAD}transform.LayerNorm.bias": np.zeros(width, np.float32),
+            f"{HEAD}bias": np.zeros(vocab, np.float32),
+        }
         notes.append(
             "the weights have no head for masked tokens: hidden rows are theirs, logits mean nothing untrained"
         )
     return made, notes
-
-
-def _plain_head(vocab: int, width: int) -> Arrays:
-    """A head that passes on what its GELU leaves: a beginning for training."""
-    return {
-        f"{HEAD}transform.dense.weight": np.eye(width, dtype=np.float32),
-        f"{HEAD}transform.dense.bias": np.zeros(width, np.float32),
-        f"{HEAD}transform.LayerNorm.weight": np.ones(width, np.float32),
-        f"{HEAD}transform.LayerNorm.bias": np.zeros(width, np.float32),
-        f"{HEAD}bias": np.zeros(vocab, np.float32),
-    }
 
 
 def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
@@ -99,7 +94,6 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration, from their config.json."""
     strict_json.check(described, _Described, FILE, "BERT's encoders have it; give the folder of one")
     if described.get("is_decoder"):
         raise UserError(f"{FILE} has is_decoder=True, which must be False; give the folder of an encoder")

@@ -1,4 +1,4 @@
-"""CABLE's layout: the public code's GPT-2. It leaves q.k unscaled, so that the queries of ours are multiplied by sqrt(D)."""
+"""CABLE's layout, the public code's GPT-2. It does not scale q.k, so our queries are multiplied by sqrt(D)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def _entries(config: Config, shared: bool) -> list[ArrayMapping]:
 
 
 def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration, from the shapes of their weights, which come without a description."""
+    """The configuration, from the shapes: the weights come without a description."""
     try:
         vocab, width = weights["transformer.wte.weight"].shape
         heads = len(weights["transformer.h.0.attn.h_attn.bias"])
@@ -46,17 +46,11 @@ def _config(weights: Arrays, described: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, ValueError) as error:  # none of that name, or one of other axes
         raise UserError(f"the weights have no {error}; CABLE's are a GPT-2 with attn.h_attn in each layer") from error
     layers = sum(name.endswith(".attn.h_attn.bias") for name in weights)
+    size = {"layers": layers, "width": width, "heads": heads, "hidden": hidden, "vocab": vocab}
     return {
         "encoding": "cable_nw",
         "encoding_options": {"gate": "softplus", "step_bias": True},
-        "model": {
-            "family": "gpt2",
-            "layers": layers,
-            "width": width,
-            "heads": heads,
-            "hidden": hidden,
-            "vocab": vocab,
-        },
+        "model": {"family": "gpt2", **size},
         "context": 1024,
     }
 

@@ -1,4 +1,4 @@
-"""Runs made from an author's weights, and weights in an author's layout made from a run."""
+"""Converts an author's weights into a run, and a run into an author's layout."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ _PREFIXES = ("_orig_mod.", "module.")  # of compiled and of distributed PyTorch 
 
 
 def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str]]:
-    """Weights by their names, float32; what describes them in the file beside them ({} if there is none); and notes on them."""
+    """Weights by name, float32; the contents of the layout's file beside them, {} without one; and notes."""
     path = source
     if source.is_dir():
         found = [source / name for name in FILES if (source / name).exists()]
@@ -40,15 +40,13 @@ def read(layout: Layout, source: Path) -> tuple[Arrays, dict[str, Any], list[str
     for prefix in _PREFIXES:
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     weights, notes = layout.normalise(weights)
-    beside = path.with_name(layout.file) if layout.file else None
-    described = (
-        strict_json.parse(files.read_small(beside), str(beside)) if beside is not None and beside.exists() else {}
-    )
+    beside = path.with_name(layout.file or "none")
+    described = strict_json.parse(files.read_small(beside), str(beside)) if layout.file and beside.exists() else {}
     return weights, described, notes
 
 
 def model_type(source: Path) -> str:
-    """The type of model that a config.json of transformers beside the weights names; "" where there is none."""
+    """The model type in a config.json of transformers beside the weights; "" without one."""
     path = (source if source.is_dir() else source.parent) / "config.json"
     described = files.read_json(path) if path.is_file() else {}
     return str(described["model_type"]) if isinstance(described, dict) and "model_type" in described else ""
@@ -57,7 +55,6 @@ def model_type(source: Path) -> str:
 def describe(
     layout: Layout, weights: Arrays, described: Mapping[str, Any], overrides: Mapping[str, Any], folder: Path
 ) -> Config:
-    """The configuration of weights: what they say, then the overrides."""
     tree = layout.config(weights, described)
     tokenizer = layout.tokenizer.format(folder=folder)
     data = {"tokenizer": tokenizer, "document_mask": layout.document_mask, "task": layout.task}
@@ -65,7 +62,6 @@ def describe(
 
 
 def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
-    """Write a run of the weights."""
     tokenizer = find_tokenizer(config.data.tokenizer, config.data.sources())
     _, tree = transformer.split(_abstract(config, run_folder.vocabulary_size(config, tokenizer)))
     kinds = {kind: traverse_util.flatten_dict(leaves, sep="/") for kind, leaves in tree.items()}
@@ -79,7 +75,6 @@ def to_run(layout: Layout, weights: Arrays, config: Config, run: Path) -> None:
 
 
 def export(layout: Layout, run: Path, folder: Path) -> None:
-    """Write a run's newest weights in the authors' layout."""
     if not layout.exports:
         raise UserError("a run is not laid out as its layout was: it lacks what was folded or left out; give --source")
     run_folder.check_empty(folder)
@@ -98,11 +93,11 @@ def export(layout: Layout, run: Path, folder: Path) -> None:
 
 
 def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple[Arrays, dict[str, Any]]:
-    """A model as the authors lay it out: its arrays by their names, and what describes them ({} if nothing does)."""
+    """A model in the authors' layout: its arrays by name, and the contents of the layout's file, {} without one."""
     theirs = to_theirs(layout, arrays, config)
     described = layout.args(config, vocab) if layout.args is not None else {}
     same: dict[str, Any] = {"data.tokenizer": config.data.tokenizer, "model.dtype": config.model.dtype}
-    same["shared_encoding"] = config.shared_encoding  # an array for each layer, if theirs has no other place
+    same["shared_encoding"] = config.shared_encoding  # else an array for each layer
     again = describe(layout, theirs, described, same, Path())
     if _attention(again, vocab) != _attention(config, vocab):
         raise UserError(
@@ -113,19 +108,18 @@ def lay_out(layout: Layout, arrays: Arrays, config: Config, vocab: int) -> tuple
 
 
 def _abstract(config: Config, vocab: int) -> transformer.Decoder:
-    """The model without its numbers."""
     return nnx.eval_shape(lambda: transformer.build(config, vocab=vocab, rngs=nnx.Rngs(0)))
 
 
 def _attention(config: Config, vocab: int) -> list[Any]:
-    """All that decides how a model attends but for its numbers."""
+    """Everything but the parameters that decides how a model attends."""
     model = _abstract(config, vocab)
     parts = [model.position, model.alternatives, *(stack.attention for stack in model.stacks())]
     return [None if part is None else nnx.graphdef(part) for part in parts]
 
 
 def export_own(run: Path, folder: Path) -> None:
-    """Write a run's newest weights as they are here, with what was measured of them: a run without its training."""
+    """Write a run's newest weights and records: a run without its training state."""
     run_folder.check_empty(folder)
     step = run_folder.trained_step(run)
     _, tokenizer, decoder = checkpoint.restore_model(run, step=step)
@@ -136,7 +130,7 @@ def export_own(run: Path, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _drafted(folder: Path) -> Iterator[Path]:
-    """A folder for the files of another, which take their places in it only once all of them are written."""
+    """A folder whose files are moved into another once all of them are written."""
     made, draft = not folder.exists(), folder / ".draft"
     run_folder.make_empty(folder)
     try:

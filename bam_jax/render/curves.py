@@ -8,11 +8,11 @@ import numpy as np
 from bam_jax.render.style import BLUE, ORANGE, REFERENCE, Axes, Figure, library, looks, plain, sheet, styled
 
 FEW = 5
-"""Seeds of a curve that are drawn one by one; more would hide the band."""
+"""Greatest number of seeds drawn one by one; more would hide the band."""
 MANY = 12
-"""Curves in a figure, at most."""
+"""Greatest number of curves in a figure."""
 MARKED = 20
-"""Points of a curve that have a marker each; of more the first ten and the last have one."""
+"""Greatest number of marked points of a curve; of more, the first ten and the last are marked."""
 
 
 class Curve(NamedTuple):
@@ -25,20 +25,16 @@ class Curve(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
-        """The lengths that some seed has, ascending."""
         return sorted({length for values in self.seeds.values() for length in values})
 
     def values(self, length: int) -> list[float]:
-        """The values of the seeds that have a length."""
         return [values[length] for values in self.seeds.values() if length in values]
 
     def middle(self, length: int) -> float:
-        """The middle of the interval at a length, or the value of the only seed that has it."""
         return self.intervals[length][1] if length in self.intervals else self.values(length)[0]
 
     @property
     def end(self) -> float:
-        """The middle at the longest length."""
         return self.middle(self.lengths[-1])
 
 
@@ -78,7 +74,7 @@ def positions(curves: Curves, context: int) -> Figure:
 
 
 def _over_lengths(curves: Curves, context: int, *, largest: bool, across: str = "length") -> tuple[Figure, Axes]:
-    """Means over seeds with bands of their intervals, on a logarithmic axis; of many curves the best at the longest length."""
+    """Means over seeds with their intervals, on a logarithmic axis; of many curves only the best at the longest length."""
     rank = lambda label: (curves[label].lengths[-1], curves[label].end if largest else -curves[label].end)
     kept = sorted(curves, key=rank, reverse=True)[:MANY]
     shown = {label: curve for label, curve in curves.items() if label in kept}

@@ -8,7 +8,7 @@ import numpy as np
 from bam_jax.render.style import BLUE, GRID, ORANGE, Figure, plain, sheet, styled
 
 PIXELS = 256
-"""Rows and columns of a map, at most; longer texts are pooled."""
+"""Greatest number of rows and columns of a map; longer texts are pooled."""
 LEAST = 1e-4
 """Attention weight that is drawn as none."""
 DEEP = -12.0
